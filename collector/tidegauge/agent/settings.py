@@ -1,0 +1,46 @@
+"""Every setting of the service, in one table: ``tidegauge config show`` prints it, the reference page is made from it.
+
+Precedence: flag > environment ``TIDEGAUGE_<NAME>`` > file > default. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def _default_state_dir() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/tidegauge")
+    return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "tidegauge"
+
+
+class Settings(BaseModel):
+    """What an admin may set. Nothing needs to be set before Tidegauge is useful."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    cluster: str = Field(default="default", min_length=1, max_length=100)
+    """Name of this cluster: the ``cluster`` label of every series."""
+    run_dir: Path | None = None
+    """Folder with the ranks' rings. Default: /run/tidegauge and /dev/shm/tidegauge, both are watched."""
+    state_dir: Path = Field(default_factory=_default_state_dir)
+    """Folder for what must survive a restart (service record, engine files). Default: /var/lib/tidegauge for root,
+    else ~/.local/state/tidegauge."""
+    poll_period_s: float = Field(default=0.5, ge=0.05, le=60)
+    """Seconds between two readings of rings and NVML by a node agent. 0.5: no scrape sees older figures than that."""
+    report_period_s: float = Field(default=1.0, ge=0.05, le=60)
+    """Seconds between two summaries of a node agent to the coordinator."""
+    linger_s: float = Field(default=120.0, ge=0, le=86400)
+    """Seconds for which the last figures of an ended rank are still exported, so that the counters of a rank
+    that died of an OOM are scraped at least once. 120: three scrapes at 30 s and some delay."""
+    listen_host: str = "127.0.0.1"
+    """Address that /metrics and the HTTP API listen on. Loopback by default: opening it up is the admin's choice."""
+    metrics_port: int = Field(default=9494, ge=0, le=65535)
+    """Port of /metrics on every node; 0 takes a free one (the coordinator's /sd knows it)."""
+    api_port: int = Field(default=9495, ge=0, le=65535)
+    """Port of the coordinator's HTTP API and /sd; 0 takes a free one."""
+    engine_port: int = Field(default=6399, ge=0, le=65535)
+    """Port of the Ray head. Not Ray's default 6379, so that users' own clusters stay apart; 0 takes a free one."""

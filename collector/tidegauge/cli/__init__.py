@@ -1,0 +1,1 @@
+"""The tidegauge command: one module a subcommand."""

@@ -1,0 +1,1 @@
+"""One per cluster: jobs across ranks, the HTTP API, and the engine (Ray) that keeps one agent on every node."""

@@ -1,0 +1,1 @@
+"""Values in, values out: samples, ring layout, verdicts, the leak detector. No I/O, no clock, no third party."""

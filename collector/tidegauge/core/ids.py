@@ -1,0 +1,71 @@
+"""Names for the things that Tidegauge counts, so that a rank is never mistaken for an index.
+
+Source-compatible with Python 3.9: the probe imports this inside the training process.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType, Optional
+
+JobId = NewType("JobId", str)
+"""The scheduler's name for a job, or one that ``tidegauge run`` made up; unique within a cluster."""
+
+GlobalRank = NewType("GlobalRank", int)
+"""``RANK`` of ``torch.distributed``: 0 to world_size - 1 over the whole job."""
+
+LocalRank = NewType("LocalRank", int)
+"""``LOCAL_RANK`` of ``torch.distributed``: 0 to local_world_size - 1 on one node."""
+
+DeviceUuid = NewType("DeviceUuid", str)
+"""A GPU as NVML and dcgm-exporter write it: ``GPU-…`` or ``MIG-…``."""
+
+
+class ProcessId(NamedTuple):
+    """A process that stays itself when its pid is used again.
+
+    ``start_ticks`` is field 22 (``starttime``) of ``/proc/PID/stat``, see proc(5).
+    """
+
+    pid: int
+    start_ticks: int
+
+
+class RankKey(NamedTuple):
+    """One rank in one attempt of one job: what a memory series belongs to.
+
+    ``attempt`` counts restarts from 0 (``SLURM_RESTART_COUNT``, ``TORCHELASTIC_RESTART_COUNT``); a slope
+    over a restart would be wrong, so each attempt is a series of its own.
+    """
+
+    job_id: JobId
+    attempt: int
+    rank: GlobalRank
+
+
+class RankIdentity(NamedTuple):
+    """Who a rank says it is. Everything here is a *claim* until the agent has checked it.
+
+    ``None`` is unknown. ``world_size`` is the number of ranks in the job; ``run_id`` is
+    ``TORCHELASTIC_RUN_ID``; ``device_uuids`` has one entry per visible CUDA ordinal, in that order;
+    ``alloc_conf`` is the allocator configuration string in force (``PYTORCH_CUDA_ALLOC_CONF`` or
+    ``PYTORCH_ALLOC_CONF``); ``limit_fraction`` is what ``set_per_process_memory_fraction`` was given.
+    """
+
+    job_id: JobId
+    attempt: int
+    rank: GlobalRank
+    local_rank: LocalRank
+    world_size: int
+    hostname: str
+    job_name: Optional[str] = None
+    run_id: Optional[str] = None
+    scheduler: Optional[str] = None
+    profile: str = "stats"
+    device_uuids: tuple[DeviceUuid, ...] = ()
+    torch_version: Optional[str] = None
+    alloc_conf: Optional[str] = None
+    limit_fraction: Optional[float] = None
+
+    @property
+    def key(self) -> RankKey:
+        return RankKey(self.job_id, self.attempt, self.rank)

@@ -1,0 +1,87 @@
+"""What the leak detector says of one rank: the words that agent, exporter, policy and people use.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Optional
+
+
+class Signal(str, Enum):
+    """Which bytes grow."""
+
+    ALLOCATED = "allocated"
+    """Live tensors: ``allocated_bytes.all.current`` at step boundaries."""
+    RESERVED = "reserved"
+    """Held by the caching allocator beyond what tensors explain: fragmentation."""
+    NONTORCH = "nontorch"
+    """NVML's bytes for the process minus reserved: CUDA context, NCCL, cuBLAS, other libraries."""
+    HOST = "host"
+    """Resident host memory of the rank (``VmRSS``)."""
+
+
+class LeakState(str, Enum):
+    """How sure the detector is. The order is the order of alarm; ``tidegauge_rank_leak_state`` exports ``level``."""
+
+    OK = "ok"
+    SUSPECTED = "suspected"
+    """A trend that is worth evidence (escalation), not yet worth an action."""
+    LEAK = "leak"
+    """Growth that does not end, established."""
+
+    @property
+    def level(self) -> int:
+        """0 ok, 1 suspected, 2 leak."""
+        return ("ok", "suspected", "leak").index(self.value)
+
+
+class Severity(str, Enum):
+    """How much a leak matters on the card it runs on."""
+
+    NOTE = "note"
+    """True, but it would take weeks to matter."""
+    WARNING = "warning"
+    """It will run out of memory in the foreseeable future (days)."""
+    CRITICAL = "critical"
+    """It will run out of memory soon (hours), or has eaten most of the head-room."""
+
+
+class Band(NamedTuple):
+    """An estimate with its range, ``low <= likely <= high``.
+
+    ``low`` is the promise ("not before"); ``high`` may be infinite.
+    """
+
+    low: float
+    likely: float
+    high: float
+
+
+class Verdict(NamedTuple):
+    """The detector's state after the last sample of one rank. ``None`` is "not known" or "does not apply"."""
+
+    state: LeakState
+    severity: Optional[Severity] = None
+    signal: Optional[Signal] = None
+    cause: Optional[str] = None
+    """A short stable word for the kind of growth, such as ``tensors_kept``, ``staircase``, ``fragmentation``,
+    ``outside_allocator``, ``host_graph``: listed in docs/detector.md."""
+    onset_step: Optional[int] = None
+    """The step at which the growth began."""
+    suspect_step: Optional[int] = None
+    """The first step at which this growth was suspected (evidence would be collected)."""
+    alarm_step: Optional[int] = None
+    """The first step at which the leak was established (policy would be asked)."""
+    bytes_per_step: Optional[Band] = None
+    bytes_per_second: Optional[Band] = None
+    grown_bytes: Optional[int] = None
+    """How much of ``signal`` has been gained since ``onset_step``."""
+    steps_to_oom: Optional[Band] = None
+    """Steps until the limit that really applies (fraction cap, card, other processes); ``None`` without a limit."""
+    seconds_to_oom: Optional[Band] = None
+
+
+OK = Verdict(LeakState.OK)
+"""Nothing to say."""

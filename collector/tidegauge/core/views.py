@@ -1,0 +1,143 @@
+"""What one node knows at one moment: the value that the agent hands to the exporter and the coordinator.
+
+``None`` is a reading that could not be had; it becomes an absent sample, never 0. Bytes unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Optional
+
+from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
+from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
+
+
+@dataclass(frozen=True)
+class RankView:
+    """One rank on one GPU as its node sees it now."""
+
+    identity: RankIdentity
+    process: ProcessId
+    uid: int
+    """Owner of the process, from the kernel."""
+    user_name: str
+    uuid: Optional[DeviceUuid]
+    gpu: Optional[int]
+    """NVML index of the GPU (as dcgm-exporter's ``gpu`` label), never the CUDA ordinal."""
+    last_sample_unix_s: float
+    step: int
+    allocated_bytes: int
+    reserved_bytes: int
+    active_bytes: Optional[int]
+    inactive_split_bytes: Optional[int]
+    requested_bytes: Optional[int]
+    allocated_peak_bytes: Optional[int]
+    reserved_peak_bytes: Optional[int]
+    nontorch_bytes: Optional[int]
+    """NVML's bytes for the process minus reserved."""
+    limit_bytes: Optional[int]
+    """What this rank may take on its GPU: the fraction cap where there is one, else the card's total."""
+    host_rss_bytes: Optional[int]
+    alloc_retries: Optional[int]
+    """Since attach, as are ``ooms`` and ``steps``."""
+    ooms: Optional[int]
+    steps: int
+    verdict: Verdict
+    alive: bool = True
+    """False for a rank that ended and is kept a little longer, so that its last counters are scraped."""
+
+    @property
+    def key(self) -> RankKey:
+        return self.identity.key
+
+
+@dataclass(frozen=True)
+class GpuView:
+    """One GPU (or MIG instance) as NVML sees it now."""
+
+    uuid: DeviceUuid
+    gpu: int
+    """NVML index."""
+    name: str
+    total_bytes: Optional[int]
+    used_bytes: Optional[int]
+    other_processes_bytes: Optional[int]
+    """Bytes of processes that Tidegauge does not watch."""
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """Everything one agent knows: the input of a scrape."""
+
+    hostname: str
+    cluster: str
+    now_unix_s: float
+    ranks: tuple[RankView, ...] = ()
+    gpus: tuple[GpuView, ...] = ()
+    collect_success: Mapping[str, bool] = field(default_factory=dict)
+    """By source: ``rings``, ``nvml``, ``proc``. A source that this node does not have is absent."""
+    collect_duration_s: Mapping[str, float] = field(default_factory=dict)
+    rings_skipped: Mapping[str, int] = field(default_factory=dict)
+    """Ring files refused so far, by reason (``truncated``, ``version``, ``magic``, ``symlink``, ``owner`` …)."""
+    records_lost: int = 0
+    """Records overwritten before they were read, since the agent began."""
+    series_dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One line about one rank, small enough to send to the coordinator every second."""
+
+    identity: RankIdentity
+    process: ProcessId
+    uid: int
+    user_name: str
+    gpu: Optional[int]
+    uuid: Optional[DeviceUuid]
+    step: int
+    allocated_bytes: int
+    reserved_bytes: int
+    nontorch_bytes: Optional[int]
+    limit_bytes: Optional[int]
+    host_rss_bytes: Optional[int]
+    last_sample_unix_s: float
+    verdict: Verdict
+    alive: bool
+
+
+@dataclass(frozen=True)
+class NodeSummary:
+    """What an agent tells the coordinator: no samples, only where each rank stands."""
+
+    node_id: str
+    """The engine's name of the node (Ray's node id)."""
+    hostname: str
+    agent_pid: int
+    incarnation: str
+    """Changes when the agent process restarts."""
+    metrics_address: Optional[str]
+    """``host:port`` of this node's ``/metrics``; what ``/sd`` hands to Prometheus."""
+    sent_unix_s: float
+    ranks: tuple[RankSummary, ...] = ()
+    gpus: tuple[GpuView, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job across its nodes, as the coordinator sees it."""
+
+    job_id: str
+    attempt: int
+    job_name: Optional[str]
+    user_name: str
+    scheduler: Optional[str]
+    world_size: int
+    hostnames: tuple[str, ...]
+    ranks: tuple[RankSummary, ...]
+    state: LeakState
+    severity: Optional[Severity]
+    signal: Optional[Signal]
+    suspects: tuple[int, ...]
+    """Global ranks whose verdict is at least suspected, worst first."""
+    running: bool

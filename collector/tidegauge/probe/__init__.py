@@ -1,0 +1,1 @@
+"""Runs inside the training process: standard library and the torch already there. Never raises into training."""
