@@ -1,0 +1,334 @@
+"""Every metric of Tidegauge in one table: exposition, docs/metrics.md and the dashboards' tests walk it.
+
+Names and labels are a contract (docs/architecture.md): dashboards and alert rules of other people rely on them. A
+``read`` that answers ``None`` becomes an absent sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from tidegauge.core.verdicts import Band
+from tidegauge.core.views import GpuView, JobView, RankView
+
+T = TypeVar("T")
+
+
+class Kind(str, Enum):
+    """How Prometheus treats the numbers."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    """Starts at 0 when watching starts, so that ``increase()`` sees the first event; only grows."""
+    INFO = "info"
+    """Always 1; the labels are what it says."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row of the table."""
+
+    name: str
+    """As it is scraped, suffix ``_total`` or ``_info`` included."""
+    kind: Kind
+    help: str
+    """One sentence for whoever meets the name in a query editor."""
+    labels: tuple[str, ...]
+    source: str
+    """Where the number comes from, in the words of that place."""
+    unit: str | None = None
+    """``None`` for counts, states and infos."""
+
+    @property
+    def exposed_unit(self) -> str:
+        """The unit as OpenMetrics wants it: only where the name ends with it, else empty."""
+        return self.unit if self.unit and self.name.endswith(f"_{self.unit}") else ""
+
+
+@dataclass(frozen=True)
+class ReadMetric(Metric, Generic[T]):
+    """A row whose number is read from one value."""
+
+    read: Callable[[T], float | None] = lambda _: None
+    lingers: bool = False
+    """Whether a rank that ended keeps this for a while: counters, high-water marks and the judgement do, so that the
+    last of them are scraped; what an ended process holds *now* is not known and so absent."""
+
+
+RANK_LABELS = ("cluster", "job_id", "attempt", "rank", "local_rank", "hostname", "gpu", "UUID")
+"""Of every per-rank series, and no others. ``gpu`` and ``UUID`` as dcgm-exporter writes them, so that
+``on (UUID)`` joins need no rewriting. ``attempt`` is there because a slope over a restart would be wrong."""
+GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
+JOB_LABELS = ("cluster", "job_id", "attempt")
+
+SAMPLES_PER_TARGET = 50_000
+"""What one target may hand to Prometheus: beyond this a real Prometheus 2.42 did not finish a scrape within its
+default timeout. Whole ranks beyond it are left out and counted; a node with 8 GPUs needs under 200."""
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _likely(band: Band | None) -> float | None:
+    return None if band is None else _finite(band.likely)
+
+
+def _rank_bytes(what: str, text: str, source: str, read: Callable[[RankView], int | None]) -> ReadMetric[RankView]:
+    name = f"tidegauge_rank_{what}_bytes"
+    return ReadMetric(name, Kind.GAUGE, text, RANK_LABELS, source, "bytes", read, lingers=what.endswith("_peak"))
+
+
+def _rank_total(what: str, text: str, source: str, read: Callable[[RankView], int | None]) -> ReadMetric[RankView]:
+    return ReadMetric(f"tidegauge_rank_{what}_total", Kind.COUNTER, text, RANK_LABELS, source, None, read, lingers=True)
+
+
+RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
+    _rank_bytes(
+        "allocated",
+        "Live tensors of the rank, as PyTorch's allocator counts them.",
+        '`memory_stats()["allocated_bytes.all.current"]`',
+        lambda rank: rank.allocated_bytes,
+    ),
+    _rank_bytes(
+        "reserved",
+        "Device memory that the rank's caching allocator holds, in use or cached.",
+        '`memory_stats()["reserved_bytes.all.current"]`',
+        lambda rank: rank.reserved_bytes,
+    ),
+    _rank_bytes(
+        "active",
+        "Allocated blocks and freed ones that another stream still uses.",
+        '`memory_stats()["active_bytes.all.current"]`',
+        lambda rank: rank.active_bytes,
+    ),
+    _rank_bytes(
+        "inactive_split",
+        "Free pieces of partly used blocks, which cannot be given back to the device: fragmentation.",
+        '`memory_stats()["inactive_split_bytes.all.current"]`',
+        lambda rank: rank.inactive_split_bytes,
+    ),
+    _rank_bytes(
+        "requested",
+        "What the code asked for, before the allocator rounded it up.",
+        '`memory_stats()["requested_bytes.all.current"]`',
+        lambda rank: rank.requested_bytes,
+    ),
+    _rank_bytes(
+        "nontorch",
+        "Device memory of the rank's process outside PyTorch's allocator: CUDA context, NCCL, cuBLAS, other libraries.",
+        "NVML `usedGpuMemory` of the process minus reserved",
+        lambda rank: rank.nontorch_bytes,
+    ),
+    _rank_bytes(
+        "limit",
+        "What the rank may take on its GPU: its memory fraction where one is set, else the card's total.",
+        "`set_per_process_memory_fraction` or NVML `memory.total`",
+        lambda rank: rank.limit_bytes,
+    ),
+    _rank_bytes(
+        "host_rss",
+        "Resident host memory of the rank's process.",
+        "`VmRSS` of `/proc/PID/status`",
+        lambda rank: rank.host_rss_bytes,
+    ),
+    _rank_bytes(
+        "allocated_peak",
+        "High-water mark of allocated since the start, or since the job's own reset of its peak statistics.",
+        '`memory_stats()["allocated_bytes.all.peak"]`',
+        lambda rank: rank.allocated_peak_bytes,
+    ),
+    _rank_bytes(
+        "reserved_peak",
+        "High-water mark of reserved since the start, or since the job's own reset of its peak statistics.",
+        '`memory_stats()["reserved_bytes.all.peak"]`',
+        lambda rank: rank.reserved_peak_bytes,
+    ),
+    _rank_total(
+        "alloc_retries",
+        "Device allocations that failed at first, so that the cache was emptied for a second try: little room is left.",
+        '`memory_stats()["num_alloc_retries"]` since watching started',
+        lambda rank: rank.alloc_retries,
+    ),
+    _rank_total(
+        "ooms",
+        "Out-of-memory errors raised in the rank, those that the job caught included.",
+        '`memory_stats()["num_ooms"]` since watching started',
+        lambda rank: rank.ooms,
+    ),
+    _rank_total(
+        "steps",
+        "Training steps finished.",
+        "optimizer step hook or `tidegauge.step()`, since watching started",
+        lambda rank: rank.steps,
+    ),
+    ReadMetric(
+        "tidegauge_rank_last_sample_timestamp_seconds",
+        Kind.GAUGE,
+        "When the rank last wrote a reading, in Unix time; its age tells a hung rank from a quiet one.",
+        RANK_LABELS,
+        "the rank's own clock",
+        "seconds",
+        lambda rank: _finite(rank.last_sample_unix_s),
+        lingers=True,
+    ),
+    ReadMetric(
+        "tidegauge_rank_leak_state",
+        Kind.GAUGE,
+        "What the leak detector says of the rank: 0 ok, 1 suspected, 2 leak.",
+        RANK_LABELS,
+        "leak detector",
+        None,
+        lambda rank: rank.verdict.state.level,
+        lingers=True,
+    ),
+    ReadMetric(
+        "tidegauge_rank_leak_bytes_per_step",
+        Kind.GAUGE,
+        "How fast the suspected or established leak grows, in bytes per training step; absent without one.",
+        RANK_LABELS,
+        "leak detector, likely value of its band",
+        "bytes per step",
+        lambda rank: _likely(rank.verdict.bytes_per_step),
+    ),
+    ReadMetric(
+        "tidegauge_rank_leak_seconds_to_oom",
+        Kind.GAUGE,
+        "Time until the leak meets the rank's limit at the present rate; absent without a leak or without an end.",
+        RANK_LABELS,
+        "leak detector, likely value of its band",
+        "seconds",
+        lambda rank: _likely(rank.verdict.seconds_to_oom),
+    ),
+)
+
+RANK_INFO = Metric(
+    "tidegauge_rank_info",
+    Kind.INFO,
+    "Facts about the rank that are not worth a label on every series.",
+    (*RANK_LABELS, "pid", "node", "torch_version", "alloc_conf", "profile"),
+    "kernel (`pid`), agent (`node`), the rank's probe (the others)",
+)
+
+
+def _gpu_bytes(what: str, text: str, source: str, read: Callable[[GpuView], int | None]) -> ReadMetric[GpuView]:
+    return ReadMetric(f"tidegauge_gpu_{what}_bytes", Kind.GAUGE, text, GPU_LABELS, source, "bytes", read)
+
+
+GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
+    _gpu_bytes(
+        "total",
+        "Memory of the GPU or MIG instance.",
+        "`nvidia-smi` `memory.total`",
+        lambda gpu: gpu.total_bytes,
+    ),
+    _gpu_bytes(
+        "used",
+        "Memory of the GPU that is in use, by whomever.",
+        "`nvidia-smi` `memory.used`",
+        lambda gpu: gpu.used_bytes,
+    ),
+    _gpu_bytes(
+        "other_processes",
+        "Memory of the GPU used by processes that Tidegauge does not watch.",
+        "NVML's list of compute processes minus the watched ranks",
+        lambda gpu: gpu.other_processes_bytes,
+    ),
+)
+
+COLLECT_SUCCESS = Metric(
+    "tidegauge_collect_success",
+    Kind.GAUGE,
+    "1 if the last reading of this source worked, else 0; `view` is the node's state as a whole.",
+    ("source",),
+    "node agent",
+)
+COLLECT_DURATION = Metric(
+    "tidegauge_collect_duration_seconds",
+    Kind.GAUGE,
+    "How long the last reading of this source took.",
+    ("source",),
+    "node agent",
+    "seconds",
+)
+SERIES_DROPPED = Metric(
+    "tidegauge_series_dropped_total",
+    Kind.COUNTER,
+    "Series left out of scrapes: `duplicate` labels, or beyond the `budget` of a target.",
+    ("reason",),
+    "node agent",
+)
+RINGS_SKIPPED = Metric(
+    "tidegauge_rings_skipped_total",
+    Kind.COUNTER,
+    "Ring files refused, by reason.",
+    ("reason",),
+    "node agent",
+)
+RECORDS_LOST = Metric(
+    "tidegauge_records_lost_total",
+    Kind.COUNTER,
+    "Readings that a rank overwrote before the agent had read them.",
+    (),
+    "node agent, gaps in the rings' sequence numbers",
+)
+RECORDS_REFUSED = Metric(
+    "tidegauge_records_refused_total",
+    Kind.COUNTER,
+    "Readings whose figures cannot be true, and which were not used.",
+    (),
+    "node agent",
+)
+CLAIMS_OVERRULED = Metric(
+    "tidegauge_claims_overruled_total",
+    Kind.COUNTER,
+    "Ranks whose claim about themselves the kernel or the driver contradicts, by claim.",
+    ("claim",),
+    "node agent",
+)
+SELF_METRICS = (
+    COLLECT_SUCCESS,
+    COLLECT_DURATION,
+    SERIES_DROPPED,
+    RINGS_SKIPPED,
+    RECORDS_LOST,
+    RECORDS_REFUSED,
+    CLAIMS_OVERRULED,
+)
+
+JOB_INFO = Metric(
+    "tidegauge_job_info",
+    Kind.INFO,
+    "Facts about the job, for joins on `cluster, job_id, attempt`.",
+    (*JOB_LABELS, "user_name", "job_name", "scheduler", "world_size"),
+    "coordinator; nowhere else, because an info metric from two targets breaks every join",
+)
+JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
+    ReadMetric(
+        "tidegauge_job_ranks",
+        Kind.GAUGE,
+        "Ranks of the job that are alive and whose node reports; compare with `world_size`.",
+        JOB_LABELS,
+        "coordinator",
+        None,
+        lambda job: sum(rank.alive and rank.identity.rank not in job.stale for rank in job.ranks),
+    ),
+    ReadMetric(
+        "tidegauge_job_leak_state",
+        Kind.GAUGE,
+        "The worst leak state among the job's ranks: 0 ok, 1 suspected, 2 leak.",
+        JOB_LABELS,
+        "coordinator",
+        None,
+        lambda job: job.state.level,
+    ),
+)
+
+NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_INFO, *GPU_METRICS, *SELF_METRICS)
+"""What every node's ``/metrics`` may hold, in the order of exposition."""
+COORDINATOR_TABLE: tuple[Metric, ...] = (JOB_INFO, *JOB_METRICS)
+"""What the coordinator's ``/metrics`` may hold."""

@@ -1,0 +1,108 @@
+"""docs/metrics.md from the table of metrics: ``python -m tidegauge_exporter.metrics_page > docs/metrics.md``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from tidegauge_exporter.metrics import (
+    COORDINATOR_TABLE,
+    GPU_LABELS,
+    GPU_METRICS,
+    JOB_LABELS,
+    RANK_INFO,
+    RANK_LABELS,
+    RANK_METRICS,
+    SAMPLES_PER_TARGET,
+    SELF_METRICS,
+    Metric,
+    ReadMetric,
+)
+
+
+def page() -> str:
+    """The whole page, Markdown."""
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            "## Per rank, on its node\n",
+            f"Labels: {_code(RANK_LABELS)}.",
+            "`gpu` is the NVML index and `UUID` the name that dcgm-exporter writes, so that joins `on (UUID)` need no",
+            "rewriting; both are empty for a rank whose GPU is not known.\n",
+            _table(RANK_METRICS),
+            "Rows marked *lingers* are still exported for a while after a rank has ended (`linger_s`, two minutes by",
+            "default), so that the counters of a rank that died are scraped; all others end with the rank.\n",
+            f"`{RANK_INFO.name}` is always 1. {RANK_INFO.help} Labels: those above and",
+            f"{_code(RANK_INFO.labels[len(RANK_LABELS) :])}. From: {RANK_INFO.source}.\n",
+            "## Per GPU, on its node\n",
+            f"Labels: {_code(GPU_LABELS)}.\n",
+            _table(GPU_METRICS),
+            "## The node agent about itself\n",
+            _table(SELF_METRICS, with_labels=True),
+            "## Per job, on the coordinator only\n",
+            f"Labels: {_code(JOB_LABELS)}, and those of the table. A job's series linger like a rank's.\n",
+            _table(COORDINATOR_TABLE, with_labels=True),
+            _QUERIES,
+        ]
+    )
+
+
+def _table(metrics: Iterable[Metric], *, with_labels: bool = False) -> str:
+    extra = "labels" if with_labels else "lingers"
+    lines = [f"| metric | type | unit | what it says | from | {extra} |", "| --- | --- | --- | --- | --- | --- |"]
+    for metric in metrics:
+        lingers = isinstance(metric, ReadMetric) and metric.lingers
+        last = _code(label for label in metric.labels if label not in JOB_LABELS) if with_labels else "yes" * lingers
+        cells = (f"`{metric.name}`", metric.kind.value, metric.unit or "", metric.help, metric.source, last)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+_INTRODUCTION = f"""<!-- Made by python -m tidegauge_exporter.metrics_page from the table in
+exporter/tidegauge_exporter/metrics.py; edit that. -->
+# Metrics
+
+Every node serves `/metrics` (port 9494 unless configured otherwise), the coordinator serves its own (port 9495) and
+`/sd`, the list of all of them for Prometheus' `http_sd_configs`; `deploy/prometheus/prometheus.yml` is an example.
+Names and labels are stable. Units are base units. A reading that could not be had is an absent sample, never 0
+or -1, and samples carry no timestamps, so that a series goes stale as soon as its rank has ended. Counters start
+at 0 when watching starts. A target hands out at most {SAMPLES_PER_TARGET:,} samples; what it leaves out is counted.
+"""
+
+_QUERIES = """## Queries to begin with
+
+Ranks that leak:
+
+```promql
+max by (job_id, rank) (tidegauge_rank_leak_state) == 2
+```
+
+Head-room of the tightest rank of each job, as a share of what it may take:
+
+```promql
+min by (job_id) (
+  1 - (tidegauge_rank_reserved_bytes + tidegauge_rank_nontorch_bytes) / tidegauge_rank_limit_bytes
+)
+```
+
+The same with the owner's name:
+
+```promql
+min by (cluster, job_id, attempt) (
+  1 - (tidegauge_rank_reserved_bytes + tidegauge_rank_nontorch_bytes) / tidegauge_rank_limit_bytes
+) * on (cluster, job_id, attempt) group_left (user_name, job_name) tidegauge_job_info
+```
+
+Ranks that have not written a reading for a minute:
+
+```promql
+time() - tidegauge_rank_last_sample_timestamp_seconds > 60
+```
+"""
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,52 @@
+"""What the coordinator's ``/sd`` tells Prometheus (``http_sd_configs``): where to find every node's ``/metrics``.
+
+Only ``__meta_`` labels: a target label named like one of ours (``hostname``, ``cluster``) would rename ours to
+``exported_hostname`` unless the scrape sets ``honor_labels``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypedDict
+
+from tidegauge.core.views import NodeSummary
+
+_WILDCARDS = ("0.0.0.0", "[::]", "")
+
+
+class TargetGroup(TypedDict):
+    """One entry of Prometheus' HTTP service discovery."""
+
+    targets: list[str]
+    labels: dict[str, str]
+
+
+def advertised_address(bound: str, hostname: str) -> str:
+    """Where others reach a server that listens on ``bound`` (``host:port``) of the node ``hostname``.
+
+    A server that listens on every address is reached by the node's name; any other one where it listens.
+    """
+    host, _, port = bound.rpartition(":")
+    return f"{hostname}:{port}" if host in _WILDCARDS else bound
+
+
+def http_sd(nodes: Iterable[NodeSummary], *, cluster: str, coordinator_address: str | None = None) -> list[TargetGroup]:
+    """The scrape targets, one group a node so that each keeps its own labels, in a stable order.
+
+    A node whose ``/metrics`` is not served is left out; of two nodes that name one address the first by name is
+    kept. ``coordinator_address`` is the ``host:port`` of the coordinator's own ``/metrics``.
+    """
+    groups: dict[str, TargetGroup] = {}
+    if coordinator_address is not None:
+        groups[coordinator_address] = _group(coordinator_address, component="coordinator", cluster=cluster)
+    for node in sorted(nodes, key=lambda node: (node.hostname, node.node_id)):
+        address = node.metrics_address
+        if address is not None and address not in groups:
+            groups[address] = _group(
+                address, component="agent", cluster=cluster, hostname=node.hostname, node_id=node.node_id
+            )
+    return list(groups.values())
+
+
+def _group(address: str, **meta: str) -> TargetGroup:
+    return {"targets": [address], "labels": {f"__meta_tidegauge_{name}": value for name, value in meta.items()}}

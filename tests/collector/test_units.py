@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegauge.core.units import IEC_UNITS, format_band, format_bytes, format_duration
+from tidegauge.core.verdicts import Band
+
+MIB = 1024**2
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (12 * MIB, "12.0 MiB"),
+        (-1.5 * 1024**3, "-1.5 GiB"),
+        (-0.2, "0 B"),
+        (1024**2 - 1, "1.0 MiB"),
+        (1023.6, "1.0 KiB"),
+        (139.8 * 1024**3, "139.8 GiB"),
+        (2**80, "1048576.0 EiB"),
+    ],
+)
+def test_bytes_are_written_with_an_iec_unit(count: float, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@given(st.floats(min_value=-1e20, max_value=1e20))
+def test_bytes_never_show_a_number_that_belongs_to_the_next_unit(count: float) -> None:
+    number, unit = format_bytes(count).split(" ")
+    assert abs(float(number)) < 1024
+    scale = 1024 ** IEC_UNITS.index(unit)
+    assert abs(float(number) * scale - count) <= 0.051 * max(scale, 10)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.34, "0.3 s"),
+        (3, "3 s"),
+        (42.4, "42 s"),
+        (89.6, "1.5 min"),
+        (14 * 60, "14 min"),
+        (5.3 * 3600, "5.3 h"),
+        (30 * 3600, "30 h"),
+        (2 * 86400, "2 days"),
+        (12.4 * 86400, "12 days"),
+        (400 * 86400, "400 days"),
+        (3 * 365.25 * 86400, "3 years"),
+        (1e12, "over 100 years"),
+        (math.inf, "never"),
+    ],
+)
+def test_a_duration_is_said_in_the_unit_a_person_would_use(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, -math.inf])
+def test_what_is_not_a_duration_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        format_duration(seconds)
+
+
+@pytest.mark.parametrize(
+    ("band", "text"),
+    [
+        (Band(14 * 60, 18 * 60, 22 * 60), "14\u201322 min"),
+        (Band(50, 80, 180), "50 s \u2013 3 min"),
+        (Band(14 * 60, 14 * 60, 14 * 60 + 5), "14 min"),
+        (Band(14 * 60, 18 * 60, math.inf), "14 min or more"),
+        (Band(math.inf, math.inf, math.inf), "never"),
+        (Band(1e10, 1e11, 1e12), "over 100 years"),
+        (Band(50 * 365.25 * 86400, 1e11, 1e12), "50 years \u2013 over 100 years"),
+    ],
+)
+def test_a_band_of_durations_says_its_unit_once(band: Band, text: str) -> None:
+    assert format_band(band) == text
+
+
+def test_a_band_of_bytes_uses_the_given_form() -> None:
+    assert format_band(Band(11.5 * MIB, 12 * MIB, 12.5 * MIB), format_bytes) == "11.5\u201312.5 MiB"

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.samples import Sample
+
+from exposition_text import OPENMETRICS, parse_openmetrics, parse_text, text_of
+from sample_views import GIB, LEAK, NOW_S, gpu_view, identity, node_view, rank_view, uuid_of
+from tidegauge.core.ids import JobId
+from tidegauge.core.verdicts import Band, LeakState, Verdict
+from tidegauge.core.views import NodeView
+from tidegauge_exporter.collector import NodeCollector
+from tidegauge_exporter.labels import LONGEST_LABEL
+from tidegauge_exporter.metrics import NODE_TABLE, RANK_LABELS, RANK_METRICS, SAMPLES_PER_TARGET
+
+DATA = Path(__file__).parent / "data"
+
+
+class FixedClock:
+    """Two milliseconds pass between any two looks."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.002
+        return self.now_s
+
+
+def scrape(view: NodeView) -> list[Sample]:
+    return samples_of(NodeCollector(lambda: view))
+
+
+def samples_of(collector: NodeCollector) -> list[Sample]:
+    return [sample for family in parse_text(text_of(collector)) for sample in family.samples]
+
+
+def values(samples: list[Sample], name: str, **labels: str) -> list[float]:
+    return [s.value for s in samples if s.name == name and labels.items() <= s.labels.items()]
+
+
+def test_the_text_of_a_small_node_is_exactly_this() -> None:
+    text = text_of(NodeCollector(node_view, clock=FixedClock()))
+    assert text == (DATA / "node.prom").read_text(encoding="utf-8")
+
+
+def test_the_openmetrics_text_of_a_small_node_is_exactly_this() -> None:
+    text = text_of(NodeCollector(node_view, clock=FixedClock()), accept=OPENMETRICS)
+    assert text == (DATA / "node.openmetrics").read_text(encoding="utf-8")
+
+
+def test_openmetrics_is_accepted_by_the_strict_parser_and_says_the_units() -> None:
+    text = text_of(NodeCollector(node_view), accept=OPENMETRICS)
+    families = {family.name: family for family in parse_openmetrics(text)}
+    assert families["tidegauge_rank_allocated_bytes"].unit == "bytes"
+    assert families["tidegauge_rank_last_sample_timestamp_seconds"].unit == "seconds"
+    assert families["tidegauge_rank"].type == "info"
+    assert families["tidegauge_rank_steps"].type == "counter"
+
+
+def test_no_sample_has_a_timestamp_and_nothing_is_called_created() -> None:
+    for text in (
+        text_of(NodeCollector(node_view)),
+        text_of(NodeCollector(node_view), accept=OPENMETRICS),
+    ):
+        assert "_created" not in text
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                assert len(line.rpartition("}")[2].split()) <= 2
+
+
+def test_the_labels_of_a_rank_are_the_contract_and_no_others() -> None:
+    names = {metric.name for metric in RANK_METRICS}
+    seen = [sample for sample in scrape(node_view()) if sample.name in names]
+    assert seen
+    assert {tuple(sorted(sample.labels)) for sample in seen} == {tuple(sorted(RANK_LABELS))}
+
+
+def test_a_rank_has_at_most_twenty_numeric_series() -> None:
+    samples = scrape(node_view(ranks=(rank_view(0, verdict=LEAK),)))
+    assert len([s for s in samples if s.labels.get("rank") == "0" and s.name != "tidegauge_rank_info"]) == 17 <= 20
+
+
+def test_every_name_that_is_scraped_is_in_the_table() -> None:
+    assert {sample.name for sample in scrape(node_view())} <= {metric.name for metric in NODE_TABLE}
+
+
+def test_the_hostname_is_the_nodes_own_whatever_the_job_claims() -> None:
+    samples = scrape(node_view(ranks=(rank_view(0, identity=identity(0, hostname="someone-elses-node")),)))
+    assert {s.labels["hostname"] for s in samples if "hostname" in s.labels} == {"node7"}
+
+
+def test_an_unknown_reading_is_an_absent_sample() -> None:
+    samples = scrape(
+        node_view(
+            ranks=(rank_view(0, nontorch_bytes=None, limit_bytes=None, alloc_retries=None, inactive_split_bytes=None),),
+            gpus=(gpu_view(0, used_bytes=None),),
+        )
+    )
+    for name in ("nontorch_bytes", "limit_bytes", "alloc_retries_total", "inactive_split_bytes"):
+        assert values(samples, f"tidegauge_rank_{name}") == []
+    assert values(samples, "tidegauge_gpu_used_bytes") == []
+    assert values(samples, "tidegauge_rank_allocated_bytes") == [10 * GIB]
+    assert values(samples, "tidegauge_gpu_total_bytes") == [80 * GIB]
+
+
+def test_zero_is_a_reading() -> None:
+    samples = scrape(node_view(ranks=(rank_view(0, nontorch_bytes=0, ooms=0),)))
+    assert values(samples, "tidegauge_rank_nontorch_bytes") == [0]
+    assert values(samples, "tidegauge_rank_ooms_total") == [0]
+
+
+def test_a_rank_whose_gpu_is_unknown_has_empty_gpu_labels() -> None:
+    samples = scrape(node_view(ranks=(rank_view(0, gpu=None, uuid=None),)))
+    assert values(samples, "tidegauge_rank_allocated_bytes", gpu="", UUID="") == [10 * GIB]
+
+
+def test_a_healthy_rank_has_a_state_but_no_slope_and_no_time_to_oom() -> None:
+    samples = scrape(node_view())
+    assert values(samples, "tidegauge_rank_leak_state") == [0, 2]
+    assert values(samples, "tidegauge_rank_leak_bytes_per_step", rank="0") == []
+    assert values(samples, "tidegauge_rank_leak_bytes_per_step", rank="1") == [12 * 1024**2]
+    assert values(samples, "tidegauge_rank_leak_seconds_to_oom", rank="1") == [1080]
+
+
+def test_a_leak_that_never_reaches_the_limit_has_no_time_to_oom() -> None:
+    never = Verdict(LeakState.SUSPECTED, seconds_to_oom=Band(1e9, float("inf"), float("inf")))
+    samples = scrape(node_view(ranks=(rank_view(0, verdict=never),)))
+    assert values(samples, "tidegauge_rank_leak_seconds_to_oom") == []
+    assert values(samples, "tidegauge_rank_leak_state") == [1]
+
+
+def test_an_ended_rank_keeps_counters_peaks_and_verdict_but_nothing_that_is_now() -> None:
+    samples = scrape(node_view(ranks=(rank_view(0, alive=False, verdict=LEAK, ooms=1),)))
+    kept = {sample.name for sample in samples if "rank" in sample.labels}
+    assert kept == {
+        "tidegauge_rank_alloc_retries_total",
+        "tidegauge_rank_ooms_total",
+        "tidegauge_rank_steps_total",
+        "tidegauge_rank_allocated_peak_bytes",
+        "tidegauge_rank_reserved_peak_bytes",
+        "tidegauge_rank_last_sample_timestamp_seconds",
+        "tidegauge_rank_leak_state",
+        "tidegauge_rank_info",
+    }
+
+
+def test_of_two_ranks_with_the_same_labels_the_first_stays_and_the_other_is_counted() -> None:
+    forged = rank_view(0, allocated_bytes=1)
+    collector = NodeCollector(lambda: node_view(ranks=(rank_view(0), forged)))
+    samples = samples_of(collector)
+    assert values(samples, "tidegauge_rank_allocated_bytes", rank="0") == [10 * GIB]
+    dropped_once = values(samples, "tidegauge_series_dropped_total", reason="duplicate")
+    assert dropped_once == [16]  # 15 numbers (no leak) and the info
+    assert values(samples_of(collector), "tidegauge_series_dropped_total", reason="duplicate") == [32]
+
+
+def test_one_rank_on_two_gpus_is_two_series() -> None:
+    samples = scrape(node_view(ranks=(rank_view(0), rank_view(0, gpu=1, uuid=uuid_of(1)))))
+    assert len(values(samples, "tidegauge_rank_allocated_bytes", rank="0")) == 2
+    assert values(samples, "tidegauge_series_dropped_total", reason="duplicate") == [0]
+
+
+def test_a_gpu_that_is_listed_twice_is_exported_once() -> None:
+    samples = scrape(node_view(gpus=(gpu_view(0), gpu_view(0, used_bytes=1))))
+    assert values(samples, "tidegauge_gpu_used_bytes") == [13 * GIB]
+    assert values(samples, "tidegauge_series_dropped_total", reason="duplicate") == [3]
+
+
+def test_ranks_beyond_the_budget_are_left_out_whole_and_counted() -> None:
+    per_rank = 16
+    fitting = SAMPLES_PER_TARGET // per_rank
+    ranks = tuple(rank_view(rank, gpu=0, uuid=None) for rank in range(fitting + 10))
+    families = {f.name: f for f in NodeCollector(lambda: node_view(ranks=ranks)).collect()}
+    assert len(families["tidegauge_rank_allocated_bytes"].samples) == fitting
+    assert len(families["tidegauge_rank"].samples) == fitting
+    dropped = {s.labels["reason"]: s.value for s in families["tidegauge_series_dropped"].samples}
+    assert dropped == {"duplicate": 0, "budget": 10 * per_rank}
+
+
+def test_what_the_agent_dropped_itself_is_told_too() -> None:
+    samples = scrape(node_view(series_dropped={"ended": 7, "duplicate": 2}))
+    assert values(samples, "tidegauge_series_dropped_total", reason="ended") == [7]
+    assert values(samples, "tidegauge_series_dropped_total", reason="duplicate") == [2]
+
+
+def test_a_view_that_raises_is_a_scrape_that_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    broken = True
+
+    def view() -> NodeView:
+        if broken:
+            raise OSError("no such device")
+        return node_view()
+
+    collector = NodeCollector(view)
+    with caplog.at_level(logging.INFO, logger="tidegauge_exporter.collector"):
+        for _ in range(3):
+            samples = samples_of(collector)
+            assert values(samples, "tidegauge_collect_success") == [0]
+            assert {s.name for s in samples} == {"tidegauge_collect_success", "tidegauge_collect_duration_seconds"}
+        broken = False
+        assert values(samples_of(collector), "tidegauge_collect_success", source="view") == [1]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+
+
+def test_only_the_collector_speaks_of_the_view() -> None:
+    samples = scrape(node_view(collect_success={"view": False, "rings": True}, collect_duration_s={"view": 9.0}))
+    assert values(samples, "tidegauge_collect_success", source="view") == [1]
+    assert len(values(samples, "tidegauge_collect_duration_seconds", source="view")) == 1
+
+
+def test_a_node_without_ranks_and_gpus_still_says_how_it_is() -> None:
+    samples = scrape(NodeView(hostname="node7", cluster="lab", now_unix_s=NOW_S))
+    assert {sample.name for sample in samples} == {
+        "tidegauge_collect_success",
+        "tidegauge_collect_duration_seconds",
+        "tidegauge_series_dropped_total",
+        "tidegauge_records_lost_total",
+        "tidegauge_records_refused_total",
+    }
+
+
+@given(st.text(st.characters(codec=None), max_size=300), st.text(st.characters(codec=None), max_size=300))
+def test_whatever_a_job_calls_itself_the_page_parses_and_stays_short(job: str, conf: str) -> None:
+    rank = rank_view(0, identity=identity(0, job_id=JobId(job), alloc_conf=conf))
+    collector = NodeCollector(lambda: replace(node_view(), ranks=(rank,)))
+    text = text_of(collector, accept=OPENMETRICS)
+    labels = [
+        s.labels for family in parse_openmetrics(text) for s in family.samples if s.name.startswith("tidegauge_rank")
+    ]
+    assert len(labels) == 16
+    assert all(len(value) <= LONGEST_LABEL and value.isprintable() for each in labels for value in each.values())

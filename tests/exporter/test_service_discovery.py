@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tidegauge.core.views import NodeSummary
+from tidegauge_exporter.service_discovery import advertised_address, http_sd
+
+
+def node(hostname: str, address: str | None, **changes: Any) -> NodeSummary:
+    return NodeSummary(
+        node_id=changes.get("node_id", f"id-{hostname}"),
+        hostname=hostname,
+        agent_pid=1,
+        incarnation="a",
+        metrics_address=address,
+        sent_unix_s=0.0,
+    )
+
+
+def test_every_node_is_a_group_of_its_own_in_order_of_name() -> None:
+    groups = http_sd([node("n2", "n2:9494"), node("n1", "n1:9494")], cluster="lab")
+    assert [group["targets"] for group in groups] == [["n1:9494"], ["n2:9494"]]
+    assert groups[0]["labels"] == {
+        "__meta_tidegauge_component": "agent",
+        "__meta_tidegauge_cluster": "lab",
+        "__meta_tidegauge_hostname": "n1",
+        "__meta_tidegauge_node_id": "id-n1",
+    }
+    assert json.loads(json.dumps(groups)) == groups
+
+
+def test_a_node_that_serves_no_metrics_is_left_out() -> None:
+    assert http_sd([node("n1", None)], cluster="lab") == []
+
+
+def test_one_address_is_scraped_once() -> None:
+    groups = http_sd([node("n1", "n1:9494", node_id="old"), node("n1", "n1:9494", node_id="new")], cluster="lab")
+    assert len(groups) == 1
+
+
+def test_the_coordinator_is_a_target_too() -> None:
+    groups = http_sd([node("n1", "n1:9494")], cluster="lab", coordinator_address="head:9495")
+    assert groups[0] == {
+        "targets": ["head:9495"],
+        "labels": {"__meta_tidegauge_component": "coordinator", "__meta_tidegauge_cluster": "lab"},
+    }
+    assert len(groups) == 2
+
+
+@pytest.mark.parametrize(
+    ("bound", "advertised"),
+    [
+        ("0.0.0.0:9494", "node7:9494"),
+        ("[::]:9494", "node7:9494"),
+        (":9494", "node7:9494"),
+        ("127.0.0.1:9494", "127.0.0.1:9494"),
+        ("10.0.0.7:1", "10.0.0.7:1"),
+        ("[::1]:9494", "[::1]:9494"),
+    ],
+)
+def test_a_server_on_every_address_is_reached_by_name(bound: str, advertised: str) -> None:
+    assert advertised_address(bound, "node7") == advertised
