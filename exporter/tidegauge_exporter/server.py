@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import socket
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import gzip_accepted
 
 from tidegauge.core.views import NodeView
 from tidegauge_exporter.collector import NodeCollector
@@ -25,6 +27,10 @@ REQUEST_TIMEOUT_S = 10.0
 """Silence after which a connection is closed; Prometheus' own scrape timeout is 10 s by default."""
 CONNECTIONS_AT_ONCE = 16
 """A node is scraped by one or two Prometheus servers; whatever comes beyond this is closed unread."""
+
+GZIP_LEVEL = 1
+"""The library compresses at level 9, which took a fifth of a scrape's time; level 1 costs a fraction of that and still makes
+the text ten times smaller (level 9: thirteen)."""
 
 _INDEX = b"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Tidegauge node agent</title>
@@ -45,7 +51,7 @@ class MetricsServer:
     def __init__(self, view: Callable[[], NodeView], *, host: str = "127.0.0.1", port: int = 0) -> None:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(NodeCollector(view))
-        self._app = _routes(make_wsgi_app(registry))
+        self._app = _routes(_compressed(make_wsgi_app(registry, disable_compression=True)))
         self._wanted = (host, port)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -94,6 +100,21 @@ def _routes(metrics: WSGIApplication) -> WSGIApplication:
         return [body]
 
     return app
+
+
+def _compressed(app: WSGIApplication) -> WSGIApplication:
+    """``app`` with its answer compressed for those who accept that (Prometheus does)."""
+
+    def compressed(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if not gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING") or ""):
+            return app(environ, start_response)
+
+        def start_compressed(status: str, headers: list[tuple[str, str]], *more: Any) -> Callable[[bytes], object]:
+            return start_response(status, [*headers, ("Content-Encoding", "gzip")], *more)
+
+        return [gzip.compress(b"".join(app(environ, start_compressed)), GZIP_LEVEL)]
+
+    return compressed
 
 
 class _Handler(WSGIRequestHandler):
