@@ -1,0 +1,70 @@
+"""The probe of *this* process, and the doors to it: from ``boot``, from ``tidegauge.attach()`` and ``step()``."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import Any, Optional
+
+from tidegauge.probe.activation.boot import when_torch_is_imported
+from tidegauge.probe.backend import choose_backend, has_step_hook, register_step_hook
+from tidegauge.probe.faults import Faults, say
+from tidegauge.probe.guest import Probe
+from tidegauge.probe.levels import DORMANT, LEVELS, OFF, PROFILE_VARIABLE, WATCHING_LEVELS
+
+_probe: Optional[Probe] = None
+_lock = threading.Lock()
+
+
+def arm(torch: Any, level: str) -> None:
+    """Make the probe of this process, once; ``torch`` has just been imported, or was before."""
+    global _probe
+    with _lock:
+        if _probe is not None:
+            return
+        if not has_step_hook(torch):
+            say(f"torch {torch.__version__} is too old to be watched (2.2 or later); the job runs as ever")
+            return
+        backend = choose_backend(torch)
+        if backend is None:
+            if os.environ.get("LOCAL_RANK", "0") == "0":
+                _say_at_first_step(torch)
+            return
+        _probe = Probe(level, backend)
+        os.register_at_fork(after_in_child=_after_fork)
+        atexit.register(_probe.close)
+    _probe.arm()
+
+
+def attach(level: str) -> None:
+    """Watch this process from its code; see ``tidegauge.attach``."""
+    if level not in LEVELS:
+        raise ValueError(f"{level!r} is not a level: choose one of {', '.join(LEVELS)}")
+    if level == OFF or os.environ.get(PROFILE_VARIABLE, "").strip().lower() == OFF:
+        return
+    if _probe is None:
+        when_torch_is_imported(lambda torch: arm(torch, level))
+    elif level in WATCHING_LEVELS and _probe.level == DORMANT:
+        _probe.switch_on(level)
+
+
+def step() -> None:
+    """A training step ended; see ``tidegauge.step``."""
+    if _probe is not None:
+        _probe.explicit_step()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    if _probe is not None:
+        _probe.after_fork()
+
+
+def _say_at_first_step(torch: Any) -> None:
+    """A torch without any device that could be watched: the job is told once, when it really trains on it."""
+
+    line = f"this torch ({torch.__version__}) has no device whose memory can be watched; the job runs as ever"
+    faults = Faults()
+    register_step_hook(torch, lambda *_: faults.say_once(line))

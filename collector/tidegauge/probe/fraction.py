@@ -1,0 +1,50 @@
+"""What part of a device a rank may take: ``TIDEGAUGE_MEMORY_FRACTION`` and the ``fraction`` command.
+
+It is growth control, not isolation: the allocator refuses to *grow* beyond it with an OutOfMemoryError in the job; what
+is over it already stays, and context, NCCL and other libraries are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Optional
+
+from tidegauge.probe.backend import Backend
+
+FRACTION_VARIABLE = "TIDEGAUGE_MEMORY_FRACTION"
+
+
+def parse_fraction(text: str) -> Optional[float]:
+    """A number above 0 and at most 1, or ``None``. 0 would refuse every allocation, which nobody means."""
+    try:
+        fraction = float(text)
+    except ValueError:
+        return None
+    return fraction if 0.0 < fraction <= 1.0 else None
+
+
+class Cap:
+    """The cap of this process on all its visible devices."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.fraction: Optional[float] = None
+        """What was asked for last; ``None``: nothing was."""
+        self._backend = backend
+        self._due: list[int] = []
+
+    def set(self, fraction: float, *, used: Iterable[int]) -> None:
+        """Cap the visible devices; where that would make contexts, the ``used`` ones now and others in ``catch_up``."""
+        self.fraction = fraction
+        devices = list(range(self._backend.device_count()))
+        if not self._backend.caps_without_context():
+            self._due = [device for device in devices if device not in set(used)]
+            devices = [device for device in devices if device not in self._due]
+        for device in devices:
+            self._backend.set_fraction(fraction, device)
+
+    def catch_up(self, *, used: Iterable[int]) -> None:
+        """Cap devices that were not in use before. Cheap when there is nothing to do."""
+        if self._due and self.fraction is not None:
+            for device in [device for device in used if device in self._due]:
+                self._due.remove(device)
+                self._backend.set_fraction(self.fraction, device)

@@ -1,0 +1,202 @@
+"""Which rank of which job a process says it is: a pure function of its environment and a few facts.
+
+Launchers disagree about names, and some set them after the program has started (Ray Train), so the probe calls this
+when it attaches, not at interpreter start. All of it is a claim: the agent checks what the kernel can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Optional
+
+from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
+from tidegauge.probe.process_facts import ProcessFacts
+
+_MAX_COUNT = 1 << 24
+
+
+class TorchFacts(NamedTuple):
+    """What only the running torch knows."""
+
+    version: Optional[str] = None
+    device_uuids: tuple[DeviceUuid, ...] = ()
+    distributed: Optional[tuple[int, int]] = None
+    """``(rank, world size)`` of the default process group, once there is one."""
+
+
+class Place(NamedTuple):
+    """A rank's place in its job."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+
+_LAUNCHERS = (
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE", ""),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", ""),
+    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", ""),
+    # Slurm sets these in a batch script too, which runs once and is not a task of N: only srun sets a step.
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"),
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_STEP_ID"),
+)
+"""Names of rank, local rank and world size by launcher, and a variable that must be there for them to count. torchrun's
+come first: a launcher inside a Slurm step or an MPI task is the one that knows the ranks."""
+
+
+def claimed_place(environ: Mapping[str, str]) -> Optional[Place]:
+    """The rank that the environment names, or ``None`` for a process that no known launcher started.
+
+    A set of variables that contradicts itself (a rank outside its world, text for a number) is passed over.
+    """
+    for rank_name, local_name, size_name, needed in _LAUNCHERS:
+        if needed and _count(environ.get(needed)) is None:  # a batch script's own step is 4294967291
+            continue
+        rank = _count(environ.get(rank_name))
+        size = _count(environ.get(size_name))
+        if rank is None or size is None or not rank < size:
+            continue
+        local = _count(environ.get(local_name))
+        return Place(rank, local if local is not None and local <= 1 << 16 else 0, size)
+    return None
+
+
+def identify(
+    environ: Mapping[str, str],
+    process: ProcessFacts,
+    torch: TorchFacts,
+    *,
+    level: str,
+    limit_fraction: Optional[float] = None,
+) -> RankIdentity:
+    """The identity that a ring carries. Always gives one: a lone process is rank 0 of 1 of a job of its own."""
+    place = claimed_place(environ)
+    if place is None and torch.distributed is not None:
+        rank, size = torch.distributed
+        place = Place(rank, _count(environ.get("LOCAL_RANK")) or 0, size)
+    place = place or Place(0, 0, 1)
+    return RankIdentity(
+        job_id=JobId(_job_id(environ, process)),
+        attempt=_attempt(environ),
+        rank=GlobalRank(place.rank),
+        local_rank=LocalRank(place.local_rank),
+        world_size=place.world_size,
+        hostname=_text(process.hostname) or "localhost",
+        job_name=_first(environ, "TIDEGAUGE_JOB_NAME", "SLURM_JOB_NAME") or _text(process.script),
+        run_id=_run_id(environ),
+        scheduler=_scheduler(environ),
+        profile=level,
+        device_uuids=torch.device_uuids,
+        torch_version=_text(torch.version),
+        alloc_conf=_alloc_conf(environ, torch.version),
+        limit_fraction=limit_fraction,
+    )
+
+
+def _job_id(environ: Mapping[str, str], process: ProcessFacts) -> str:
+    given = _first(environ, "TIDEGAUGE_JOB_ID")
+    if given:
+        return given
+    array, task = _first(environ, "SLURM_ARRAY_JOB_ID"), _first(environ, "SLURM_ARRAY_TASK_ID")
+    if array and task:
+        return f"{array}_{task}"  # as squeue writes it
+    slurm = _first(environ, "SLURM_JOB_ID")
+    if slurm:
+        return slurm
+    if _spans_nodes(environ):
+        # Launchers of different nodes have no process in common. The port is left out beside a run id: an elastic
+        # restart takes a new one, and the job would seem to be another.
+        run_id = _run_id(environ)
+        if run_id:
+            return f"torchrun-{run_id}"
+        address, port = _first(environ, "MASTER_ADDR"), _first(environ, "MASTER_PORT")
+        if address and port:
+            return f"torchrun-{address}-{port}"
+    ray = _first(environ, "RAY_JOB_ID")
+    if ray and claimed_place(environ) is not None:
+        return f"ray-{ray}"
+    root = _job_root(environ, process)
+    return f"local-{_text(process.hostname) or 'localhost'}-{root.pid}-{root.start_ticks}"
+
+
+def _job_root(environ: Mapping[str, str], process: ProcessFacts) -> ProcessId:
+    """The process that all ranks of a job on one node have in common, and no other job has."""
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return process.parent or process.process  # the torchrun agent, which also outlives a restart
+    if claimed_place(environ) is not None or "LOCAL_RANK" in environ:
+        # accelerate, deepspeed and Lightning: rank 0 may be the parent of the others, the group is the same
+        return process.group_leader or process.process
+    return process.spawned_by or process.process
+
+
+def _spans_nodes(environ: Mapping[str, str]) -> bool:
+    groups, size = _count(environ.get("GROUP_WORLD_SIZE")), _count(environ.get("WORLD_SIZE"))
+    local = _count(environ.get("LOCAL_WORLD_SIZE"))
+    if groups is not None:
+        return groups > 1
+    return size is not None and local is not None and size > local
+
+
+def _attempt(environ: Mapping[str, str]) -> int:
+    """Restarts so far, the scheduler's and the elastic agent's in one number that never repeats.
+
+    A requeue starts the elastic count again, so it weighs as many attempts as the agent may make.
+    """
+    outer = _count(environ.get("TIDEGAUGE_ATTEMPT"))
+    if outer is None:
+        outer = _count(environ.get("SLURM_RESTART_COUNT")) or 0
+    restarts = _count(environ.get("TORCHELASTIC_RESTART_COUNT")) or 0
+    allowed = max(_count(environ.get("TORCHELASTIC_MAX_RESTARTS")) or 0, restarts)
+    return min(outer * (allowed + 1) + restarts, 1 << 31)
+
+
+def _run_id(environ: Mapping[str, str]) -> Optional[str]:
+    run_id = _first(environ, "TORCHELASTIC_RUN_ID")
+    return run_id if run_id and run_id.lower() != "none" else None  # "none" is torchrun's word for not given
+
+
+def _scheduler(environ: Mapping[str, str]) -> str:
+    if "SLURM_JOB_ID" in environ:
+        return "slurm"
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return "kubernetes"
+    return "ray" if "RAY_JOB_ID" in environ else "local"
+
+
+def _alloc_conf(environ: Mapping[str, str], version: Optional[str]) -> Optional[str]:
+    """The configuration string that this torch reads: the CUDA name wins, and up to 2.9 it is the only one."""
+    names = ["PYTORCH_CUDA_ALLOC_CONF"]
+    if version is None or torch_at_least(version, 2, 10):
+        names += ["PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
+    return _first(environ, *names)
+
+
+def torch_at_least(version: str, major: int, minor: int) -> bool:
+    """Whether a ``torch.__version__`` like ``2.11.0+cu130`` is at least ``major.minor``; false for one that is odd."""
+    try:
+        first, second = version.split(".")[:2]
+        return (int(first), int(second)) >= (major, minor)
+    except ValueError:
+        return False
+
+
+def _first(environ: Mapping[str, str], *names: str) -> Optional[str]:
+    for name in names:
+        value = _text(environ.get(name))
+        if value:
+            return value
+    return None
+
+
+def _text(value: Optional[str]) -> Optional[str]:
+    """A text that a reader of the ring accepts: printable (a variable may hold newlines) and not too long."""
+    if value is None:
+        return None
+    return "".join(char if char.isprintable() else "?" for char in value.strip()[:1024])
+
+
+def _count(value: Optional[str]) -> Optional[int]:
+    if value is None or not value.isascii() or not value.isdigit() or len(value) > 9:
+        return None
+    count = int(value)
+    return count if count <= _MAX_COUNT else None

@@ -1,0 +1,23 @@
+"""The words of ``TIDEGAUGE_PROFILE`` (design 3.1). Read at interpreter start, so this module imports nothing."""
+
+from __future__ import annotations
+
+PROFILE_VARIABLE = "TIDEGAUGE_PROFILE"
+
+OFF = "off"
+DORMANT = "dormant"
+STATS = "stats"
+AUTO = "auto"
+TRACE = "trace"
+
+LEVELS = (OFF, DORMANT, STATS, AUTO, TRACE)
+"""From nothing at all to everything."""
+
+WATCHING_LEVELS = (STATS, AUTO, TRACE)
+"""Levels at which the allocator's counters are read. All three read the same today: the bounded allocation history
+that ``auto`` and ``trace`` add is not built yet, the level asked for is recorded in the rank's identity."""
+
+
+def unknown_level(text: str) -> str:
+    """The one line for a word that is not a level."""
+    return f"{PROFILE_VARIABLE}={text[:40]!r} is not a level ({', '.join(LEVELS)}): this process is not watched"

@@ -1,0 +1,68 @@
+"""What the kernel says about this process and its relatives: the facts that ``identity`` works from. Linux's /proc."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import NamedTuple, Optional
+
+from tidegauge.core.ids import ProcessId
+
+
+class ProcessFacts(NamedTuple):
+    """Who this process is and where it comes from. ``None``: not known, or not there."""
+
+    hostname: str
+    process: ProcessId
+    group_leader: Optional[ProcessId] = None
+    """The leader of the process group: the same for all that one launcher started without new sessions."""
+    parent: Optional[ProcessId] = None
+    """The parent, or the parent's parent for a process that ``multiprocessing`` started."""
+    spawned_by: Optional[ProcessId] = None
+    """The process that started this one through ``multiprocessing`` (``mp.spawn``, a DataLoader worker)."""
+    script: Optional[str] = None
+    """File name of the program, as in ``sys.argv[0]``, without its folder."""
+
+
+def stat_of(pid: int) -> Optional[tuple[int, int]]:
+    """``(ppid, starttime in clock ticks)`` of a process from ``/proc/PID/stat``, fields 4 and 22 of proc(5)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()  # the name in parentheses may contain anything
+        return int(fields[1]), int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def process_id(pid: int) -> Optional[ProcessId]:
+    """The process that has this pid now, or ``None`` if there is none."""
+    stat = stat_of(pid)
+    return None if stat is None else ProcessId(pid, stat[1])
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process (not a later one with its pid) runs in our pid namespace."""
+    return process_id(process.pid) == process
+
+
+def read_process_facts() -> ProcessFacts:
+    """The facts about the calling process."""
+    pid = os.getpid()
+    own = stat_of(pid)
+    spawner = _multiprocessing_parent_pid()
+    launched = stat_of(spawner) if spawner is not None else own
+    return ProcessFacts(
+        hostname=socket.gethostname(),
+        process=ProcessId(pid, own[1] if own else 0),
+        group_leader=process_id(os.getpgrp()),
+        parent=process_id(launched[0]) if launched else None,
+        spawned_by=process_id(spawner) if spawner is not None else None,
+        script=os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) and sys.argv[0] not in ("", "-c") else None,
+    )
+
+
+def _multiprocessing_parent_pid() -> Optional[int]:
+    module = sys.modules.get("multiprocessing.process")
+    parent = module.parent_process() if module is not None else None
+    return parent.pid if parent is not None else None

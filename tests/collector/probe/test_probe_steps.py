@@ -1,0 +1,131 @@
+# unittest, not pytest: these tests run under every Python of the jobs, which need not have pytest
+# ruff: noqa: PT009
+from __future__ import annotations
+
+import sys
+import unittest
+from collections.abc import Sequence
+
+from tidegauge.probe.steps import MAX_ROUND, StepCounter, inside_another_step, stepped_key
+
+
+def due_at(keys: Sequence[int]) -> tuple[StepCounter, list[int]]:
+    """Feed hook calls; the counter, and at which of them a record was due."""
+    counter = StepCounter()
+    return counter, [at for at, key in enumerate(keys) if counter.optimizer_stepped(key, nested=False)]
+
+
+class CountingSteps(unittest.TestCase):
+    def test_one_optimizer_makes_a_step_of_every_call(self) -> None:
+        counter, due = due_at([1] * 5)
+        self.assertEqual((counter.steps, counter.raw_steps, due), (5, 5, [0, 1, 2, 3, 4]))
+
+    def test_two_optimizers_in_turn_make_one_step_recorded_at_the_second(self) -> None:
+        counter, due = due_at([1, 2] * 4)
+        self.assertEqual((counter.steps, counter.raw_steps), (4, 8))
+        self.assertEqual(due, [0, 3, 5, 7])
+
+    def test_optimizer_in_backward_is_recorded_when_the_last_parameter_was_stepped(self) -> None:
+        counter, due = due_at(list(range(1000)) * 3)
+        self.assertEqual((counter.steps, counter.raw_steps), (3, 3000))
+        self.assertEqual(due, [0, 1999, 2999])
+
+    def test_no_round_is_recorded_twice(self) -> None:
+        _, due = due_at([1, 2, 3, 2, 1, 3, 3, 1, 2] * 10)
+        rounds = StepCounter()
+        seen = []
+        for at, key in enumerate([1, 2, 3, 2, 1, 3, 3, 1, 2] * 10):
+            rounds.optimizer_stepped(key, nested=False)
+            if at in due:
+                seen.append(rounds.steps)
+        self.assertEqual(len(seen), len(set(seen)))
+
+    def test_discriminator_stepped_five_times_for_each_generator_step_still_counts_every_round(self) -> None:
+        counter, due = due_at([1, 1, 1, 1, 1, 2] * 4)
+        self.assertEqual(counter.steps, 20)
+        self.assertGreaterEqual(len(due), 15)
+
+    def test_an_optimizer_that_is_given_up_does_not_stop_the_records(self) -> None:
+        _, due = due_at([1, 2] * 3 + [1] * 6)
+        self.assertEqual(due[-4:], [8, 9, 10, 11])
+
+    def test_nested_call_is_counted_raw_only(self) -> None:
+        counter = StepCounter()
+        due = [counter.optimizer_stepped(1, nested=nested) for nested in (True, False) * 3]
+        self.assertEqual((counter.steps, counter.raw_steps), (3, 6))
+        self.assertEqual(due, [False, True] * 3)
+
+    def test_a_program_with_new_parameters_for_every_step_is_not_one_endless_round(self) -> None:
+        counter, _ = due_at(range(3 * MAX_ROUND))
+        self.assertEqual(counter.steps, 3)
+
+    def test_explicit_steps_replace_those_of_the_hooks(self) -> None:
+        counter = StepCounter()
+        for _ in range(4):
+            counter.optimizer_stepped(1, nested=False)
+            counter.optimizer_stepped(2, nested=False)
+            counter.explicit_step()
+        self.assertEqual((counter.steps, counter.raw_steps), (4, 8))
+
+    def test_explicit_steps_count_without_any_optimizer(self) -> None:
+        counter = StepCounter()
+        for _ in range(3):
+            counter.explicit_step()
+        self.assertEqual((counter.steps, counter.raw_steps), (3, 0))
+
+
+class Groups:
+    def __init__(self, *groups: list[object]) -> None:
+        self.param_groups: list[dict[str, object]] = [{"params": group} for group in groups]
+
+
+class TellingHookCallsApart(unittest.TestCase):
+    def test_wrapper_around_the_same_parameters_has_the_same_key(self) -> None:
+        param = object()
+        self.assertEqual(stepped_key(Groups([param])), stepped_key(Groups([param, object()])))
+
+    def test_deepspeed_zero_1_swaps_groups_of_one_optimizer(self) -> None:
+        first, second = object(), object()
+        optimizer = Groups([first], [second])
+        whole = optimizer.param_groups
+        keys = []
+        for group in (0, 1):
+            optimizer.param_groups = [whole[group]]
+            keys.append(stepped_key(optimizer))
+        self.assertNotEqual(*keys)
+
+    def test_deepspeed_zero_3_fills_one_group_at_a_time(self) -> None:
+        optimizer = Groups([], [])
+        partition = object()
+        optimizer.param_groups[1]["params"] = [partition]
+        self.assertEqual(stepped_key(optimizer), id(partition))
+
+    def test_optimizer_without_parameters_has_a_key_too(self) -> None:
+        optimizer = Groups([])
+        self.assertEqual(stepped_key(optimizer), id(optimizer))
+
+
+class SeeingNestedSteps(unittest.TestCase):
+    def wrapper(self, depth: int, between: int = 0) -> bool:
+        """Like torch's wrapper: runs an inner step first if there is to be one, and asks at its end."""
+        if depth:
+            self.answers.append(self.call_through(depth - 1, between))
+        return inside_another_step(sys._getframe(0))
+
+    def call_through(self, depth: int, between: int) -> bool:
+        return self.call_through(depth, between - 1) if between else self.wrapper(depth)
+
+    def setUp(self) -> None:
+        self.answers: list[bool] = []
+
+    def test_only_the_outermost_step_is_not_nested(self) -> None:
+        outermost = self.wrapper(2)
+        self.assertEqual((self.answers, outermost), ([True, True], False))
+
+    def test_decorators_between_do_not_hide_the_outer_step(self) -> None:
+        self.wrapper(1, between=4)
+        self.assertEqual(self.answers, [True])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,189 @@
+"""Stand-ins for torch on the probe's seam. Standard library only: they run under every Python that the probe does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Optional
+
+from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
+from tidegauge.core.ring_layout import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    RingHeader,
+    decode_header,
+    decode_identity,
+    decode_record,
+)
+from tidegauge.core.samples import Sample
+from tidegauge.probe.backend import OutOfMemoryCall, StepHook
+from tidegauge.probe.process_facts import ProcessFacts
+
+MIB = 1 << 20
+
+
+def nested_stats(
+    allocated: int, reserved: int, *, ooms: int = 0, peak: Optional[int] = None, retries: int = 0
+) -> dict[str, Any]:
+    """Statistics nested as torch nests them; the other numbers follow from these, each different from the others."""
+
+    def gauge(current: int) -> dict[str, Any]:
+        pool = {"current": current, "peak": current if peak is None else peak, "allocated": current, "freed": 0}
+        return {"all": pool, "small_pool": dict(pool), "large_pool": dict(pool)}
+
+    return {
+        "allocated_bytes": gauge(allocated),
+        "reserved_bytes": gauge(reserved),
+        "active_bytes": gauge(allocated + 1),
+        "inactive_split_bytes": gauge(allocated + 2),
+        "requested_bytes": gauge(allocated + 3),
+        "segment": gauge(4),
+        "allocation": gauge(5),
+        "num_alloc_retries": retries,
+        "num_ooms": ooms,
+        "num_device_alloc": 6,
+        "num_device_free": 7,
+        "max_split_size": -1,
+    }
+
+
+class FakeBackend:
+    """A device runtime under the test's control: nothing is there until ``initialise()``."""
+
+    def __init__(self, devices: int = 1, *, caps_without_context: bool = True) -> None:
+        self.name = "cuda"
+        self.torch_version = "2.13.0"
+        self.read: Callable[[int], Mapping[str, Any]] = self._read
+        self.stats = [nested_stats(0, 0) for _ in range(devices)]
+        self.reads: list[int] = []
+        self.read_error: Optional[Exception] = None
+        self.fractions: list[tuple[int, float]] = []
+        self.emptied: list[int] = []
+        self.blind: Optional[str] = None
+        self.group: Optional[tuple[int, int]] = None
+        self.is_capturing = False
+        self.step_hook: Optional[StepHook] = None
+        self.observers: list[OutOfMemoryCall] = []
+        self._devices = devices
+        self._initialised_in: Optional[int] = None
+        self._queued: list[Callable[[], None]] = []
+        self._caps_without_context = caps_without_context
+
+    def initialise(self) -> None:
+        """What the job's first CUDA call does."""
+        self._initialised_in = os.getpid()
+        for call in self._queued:
+            call()
+
+    def hold(self, device: int, allocated: int, reserved: int) -> None:
+        """The process now holds this much on the device."""
+        self.stats[device] = nested_stats(allocated, reserved)
+
+    def _read(self, device: int) -> Mapping[str, Any]:
+        self.reads.append(device)
+        if self.read_error is not None:
+            raise self.read_error
+        return self.stats[device]
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        if self.ready():
+            call()
+        else:
+            self._queued.append(call)
+
+    def ready(self) -> bool:
+        return self._initialised_in == os.getpid()
+
+    def device_count(self) -> int:
+        return self._devices
+
+    def device_uuids(self, _environ: Mapping[str, str], /) -> tuple[DeviceUuid, ...]:
+        return tuple(DeviceUuid(f"GPU-fake-{device}") for device in range(self._devices))
+
+    def blind_because(self) -> Optional[str]:
+        return self.blind
+
+    def caps_without_context(self) -> bool:
+        return self._caps_without_context
+
+    def set_fraction(self, fraction: float, device: int) -> None:
+        self.fractions.append((device, fraction))
+
+    def on_out_of_memory(self, call: OutOfMemoryCall, /) -> bool:
+        self.observers.append(call)
+        return True
+
+    def empty_cache(self, device: int, /) -> None:
+        self.emptied.append(device)
+
+    def capturing(self) -> bool:
+        return self.is_capturing
+
+    def on_optimizer_step(self, hook: StepHook) -> None:
+        self.step_hook = hook
+
+    def distributed(self) -> Optional[tuple[int, int]]:
+        return self.group
+
+
+class FakeOptimizer:
+    """Calls the post-step hook from a wrapper around ``step``, as torch does."""
+
+    def __init__(self, backend: FakeBackend, params: Optional[list[object]] = None) -> None:
+        self.param_groups: list[dict[str, object]] = [{"params": [object()] if params is None else params}]
+        self._backend = backend
+
+    def step(self, inner: Optional[Callable[[], None]] = None) -> None:
+        """One step; ``inner`` is what it calls meanwhile, such as the ``step`` of its base class."""
+        wrapped_step(self, self._backend, inner)
+
+
+def wrapped_step(optimizer: FakeOptimizer, backend: FakeBackend, inner: Optional[Callable[[], None]]) -> None:
+    """The one code object that all steps run through, like torch's ``profile_hook_step.<locals>.wrapper``."""
+    if inner is not None:
+        inner()
+    if backend.step_hook is not None:
+        backend.step_hook(optimizer, sys._getframe(0))
+
+
+def facts_of_this_process() -> ProcessFacts:
+    """Facts with the real pid (a fork differs) and a start time that no real process has."""
+    return ProcessFacts(hostname="node1", process=ProcessId(os.getpid(), 77))
+
+
+class Ring:
+    """What a reader finds in a ring file."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, "rb") as file:
+            self._data = file.read()
+        page = self._data[:HEADER_BYTES]
+        self.header: RingHeader = decode_header(page, file_bytes=len(self._data))
+        self.identity: Optional[RankIdentity] = decode_identity(page)
+
+    def samples(self, device: int = 0) -> list[Sample]:
+        """The readable records of a device, oldest first."""
+        found = []
+        for slot in range(self.header.capacity):
+            at = self.header.offset(device, slot + 1)
+            sample = decode_record(self._data[at : at + RECORD_BYTES])
+            if sample is not None:
+                found.append(sample)
+        return sorted(found, key=lambda sample: sample.seq)
+
+
+def rings_below(run_dir: str) -> list[str]:
+    """Paths of all ring files below a run directory."""
+    return [
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(run_dir)
+        for name in sorted(names)
+        if name.endswith(".ring")
+    ]
+
+
+def fake_torch(**parts: Any) -> Any:
+    """A module-like torch with the attributes given."""
+    return SimpleNamespace(**parts)
