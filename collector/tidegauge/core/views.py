@@ -82,6 +82,10 @@ class NodeView:
     """Ring files refused so far, by reason (``truncated``, ``version``, ``magic``, ``symlink``, ``owner`` …)."""
     records_lost: int = 0
     """Records overwritten before they were read, since the agent began."""
+    records_refused: int = 0
+    """Well-formed records whose figures cannot be true, since the agent began."""
+    claims_overruled: Mapping[str, int] = field(default_factory=dict)
+    """Ranks so far whose claim the kernel or the driver contradicts, by claim (``job_id``, ``uuid``)."""
     series_dropped: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -141,3 +145,7 @@ class JobView:
     suspects: tuple[int, ...]
     """Global ranks whose verdict is at least suspected, worst first."""
     running: bool
+    stale: tuple[int, ...] = ()
+    """Global ranks whose node has not reported lately: their figures are old, they may well be training."""
+    common: bool = False
+    """Most ranks grow alike: a workload that grows, or a leak in code that all of them run; no single rank is odd."""

@@ -1,0 +1,151 @@
+"""What the node agent costs: a process that polls real rings, which another process writes as ranks do.
+
+Prints JSON: share of a core (CPU time of the polling process over wall time), private memory, milliseconds a poll.
+The agent's share includes NVML only on a machine with a driver; writing the rings is not in it.
+
+    python bench/agent_cost.py [--ranks 8] [--steps-per-s 80] [--seconds 30]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.agent.runner import Beat
+from tidegauge.agent.settings import Settings
+from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, RankIdentity
+from tidegauge.core.ring_layout import (
+    DEFAULT_CAPACITY,
+    IDENTITY_OFFSET,
+    RingHeader,
+    encode_header,
+    encode_identity,
+    encode_record,
+)
+from tidegauge.core.run_dirs import ring_name
+from tidegauge.core.samples import EventCode, RecordKind, Sample
+from tidegauge.probe.process_facts import process_id
+
+GIB = 1 << 30
+
+
+class Ring:
+    """One rank's ring, written with ``pwrite``: as under torchrun, all devices are visible and one is used."""
+
+    def __init__(self, folder: Path, rank: int, ranks: int, pid: int) -> None:
+        process = process_id(pid)
+        assert process is not None
+        self._header = RingHeader(DEFAULT_CAPACITY, ranks, process.pid, process.start_ticks, time.time_ns())
+        self._seq = 0
+        self._device = rank
+        self._fd = os.open(folder / ring_name(process), os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(self._fd, self._header.file_bytes)
+        uuids = tuple(DeviceUuid(f"GPU-{device:08x}-0000-0000-0000-000000000000") for device in range(ranks))
+        who = RankIdentity(
+            JobId("bench"), 0, GlobalRank(rank), LocalRank(rank), ranks, "bench", device_uuids=uuids
+        )  # fmt: skip
+        os.pwrite(self._fd, encode_identity(who, generation=2), IDENTITY_OFFSET)
+        os.pwrite(self._fd, encode_header(self._header)[:IDENTITY_OFFSET], 0)
+
+    def step(self) -> None:
+        self._seq += 1
+        noise = random.randrange(GIB)
+        sample = Sample(
+            self._seq, RecordKind.STEP, EventCode.NONE, self._device, time.time_ns(), time.monotonic_ns(),
+            self._seq, self._seq, 1,
+            20 * GIB + noise, 30 * GIB, 20 * GIB + noise, GIB, 20 * GIB, 28 * GIB, 30 * GIB, 28 * GIB, GIB, 28 * GIB,
+            0, 0, 500, 20, 400, 3000,
+        )  # fmt: skip
+        os.pwrite(self._fd, encode_record(sample), self._header.offset(self._device, self._seq))
+
+
+def write_rings(folder: Path, pids: Sequence[int], steps_per_s: float) -> None:
+    """Write until killed: steps of all ranks, spread over the period as far as the machine allows."""
+    rings = [Ring(folder, rank, len(pids), pid) for rank, pid in enumerate(pids)]
+    beat = Beat(1 / steps_per_s, now_s=time.monotonic())
+    while True:
+        if beat.is_due(time.monotonic()):
+            for ring in rings:
+                ring.step()
+        time.sleep(max(0.0, beat.due_s - time.monotonic()))
+
+
+def private_bytes() -> int:
+    """USS: what ends with this process, from ``/proc/self/smaps_rollup``."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
+def measure(run_dir: Path, *, poll_period_s: float, seconds: float, ranks: int) -> dict[str, float | int]:
+    """Poll for ``seconds`` after all ranks were seen."""
+    agent = open_node_agent(Settings(run_dir=run_dir, poll_period_s=poll_period_s))
+    deadline_s = time.monotonic() + 20
+    while len(agent.view().ranks) < ranks and time.monotonic() < deadline_s:
+        agent.poll()
+        time.sleep(0.1)
+    took_s: list[float] = []
+    first_steps = sum(rank.steps for rank in agent.view().ranks)
+    wall_s, cpu_s = time.monotonic(), time.process_time()
+    beat = Beat(poll_period_s, now_s=wall_s)
+    while time.monotonic() < wall_s + seconds:
+        if beat.is_due(time.monotonic()):
+            before_s = time.perf_counter()
+            agent.poll()
+            took_s.append(time.perf_counter() - before_s)
+        time.sleep(max(0.0, beat.due_s - time.monotonic()))
+    wall_s, cpu_s = time.monotonic() - wall_s, time.process_time() - cpu_s
+    view = agent.view()
+    steps = sum(rank.steps for rank in view.ranks) - first_steps
+    agent.close()
+    return {
+        "ranks": len(view.ranks),
+        "records_per_s": round(steps / wall_s, 1),
+        "records_lost": view.records_lost,
+        "gpus": len(view.gpus),
+        "cpu_percent_of_a_core": round(100 * cpu_s / wall_s, 3),
+        "poll_ms_median": round(1e3 * statistics.median(took_s), 3),
+        "poll_ms_worst": round(1e3 * max(took_s), 3),
+        "private_mib": round(private_bytes() / (1 << 20), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--steps-per-s", type=float, default=80)
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--poll-period-s", type=float, default=0.5)
+    parser.add_argument("--write", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.write:
+        write_rings(Path(args.write[0]), [int(pid) for pid in args.write[1:]], args.steps_per_s)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        mine = Path(folder, str(os.getuid()))
+        mine.mkdir(mode=0o700)
+        ranks = [subprocess.Popen(["sleep", "3600"]) for _ in range(args.ranks)]
+        pids = [str(rank.pid) for rank in ranks]
+        steps = ["--steps-per-s", str(args.steps_per_s)]
+        writer = subprocess.Popen([sys.executable, __file__, *steps, "--write", str(mine), *pids])
+        try:
+            figures = measure(
+                Path(folder), poll_period_s=args.poll_period_s, seconds=args.seconds, ranks=args.ranks
+            )  # fmt: skip
+        finally:
+            for process in [writer, *ranks]:
+                process.kill()
+                process.wait()
+    print(json.dumps({"steps_per_s": args.steps_per_s, "poll_period_s": args.poll_period_s, **figures}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""`NodeAgent`: what one node knows of its ranks, brought up to date by ``poll`` and handed out by ``view``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidegauge.agent.discovery import RingFinder
+from tidegauge.agent.limits import unwatched_bytes
+from tidegauge.agent.nvml import open_nvml
+from tidegauge.agent.ports import (
+    Clock,
+    DetectorFactory,
+    GpuReading,
+    GpuSource,
+    GpuUnavailableError,
+    ProcSource,
+    SystemClock,
+)
+from tidegauge.agent.procfs import ProcFs, in_initial_pid_namespace
+from tidegauge.agent.settings import Settings
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.watches import Watches
+from tidegauge.core.detector import RankDetector
+from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
+from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankSummary, RankView
+
+_log = logging.getLogger(__name__)
+
+
+class NodeAgent:
+    """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread of its own.
+
+    ``poll`` belongs to one thread; ``view`` and ``summary`` may be called from any.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        hostname: str,
+        gpus: GpuSource | None,
+        procs: ProcSource,
+        clock: Clock,
+        run_dirs: Sequence[Path],
+        detector_factory: DetectorFactory = RankDetector,
+    ) -> None:
+        self._settings = settings
+        self._hostname = hostname
+        self._gpus = gpus
+        self._clock = clock
+        self._skips = SkipCounts(_log)
+        self._watches = Watches(
+            RingFinder(run_dirs, self._skips),
+            self._skips,
+            procs,
+            hostname=hostname,
+            linger_s=settings.linger_s,
+            detector_factory=detector_factory,
+        )
+        self._polling = threading.Lock()
+        self._closed = False
+        self._nvml_failing = False
+        self._poll_failures = 0
+        self._success: dict[str, bool] = {}
+        self._duration_s: dict[str, float] = {}
+        self._view = NodeView(hostname=hostname, cluster=settings.cluster, now_unix_s=clock.unix_s())
+
+    def poll(self) -> None:
+        """One round of reading and judging. Never raises: what fails shows in ``view().collect_success``."""
+        with self._polling:
+            if self._closed:
+                return
+            try:
+                self._view = self._round()
+                self._poll_failures = 0
+            except Exception:
+                self._poll_failures += 1
+                if self._poll_failures == 1:
+                    _log.exception("a poll failed; the last figures stay")
+
+    def view(self) -> NodeView:
+        """The last complete round."""
+        return self._view
+
+    def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary:
+        """The last complete round in short, for the coordinator."""
+        view = self._view
+        return NodeSummary(
+            node_id=node_id,
+            hostname=view.hostname,
+            agent_pid=os.getpid(),
+            incarnation=incarnation,
+            metrics_address=metrics_address,
+            sent_unix_s=self._clock.unix_s(),
+            ranks=tuple(_short(rank) for rank in view.ranks),
+            gpus=view.gpus,
+        )
+
+    def close(self) -> None:
+        """Let files and driver go. A poll that is under way ends first; later ones do nothing."""
+        with self._polling:
+            if not self._closed:
+                self._closed = True
+                self._watches.close()
+                if self._gpus is not None:
+                    self._gpus.close()
+
+    def _round(self) -> NodeView:
+        now_s = self._clock.monotonic_ns() / 1e9
+        with self._measured("proc"):
+            self._watches.look_after_processes(now_s)
+        gpus, gpus_mono_ns = self._read_gpus()
+        with self._measured("rings"):
+            self._watches.find(now_s)
+            self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)
+        watches = self._watches
+        now_unix_s = self._clock.unix_s()
+        ranks = watches.views(now_s=now_s, now_unix_s=now_unix_s)
+        watched = watches.living_pids()
+        return NodeView(
+            hostname=self._hostname,
+            cluster=self._settings.cluster,
+            now_unix_s=now_unix_s,
+            ranks=ranks,
+            gpus=tuple(_gpu_view(gpu, watched) for gpu in gpus),
+            collect_success=dict(self._success),
+            collect_duration_s=dict(self._duration_s),
+            rings_skipped=self._skips.snapshot(),
+            records_lost=watches.lost_records,
+            records_refused=watches.refused_records,
+            claims_overruled=dict(watches.overruled),
+            series_dropped=dict(watches.dropped),
+        )
+
+    def _read_gpus(self) -> tuple[tuple[GpuReading, ...], int]:
+        """The GPUs and the moment (CLOCK_MONOTONIC) at which they were read; none if NVML fails or is not there."""
+        if self._gpus is None:
+            return (), self._clock.monotonic_ns()
+        before_ns = self._clock.monotonic_ns()
+        readings: tuple[GpuReading, ...] = ()
+        with self._measured("nvml"):
+            readings = self._gpus.read()
+        return readings, (before_ns + self._clock.monotonic_ns()) // 2
+
+    @contextmanager
+    def _measured(self, source: str) -> Iterator[None]:
+        """Note how long a source took and whether it worked; a failure is said when it begins, and ends here."""
+        start_ns = self._clock.monotonic_ns()
+        try:
+            yield
+        except Exception as error:
+            if self._success.get(source, True):
+                expected = isinstance(error, (GpuUnavailableError, OSError))
+                _log.warning("reading %s fails: %s", source, error, exc_info=not expected)
+            self._success[source] = False
+        else:
+            if not self._success.get(source, True):
+                _log.info("reading %s works again", source)
+            self._success[source] = True
+        self._duration_s[source] = (self._clock.monotonic_ns() - start_ns) / 1e9
+
+
+def _gpu_view(gpu: GpuReading, watched_pids: frozenset[int]) -> GpuView:
+    return GpuView(
+        uuid=gpu.uuid,
+        gpu=gpu.gpu,
+        name=gpu.name,
+        total_bytes=gpu.total_bytes,
+        used_bytes=gpu.used_bytes,
+        other_processes_bytes=unwatched_bytes(gpu, watched_pids),
+    )
+
+
+def _short(rank: RankView) -> RankSummary:
+    return RankSummary(
+        identity=rank.identity,
+        process=rank.process,
+        uid=rank.uid,
+        user_name=rank.user_name,
+        gpu=rank.gpu,
+        uuid=rank.uuid,
+        step=rank.step,
+        allocated_bytes=rank.allocated_bytes,
+        reserved_bytes=rank.reserved_bytes,
+        nontorch_bytes=rank.nontorch_bytes,
+        limit_bytes=rank.limit_bytes,
+        host_rss_bytes=rank.host_rss_bytes,
+        last_sample_unix_s=rank.last_sample_unix_s,
+        verdict=rank.verdict,
+        alive=rank.alive,
+    )
+
+
+def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ) -> NodeAgent:
+    """The agent of this machine: NVML if there is a driver, /proc, and the run directories of ``settings``.
+
+    ``TIDEGAUGE_RUN_DIR`` in ``environ`` counts where ``settings.run_dir`` is not set. Only the admin's own choice of a
+    folder may be a symbolic link.
+    """
+    chosen = settings.run_dir or environ.get("TIDEGAUGE_RUN_DIR")
+    run_dirs = [Path(chosen).resolve()] if chosen else [Path(name) for name in DEFAULT_RUN_DIRS]
+    gpus = open_nvml()
+    if gpus is not None and not in_initial_pid_namespace():
+        _log.warning("not in the host's pid namespace: NVML's pids may not be ours, other users' ranks may be unseen")
+    return NodeAgent(
+        settings, hostname=socket.gethostname(), gpus=gpus, procs=ProcFs(), clock=SystemClock(), run_dirs=run_dirs
+    )  # fmt: skip

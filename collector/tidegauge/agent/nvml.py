@@ -1,0 +1,180 @@
+"""NVML, NVIDIA's management library: the one place that knows ``pynvml`` (distribution nvidia-ml-py)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import pynvml
+
+from tidegauge.agent.ports import GpuReading, GpuUnavailableError
+from tidegauge.core.ids import DeviceUuid
+
+_log = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 60.0
+"""Back-off of a driver that does not answer: a reload takes seconds, a missing driver may take until the next boot."""
+RELIST_S = 60.0
+"""How often GPUs and MIG instances are listed again; an admin may cut a GPU differently at run time."""
+
+_GONE = (
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_RESET_REQUIRED,
+    pynvml.NVML_ERROR_UNKNOWN,
+)
+"""Answers after which the whole library is started again; others concern one GPU or one question."""
+
+_T = TypeVar("_T")
+
+
+class _Device(NamedTuple):
+    handle: Any
+    uuid: DeviceUuid
+    gpu: int
+    name: str
+
+
+class NvmlGpus:
+    """The ``GpuSource`` of a machine with an NVIDIA driver. Survives a reload of the driver.
+
+    A driver *upgrade* under a running agent answers "Driver/library version mismatch" until the agent process is
+    started again, because the old library stays mapped.
+    """
+
+    def __init__(self, nvml: Any = pynvml, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._nvml = nvml
+        self._monotonic_s = monotonic_s
+        self._devices: tuple[_Device, ...] | None = None
+        self._listed_at_s = 0.0
+        self._retry_at_s = float("-inf")
+        self._retry_s = FIRST_RETRY_S
+        self.errors: Counter[str] = Counter()
+        """NVML's error texts and how often each came."""
+
+    def read(self) -> tuple[GpuReading, ...]:
+        now_s = self._monotonic_s()
+        if now_s < self._retry_at_s:
+            raise GpuUnavailableError(f"NVML failed; next try in {self._retry_at_s - now_s:.0f} s")
+        try:
+            if self._devices is None:
+                self._nvml.nvmlInit()
+                self._devices = ()
+                self._listed_at_s = float("-inf")
+            if now_s - self._listed_at_s >= RELIST_S:
+                self._devices = tuple(self._list())
+                self._listed_at_s = now_s
+            readings = tuple(self._read_device(device) for device in self._devices)
+        except pynvml.NVMLError as error:
+            self._start_again(error, now_s)
+            raise GpuUnavailableError(f"NVML: {error}") from error
+        self._retry_s = FIRST_RETRY_S
+        return readings
+
+    def close(self) -> None:
+        if self._devices is not None:
+            self._devices = None
+            with suppress(pynvml.NVMLError):
+                self._nvml.nvmlShutdown()
+
+    def _start_again(self, error: pynvml.NVMLError, now_s: float) -> None:
+        self._count(error)
+        _log.warning("NVML failed, no GPU figures until it answers (next try in %.0f s): %s", self._retry_s, error)
+        self.close()
+        self._retry_at_s = now_s + self._retry_s
+        self._retry_s = min(2 * self._retry_s, LAST_RETRY_S)
+
+    def _list(self) -> Iterator[_Device]:
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            handle = self._ask(self._nvml.nvmlDeviceGetHandleByIndex, index)
+            if handle is None:
+                continue
+            parts = list(self._list_mig(handle, index))
+            whole = None if parts else self._describe(handle, index)
+            yield from [whole] if whole else parts
+
+    def _list_mig(self, parent: Any, gpu: int) -> Iterator[_Device]:
+        """The MIG instances of a GPU, none if it is not cut. Their memory is told per instance only."""
+        mode = self._ask(self._nvml.nvmlDeviceGetMigMode, parent)
+        if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return
+        for place in range(self._ask(self._nvml.nvmlDeviceGetMaxMigDeviceCount, parent) or 0):
+            handle = self._ask(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, place)
+            part = None if handle is None else self._describe(handle, gpu)
+            if part is not None:
+                yield part
+
+    def _describe(self, handle: Any, gpu: int) -> _Device | None:
+        uuid = self._ask(self._nvml.nvmlDeviceGetUUID, handle)
+        name = self._ask(self._nvml.nvmlDeviceGetName, handle)
+        return None if uuid is None else _Device(handle, DeviceUuid(_text(uuid)), gpu, _text(name or ""))
+
+    def _read_device(self, device: _Device) -> GpuReading:
+        # Version 2 counts the driver's reserve apart from `used`, as dcgm-exporter does; drivers before 510 lack it.
+        memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, device.handle, self._nvml.nvmlMemory_v2)
+        if memory is None:
+            memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, device.handle)
+        processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, device.handle)
+        return GpuReading(
+            uuid=device.uuid,
+            gpu=device.gpu,
+            name=device.name,
+            total_bytes=None if memory is None else int(memory.total),
+            used_bytes=None if memory is None else int(memory.used),
+            free_bytes=None if memory is None else int(memory.free),
+            process_bytes=None if processes is None else _by_pid(processes),
+            reserve_bytes=None if memory is None or not hasattr(memory, "reserved") else int(memory.reserved),
+        )
+
+    def _ask(self, question: Callable[..., _T], *args: Any) -> _T | None:
+        """NVML's answer, or ``None`` (counted) if this GPU has none. Raises if the driver itself is gone."""
+        try:
+            return question(*args)
+        except pynvml.NVMLError as error:
+            if getattr(error, "value", None) in _GONE:
+                raise
+            self._count(error)
+            return None
+
+    def _count(self, error: pynvml.NVMLError) -> None:
+        text = str(error)
+        if self.errors[text] == 0:
+            _log.info("NVML does not answer everything: %s", text)
+        self.errors[text] += 1
+
+
+def open_nvml(nvml: Any = pynvml) -> NvmlGpus | None:
+    """NVML, or ``None`` (said once) on a machine that has no NVIDIA driver installed.
+
+    An installed driver that does not answer yet, as early at boot, is no reason to give up: ``read`` goes on trying.
+    """
+    try:
+        nvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            _log.info("no NVIDIA driver on this machine: no GPU totals, no memory outside PyTorch's allocator")
+            return None
+        _log.warning("the NVIDIA driver does not answer yet: %s", error)
+        return NvmlGpus(nvml)
+    nvml.nvmlShutdown()
+    return NvmlGpus(nvml)
+
+
+def _by_pid(processes: Any) -> dict[int, int | None]:
+    """Bytes by pid; ``None`` where the driver says N/A (``nvidia-ml-py`` maps NVML_VALUE_NOT_AVAILABLE to it)."""
+    used: dict[int, int | None] = {}
+    for process in processes:
+        size = process.usedGpuMemory
+        before = used.get(process.pid, 0)
+        used[process.pid] = None if size is None or before is None else before + int(size)
+    return used
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

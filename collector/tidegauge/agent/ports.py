@@ -1,0 +1,139 @@
+"""What the node agent asks of the machine: small ports and the values that cross them (real ones: nvml, procfs)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegauge.core.ids import DeviceUuid, JobId, ProcessId
+from tidegauge.core.verdicts import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU, or one MIG instance, at one moment. ``None`` is a figure that the driver does not give."""
+
+    uuid: DeviceUuid
+    gpu: int
+    """NVML index; of the parent GPU for a MIG instance, as dcgm-exporter's ``gpu`` label."""
+    name: str
+    total_bytes: int | None
+    """``nvidia-smi --query-gpu=memory.total``."""
+    used_bytes: int | None
+    """``memory.used``: without the driver's own reserve where NVML tells them apart."""
+    free_bytes: int | None
+    """``memory.free``: what an allocation could still get."""
+    process_bytes: Mapping[int, int | None] | None
+    """``nvidia-smi --query-compute-apps=pid,used_memory`` by host pid; ``None`` if processes cannot be listed."""
+    reserve_bytes: int | None = None
+    """``memory.reserved``: what the driver keeps for itself."""
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What processes can have at most: the total that CUDA reports (``cudaDeviceProp.totalGlobalMem``).
+
+        On an H200 it is NVML's total less the driver's reserve, to the byte (615 MiB less, driver 580.159). Fractions
+        of a card are fractions of this.
+        """
+        return None if self.total_bytes is None else self.total_bytes - (self.reserve_bytes or 0)
+
+
+class GpuUnavailableError(RuntimeError):
+    """No GPU can be read now (driver reloading, NVML failing). Ask again at the next poll."""
+
+
+class GpuSource(Protocol):
+    """The GPUs of this node."""
+
+    def read(self) -> tuple[GpuReading, ...]:
+        """Every GPU and MIG instance now, ordered by index, within milliseconds. Raises ``GpuUnavailableError``."""
+
+    def close(self) -> None:
+        """Let the driver go. ``read`` is not called afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What the kernel says of a process and what does not change while it lives."""
+
+    process: ProcessId
+    """As this node's agent sees it: the host's pid, also for a process in a container."""
+    uid: int
+    """Effective uid: the one that owns the files that the process makes."""
+    slurm_job_id: JobId | None
+    """The Slurm job whose cgroup the process is in; ``None`` outside Slurm (or where its cgroups carry no job id)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUsage:
+    """What a living process uses now."""
+
+    rss_bytes: int | None
+    """Resident memory, ``VmRSS``."""
+
+
+class ProcSource(Protocol):
+    """The processes of this node.
+
+    A process that is gone is ``None``; ``OSError`` is a failure to look (no descriptors left, no permission) and says
+    nothing about the process.
+    """
+
+    def find(self, process: ProcessId) -> ProcessFacts | None:
+        """The living process that calls itself ``process``, in our own or in a nested pid namespace.
+
+        ``None`` if it ended, cannot be seen from here, or the pid now belongs to another process.
+        """
+
+    def usage(self, process: ProcessId) -> ProcessUsage | None:
+        """Figures of a process from ``ProcessFacts``; ``None`` once it has ended (a zombie has)."""
+
+    def user_name(self, uid: int) -> str:
+        """The login name, or the uid as text where there is none."""
+
+
+class Clock(Protocol):
+    """Time. A rank's records are compared with ``monotonic_ns``, which is CLOCK_MONOTONIC on both sides."""
+
+    def unix_s(self) -> float: ...
+
+    def monotonic_ns(self) -> int: ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def unix_s(self) -> float:
+        return time.time()
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+
+class Detector(Protocol):
+    """The part of ``tidegauge.core.detector.RankDetector`` that the agent uses."""
+
+    @property
+    def verdict(self) -> Verdict: ...
+
+    def update(
+        self,
+        *,
+        step: int,
+        time_s: float,
+        allocated_bytes: int,
+        reserved_bytes: int,
+        nontorch_bytes: int | None = None,
+        host_bytes: int | None = None,
+        allocated_peak_bytes: int | None = None,
+        limit_bytes: int | None = None,
+    ) -> Verdict:
+        """One step's readings; ``None`` is a signal that was not read at this step."""
+
+
+class DetectorFactory(Protocol):
+    """Makes the detector of one device of one rank."""
+
+    def __call__(self) -> Detector: ...

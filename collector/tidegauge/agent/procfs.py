@@ -1,0 +1,139 @@
+"""Processes as Linux's /proc shows them, see proc(5)."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tidegauge.agent.ports import ProcessFacts, ProcessUsage
+from tidegauge.core.ids import JobId, ProcessId
+
+NESTED_REFRESH_S = 5.0
+"""Looking through all processes for one in a container costs about 30 us each: not more often than this."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STATE, _THREADS, _START_TICKS, _RSS_PAGES = 0, 17, 19, 21
+"""Fields 3, 20, 22 and 24 of proc(5), counted from behind the command name."""
+
+_SLURM_CGROUP = re.compile(r"/(?:slurm[^/]*(?:/uid_(\d+))?|[^/]*slurmstepd\.scope)/job_(\d+)(?:/|$)")
+"""cgroup v1 ``/slurm_NODE/uid_1000/job_7/step_0``, v2 ``/system.slice/NODE_slurmstepd.scope/job_7/step_0/user``."""
+_USERS_OWN = ("user.slice", "user@", "docker", "kubepods", "libpod", "lxc")
+"""Below these a user or a container may make cgroups of any name."""
+
+
+class ProcFs:
+    """The ``ProcSource`` of a real machine. ``root`` is where proc is mounted."""
+
+    def __init__(self, root: Path = Path("/proc"), *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._root = str(root)
+        self._monotonic_s = monotonic_s
+        self._nested: dict[ProcessId, ProcessId] = {}
+        self._nested_at_s = float("-inf")
+        self._user_names: dict[int, str] = {}
+
+    def find(self, process: ProcessId) -> ProcessFacts | None:
+        facts = self._facts(process)
+        if facts is not None:
+            return facts
+        now_s = self._monotonic_s()
+        if now_s - self._nested_at_s >= NESTED_REFRESH_S:
+            self._nested, self._nested_at_s = dict(self._list_nested()), now_s
+        outer = self._nested.get(process)
+        return None if outer is None else self._facts(outer)
+
+    def usage(self, process: ProcessId) -> ProcessUsage | None:
+        stat = self._stat(process.pid)
+        if stat is None or not _alive(stat) or int(stat[_START_TICKS]) != process.start_ticks:
+            return None
+        return ProcessUsage(rss_bytes=int(stat[_RSS_PAGES]) * _PAGE_BYTES)
+
+    def user_name(self, uid: int) -> str:
+        if uid not in self._user_names:
+            try:
+                self._user_names[uid] = pwd.getpwuid(uid).pw_name
+            except (KeyError, OverflowError):
+                self._user_names[uid] = str(uid)
+        return self._user_names[uid]
+
+    def _facts(self, process: ProcessId) -> ProcessFacts | None:
+        """The start time is read last: what was read before it belonged to the same process."""
+        status = self._read(process.pid, "status")
+        cgroup = self._read(process.pid, "cgroup")
+        stat = self._stat(process.pid)
+        if status is None or stat is None or not _alive(stat) or int(stat[_START_TICKS]) != process.start_ticks:
+            return None
+        uids = _field(status, "Uid")
+        if len(uids) < 2:
+            return None
+        uid = int(uids[1])
+        return ProcessFacts(process, uid, slurm_job_of(cgroup or "", uid=uid))
+
+    def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:
+        """``(as it knows itself, as we see it)`` for every process in a pid namespace below ours."""
+        for name in os.listdir(self._root):
+            if not name.isdigit():
+                continue
+            with suppress(PermissionError):  # proc mounted with hidepid
+                pids = _field(self._read(int(name), "status") or "", "NSpid")
+                stat = self._stat(int(name)) if len(pids) > 1 else None
+                if stat is not None:
+                    ticks = int(stat[_START_TICKS])
+                    yield ProcessId(int(pids[-1]), ticks), ProcessId(int(name), ticks)
+
+    def _stat(self, pid: int) -> list[str] | None:
+        text = self._read(pid, "stat")
+        # The command name, in parentheses, may hold anything, newlines and parentheses included.
+        fields = [] if text is None else text.rpartition(")")[2].split()
+        return fields if len(fields) > _RSS_PAGES else None
+
+    def _read(self, pid: int, name: str) -> str | None:
+        """A file of a process, ``None`` if it is gone. Other failures are not the end of a process, and raise."""
+        try:
+            fd = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.read(fd, 1 << 16).decode(errors="replace")
+        except ProcessLookupError:  # it ended between the two calls
+            return None
+        finally:
+            os.close(fd)
+
+
+def slurm_job_of(cgroup: str, *, uid: int) -> JobId | None:
+    """The Slurm job that made the cgroups in ``/proc/PID/cgroup``, or ``None``.
+
+    Only cgroups that root made count; a ``uid_N`` in the path must be the process's own. Slurm >= 26.05 writes a
+    SLUID in place of ``job_N`` unless told otherwise: such a process has no job here.
+    """
+    for line in cgroup.splitlines():
+        path = line.split(":", 2)[-1]
+        if any(own in path for own in _USERS_OWN):
+            continue
+        match = _SLURM_CGROUP.search(path)
+        if match is not None and match[1] in (None, str(uid)):
+            return JobId(match[2])
+    return None
+
+
+def in_initial_pid_namespace(root: Path = Path("/proc")) -> bool:
+    """Whether pids here are the host's, as NVML tells them. The number is the kernel's PROC_PID_INIT_INO."""
+    try:
+        return os.readlink(root / "self/ns/pid") == "pid:[4026531836]"
+    except OSError:
+        return False
+
+
+def _alive(stat: list[str]) -> bool:
+    """A zombie is not, unless only its main thread ended."""
+    return stat[_STATE] not in "ZXx" or int(stat[_THREADS]) > 1
+
+
+def _field(status: str, name: str) -> list[str]:
+    line = next((line for line in status.splitlines() if line.startswith(name + ":")), "")
+    return line.split()[1:]

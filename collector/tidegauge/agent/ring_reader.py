@@ -1,0 +1,238 @@
+"""Reads one ring: the records that are new since the last look, whatever the writer or an enemy does meanwhile.
+
+Reads are ``pread``, never ``mmap``: a file that is cut while it is mapped kills the reader with SIGBUS. Every read
+has a bound that does not depend on what the file says.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tidegauge.core.ids import RankIdentity
+from tidegauge.core.ring_layout import (
+    HEADER_BYTES,
+    IDENTITY_OFFSET,
+    MAGIC,
+    RECORD_BYTES,
+    LayoutError,
+    RingHeader,
+    decode_header,
+    decode_identity,
+    decode_record,
+    peek_record,
+)
+from tidegauge.core.samples import RecordKind, Sample
+
+MAX_RECORDS_PER_READ = 4096
+"""Of one ring at one poll; at 2 Hz this keeps up with 8,000 records a second."""
+BATCH_RECORDS = 256
+"""Of one ``pread``: 64 KiB."""
+STEP_GAP_NS = 20_000_000
+"""Mean gap of the steps that are decoded and judged: 50 a second. A trend needs no more, and the agent has a budget."""
+PEEK_RECORDS = 16
+"""Slots looked at where nothing new is expected: one page, and enough to step over a damaged slot."""
+MAX_SANE = 1 << 50
+"""Bytes, steps or calls of the allocator: a petabyte, or a million of them a second for thirty years."""
+MAX_LOST_PER_READ = 1_000_000
+"""No writer of ours makes more between two polls: a jump beyond it says nothing about lost records."""
+
+_SEQ_BYTES = 8
+_ALLOCATED, _BLOCKS = Sample._fields.index("allocated_bytes"), Sample._fields.index("blocks")
+"""The allocator's figures lie side by side in a ``Sample``."""
+
+
+class RingBlankError(Exception):
+    """The file has not got its first bytes yet: its writer is about to make it."""
+
+
+class _Whole(NamedTuple):
+    """A slot that holds a whole record."""
+
+    seq: int
+    mono_ns: int
+    kind: int
+    raw: bytes
+
+
+class RingReader:
+    """The reading end of one ring file. ``fd`` belongs to the caller.
+
+    Raises ``LayoutError`` from the constructor and every method when the file is not, or no longer, what it was:
+    reasons of ``decode_header``, ``identity``, or ``replaced`` if its writer began anew in place.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        page = os.pread(fd, HEADER_BYTES, 0)
+        if not page or (len(page) >= len(MAGIC) and not any(page[: len(MAGIC)])):
+            raise RingBlankError
+        self.header: RingHeader = decode_header(page, file_bytes=os.fstat(fd).st_size)
+        self._fixed = page[:IDENTITY_OFFSET]
+        self._identity_block = b""
+        self.identity: RankIdentity | None = None
+        """The last complete identity in the ring; ``None`` until there is one."""
+        self.seen_records = 0
+        """New records so far, whether they were worth decoding or not."""
+        self.lost_records = 0
+        """Overwritten, or damaged, before they were read."""
+        self.refused_records = 0
+        """Well-formed records that claim what cannot be."""
+        newest = [self._newest_seq(device) for device in range(self.header.device_count)]
+        self.newest_when_opened = tuple(newest)
+        """Number of each device's newest record; grows between two openings only if somebody writes."""
+        # Not further back than a detector needs to get going.
+        back = min(self.header.capacity, MAX_RECORDS_PER_READ)
+        self._next = [max(1, seq - back + 1) for seq in newest]
+        self._kept_mono_ns = [-STEP_GAP_NS] * self.header.device_count
+        self._random = random.Random(0)
+        self._read_identity(page)
+
+    def read(self, limit: int = MAX_RECORDS_PER_READ) -> list[Sample]:
+        """The new records that are worth it, oldest first within a device; goes through at most ``limit``.
+
+        All ticks and events, the newest step, and of steps in quick succession some 50 a second.
+        """
+        size = os.fstat(self._fd).st_size
+        if size < self.header.file_bytes:
+            raise LayoutError("truncated", f"it was cut to {size} of {self.header.file_bytes} bytes")
+        page = os.pread(self._fd, HEADER_BYTES, 0)
+        if page[:IDENTITY_OFFSET] != self._fixed:
+            raise LayoutError("replaced", "its header changed")
+        self._read_identity(page)
+        last = self.seen_records + limit
+        return [
+            sample
+            for device in range(self.header.device_count)
+            for sample in self._read_device(device, last - self.seen_records)
+        ]
+
+    def _read_identity(self, page: bytes) -> None:
+        block = page[IDENTITY_OFFSET:]
+        if block != self._identity_block:
+            identity = decode_identity(page)
+            if identity is not None:
+                self.identity, self._identity_block = identity, block
+
+    def _read_device(self, device: int, budget: int) -> list[Sample]:
+        samples: list[Sample] = []
+        count = PEEK_RECORDS
+        while budget > 0:
+            new = self._next_records(device, min(count, budget, self.header.capacity))
+            if not new:
+                break
+            budget -= len(new)
+            self.seen_records += len(new)
+            count = BATCH_RECORDS
+            for record in self._worth_reading(new, device):
+                sample = decode_record(record.raw)
+                if sample is not None and _sane(sample, device):
+                    samples.append(sample)
+                else:
+                    self.refused_records += 1
+        return samples
+
+    def _worth_reading(self, records: list[_Whole], device: int) -> Iterator[_Whole]:
+        """All but steps that come faster than ``STEP_GAP_NS``, and always the newest of a batch."""
+        for record in records:
+            passed_ns = record.mono_ns - self._kept_mono_ns[device]
+            # At a random distance: a fixed one could keep in step with something that the job does every n steps.
+            enough_ns = STEP_GAP_NS * (0.5 + self._random.random())
+            if record.kind != RecordKind.STEP or not 0 <= passed_ns < enough_ns or record is records[-1]:
+                self._kept_mono_ns[device] = record.mono_ns
+                yield record
+
+    def _next_records(self, device: int, count: int) -> list[_Whole]:
+        """What is readable in the ``count`` slots from the next record on; remembers to go on behind it."""
+        first = self._next[device]
+        if first == 1 and not any(self._pread(_SEQ_BYTES, self.header.offset(device, 1))):
+            return []  # most devices of most rings: visible to the rank, never used
+        slots = self._slots(device, first, count)
+        found = _due(slots, first)
+        if found and found[-1].seq - first + 1 != len(found):
+            # A gap. Records are written one after the other: what was half written a moment ago is whole now.
+            found = _due(self._slots(device, first, count), first)
+        if not found:
+            overwriter = decode_record(slots[0])
+            if overwriter is None or not first < overwriter.seq <= MAX_SANE:
+                return []
+            first = self._resume_at(device, overwriter.seq)
+            found = _due(self._slots(device, first, count), first)
+            if not found:
+                return []
+        newest = found[-1].seq
+        self._lose(newest + 1 - self._next[device] - len(found))
+        self._next[device] = newest + 1
+        return found
+
+    def _resume_at(self, device: int, overwriter: int) -> int:
+        """The oldest record left, now that ``overwriter`` lies where the next record was."""
+        newest = self._newest_seq(device)
+        return newest - self.header.capacity + 1 if newest >= overwriter else overwriter
+
+    def _lose(self, records: int) -> None:
+        self.lost_records += min(max(0, records), MAX_LOST_PER_READ)
+
+    def _slots(self, device: int, first: int, count: int) -> list[bytes]:
+        """The slots of records ``first`` … ``first + count - 1``, around the end of the ring; ``count`` <= capacity."""
+        before_end = min(count, self.header.capacity - (first - 1) % self.header.capacity)
+        data = self._pread(before_end * RECORD_BYTES, self.header.offset(device, first))
+        if count > before_end:
+            data += self._pread((count - before_end) * RECORD_BYTES, self.header.offset(device, 1))
+        return [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
+
+    def _pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) < size:
+            raise LayoutError("truncated", "it was cut short while it was read")
+        return data
+
+    def _newest_seq(self, device: int) -> int:
+        """The newest record's number, 0 in an empty ring, by bisection: one lap is one rising run from slot 0.
+
+        Damage may make it too small, never loop or larger than what is in the ring.
+        """
+        base = next((s for s in self._decoded(device, 0, PEEK_RECORDS) if s.seq <= MAX_SANE), None)
+        if base is None:
+            return 0
+        low = (base.seq - 1) % self.header.capacity
+        lap_begins = base.seq - low
+        high = self.header.capacity
+        while high - low > 1:
+            middle = (low + high) // 2
+            # Four slots: one that is torn or damaged must not look like the end of the run.
+            if any(s.seq - lap_begins >= middle for s in self._decoded(device, middle, 4) if s.seq >= lap_begins):
+                low = middle
+            else:
+                high = middle
+        return lap_begins + low
+
+    def _decoded(self, device: int, slot: int, count: int) -> list[Sample]:
+        """The readable records in ``count`` slots from ``slot`` on, where the ring does not end before."""
+        capacity = self.header.capacity
+        slots = self._slots(device, slot + 1, min(count, capacity - slot))
+        samples = (decode_record(raw) for raw in slots)
+        return [s for at, s in enumerate(samples, slot) if s is not None and (s.seq - 1) % capacity == at]
+
+
+def _due(slots: list[bytes], first: int) -> list[_Whole]:
+    """The whole records among ``slots`` that carry the number that is due there: ``first``, ``first + 1`` …"""
+    found = []
+    for seq, raw in enumerate(slots, first):
+        if int.from_bytes(raw[:_SEQ_BYTES], "little") == seq:
+            head = peek_record(raw)
+            if head is not None:
+                found.append(_Whole(*head, raw))
+    return found
+
+
+def _sane(sample: Sample, device: int) -> bool:
+    """Whether the figures can be true at all: an enemy writes the CRC as well as we do."""
+    if sample.device != device or sample.step > MAX_SANE:
+        return False
+    figures: tuple[Any, ...] = sample[_ALLOCATED : _BLOCKS + 1]
+    if None in figures:
+        figures = tuple(figure for figure in figures if figure is not None)
+    return bool(max(figures) <= MAX_SANE)

@@ -1,0 +1,120 @@
+"""The agent's heartbeat: a thread that polls, and tells the coordinator how things stand."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegauge.core.views import NodeSummary
+
+_log = logging.getLogger(__name__)
+
+
+class Reporter(Protocol):
+    """The way to the coordinator."""
+
+    def report(self, summary: NodeSummary) -> None:
+        """Send it off. Must not wait for an answer: the next poll is behind it. May raise anything; it is said once."""
+
+
+class Pollable(Protocol):
+    """The part of ``NodeAgent`` that the runner drives."""
+
+    def poll(self) -> None: ...
+
+    def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary: ...
+
+
+class Beat:
+    """A fixed rhythm: due at once, then every ``period_s``. A beat that was missed is left out, not made up for."""
+
+    def __init__(self, period_s: float, *, now_s: float) -> None:
+        self._period_s = period_s
+        self.due_s = now_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to act now; if so, the next beat is in the future."""
+        if now_s < self.due_s:
+            return False
+        self.due_s += self._period_s
+        if self.due_s <= now_s:
+            self.due_s = now_s + self._period_s
+        return True
+
+
+class AgentRunner:
+    """Polls ``agent`` every ``poll_period_s`` and reports every ``report_period_s``, until ``stop``.
+
+    ``metrics_address`` is asked at each report: the port may be known only after the start. ``monotonic_s`` and
+    ``wait`` (sleep so many seconds, true to stop) are the time.
+    """
+
+    def __init__(
+        self,
+        agent: Pollable,
+        reporter: Reporter,
+        *,
+        poll_period_s: float,
+        report_period_s: float,
+        node_id: str,
+        incarnation: str,
+        metrics_address: Callable[[], str | None] = lambda: None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._agent = agent
+        self._reporter = reporter
+        self._poll_period_s = poll_period_s
+        self._report_period_s = report_period_s
+        self._node_id = node_id
+        self._incarnation = incarnation
+        self._metrics_address = metrics_address
+        self._monotonic_s = monotonic_s
+        self._stop = threading.Event()
+        self._wait = wait or self._stop.wait
+        self._thread: threading.Thread | None = None
+        self._report_fails = False
+
+    def start(self) -> None:
+        """Begin, in a daemon thread. Once per runner."""
+        assert self._thread is None, "an AgentRunner starts once"
+        self._thread = threading.Thread(target=self.run, name="tidegauge-agent", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End after the round that is under way; wait for that, but not for ever. Does not close the agent."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def run(self) -> None:
+        """The thread's work; returns when ``wait`` says so."""
+        now_s = self._monotonic_s()
+        polls = Beat(self._poll_period_s, now_s=now_s)
+        reports = Beat(self._report_period_s, now_s=now_s)
+        while True:
+            now_s = self._monotonic_s()
+            if polls.is_due(now_s):
+                self._agent.poll()
+            if reports.is_due(now_s):
+                self._report()
+            if self._wait(max(0.0, min(polls.due_s, reports.due_s) - self._monotonic_s())):
+                return
+
+    def _report(self) -> None:
+        try:
+            summary = self._agent.summary(
+                node_id=self._node_id, incarnation=self._incarnation, metrics_address=self._metrics_address()
+            )  # fmt: skip
+            self._reporter.report(summary)
+        except Exception as error:
+            if not self._report_fails:
+                _log.warning("the coordinator cannot be told of this node's state, going on: %s", error)
+            self._report_fails = True
+        else:
+            if self._report_fails:
+                _log.info("the coordinator hears of this node again")
+            self._report_fails = False

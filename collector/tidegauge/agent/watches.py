@@ -1,0 +1,290 @@
+"""The ranks of a node from the first sight of a ring to its removal: who is alive, who ended, who is shown."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidegauge.agent.discovery import Place, RingFile, RingFinder
+from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcSource
+from tidegauge.agent.ranks import RankState
+from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.ring_layout import LayoutError
+from tidegauge.core.views import RankView
+
+_log = logging.getLogger(__name__)
+
+MAX_RANKS = 512
+"""Ranks of one node that are watched: each has an open file, and up to 20 series in every scrape."""
+MAX_RANKS_PER_UID = 256
+"""Nobody can take all the places of a node."""
+ORPHAN_LOOKS_S = 15.0
+"""For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
+MAX_RECORDS_PER_POLL = 32 * MAX_RECORDS_PER_READ
+"""Of all ranks together; about half a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
+
+
+@dataclass(eq=False)
+class _Watch:
+    """One ring of one living, or just ended, process."""
+
+    ring: RingFile
+    reader: RingReader
+    facts: ProcessFacts
+    rank: RankState
+    ended_s: float | None = None
+    detached_s: float | None = None
+    read_to_the_end: bool = False
+    counted: set[str] = field(default_factory=set)
+    """Claims whose overruling is counted already."""
+
+    @property
+    def over_s(self) -> float | None:
+        """Since when there is nothing more to come; ``None`` for a rank that is watched."""
+        return self.ended_s if self.detached_s is None else self.detached_s
+
+
+@dataclass
+class _Orphan:
+    """A ring whose process was never seen alive: left over from before, or of a pid namespace we cannot see into."""
+
+    since_s: float
+    newest: tuple[int, ...]
+    mtime_ns: int
+    """Probes touch their rings once a minute."""
+
+
+class Watches:
+    """All ranks of the node. Not thread-safe."""
+
+    def __init__(
+        self,
+        finder: RingFinder,
+        skips: SkipCounts,
+        procs: ProcSource,
+        *,
+        hostname: str,
+        linger_s: float,
+        detector_factory: DetectorFactory,
+    ) -> None:
+        self._finder = finder
+        self._skips = skips
+        self._procs = procs
+        self._hostname = hostname
+        self._linger_s = linger_s
+        self._detector_factory = detector_factory
+        self._watches: dict[Place, _Watch] = {}
+        self._orphans: dict[Place, _Orphan] = {}
+        self._turn = 0
+        self._dropped: dict[str, set[ProcessId]] = {}
+        self._dropped_counts: Counter[str] = Counter()
+        self.lost_records = 0
+        """Overwritten before they were read, of all ranks so far."""
+        self.refused_records = 0
+        """Well-formed but impossible, of all ranks so far."""
+        self.overruled: Counter[str] = Counter()
+        """Ranks by the claim that kernel or driver contradicted."""
+
+    def look_after_processes(self, now_s: float) -> None:
+        """See who still lives; let go of ranks that ended ``linger_s`` ago, their files included.
+
+        Raises the last ``OSError`` of looking, after all were looked at.
+        """
+        failure: OSError | None = None
+        for place, watch in list(self._watches.items()):
+            if watch.ended_s is None:
+                watch.rank.rss_bytes = None
+                try:
+                    usage = self._procs.usage(watch.facts.process)
+                except OSError as error:
+                    failure = error
+                    continue
+                if usage is None:
+                    watch.ended_s = now_s
+                else:
+                    watch.rank.rss_bytes = usage.rss_bytes
+            elif now_s - watch.ended_s >= self._linger_s and watch.read_to_the_end:
+                del self._watches[place]
+                self._remove(watch.ring)
+        if failure is not None:
+            raise failure
+
+    def find(self, now_s: float) -> None:
+        """Take in new rings."""
+        for ring in self._finder.new_rings(now_s):
+            before = self._watches.pop(ring.place, None)
+            if before is not None:  # another file has its name now
+                self._finder.forget(before.ring)
+            try:
+                self._admit(ring, now_s)
+            except RingBlankError:
+                self._finder.postpone(ring, now_s=now_s)
+            except LayoutError as error:
+                self._finder.refuse(ring, error.reason, str(error), now_s=now_s)
+            except Exception as error:
+                self._give_up(ring, error, now_s)
+        if len(self._orphans) > 4 * MAX_RANKS:
+            self._orphans.clear()  # they are found again, with their time to linger begun anew
+
+    def _admit(self, ring: RingFile, now_s: float) -> None:
+        reader = RingReader(ring.fd)
+        claimed = ProcessId(reader.header.pid, reader.header.start_ticks)
+        if claimed != ring.process:
+            raise LayoutError("process", f"its header speaks of process {claimed.pid}, its name of {ring.process.pid}")
+        orphan = self._orphans.get(ring.place)
+        # Searched for at first, and once more before its ring is deleted.
+        looked_enough = orphan is not None and ORPHAN_LOOKS_S < now_s - orphan.since_s < self._linger_s
+        facts = None if looked_enough else self._procs.find(ring.process)
+        if facts is None:
+            self._keep_orphan(ring, reader, now_s)
+            return
+        if facts.uid != ring.place.uid:
+            raise LayoutError("owner", f"process {ring.process.pid} belongs to uid {facts.uid}")
+        self._orphans.pop(ring.place, None)
+        if not self._has_room(facts.uid):
+            self.count_dropped("ranks", [facts.process])
+            self._finder.set_aside(ring)
+            return
+        user_name = self._procs.user_name(facts.uid)
+        rank = RankState(facts, user_name, self._hostname, self._detector_factory)
+        usage = self._procs.usage(facts.process)
+        rank.rss_bytes = None if usage is None else usage.rss_bytes
+        self._watches[ring.place] = _Watch(ring, reader, facts, rank)
+        _log.info("watching pid %d of %s", facts.process.pid, user_name)
+
+    def _has_room(self, uid: int) -> bool:
+        of_uid = sum(watch.facts.uid == uid for watch in self._watches.values())
+        return of_uid < MAX_RANKS_PER_UID and len(self._watches) < MAX_RANKS
+
+    def _keep_orphan(self, ring: RingFile, reader: RingReader, now_s: float) -> None:
+        """Delete a ring whose process is gone, but not at once, and never one that is still written to."""
+        orphan = self._orphans.get(ring.place)
+        state = (reader.newest_when_opened, ring.signature.mtime_ns)
+        if orphan is None or (orphan.newest, orphan.mtime_ns) != state:
+            if orphan is not None:
+                _log.info("%s is written to, but its process cannot be seen from here", ring.place.path)
+            self._orphans[ring.place] = _Orphan(now_s, *state)
+        elif now_s - orphan.since_s >= self._linger_s:
+            del self._orphans[ring.place]
+            self._remove(ring)
+            return
+        self._finder.set_aside(ring)
+
+    def _remove(self, ring: RingFile) -> None:
+        try:
+            self._finder.remove(ring)
+        except OSError as error:
+            _log.info("could not delete the ring of an ended rank, %s: %s", ring.place.path, error)
+
+    def read(self, gpus: Sequence[GpuReading], *, gpus_mono_ns: int, now_s: float) -> None:
+        """Read what is new in every ring and judge it, in the light of what NVML said at ``gpus_mono_ns``."""
+        watches = list(self._watches.values())
+        self._turn += 1
+        budget = MAX_RECORDS_PER_POLL
+        for at in range(len(watches)):
+            watch = watches[(at + self._turn) % len(watches)]
+            if watch.read_to_the_end:
+                continue
+            try:
+                budget -= self._read_one(watch, gpus, gpus_mono_ns, min(budget, MAX_RECORDS_PER_READ), now_s)
+            except LayoutError as error:
+                del self._watches[watch.ring.place]
+                if error.reason == "replaced" and watch.ended_s is None:
+                    self._finder.forget(watch.ring)
+                else:
+                    self._finder.refuse(watch.ring, error.reason, str(error), now_s=now_s)
+            except Exception as error:
+                del self._watches[watch.ring.place]
+                self._give_up(watch.ring, error, now_s)
+
+    def _give_up(self, ring: RingFile, error: Exception, now_s: float) -> None:
+        """One ring must not cost the others their poll, whatever it did to us."""
+        if isinstance(error, OSError):
+            self._finder.put_off(ring, "unreadable", str(error), now_s=now_s)
+            return
+        _log.error("a slip of ours in reading %s", ring.place.path, exc_info=error)
+        self._finder.refuse(ring, "unreadable", str(error), now_s=now_s)
+
+    def _read_one(self, watch: _Watch, gpus: Sequence[GpuReading], gpus_mono_ns: int, budget: int, now_s: float) -> int:
+        reader, rank = watch.reader, watch.rank
+        seen, lost, refused = reader.seen_records, reader.lost_records, reader.refused_records
+        identity = reader.identity
+        samples = reader.read(budget)
+        seen = reader.seen_records - seen
+        self.lost_records += reader.lost_records - lost
+        self.refused_records += reader.refused_records - refused
+        if reader.identity is not None and (reader.identity is not identity or not rank.known):
+            rank.claim(reader.identity)
+        rank.observe(samples, gpus, gpus_mono_ns=gpus_mono_ns)
+        rank.judge()
+        watch.read_to_the_end = watch.ended_s is not None and budget > 0 and seen == 0
+        if not rank.detached:
+            watch.detached_s = None
+        elif watch.detached_s is None:
+            watch.detached_s = now_s
+        self.overruled.update(rank.overruled - watch.counted)
+        watch.counted |= rank.overruled
+        return seen
+
+    def views(self, *, now_s: float, now_unix_s: float) -> tuple[RankView, ...]:
+        """Every rank that is shown now, in a fixed order, no two with the same name."""
+        shown = [
+            view
+            for watch in self._watches.values()
+            if watch.over_s is None or now_s - watch.over_s < self._linger_s
+            if (view := watch.rank.view(now_unix_s=now_unix_s, alive=watch.over_s is None)) is not None
+        ]
+        named: dict[object, list[RankView]] = {}
+        for view in shown:
+            named.setdefault((view.key, view.identity.local_rank, view.uuid), []).append(view)
+        for views in named.values():
+            if len(views) > 1:
+                views.sort(key=_precedence(views))
+                self.count_dropped("duplicate_rank", [view.process for view in views[1:] if view.alive])
+        return tuple(sorted((views[0] for views in named.values()), key=_order))
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Ranks that are not shown although they live, each counted once."""
+        return self._dropped_counts
+
+    def count_dropped(self, reason: str, processes: Iterable[ProcessId]) -> None:
+        known = self._dropped.setdefault(reason, set())
+        for process in processes:
+            if process not in known:
+                if len(known) >= 4 * MAX_RANKS:
+                    known.clear()
+                known.add(process)
+                self._dropped_counts[reason] += 1
+                _log.warning("pid %d is not shown (%s)", process.pid, reason)
+
+    def living_pids(self) -> frozenset[int]:
+        """Pids, as the host counts them, of the processes that are watched."""
+        return frozenset(w.facts.process.pid for w in self._watches.values() if w.ended_s is None)
+
+    def close(self) -> None:
+        """Close every ring; the files stay for the next agent."""
+        for watch in self._watches.values():
+            self._finder.forget(watch.ring)
+        self._watches.clear()
+
+
+def _precedence(views: Sequence[RankView]) -> Callable[[RankView], tuple[object, ...]]:
+    """Which of several processes keeps the name that all of them claim, as a sort key.
+
+    The user of the oldest process has it: no other user can oust them. Within a user: the living, then the one that
+    trains, then the larger; a helper that touched CUDA inherited its parent's environment.
+    """
+    first = min(views, key=lambda view: view.process.start_ticks)
+    return lambda view: (
+        view.uid != first.uid, not view.alive, view.steps == 0, -view.reserved_bytes, view.process
+    )  # fmt: skip
+
+
+def _order(view: RankView) -> tuple[object, ...]:
+    gpu = -1 if view.gpu is None else view.gpu
+    return (view.identity.job_id, view.identity.attempt, view.identity.rank, gpu, view.process)

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fake_node import FakeClock, FakeRank
+from tidegauge.agent.discovery import (
+    BLANK_GRACE_S,
+    MAX_OPENS_PER_POLL,
+    MAX_RINGS_PER_UID,
+    RECHECK_S,
+    RingFile,
+    RingFinder,
+)
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.run_dirs import ring_name, socket_name
+
+ME = os.getuid()
+as_root = pytest.mark.skipif(ME != 0, reason="only root may give files away")
+
+
+class Search:
+    """A finder over one run directory, with the rings it opened."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.skips = SkipCounts(logging.getLogger("test"))
+        self.finder = RingFinder([run_dir], self.skips)
+        self.now_s = 0.0
+        self.rings: list[RingFile] = []
+
+    def look(self, after_s: float = 0.5) -> list[RingFile]:
+        self.now_s += after_s
+        found = self.finder.new_rings(self.now_s)
+        self.rings += found
+        return found
+
+    def rank(self, pid: int = 100) -> FakeRank:
+        return FakeRank(self.run_dir, FakeClock(), process=ProcessId(pid, 5))
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        return dict(self.skips.snapshot())
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Iterator[Search]:
+    run_dir = tmp_path / "run"
+    (run_dir / str(ME)).mkdir(parents=True)
+    searching = Search(run_dir)
+    yield searching
+    for ring in searching.rings:
+        os.close(ring.fd)
+
+
+def mine(search: Search, name: str = "100-5.ring") -> Path:
+    return search.run_dir / str(ME) / name
+
+
+def test_finds_a_ring_once_and_later_ones_when_they_come(search: Search) -> None:
+    search.rank(100)
+    [ring] = search.look()
+    assert (ring.process, ring.place.uid, ring.place.path) == (ProcessId(100, 5), ME, mine(search))
+    assert search.look() == []
+    search.rank(101)
+    assert [ring.process.pid for ring in search.look()] == [101]
+    assert search.skipped == {}
+
+
+def test_a_missing_run_directory_is_no_failure_and_is_found_later(tmp_path: Path) -> None:
+    search = Search(tmp_path / "run")
+    assert search.look() == []
+    search.rank()
+    [ring] = search.look()
+    os.close(ring.fd)
+    assert search.skipped == {}
+
+
+def test_a_new_file_under_a_known_name_is_a_new_ring(search: Search) -> None:
+    search.rank()
+    [before] = search.look()
+    replacement = mine(search, "new")
+    replacement.write_bytes(before.place.path.read_bytes())
+    replacement.rename(before.place.path)
+    [after] = search.look()
+    assert after.place == before.place
+    assert not after.signature.same_file(before.signature)
+
+
+def test_other_files_are_nobodys_business(search: Search) -> None:
+    mine(search, "100-5.sock").touch()
+    mine(search, "notes.txt").touch()
+    (search.run_dir / "lost+found").mkdir()
+    (search.run_dir / "007").mkdir()
+    assert search.look() == []
+    assert search.skipped == {}
+
+
+@pytest.mark.parametrize("name", ["x.ring", "1-2-3.ring", "-5.ring", f"{'9' * 50}-1.ring"])
+def test_a_ring_of_another_name_is_refused(search: Search, name: str) -> None:
+    mine(search, name).touch()
+    assert search.look() == []
+    assert search.skipped == {"name": 1}
+
+
+def test_a_symlinked_ring_is_refused_once(search: Search, tmp_path: Path) -> None:
+    rank = FakeRank(tmp_path / "elsewhere", FakeClock())
+    mine(search).symlink_to(rank.path)
+    for _ in range(30):
+        assert search.look() == []
+    assert search.skipped == {"symlink": 1}
+
+
+def test_a_symlinked_folder_is_refused_once(search: Search, tmp_path: Path) -> None:
+    FakeRank(tmp_path / "elsewhere", FakeClock())
+    (search.run_dir / str(ME)).rmdir()
+    (search.run_dir / str(ME)).symlink_to(tmp_path / "elsewhere" / str(ME))
+    for _ in range(30):
+        assert search.look() == []
+    assert search.skipped == {"symlink": 1}
+
+
+def test_a_symlinked_run_directory_is_refused(tmp_path: Path) -> None:
+    FakeRank(tmp_path / "elsewhere", FakeClock())
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    search = Search(tmp_path / "run")
+    assert search.look() == []
+    assert search.look() == []
+    assert search.skipped == {"symlink": 1}
+
+
+def test_a_file_in_place_of_a_folder_is_refused(search: Search) -> None:
+    (search.run_dir / str(ME)).rmdir()
+    (search.run_dir / str(ME)).touch()
+    assert search.look() == []
+    assert search.skipped == {"not_directory": 1}
+
+
+def test_a_folder_of_another_uid_than_its_name_is_refused(search: Search) -> None:
+    FakeRank(search.run_dir, FakeClock(), uid=ME + 1)
+    for _ in range(30):
+        assert search.look() == []
+    assert search.skipped == {"owner": 1}
+
+
+@as_root
+def test_a_ring_of_another_owner_than_its_folder_is_refused(search: Search) -> None:
+    os.chown(search.rank().path, 4321, -1)
+    for _ in range(30):
+        assert search.look() == []
+    assert search.skipped == {"owner": 1}
+
+
+@as_root
+def test_a_ring_that_its_owner_gets_back_is_found(search: Search) -> None:
+    rank = search.rank()
+    os.chown(rank.path, 4321, -1)
+    search.look()
+    os.chown(rank.path, ME, -1)
+    assert len(search.look(RECHECK_S)) == 1
+
+
+def test_a_hard_link_is_refused(search: Search, tmp_path: Path) -> None:
+    rank = FakeRank(tmp_path / "elsewhere", FakeClock())
+    os.link(rank.path, mine(search))
+    assert search.look() == []
+    assert search.skipped == {"hard_link": 1}
+
+
+def test_pipes_sockets_and_folders_are_never_opened(search: Search) -> None:
+    os.mkfifo(mine(search, "1-1.ring"))
+    mine(search, "2-2.ring").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(mine(search, "3-3.ring")))
+        assert search.look() == []
+    assert search.skipped == {"not_regular": 3}
+
+
+def test_what_was_refused_is_looked_at_again_when_it_has_changed(search: Search) -> None:
+    rank = search.rank()
+    [ring] = search.look()
+    search.rings.clear()
+    search.finder.refuse(ring, "version", "too new", now_s=search.now_s)
+    for _ in range(30):
+        assert search.look() == []
+    os.utime(rank.path, ns=(1, 1))
+    assert len(search.look(RECHECK_S)) == 1
+    assert search.skipped == {"version": 1}
+
+
+def test_a_blank_ring_has_time_to_be_made_then_is_reported_once(search: Search) -> None:
+    search.rank()
+    looks = 0
+    while search.now_s < 4 * BLANK_GRACE_S:
+        for ring in search.look():
+            search.rings.clear()
+            looks += 1
+            assert search.skipped == {} or search.now_s > BLANK_GRACE_S
+            search.finder.postpone(ring, now_s=search.now_s)
+    assert search.skipped == {"magic": 1}
+    assert 2 * BLANK_GRACE_S - 2 < looks < 2 * BLANK_GRACE_S + 10  # every poll, then every RECHECK_S
+
+
+def test_what_is_set_aside_comes_again_without_a_word(search: Search) -> None:
+    search.rank()
+    [ring] = search.look()
+    search.rings.clear()
+    search.finder.set_aside(ring)
+    assert search.look(RECHECK_S)[0].place == ring.place
+    assert search.skipped == {}
+
+
+def test_removing_a_ring_takes_its_socket_along_and_nothing_else(search: Search) -> None:
+    search.rank()
+    [ring] = search.look()
+    search.rings.clear()
+    mine(search, "100-6.ring").touch()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(mine(search, socket_name(ring.process))))
+    search.finder.remove(ring)
+    assert sorted(path.name for path in (search.run_dir / str(ME)).iterdir()) == ["100-6.ring"]
+
+
+def test_removing_spares_a_file_that_took_the_name(search: Search) -> None:
+    rank = search.rank()
+    [ring] = search.look()
+    search.rings.clear()
+    rank.path.rename(mine(search, "kept"))
+    rank.path.write_text("another file")
+    mine(search, socket_name(ring.process)).write_text("no socket")
+    search.finder.remove(ring)
+    assert rank.path.read_text() == "another file"
+    assert mine(search, socket_name(ring.process)).exists()
+
+
+def test_one_poll_opens_a_bounded_number_and_the_next_goes_on(search: Search) -> None:
+    count = MAX_OPENS_PER_POLL + 10
+    for pid in range(1, count + 1):
+        mine(search, ring_name(ProcessId(pid, 1))).touch()
+    assert len(search.look()) == MAX_OPENS_PER_POLL
+    assert len(search.look()) == 10
+    assert search.look() == []
+
+
+def test_a_folder_with_too_many_rings_is_said_once(search: Search) -> None:
+    for pid in range(1, MAX_RINGS_PER_UID + 3):
+        mine(search, ring_name(ProcessId(pid, 1))).symlink_to("nowhere")
+    for _ in range(12):
+        search.look()
+    assert search.skipped == {"too_many": 1, "symlink": MAX_RINGS_PER_UID}
+
+
+def test_a_flood_of_refusals_is_counted_whole_and_logged_in_part(caplog: pytest.LogCaptureFixture) -> None:
+    skips = SkipCounts(logging.getLogger("flood"))
+    with caplog.at_level(logging.INFO, logger="flood"):
+        for number in range(1000):
+            skips.add("magic", f"ring {number}", "random bytes", now_s=number * 0.01)
+        skips.add("magic", "ring", "random bytes", now_s=100)
+    assert skips.snapshot() == {"magic": 1001}
+    assert len(caplog.records) == 22
+    assert "980 more" in caplog.text

@@ -1,0 +1,184 @@
+"""The /proc adapter: on this very process, and on a made-up proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fake_node import FakeClock
+from tidegauge.agent.ports import ProcessFacts, ProcessUsage
+from tidegauge.agent.procfs import NESTED_REFRESH_S, ProcFs, slurm_job_of
+from tidegauge.core.ids import ProcessId
+from tidegauge.probe.process_facts import process_id
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def me() -> ProcessId:
+    process = process_id(os.getpid())
+    assert process is not None
+    return process
+
+
+@contextmanager
+def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+# --- the real thing
+
+
+def test_finds_this_process_as_the_probe_names_it() -> None:
+    facts = ProcFs().find(me())
+    assert facts is not None
+    assert (facts.process, facts.uid) == (me(), os.geteuid())
+
+
+def test_measures_this_process() -> None:
+    usage = ProcFs().usage(me())
+    assert usage is not None
+    status = Path("/proc/self/status").read_text()
+    vm_rss = int(status.split("VmRSS:")[1].split()[0]) * 1024
+    assert usage.rss_bytes == pytest.approx(vm_rss, rel=0.2)
+
+
+def test_a_pid_with_another_start_time_is_another_process() -> None:
+    other = me()._replace(start_ticks=me().start_ticks + 1)
+    assert ProcFs().find(other) is None
+    assert ProcFs().usage(other) is None
+
+
+def test_a_process_that_ended_is_gone_even_before_its_parent_reaps_it() -> None:
+    with child("sleep", "60") as process:
+        identified = process_id(process.pid)
+        assert identified is not None
+        assert ProcFs().usage(identified) is not None
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert ProcFs().usage(identified) is None
+        assert ProcFs().find(identified) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a pid namespace here")
+def test_finds_a_process_of_a_nested_pid_namespace_by_its_own_pid() -> None:
+    with child("unshare", "--pid", "--fork", "sleep", "60") as outer:
+        inner = _wait_for_sleep(outer.pid)
+        outside = process_id(inner)
+        assert outside is not None
+        facts = ProcFs().find(ProcessId(1, outside.start_ticks))
+        os.kill(inner, 9)
+        assert facts is not None
+        assert facts.process == outside
+
+
+def _wait_for_sleep(pid: int) -> int:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    while True:
+        for each in children.read_text().split():
+            if Path(f"/proc/{each}/comm").read_text() == "sleep\n":
+                return int(each)
+
+
+def test_knows_users_and_says_the_number_of_those_without_a_name() -> None:
+    assert ProcFs().user_name(0) == "root"
+    assert ProcFs().user_name(3_000_000_123) == "3000000123"
+    assert ProcFs().user_name(1 << 40) == str(1 << 40)
+
+
+# --- a made-up proc
+
+
+@dataclass
+class MadeUpProc:
+    root: Path
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.proc = ProcFs(self.root, monotonic_s=self.clock.monotonic_s)
+
+    def add(
+        self, pid: int, *, ticks: int = 50, state: str = "S", threads: int = 3, name: str = "python", ns_pids: str = ""
+    ) -> None:
+        folder = self.root / str(pid)
+        folder.mkdir(exist_ok=True)
+        fields = [state, *["0"] * 16, str(threads), "0", str(ticks), "9", "1000", *["0"] * 28]
+        (folder / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+        (folder / "status").write_text(f"Name:\t{name}\nUid:\t1000\t1001\t1000\t1001\nNSpid:\t{ns_pids or pid}\n")
+        (folder / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_9/step_0/user/task_0\n")
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> MadeUpProc:
+    return MadeUpProc(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["python", "a b", "x) S 1 (", "new\nline"])
+def test_reads_stat_whatever_the_command_is_called(made_up: MadeUpProc, name: str) -> None:
+    made_up.add(7, name=name)
+    assert made_up.proc.usage(ProcessId(7, 50)) == ProcessUsage(rss_bytes=1000 * PAGE)
+
+
+def test_the_effective_uid_counts_and_the_cgroup_names_the_job(made_up: MadeUpProc) -> None:
+    made_up.add(7)
+    assert made_up.proc.find(ProcessId(7, 50)) == ProcessFacts(ProcessId(7, 50), 1001, slurm_job_of(
+        "0::/system.slice/slurmstepd.scope/job_9/", uid=1001
+    ))  # fmt: skip
+
+
+def test_a_zombie_whose_threads_go_on_lives(made_up: MadeUpProc) -> None:
+    made_up.add(7, state="Z", threads=1)
+    made_up.add(8, state="Z", threads=4)
+    assert made_up.proc.usage(ProcessId(7, 50)) is None
+    assert made_up.proc.usage(ProcessId(8, 50)) is not None
+
+
+@pytest.mark.parametrize("content", ["", "7 (python)", "7 (python) S 1 2 3", "garbage"])
+def test_odd_content_is_no_process(made_up: MadeUpProc, content: str) -> None:
+    made_up.add(7)
+    (made_up.root / "7/stat").write_text(content)
+    assert made_up.proc.find(ProcessId(7, 50)) is None
+    assert made_up.proc.usage(ProcessId(7, 50)) is None
+
+
+def test_all_processes_are_looked_through_only_now_and_then(made_up: MadeUpProc) -> None:
+    assert made_up.proc.find(ProcessId(3, 50)) is None
+    made_up.add(700, ns_pids="700\t3")
+    made_up.clock.pass_s(NESTED_REFRESH_S - 0.1)
+    assert made_up.proc.find(ProcessId(3, 50)) is None
+    made_up.clock.pass_s(0.2)
+    found = made_up.proc.find(ProcessId(3, 50))
+    assert found is not None
+    assert found.process == ProcessId(700, 50)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "job"),
+    [
+        ("9:freezer:/slurm_n1/uid_5001/job_1/step_0", "1"),
+        ("4:memory:/slurm/uid_5001/job_12/step_batch/task_0", "12"),
+        ("0::/system.slice/slurmstepd.scope/job_34/step_0/user/task_0", "34"),
+        ("0::/system.slice/n1_slurmstepd.scope/job_34/step_0/user/task_0", "34"),
+        ("1:cpu:/\n9:freezer:/slurm/uid_5001/job_56/step_0\n0::/", "56"),
+        ("9:freezer:/slurm/uid_1/job_1/step_0", None),  # another user's
+        ("0::/system.slice/slurmstepd.scope/s0HNM7ABC/step_0/user/task_0", None),  # 26.05: a SLUID
+        ("0::/user.slice/user-5001.slice/user@5001.service/slurmstepd.scope/job_7/x", None),  # made by the user
+        ("0::/kubepods.slice/pod1/slurmstepd.scope/job_7/step_0", None),
+        ("0::/system.slice/slurmd.service", None),
+        ("0::/job_7", None),
+        ("0::/", None),
+        ("", None),
+    ],
+)
+def test_the_slurm_job_is_the_one_whose_cgroup_root_made(cgroup: str, job: str | None) -> None:
+    assert slurm_job_of(cgroup, uid=5001) == job

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from fake_node import FakeClock
+from tidegauge.agent.runner import AgentRunner, Beat
+from tidegauge.core.views import NodeSummary
+
+
+@dataclass
+class FakeAgent:
+    clock: FakeClock
+    poll_takes_s: float = 0.0
+    polls_s: list[float] = field(default_factory=list)
+
+    def poll(self) -> None:
+        self.polls_s.append(self.clock.now_s)
+        self.clock.pass_s(self.poll_takes_s)
+
+    def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary:
+        return NodeSummary(node_id, "node-a", 1, incarnation, metrics_address, self.clock.now_s)
+
+
+@dataclass
+class FakeReporter:
+    failing: bool = False
+    summaries: list[NodeSummary] = field(default_factory=list)
+    calls: int = 0
+
+    def report(self, summary: NodeSummary) -> None:
+        self.calls += 1
+        if self.failing:
+            raise ConnectionError("the coordinator is away")
+        self.summaries.append(summary)
+
+
+@dataclass
+class Stage:
+    clock: FakeClock = field(default_factory=lambda: FakeClock(now_s=0.0))
+    reporter: FakeReporter = field(default_factory=FakeReporter)
+    after_wait: Callable[[], None] = lambda: None
+
+    def run(
+        self, agent: FakeAgent, until_s: float, *, poll_period_s: float = 0.5, report_period_s: float = 1.0
+    ) -> None:
+        def wait(seconds: float) -> bool:
+            self.clock.pass_s(seconds)
+            self.after_wait()
+            return self.clock.now_s >= until_s
+
+        AgentRunner(
+            agent,
+            self.reporter,
+            poll_period_s=poll_period_s,
+            report_period_s=report_period_s,
+            node_id="n1",
+            incarnation="i1",
+            metrics_address=lambda: f"node-a:{int(self.clock.now_s)}",
+            monotonic_s=self.clock.monotonic_s,
+            wait=wait,
+        ).run()
+
+
+def test_polls_and_reports_in_their_own_rhythms_beginning_at_once() -> None:
+    stage = Stage()
+    agent = FakeAgent(stage.clock)
+    stage.run(agent, until_s=3)
+    assert agent.polls_s == [0, 0.5, 1, 1.5, 2, 2.5]
+    assert [summary.sent_unix_s for summary in stage.reporter.summaries] == [0, 1, 2]
+    assert [summary.metrics_address for summary in stage.reporter.summaries] == ["node-a:0", "node-a:1", "node-a:2"]
+    assert (stage.reporter.summaries[0].node_id, stage.reporter.summaries[0].incarnation) == ("n1", "i1")
+
+
+def test_a_slow_poll_does_not_shift_the_rhythm_and_a_missed_one_is_left_out() -> None:
+    stage = Stage()
+    agent = FakeAgent(stage.clock, poll_takes_s=0.25)
+    stage.run(agent, until_s=2)
+    assert agent.polls_s == [0, 0.5, 1, 1.5]
+    stage = Stage()
+    agent = FakeAgent(stage.clock, poll_takes_s=1.25)
+    stage.run(agent, until_s=6, report_period_s=60)
+    assert agent.polls_s == [0, 1.25, 2.5, 3.75, 5.0]
+
+
+def test_a_coordinator_that_is_away_is_said_once_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(reporter=FakeReporter(failing=True))
+    agent = FakeAgent(stage.clock)
+
+    def comes_back() -> None:
+        stage.reporter.failing = stage.clock.now_s < 5
+
+    stage.after_wait = comes_back
+    with caplog.at_level("INFO"):
+        stage.run(agent, until_s=10)
+    assert len(agent.polls_s) == 20
+    assert stage.reporter.calls == 10
+    assert [summary.sent_unix_s for summary in stage.reporter.summaries] == [5, 6, 7, 8, 9]
+    assert len(caplog.records) == 2
+
+
+def test_a_beat_is_due_once() -> None:
+    beat = Beat(1.0, now_s=10)
+    assert [beat.is_due(now_s) for now_s in (10, 10.5, 11, 11.1, 14.5, 14.6, 15.4, 15.5)] == [
+        True, False, True, False, True, False, False, True,
+    ]  # fmt: skip
+
+
+def test_the_thread_starts_and_stops_with_real_time() -> None:
+    polled = threading.Event()
+
+    class Agent(FakeAgent):
+        def poll(self) -> None:
+            polled.set()
+
+    runner = AgentRunner(
+        Agent(FakeClock()), FakeReporter(), poll_period_s=60, report_period_s=60, node_id="n", incarnation="i"
+    )  # fmt: skip
+    runner.start()
+    assert polled.wait(10)
+    runner.stop()
+    assert "tidegauge-agent" not in {thread.name for thread in threading.enumerate()}
