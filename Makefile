@@ -1,0 +1,77 @@
+# Every target makes what it needs: `make demo` and `make test` work as the first command on a fresh machine.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+BIN := .venv/bin
+RIG := .rig
+# torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
+PIP_FLAGS := --quiet --disable-pip-version-check
+
+.PHONY: help demo test check fast integration gpu lint types layers format rig venv system docs bench clean
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in under two minutes (no GPU needed)
+	@scripts/demo.sh
+
+test: system $(BIN)/.made rig fast integration gpu ## all tests that this machine can run
+
+check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
+
+fast: $(BIN)/.made ## the fast tests (no server, no torch)
+	$(BIN)/python -m pytest
+
+integration: $(BIN)/.made rig ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
+	$(BIN)/python -m pytest tests/integration
+
+gpu: $(BIN)/.made ## tests on a real GPU; says so where there is none
+	@if $(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then \
+	  $(BIN)/python -m pytest tests/gpu; \
+	else echo "tests/gpu: not run, no GPU that $(PYTHON)'s torch can use"; fi
+
+lint: $(BIN)/.made ## ruff
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(BIN)/.made ## mypy --strict
+	$(BIN)/mypy
+
+layers: $(BIN)/.made ## import-linter: the layers of docs/architecture.md
+	$(BIN)/lint-imports
+
+format: $(BIN)/.made ## ruff format and the fixes that are safe
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(BIN)/.made ## write the generated reference pages again
+	$(BIN)/python scripts/generate_docs.py
+
+venv: $(BIN)/.made ## the virtual environment of the service and its developers
+
+rig: $(RIG)/venv/.made $(BIN)/.made ## the fake-GPU rig: PyTorch's CUDA build on stub libraries (tests/fakegpu)
+	@$(RIG)/venv/bin/python tests/fakegpu/build.py
+
+system: ## Debian packages that the integration tests need (never asks anything)
+	@scripts/system_packages.sh
+
+bench: $(BIN)/.made rig ## every figure of README and docs that needs no GPU
+	@scripts/bench.sh
+
+clean: ## remove what was made here
+	rm -rf .venv .rig .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(BIN)/.made: pyproject.toml constraints.txt
+	@scripts/make_venv.sh "$(PYTHON)" .venv
+	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Only for the tests and the demo of a machine without a GPU. `===` picks the CUDA build where an index also has a CPU one.
+$(RIG)/venv/.made: constraints.txt
+	@scripts/make_venv.sh "$(PYTHON)" $(RIG)/venv
+	@echo "the rig: installing PyTorch's CUDA build (about 530 MB, once)"
+	@$(RIG)/venv/bin/python -m pip install $(PIP_FLAGS) --no-deps -c constraints.txt 'torch===2.13.0'
+	@$(RIG)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt \
+	  filelock typing-extensions sympy networkx jinja2 fsspec numpy 2> >(grep -v 'torch 2.13.0 requires\|dependency resolver' >&2)
+	@touch $@

@@ -1,0 +1,144 @@
+"""``tidegauge config show``, and the one way in which every command gets its settings.
+
+Precedence: flag > environment ``TIDEGAUGE_<NAME>`` > file > default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegauge.cli.errors import FINE, USAGE, CommandError, need
+from tidegauge.cli.output import print_table
+
+if TYPE_CHECKING:
+    from tidegauge.agent.settings import Settings
+
+HELP = "show every setting, its value and where the value comes from"
+
+CONFIG_FILES = ("~/.config/tidegauge/config.yaml", "/etc/tidegauge/config.yaml")
+"""The first that exists is read, unless ``TIDEGAUGE_CONFIG`` or ``--config`` names another."""
+
+OTHER_VARIABLES = frozenset(
+    f"TIDEGAUGE_{name}"
+    for name in ("CONFIG", "PROFILE", "MEMORY_FRACTION", "JOB_ID", "JOB_NAME", "ATTEMPT", "LOG_LEVEL", "PARENT")
+)
+"""``TIDEGAUGE_`` variables that speak to the probe or the command line, not to the service."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting as it is in force. ``origin`` says who decided: ``--flag``, a variable, a file or ``default``."""
+
+    name: str
+    value: Any
+    origin: str
+    help: str
+
+
+def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give a command ``--config FILE`` and ``--set NAME=VALUE`` (repeatable)."""
+    parser.add_argument("--config", metavar="FILE", help="read settings from this YAML file")
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], dest="assignments",
+        help="override one setting (see `tidegauge config show`); may be given more than once",
+    )  # fmt: skip
+
+
+def load_settings(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings in force for a command. Raises ``CommandError`` that names the wrong key and the valid ones."""
+    return _resolve(args, environ)[0]
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_settings_arguments(parser)
+    parser.add_argument("what", choices=["show"], help="show: print all settings")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = explain(args)
+    if args.json:
+        print(json.dumps({s.name: {"value": s.value, "origin": s.origin} for s in settings}, indent=2, default=str))
+    else:
+        rows = [(s.name, "-" if s.value is None else str(s.value), s.origin, s.help) for s in settings]
+        print_table(("setting", "value", "from", "meaning"), rows)
+    return FINE
+
+
+def explain(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Setting]:
+    """Every setting with its value and its origin."""
+    settings, origins = _resolve(args, environ)
+    return [
+        Setting(
+            name=name,
+            value=getattr(settings, name),
+            origin=origins.get(name, "default"),
+            help=" ".join((field.description or "").split()),
+        )
+        for name, field in type(settings).model_fields.items()
+    ]
+
+
+def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
+    pydantic = need("pydantic", extra="agent", what="the service")
+    from tidegauge.agent.settings import Settings
+
+    names = set(Settings.model_fields)
+    given: dict[str, tuple[Any, str]] = {}
+
+    def take(name: str, value: Any, origin: str) -> None:
+        if name not in names:
+            raise CommandError(
+                f"{origin}: there is no setting {name!r}; the settings are {', '.join(sorted(names))}", exit_code=USAGE
+            )
+        given[name] = (value, origin)
+
+    path = _config_file(args, environ)
+    for name, value in ({} if path is None else _read(path)).items():
+        take(name, value, str(path))
+    for variable, value in environ.items():
+        if variable.startswith("TIDEGAUGE_") and variable not in OTHER_VARIABLES and value:
+            take(variable[len("TIDEGAUGE_") :].lower(), value, variable)
+    for assignment in getattr(args, "assignments", []):
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise CommandError(f"--set takes NAME=VALUE, not {assignment!r}", exit_code=USAGE)
+        take(name, value, f"--set {name}")
+    try:
+        settings = Settings(**{name: value for name, (value, _) in given.items()})
+    except pydantic.ValidationError as error:
+        wrong = error.errors()[0]
+        name = str(wrong["loc"][0])
+        raise CommandError(
+            f"{given[name][1]}: {name} = {given[name][0]!r} is not possible: {wrong['msg']}", exit_code=USAGE
+        ) from error
+    return settings, {name: origin for name, (_, origin) in given.items()}
+
+
+def _config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
+    chosen = getattr(args, "config", None) or environ.get("TIDEGAUGE_CONFIG")
+    if chosen:
+        if not Path(chosen).is_file():
+            raise CommandError(f"the configuration file {chosen} does not exist", exit_code=USAGE)
+        return Path(chosen)
+    candidates = (Path(name).expanduser() for name in CONFIG_FILES)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    yaml = need("yaml", extra="agent", what="the configuration file")
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise CommandError(f"{path} cannot be read as YAML: {error}", exit_code=USAGE) from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise CommandError(f"{path} must hold lines of `name: value`", exit_code=USAGE)
+    return content

@@ -1,0 +1,189 @@
+"""``tidegauge demo``: the service, a job that leaks on one rank, a healthy job beside it, and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegauge.cli.demo_history import HEADER, History
+from tidegauge.cli.demo_jobs import Torch, find_torch, last_lines, training_job
+from tidegauge.cli.errors import CommandError, need
+from tidegauge.cli.output import live_table
+from tidegauge.cluster import client
+from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.verdicts import LeakState, Verdict
+
+HELP = "see it work: two small training jobs, one of which leaks on rank 1, and what Tidegauge says of them"
+
+LEAKING, HEALTHY = "demo-leak", "demo-healthy"
+NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
+LEAK_RANK = 1
+LOOK_EVERY_S = 0.5
+HEALTHY_STEPS = 60
+"""The healthy job must have had at least as much of a chance to be accused."""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python whose torch sees a GPU")
+    parser.add_argument("--seconds", type=float, default=85.0, help="how long to watch at most (default: 85)")
+    parser.add_argument("--keep", action="store_true", help="leave the service running afterwards, to look around")
+    parser.add_argument("--folder", type=Path, help="where report and metrics go (default: a new one in /tmp)")
+
+
+def run(args: argparse.Namespace) -> int:
+    need("ray", extra="agent", what="the demo (it runs the real service)")
+    torch = find_torch(args.python)
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="tidegauge-demo-", dir="/tmp"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"PyTorch {torch.version} on {torch.device_count} x {torch.device_name}")
+    environ = {**os.environ, "TIDEGAUGE_RUN_DIR": str(folder / "run")}
+    (folder / "run").mkdir(exist_ok=True)
+    history = History()
+    with contextlib.ExitStack() as running:
+        for job_id, leak_rank in ((LEAKING, LEAK_RANK), (HEALTHY, None)):
+            running.enter_context(
+                training_job(torch, job_id=job_id, leak_rank=leak_rank, environ=environ, log_file=_log(folder, job_id))
+            )
+        print("started two torchrun jobs of two ranks: a healthy one, and one whose rank 1 keeps its outputs")
+        api_url = running.enter_context(_service(folder, environ, keep=args.keep))
+        found = _watch(api_url, history, folder, seconds=args.seconds)
+        metrics = _save_metrics(api_url, folder)
+    report = _save_report(folder, history, torch)
+    _tell(history, found=found)
+    print(f"\nreport    {report}")
+    print(f"metrics   {metrics} (what Prometheus scraped would hold; while the service runs: /metrics on each node)")
+    if args.keep:
+        print(f"service   {api_url} is still running; Prometheus finds its targets at {api_url}/sd")
+        print(f"          stop it with: tidegauge down --set state_dir={folder / 'state'}")
+    print("Grafana   graph the tidegauge_rank_* series of docs/metrics.md; ready-made dashboards are not there yet")
+    if not found:
+        raise CommandError(f"the planted leak was not found within {args.seconds:.0f} s; logs are in {folder}")
+    return 0
+
+
+def _log(folder: Path, job_id: str) -> Path:
+    return folder / f"{NAMES[job_id]}.log"
+
+
+@contextlib.contextmanager
+def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[str]:
+    """The real service, with a state of its own and free ports, so that it meets no other. Yields the API's URL."""
+    chosen = [f"state_dir={folder / 'state'}", f"run_dir={folder / 'run'}", "cluster=demo"]
+    chosen += [f"{port}=0" for port in ("metrics_port", "api_port", "engine_port")]
+    settings = [word for assignment in chosen for word in ("--set", assignment)]
+
+    def tidegauge(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tidegauge", *command, *settings],
+            env=environ, stdout=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+
+    print("starting the service (Ray, one agent on this node, the coordinator) …", flush=True)
+    try:
+        up = tidegauge("up", "--json")
+        if up.returncode:
+            raise CommandError(f"the service did not start; its logs are in {folder / 'state' / 'logs'}")
+        yield str(json.loads(up.stdout)["api_url"])
+    finally:
+        if not keep:
+            tidegauge("down")
+            shutil.rmtree(folder / "state", ignore_errors=True)
+
+
+def _watch(api_url: str, history: History, folder: Path, *, seconds: float) -> bool:
+    """Show the table until rank 1 is convicted and the healthy job has had its chance. False when time ran out."""
+    end = time.monotonic() + seconds
+    with live_table(HEADER) as show:
+        while time.monotonic() < end:
+            history.add(client.get(api_url, "/api/v1/jobs")["jobs"])
+            show(list(history.rows(NAMES)))
+            if _settled(history):
+                return True
+            time.sleep(LOOK_EVERY_S)
+    for job_id in NAMES:
+        if not history.ranks(job_id):
+            raise CommandError(f"the {NAMES[job_id]} job never showed up; it said:\n{last_lines(_log(folder, job_id))}")
+    return False
+
+
+def _settled(history: History) -> bool:
+    verdict = history.verdicts(LEAKING).get(LEAK_RANK)
+    healthy = history.ranks(HEALTHY)
+    return (
+        verdict is not None
+        and verdict.state is LeakState.LEAK
+        and len(healthy) == 2
+        and all(rank.latest["step"] >= HEALTHY_STEPS for rank in healthy)
+    )
+
+
+def _save_metrics(api_url: str, folder: Path) -> Path:
+    """One scrape of every target that ``/sd`` names, as Prometheus would do it."""
+    path = folder / "metrics.prom"
+    with urllib.request.urlopen(f"{api_url}/sd", timeout=10) as answer:
+        targets = [target for group in json.load(answer) for target in group["targets"]]
+    with path.open("wb") as file:
+        for target in targets:
+            with urllib.request.urlopen(f"http://{target}/metrics", timeout=10) as scrape:
+                shutil.copyfileobj(scrape, file)
+    return path
+
+
+def _save_report(folder: Path, history: History, torch: Torch) -> Path:
+    from tidegauge_exporter.report import ReportInput, render_report
+
+    path = folder / "report.html"
+    fake = "Fake GPU" in torch.device_name
+    path.write_text(
+        render_report(
+            ReportInput(
+                job_id=LEAKING,
+                job_name=NAMES[LEAKING],
+                ranks=history.reports(LEAKING, gpu_name=torch.device_name),
+                made_unix_s=time.time(),
+                cluster="demo",
+                notes=(f"PyTorch {torch.version} on {torch.device_name}",)
+                + (("the GPU is a stand-in: memory behaves, kernels do nothing",) if fake else ()),
+            )
+        )
+    )
+    return path
+
+
+def _tell(history: History, *, found: bool) -> None:
+    """The verdict in words."""
+    print()
+    for job_id, name in NAMES.items():
+        for rank, verdict in sorted(history.verdicts(job_id).items()):
+            print(f"{name} job, rank {rank}: {_sentence(verdict)}")
+    accused = [rank for rank, verdict in history.verdicts(HEALTHY).items() if verdict.state is LeakState.LEAK]
+    if found and not accused:
+        print("The planted leak was found, and nobody else was accused.")
+    elif accused:
+        print(f"FALSE ALARM: rank {accused[0]} of the healthy job was accused. Please report this, with the folder.")
+
+
+def _sentence(verdict: Verdict) -> str:
+    if verdict.state is LeakState.OK or verdict.signal is None:
+        return "ok"
+    grows = "leaks" if verdict.state is LeakState.LEAK else "may be leaking"
+    parts = [f"{grows}: {verdict.signal.value} memory grows"]
+    if verdict.bytes_per_step is not None:
+        low, likely, high = (format_bytes(value) for value in verdict.bytes_per_step)
+        parts.append(f"by {likely} a step ({low} to {high})")
+    if verdict.onset_step is not None:
+        parts.append(f"since step {verdict.onset_step}")
+    text = " ".join(parts)
+    if verdict.seconds_to_oom is not None:
+        text += f"; out of memory in {format_band(verdict.seconds_to_oom)}"
+    return text

@@ -1,0 +1,137 @@
+"""What the demo has seen so far: the API's answers, kept per rank, as a table for now and a report for later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidegauge.core.ids import RankIdentity
+from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.report import RankReport, Reading
+
+Answer = Mapping[str, Any]
+"""One rank in an answer of ``/api/v1/jobs``."""
+
+
+@dataclass
+class RankHistory:
+    """One rank's readings in the order in which they came."""
+
+    latest: Answer
+    readings: list[Reading] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_from(self.latest["verdict"])
+
+
+class History:
+    """All ranks of all jobs."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[tuple[str, int], RankHistory] = {}
+
+    def add(self, jobs: list[Answer]) -> None:
+        """Take in one answer of the API; a rank that has not moved on adds nothing."""
+        from tidegauge_exporter.report import Reading
+
+        for job in jobs:
+            for rank in job["ranks"]:
+                key = (str(job["job_id"]), int(rank["identity"]["rank"]))
+                known = self._ranks.setdefault(key, RankHistory(rank))
+                known.latest = rank
+                if not known.readings or rank["step"] > known.readings[-1].step:
+                    known.readings.append(
+                        Reading(
+                            step=rank["step"],
+                            time_s=rank["last_sample_unix_s"],
+                            allocated_bytes=rank["allocated_bytes"],
+                            reserved_bytes=rank["reserved_bytes"],
+                            nontorch_bytes=rank["nontorch_bytes"],
+                        )
+                    )
+
+    def ranks(self, job_id: str) -> list[RankHistory]:
+        """The ranks of a job seen so far, by rank."""
+        return [history for (job, _), history in sorted(self._ranks.items()) if job == job_id]
+
+    def verdicts(self, job_id: str) -> dict[int, Verdict]:
+        return {history.latest["identity"]["rank"]: history.verdict for history in self.ranks(job_id)}
+
+    def reports(self, job_id: str, *, gpu_name: str) -> tuple[RankReport, ...]:
+        from tidegauge_exporter.report import RankReport
+
+        return tuple(
+            RankReport(
+                identity=identity_from(history.latest["identity"]),
+                verdict=history.verdict,
+                readings=tuple(history.readings),
+                gpu=history.latest["gpu"],
+                uuid=history.latest["uuid"],
+                gpu_name=gpu_name,
+                limit_bytes=history.latest["limit_bytes"],
+            )
+            for history in self.ranks(job_id)
+        )
+
+    def rows(self, job_names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+        """One line a rank: job, rank, GPU, step, allocated, reserved, nontorch, verdict, growth, time to OOM."""
+        for job_id, name in job_names.items():
+            for history in self.ranks(job_id):
+                rank, verdict = history.latest, history.verdict
+                yield (
+                    name,
+                    str(rank["identity"]["rank"]),
+                    "-" if rank["gpu"] is None else str(rank["gpu"]),
+                    str(rank["step"]),
+                    format_bytes(rank["allocated_bytes"]),
+                    format_bytes(rank["reserved_bytes"]),
+                    "-" if rank["nontorch_bytes"] is None else format_bytes(rank["nontorch_bytes"]),
+                    verdict.state.value
+                    if verdict.signal is None
+                    else f"{verdict.state.value} ({verdict.signal.value})",
+                    "" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
+                    "" if verdict.seconds_to_oom is None else format_band(verdict.seconds_to_oom),
+                )
+
+
+HEADER = (
+    "job",
+    "rank",
+    "GPU",
+    "step",
+    "allocated",
+    "reserved",
+    "outside torch",
+    "verdict",
+    "per step",
+    "out of memory in",
+)
+
+
+_BANDS = ("bytes_per_step", "bytes_per_second", "steps_to_oom", "seconds_to_oom")
+
+
+def verdict_from(raw: Answer) -> Verdict:
+    """The verdict that ``cluster.wire`` wrote."""
+    bands = {name: band_from(raw[name]) for name in _BANDS}
+    return Verdict(**{**raw, **bands})._replace(
+        state=LeakState(raw["state"]),
+        severity=None if raw["severity"] is None else Severity(raw["severity"]),
+        signal=None if raw["signal"] is None else Signal(raw["signal"]),
+    )
+
+
+def band_from(raw: Answer | None) -> Band | None:
+    """A band; an end without a number was infinite."""
+    if raw is None:
+        return None
+    return Band(*(float("inf") if raw[name] is None else float(raw[name]) for name in Band._fields))
+
+
+def identity_from(raw: Answer) -> RankIdentity:
+    return RankIdentity(**{**raw, "device_uuids": tuple(raw["device_uuids"])})

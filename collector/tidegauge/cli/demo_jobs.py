@@ -1,0 +1,99 @@
+"""The demo's two training jobs: ordinary ``torchrun`` jobs, each in a process group of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegauge.cli.errors import CommandError
+from tidegauge.cli.run import job_environ
+
+SCRIPT = Path(__file__).with_name("demo_job.py")
+STOP_WITHIN_S = 10.0
+
+_ASK_TORCH = """
+import torch
+if torch.cuda.is_available():
+    print(torch.__version__, torch.cuda.device_count(), torch.cuda.get_device_properties(0).name, sep="|")
+"""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The PyTorch that the jobs use."""
+
+    python: str
+    version: str
+    device_count: int
+    device_name: str
+
+
+def find_torch(python: str) -> Torch:
+    """Ask ``python`` for its PyTorch. Raises ``CommandError`` where it has none that sees a GPU."""
+    try:
+        done = subprocess.run([python, "-c", _ASK_TORCH], capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CommandError(f"cannot run {python}: {error}") from error
+    # Whatever else the environment prints at start (a site's banner) comes before our line.
+    answer = done.stdout.strip().splitlines()[-1:]
+    if done.returncode or not answer or answer[0].count("|") != 2:
+        raise CommandError(
+            f"{python} has no PyTorch that sees a GPU, so there is nothing to watch.\n"
+            "Name the Python of your training environment: tidegauge demo --python PATH\n"
+            "(In a checkout of Tidegauge, `make demo` needs no GPU.)"
+        )
+    version, count, name = answer[0].rsplit("|", 2)
+    return Torch(python, version, int(count), name)
+
+
+@contextlib.contextmanager
+def training_job(
+    torch: Torch, *, job_id: str, leak_rank: int | None, environ: Mapping[str, str], log_file: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Two ranks of the demo script under ``torchrun``, watched at the default level, for as long as the block runs."""
+    command = [torch.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
+    if leak_rank is not None:
+        command += ["--leak-rank", str(leak_rank)]
+    # One thread a rank: four ranks share the machine with the service, and a demo should not fight for cores.
+    quiet = {**environ, "OMP_NUM_THREADS": "1"}
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            env=job_environ(quiet, level="auto", job_name=log_file.stem, job_id=job_id),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        _stop_group(process)
+
+
+def last_lines(log_file: Path, count: int = 8) -> str:
+    """The end of a job's output, for an error message."""
+    with contextlib.suppress(OSError):
+        return "\n".join(log_file.read_text(errors="replace").splitlines()[-count:])
+    return ""
+
+
+def _stop_group(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, then SIGKILL, to the group that we started; gone when this returns."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, signum)
+        except ProcessLookupError:
+            break
+        end = time.monotonic() + STOP_WITHIN_S
+        while time.monotonic() < end:
+            process.poll()
+            try:
+                os.killpg(process.pid, 0)
+            except ProcessLookupError:
+                break
+            time.sleep(0.05)
+    process.wait()

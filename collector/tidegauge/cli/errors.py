@@ -1,0 +1,28 @@
+"""Errors that a command prints for people: what happened, to what, and what to do next."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+FINE, BAD_NEWS, USAGE, ENVIRONMENT = 0, 1, 2, 3
+"""Exit codes of every command: fine; the answer is bad news (a leak); wrong call; something outside is missing."""
+
+
+class CommandError(Exception):
+    """Ends a command. ``main`` prints the message to stderr, once, and exits with ``exit_code``."""
+
+    def __init__(self, message: str, *, exit_code: int = ENVIRONMENT) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def need(module: str, *, extra: str, what: str) -> ModuleType:
+    """Import ``module`` of an optional extra, or say what needs it and the exact command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"{what} needs the package {error.name!r}, which is not installed here. Install it with:\n"
+            f"    pip install 'tidegauge[{extra}]'"
+        ) from error

@@ -1,0 +1,88 @@
+"""``tidegauge jobs``: every job that is watched, and which of its ranks leaks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidegauge.cli.errors import BAD_NEWS, FINE
+from tidegauge.cli.output import print_table
+from tidegauge.cli.service_api import add_api_arguments, ask
+from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.verdicts import Band
+
+HELP = "list the jobs that are watched, and which of their ranks leak"
+
+HEADER = ("job", "name", "user", "ranks", "step", "allocated", "reserved", "state", "suspects", "signal", "per step",
+          "out of memory in")  # fmt: skip
+MOST_RANKS_NAMED = 4
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+    parser.add_argument("--fail-on-leak", action="store_true", help="exit with 1 if a running job leaks")
+
+
+def run(args: argparse.Namespace) -> int:
+    answer = ask(args, "/api/v1/jobs")
+    jobs = answer["jobs"]
+    if args.json:
+        print(json.dumps(answer, indent=2))
+    elif jobs:
+        print_table(HEADER, [_row(job) for job in jobs])
+    else:
+        print("no job is watched; start one with `tidegauge run -- CMD`")
+    leaks = any(job["running"] and job["state"] == "leak" for job in jobs)
+    return BAD_NEWS if leaks and args.fail_on_leak else FINE
+
+
+def _row(job: Mapping[str, Any]) -> Sequence[str]:
+    ranks = job["ranks"]
+    worst = _worst(job)
+    verdict = {} if worst is None else worst["verdict"]
+    state = job["state"] if job["severity"] is None else f"{job['state']} ({job['severity']})"
+    return (
+        job["job_id"] if job["attempt"] == 0 else f"{job['job_id']} (attempt {job['attempt']})",
+        job["job_name"] or "-",
+        job["user_name"],
+        f"{sum(rank['alive'] for rank in ranks)}/{job['world_size']}",
+        str(max(rank["step"] for rank in ranks)),
+        format_bytes(max(rank["allocated_bytes"] for rank in ranks)),
+        format_bytes(max(rank["reserved_bytes"] for rank in ranks)),
+        state + _whether_it_goes_on(job),
+        _suspects(job),
+        job["signal"] or "-",
+        "-" if not verdict.get("bytes_per_step") else format_bytes(verdict["bytes_per_step"]["likely"]),
+        "-" if not verdict.get("seconds_to_oom") else format_band(_band(verdict["seconds_to_oom"])),
+    )
+
+
+def _whether_it_goes_on(job: Mapping[str, Any]) -> str:
+    if not job["running"]:
+        return ", ended"
+    return ", stale" if job["stale"] else ""
+
+
+def _suspects(job: Mapping[str, Any]) -> str:
+    suspects = job["suspects"]
+    if not suspects:
+        return "-"
+    if job["common"]:
+        return f"all alike ({len(suspects)})"
+    named = ", ".join(map(str, suspects[:MOST_RANKS_NAMED]))
+    more = len(suspects) - MOST_RANKS_NAMED
+    return f"rank {named}" + (f" and {more} more" if more > 0 else "")
+
+
+def _worst(job: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The rank to look at first."""
+    first = job["suspects"][:1]
+    return next((rank for rank in job["ranks"] if [rank["identity"]["rank"]] == first), None)
+
+
+def _band(raw: Mapping[str, float | None]) -> Band:
+    """Out of JSON, where ``null`` stands for infinite."""
+    low, likely, high = (float("inf") if raw[name] is None else float(raw[name] or 0.0) for name in Band._fields)
+    return Band(low, likely, high)

@@ -1,0 +1,76 @@
+"""``tidegauge``: finds the command, runs it, prints its error once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, Protocol, cast
+
+from tidegauge import __version__
+from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
+
+COMMANDS = ("demo", "up", "down", "status", "run", "jobs", "detect", "config")
+"""In the order in which a newcomer meets them. Each is a module of this package."""
+
+
+class Command(Protocol):
+    """What a command module offers."""
+
+    HELP: str
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; returns the exit code. Raises ``CommandError`` for what people can mend."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Lists the valid flags when one is not known: argparse alone only says that it is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        flags = sorted(flag for action in self._actions for flag in action.option_strings if flag.startswith("--"))
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\nvalid options here: {', '.join(flags)}\n")
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser = getattr(parsed, "parser", self)
+            parser.error(f"unknown argument{'s' * (len(unknown) > 1)}: {' '.join(unknown)}")
+        return parsed
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="tidegauge", description=importlib.import_module("tidegauge").__doc__)
+    parser.add_argument("--version", action="version", version=f"tidegauge {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        command = cast(Command, importlib.import_module(f"tidegauge.cli.{name}"))
+        subparser = subparsers.add_parser(name, help=command.HELP, description=command.HELP)
+        command.prepare_parser(subparser)
+        subparser.set_defaults(run=command.run, parser=subparser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except CommandError as error:
+        print(f"tidegauge {args.command}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) went away: not an error of ours, but Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ENVIRONMENT
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

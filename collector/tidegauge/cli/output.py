@@ -1,0 +1,74 @@
+"""Tables for people: rich where it is installed, plain columns where it is not (a base install has no dependency)."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COPY_EVERY_S = 10.0
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print ``rows`` under ``header`` to stdout. Cells are plain text, never markup."""
+    if not importlib.util.find_spec("rich"):
+        _print_plain(header, rows)
+        return
+    from rich.console import Console
+
+    # A pipe has no width: leave lines whole there, so that grep finds what it looks for.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 250
+    Console(width=width).print(_rich_table(header, rows))
+
+
+def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+    return table
+
+
+def _style(cell: str) -> str:
+    """Verdicts are coloured where they stand; everything else is left alone."""
+    return {"leak": "bold red", "suspected": "yellow", "ok": "green"}.get(cell.partition(" ")[0], "")
+
+
+def _print_plain(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    columns = list(zip(header, *rows))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    for row in (header, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+@contextlib.contextmanager
+def live_table(header: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[str]]], None]]:
+    """A table drawn again in place; where stdout is no terminal, a copy of it every ten seconds and at the end."""
+    rows: Sequence[Sequence[str]] = ()
+    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        from rich.live import Live
+
+        with Live(refresh_per_second=4) as live:
+            yield lambda rows: live.update(_rich_table(header, rows))
+        return
+    shown_s = time.monotonic()
+
+    def show(new: Sequence[Sequence[str]]) -> None:
+        nonlocal rows, shown_s
+        rows = new
+        if time.monotonic() - shown_s >= COPY_EVERY_S:
+            shown_s = time.monotonic()
+            print_table(header, rows)
+            print(flush=True)
+
+    yield show
+    print_table(header, rows)

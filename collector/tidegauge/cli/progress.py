@@ -1,0 +1,22 @@
+"""Saying what is being waited for, on stderr: a spinner on a terminal, a line each elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress(command: str) -> Iterator[Callable[[str], None]]:
+    """Yields a function that takes the sentence to show now."""
+    if sys.stderr.isatty():
+        try:
+            from rich.console import Console
+        except ModuleNotFoundError:
+            pass
+        else:
+            with Console(stderr=True).status(f"tidegauge {command}") as status:
+                yield lambda sentence: status.update(f"tidegauge {command}: {sentence} …")
+            return
+    yield lambda sentence: print(f"tidegauge {command}: {sentence} …", file=sys.stderr, flush=True)

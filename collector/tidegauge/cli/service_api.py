@@ -1,0 +1,59 @@
+"""Where ``status`` and ``jobs`` find the coordinator's API."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tidegauge.cli.config import add_settings_arguments, load_settings
+from tidegauge.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from tidegauge.cluster.service_record import ServiceRecord, StateFiles
+
+NOT_RUNNING = "no service runs here; start it with `tidegauge up` (or name another one with --api URL)"
+
+
+def add_api_arguments(parser: argparse.ArgumentParser) -> None:
+    add_settings_arguments(parser)
+    parser.add_argument(
+        "--api", metavar="URL", help="the coordinator's API (default: that of the service on this node)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:
+    """The files of this node's service, and its record if it runs."""
+    from tidegauge.cluster.service_control import running_record
+    from tidegauge.cluster.service_record import StateFiles
+
+    files = StateFiles(load_settings(args).state_dir.resolve())
+    return files, running_record(files)
+
+
+def ask(args: argparse.Namespace, path: str) -> dict[str, Any]:
+    """The API's answer. Raises ``CommandError`` that says why there is none and what to do."""
+    from tidegauge.cluster import client
+
+    try:
+        return client.get(args.api or _local_api(args), path)
+    except client.ApiError as error:
+        hint = "" if args.api else "; `tidegauge status` says how the service is"
+        raise CommandError(f"{error}{hint}") from error
+
+
+def _local_api(args: argparse.Namespace) -> str:
+    from tidegauge.cluster.service_record import read_address
+
+    files, record = local_service(args)
+    if record is None:
+        raise CommandError(NOT_RUNNING)
+    url = read_address(files.api)
+    if url is not None:
+        return url
+    if record.spec.is_head:
+        raise CommandError(f"the coordinator is not there (the service is {record.phase}); see {files.logs}")
+    raise CommandError(
+        f"this node has only an agent; the API is on the head {record.spec.head_address}: ask there, or name it with "
+        "--api URL"
+    )

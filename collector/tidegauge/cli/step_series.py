@@ -1,0 +1,120 @@
+"""Reads recorded step series: CSV, plain or gzipped, one row per training step."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+REQUIRED = ("step", "allocated", "reserved")
+
+
+class BadSeriesError(Exception):
+    """A file that cannot be judged; the message says which row and column."""
+
+
+class StepRow(NamedTuple):
+    """One step. ``None`` is not known."""
+
+    step: int
+    time_s: float
+    """Seconds; 0.0 in every row where the file has no ``t``: the detector then counts in steps alone."""
+    allocated_bytes: int
+    reserved_bytes: int
+    allocated_peak_bytes: int | None
+    nontorch_bytes: int | None
+    host_bytes: int | None
+
+
+def read_step_series(path: Path) -> Iterator[StepRow]:
+    """Rows in file order; unknown columns are ignored. Raises ``BadSeriesError``.
+
+    Columns (bytes): ``step, allocated, reserved`` and, as far as there, ``t`` (seconds), ``peak_allocated``,
+    ``nvml_process`` (empty or negative: could not be read), ``host_rss``.
+    """
+    try:
+        with _open(path) as lines:
+            yield from _rows(path, lines)
+    except OSError as error:
+        raise BadSeriesError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (EOFError, zlib.error) as error:
+        raise BadSeriesError(f"{path}: the gzip data is damaged: {error}") from error
+    except UnicodeDecodeError as error:
+        raise BadSeriesError(f"{path}: is not text: {error.reason} at byte {error.start}") from error
+    except csv.Error as error:
+        raise BadSeriesError(f"{path}: is not CSV: {error}") from error
+
+
+def _open(path: Path) -> io.TextIOWrapper:
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+    if zipped:
+        return io.TextIOWrapper(gzip.GzipFile(path), encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def _rows(path: Path, lines: io.TextIOWrapper) -> Iterator[StepRow]:
+    reader = csv.DictReader(lines)
+    columns = reader.fieldnames or []
+    missing = [name for name in REQUIRED if name not in columns]
+    if missing:
+        seen = ", ".join(columns)[:200] or "nothing"
+        raise BadSeriesError(f"{path}: row 1: no column {', '.join(missing)}; the header has: {seen}")
+    empty = True
+    for row in reader:
+        empty = False
+        yield _Cells(path, reader.line_num, row).as_row()
+    if empty:
+        raise BadSeriesError(f"{path}: has a header and no rows")
+
+
+class _Cells:
+    """One row's texts, with the place for error messages."""
+
+    def __init__(self, path: Path, line: int, row: dict[str, str]) -> None:
+        self._path = path
+        self._line = line
+        self._row = row
+
+    def as_row(self) -> StepRow:
+        reserved = self._needed("reserved")
+        nvml = self._bytes("nvml_process")
+        return StepRow(
+            step=self._needed("step"),
+            time_s=self._number("t") or 0.0,
+            allocated_bytes=self._needed("allocated"),
+            reserved_bytes=reserved,
+            allocated_peak_bytes=self._bytes("peak_allocated"),
+            nontorch_bytes=None if nvml is None else nvml - reserved,
+            host_bytes=self._bytes("host_rss"),
+        )
+
+    def _needed(self, column: str) -> int:
+        value = self._bytes(column)
+        if value is None:
+            raise self._wrong(column, "is empty or negative")
+        return value
+
+    def _bytes(self, column: str) -> int | None:
+        """Recordings write -1 where a reading failed."""
+        value = self._number(column)
+        return None if value is None or value < 0 else int(value)
+
+    def _number(self, column: str) -> float | None:
+        text = self._row.get(column)
+        if text is None or not text.strip():
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            raise self._wrong(column, f"is not a number: {text[:40]!r}") from None
+        if value - value != 0:
+            raise self._wrong(column, f"is not finite: {text[:40]!r}")
+        return value
+
+    def _wrong(self, column: str, what: str) -> BadSeriesError:
+        return BadSeriesError(f"{self._path}: row {self._line}: column {column!r} {what}")

@@ -1,0 +1,202 @@
+"""``tidegauge up``: start the service on this node."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegauge.cli.config import add_settings_arguments, load_settings
+from tidegauge.cli.errors import FINE, USAGE, CommandError, need
+from tidegauge.cli.progress import progress
+
+if TYPE_CHECKING:
+    from tidegauge.agent.settings import Settings
+    from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles
+
+HELP = "start the service on this node: the coordinator and an agent, or with --join an agent alone"
+
+NEEDED = {"ray": "agent", "prometheus_client": "exporter"}
+LOOPBACK = "127.0.0.1"
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_settings_arguments(parser)
+    parser.add_argument("--join", metavar="HOST:PORT", help="join the cluster whose head is there (needs --token-file)")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="the head's token, copied to this node (0600)")
+    parser.add_argument(
+        "--node-address", metavar="IP",
+        help="this node's address for the cluster's other nodes; default for a head: 127.0.0.1, which no other node "
+        "can join; with --join: the address from which this node reaches the head",
+    )  # fmt: skip
+    parser.add_argument("--foreground", action="store_true", help="stay until a signal ends it (systemd, containers)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = load_settings(args)
+    for module, extra in NEEDED.items():
+        if importlib.util.find_spec(module) is None:
+            need(module, extra=extra, what="the service")
+    from tidegauge.cluster import service_control
+    from tidegauge.cluster.service_record import prepare_state_dir, write_spec
+
+    if bool(args.join) != bool(args.token_file):
+        raise CommandError(
+            "--join and --token-file belong together: a node joins with the head's token", exit_code=USAGE
+        )
+    try:
+        files = prepare_state_dir(settings.state_dir.resolve())
+    except OSError as error:
+        raise CommandError(
+            f"the state directory cannot be used: {error}; choose one with --set state_dir=DIR"
+        ) from error
+    record = service_control.running_record(files)
+    if record is not None:
+        _check_same(args, record)
+        _tell(files, record, as_json=args.json, already=True)
+        return FINE
+    _clean_up_after_crash(files)
+    spec = _spec(args, settings, files)
+    write_spec(files, spec)
+    if args.foreground:
+        return service_control.run_in_foreground(files)
+    supervisor = service_control.start_in_background(files)
+    try:
+        with progress("up") as say:
+            record = service_control.wait_until_up(files, supervisor, say)
+    except service_control.ServiceError as error:
+        supervisor.terminate()
+        raise CommandError(str(error)) from error
+    except KeyboardInterrupt:
+        supervisor.terminate()
+        raise
+    _tell(files, record, as_json=args.json, already=False)
+    return FINE
+
+
+def _check_same(args: argparse.Namespace, record: ServiceRecord) -> None:
+    if args.join and args.join != record.spec.head_address:
+        raise CommandError(f"already up, with head {record.spec.head_address}; say `tidegauge down` first")
+
+
+def _clean_up_after_crash(files: StateFiles) -> None:
+    """End what a service whose supervisor was killed left. The cluster's state stays: a new head goes on with it."""
+    from tidegauge.cluster import service_control
+    from tidegauge.cluster.service_record import RecordError, read_record
+
+    try:
+        record = read_record(files)
+    except RecordError as error:
+        raise CommandError(f"{error}; `tidegauge down` removes it") from error
+    if record is not None:
+        left = service_control.sweep(record)
+        if left:
+            raise CommandError(f"process {left[0].process.pid} of a service that crashed does not end")
+        service_control.remove_traces(files, record, keep_cluster_state=True)
+
+
+def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> NodeSpec:
+    from tidegauge.cluster.engine_launch import address_towards, is_address
+    from tidegauge.cluster.service_record import NodeSpec, choose_engine_dir, make_token, write_private
+
+    if args.node_address and not is_address(args.node_address):
+        raise CommandError(f"--node-address takes an IP address, not {args.node_address!r}", exit_code=USAGE)
+    if args.join:
+        head = _resolved(args.join)
+        write_private(files.token, _read_token(args.token_file))
+        try:
+            node_address = args.node_address or address_towards(head)
+        except OSError as error:
+            raise CommandError(f"there is no way from here to the head {args.join}: {error}") from error
+    else:
+        make_token(files)
+        node_address = args.node_address or LOOPBACK
+        head = f"{node_address}:{_engine_port(settings, node_address)}"
+    return NodeSpec(
+        state_dir=str(files.root),
+        engine_dir=str(choose_engine_dir(files.root)),
+        token_file=str(files.token),
+        head_address=head,
+        node_address=node_address,
+        is_head=not args.join,
+        settings=settings.model_dump(mode="json"),
+    )
+
+
+def _resolved(join: str) -> str:
+    """``HOST:PORT`` with the host as an address. Raises ``CommandError``."""
+    host, colon, port = join.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise CommandError(f"--join takes HOST:PORT, not {join!r}", exit_code=USAGE)
+    try:
+        address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][4][0]
+    except OSError as error:
+        raise CommandError(f"the head's name {host!r} is not known here: {error}") from error
+    if address in (LOOPBACK, "::1"):
+        raise CommandError(
+            f"{join} is this machine's loopback, which takes no other nodes; start the head with --node-address "
+            "and an address that the nodes can reach"
+        )
+    return f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
+
+
+def _read_token(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"the token file cannot be read: {error}") from error
+    if mode & 0o077:
+        raise CommandError(f"{path} can be read by others: whoever has the token controls the cluster; chmod 600 it")
+    if not token or not token.isascii() or len(token) > 1000 or any(c.isspace() for c in token):
+        raise CommandError(f"{path} holds no token; copy the file that `tidegauge up` names on the head")
+    return token
+
+
+def _engine_port(settings: Settings, node_address: str) -> int:
+    from tidegauge.cluster.engine_launch import free_port
+
+    if settings.engine_port == 0:
+        return free_port(node_address)
+    with socket.socket(socket.AF_INET6 if ":" in node_address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((node_address, settings.engine_port))
+        except OSError as error:
+            raise CommandError(
+                f"port {settings.engine_port} on {node_address} cannot be used: {error.strerror}; "
+                "choose another with --set engine_port=PORT (0: any free one)"
+            ) from error
+    return settings.engine_port
+
+
+def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: bool) -> None:
+    from tidegauge.cluster.service_record import read_address
+
+    spec = record.spec
+    api, metrics = read_address(files.api), read_address(files.agent)
+    if as_json:
+        values = {
+            "already_up": already, "role": "head" if spec.is_head else "node", "head_address": spec.head_address,
+            "node_address": spec.node_address, "token_file": spec.token_file, "api_url": api,
+            "metrics_address": metrics, "state_dir": spec.state_dir, "supervisor_pid": record.supervisor.pid,
+        }  # fmt: skip
+        print(json.dumps(values, indent=2))
+        return
+    print(f"{'already up' if already else 'up'}: {'head' if spec.is_head else 'node of head'} {spec.head_address}")
+    if api:
+        print(f"API and /sd   {api}")
+    if metrics:
+        print(f"metrics       http://{metrics}/metrics")
+    if spec.is_head and spec.node_address != LOOPBACK:
+        print(
+            f"other nodes   tidegauge up --join {spec.head_address} --token-file FILE   (a copy of {spec.token_file})"
+        )
+    elif spec.is_head:
+        print("other nodes   cannot join: this head listens on loopback alone (see --node-address)")
+    print(f"logs          {files.logs}")
+    print("next          tidegauge status, tidegauge run -- CMD, tidegauge jobs, tidegauge down")

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The demo on a real GPU where there is one, else on the fake-GPU rig (real PyTorch, real allocator, pretended device).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+for python in ${TIDEGAUGE_DEMO_PYTHON:-} python3 "${VIRTUAL_ENV:-/nowhere}/bin/python"; do
+  if command -v "$python" >/dev/null && "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+    exec .venv/bin/tidegauge demo --python "$(command -v "$python")" "$@"
+  fi
+done
+echo "No GPU here: the demo runs on the fake-GPU rig (PyTorch and its allocator are real, the device is not)."
+scripts/system_packages.sh
+make --no-print-directory rig
+exec .venv/bin/python tests/fakegpu/rig.py run -- .venv/bin/tidegauge demo --python .rig/venv/bin/python "$@"

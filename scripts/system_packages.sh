@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Debian packages that the tests need, each beside the command that shows it is there. Asks nothing.
+# As root with apt it installs what is missing; else it says what is missing and how to get it, and goes on:
+# the tests that need it then say that they were skipped (in CI they fail instead).
+set -euo pipefail
+needed=(
+  "gcc gcc libc6-dev"          # the fake-GPU rig is C
+  "readelf binutils"           # ... and reads which symbols torch wants
+  "prometheus prometheus"      # a real Prometheus scrapes the agent
+  "promtool prometheus"
+)
+missing=()
+for line in "${needed[@]}"; do
+  read -r command packages <<<"$line"
+  command -v "$command" >/dev/null || missing+=($packages)
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "installing: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1   # RUNLEVEL: Debian's prometheus must not start a service here
+  log=$(mktemp)
+  if { apt-get update -q && apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    exit 0
+  fi
+  tail -n 5 "$log" >&2
+fi
+echo "missing system packages: ${missing[*]}" >&2
+echo "install them with: sudo apt-get install ${missing[*]}" >&2
+echo "(tests that need them are skipped until then)" >&2

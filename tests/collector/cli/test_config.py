@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from tidegauge.cli import config
+from tidegauge.cli.errors import CommandError
+from tidegauge.cli.main import main
+
+
+def arguments(*assignments: str, file: Path | None = None) -> argparse.Namespace:
+    return argparse.Namespace(config=None if file is None else str(file), assignments=list(assignments))
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("cluster: from-file\nmetrics_port: 1\napi_port: 2\n")
+    environ = {"TIDEGAUGE_METRICS_PORT": "10", "TIDEGAUGE_API_PORT": "20"}
+    found = {s.name: (s.value, s.origin) for s in config.explain(arguments("api_port=200", file=file), environ)}
+    assert found["cluster"] == ("from-file", str(file))
+    assert found["metrics_port"] == (10, "TIDEGAUGE_METRICS_PORT")
+    assert found["api_port"] == (200, "--set api_port")
+    assert found["linger_s"] == (120.0, "default")
+
+
+def test_every_setting_says_what_it_means() -> None:
+    assert all(len(setting.help) > 20 for setting in config.explain(arguments(), {}))
+
+
+@pytest.mark.parametrize("environ", [{"TIDEGAUGE_METRIC_PORT": "1"}, {"TIDEGAUGE_API_PORT": "many"}])
+def test_wrong_variable_is_named(environ: dict[str, str]) -> None:
+    with pytest.raises(CommandError, match=next(iter(environ))) as caught:
+        config.load_settings(arguments(), environ)
+    assert caught.value.exit_code == 2
+
+
+def test_variables_of_the_probe_are_not_settings() -> None:
+    config.load_settings(arguments(), {"TIDEGAUGE_PROFILE": "auto", "TIDEGAUGE_JOB_ID": "1"})
+
+
+def test_unknown_key_in_a_file_lists_the_valid_ones(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("colour: blue\n")
+    with pytest.raises(CommandError, match=r"colour.*api_port"):
+        config.load_settings(arguments(file=file), {})
+
+
+@pytest.mark.parametrize("content", ["- a\n", "a: [", "\x00"])
+def test_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    with pytest.raises(CommandError, match=r"config\.yaml"):
+        config.load_settings(arguments(file=file), {})
+
+
+def test_show_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--set", "cluster=c1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cluster"] == {"value": "c1", "origin": "--set cluster"}

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tidegauge.cli.main import COMMANDS, build_parser, main
+
+
+def test_wrong_flag_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["config", "show", "--jason"])
+    assert caught.value.code == 2
+    message = capsys.readouterr().err
+    assert "--jason" in message
+    assert "--json" in message
+
+
+def test_wrong_command_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["detekt"])
+    assert caught.value.code == 2
+    assert all(name in capsys.readouterr().err for name in ("demo",)), "usage names the commands"
+
+
+def test_every_command_has_a_line_of_help() -> None:
+    text = build_parser().format_help()
+    assert all(name in text for name in COMMANDS)
+
+
+def test_import_needs_the_standard_library_alone() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import tidegauge, tidegauge.cli.main as m; m.build_parser();"
+        "new = {n.partition('.')[0] for n in set(sys.modules) - before};"
+        "print(sorted(new - set(sys.stdlib_module_names) - {'tidegauge'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.run_dirs import process_of, ring_name, run_dirs, socket_name
+
+
+def test_a_chosen_run_dir_is_the_only_one() -> None:
+    assert run_dirs({"TIDEGAUGE_RUN_DIR": "/x"}) == ("/x",)
+    assert run_dirs({}) == ("/run/tidegauge", "/dev/shm/tidegauge")
+
+
+def test_names_lead_back_to_their_process() -> None:
+    process = ProcessId(12, 3456)
+    assert process_of(ring_name(process)) == process_of(socket_name(process)) == process
+
+
+@pytest.mark.parametrize(
+    "name", ["", "12.ring", "12-.ring", "-5.ring", "a-5.ring", "12-5.txt", "١٢-5.ring", "1-2-3.ring"]
+)
+def test_other_files_are_nobodys_ring(name: str) -> None:
+    assert process_of(name) is None

@@ -1,0 +1,65 @@
+"""Starts a job on the GPU with the probe on, and watches it with a real node agent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tidegauge.agent.node_agent import NodeAgent, open_node_agent
+from tidegauge.agent.settings import Settings
+from tidegauge.cli.run import job_environ
+from tidegauge.core.views import NodeView, RankView
+
+DEMO_JOB = Path(sys.modules["tidegauge"].__file__ or "").parent / "cli" / "demo_job.py"
+
+
+@contextlib.contextmanager
+def watched(
+    command: list[str], *, run_dir: Path, level: str = "stats", fraction: float | None = None, job_id: str = "gpu-test"
+) -> Iterator[subprocess.Popen[str]]:
+    """A job in a process group of its own; the group is ended on the way out."""
+    environ = job_environ(
+        {**os.environ, "TIDEGAUGE_RUN_DIR": str(run_dir)},
+        level=level, job_name="test", memory_fraction=fraction, job_id=job_id,
+    )  # fmt: skip
+    process = subprocess.Popen(
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+
+
+@contextlib.contextmanager
+def agent_for(run_dir: Path) -> Iterator[NodeAgent]:
+    agent = open_node_agent(Settings(run_dir=run_dir))
+    try:
+        yield agent
+    finally:
+        agent.close()
+
+
+def poll_until(agent: NodeAgent, condition: Callable[[NodeView], bool], *, within_s: float) -> NodeView:
+    """Poll as the service does, at 2 Hz, until the view satisfies ``condition``; fail with the last view."""
+    end = time.monotonic() + within_s
+    while True:
+        agent.poll()
+        view = agent.view()
+        if condition(view):
+            return view
+        assert time.monotonic() < end, f"not within {within_s} s; the last view was {view}"
+        time.sleep(0.5)
+
+
+def rank(view: NodeView, number: int = 0) -> RankView | None:
+    return next((r for r in view.ranks if r.identity.rank == number and r.alive), None)

@@ -1,0 +1,102 @@
+"""The whole road, all real but the GPU: a torchrun job on the rig, the service on Ray, a Prometheus that asks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakegpu.rig import Rig
+from integration.prometheus_server import prometheus_binary, running_prometheus
+from integration.service import Service, eventually
+from tidegauge.cli.demo_jobs import Torch, last_lines, training_job
+from tidegauge.cluster.service_record import read_address
+
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(300)]
+
+JOB = "e2e"
+
+
+@pytest.fixture
+def rig_environ(tmp_path: Path) -> dict[str, str]:
+    missing = Rig().available()
+    if missing is not None:
+        pytest.skip(missing)
+    return Rig().environ(devices=2, total_bytes=80 << 30, state=tmp_path / "gpus")
+
+
+@pytest.fixture
+def service(rig_environ: dict[str, str]) -> Iterator[Service]:
+    service = Service(rig_environ)
+    try:
+        service.up()
+        yield service
+    finally:
+        service.close()
+
+
+def test_prometheus_names_the_rank_that_leaks(service: Service, rig_environ: dict[str, str], tmp_path: Path) -> None:
+    if prometheus_binary() is None:
+        pytest.skip("prometheus is not installed (scripts/system_packages.sh)")
+    rig = Rig()
+    torch = Torch(str(rig.python), "2.13.0", 2, "Fake GPU")
+    log_file = tmp_path / "job.log"
+    environ = {**rig_environ, "TIDEGAUGE_RUN_DIR": str(service.run_dir)}
+    api_url = eventually(lambda: read_address(service.files.api), "an API")
+    config = (
+        "global: {scrape_interval: 1s}\n"
+        "scrape_configs:\n"
+        "  - job_name: tidegauge\n"
+        "    http_sd_configs:\n"
+        f"      - {{url: {api_url}/sd, refresh_interval: 1s}}\n"
+    )
+    with (
+        training_job(torch, job_id=JOB, leak_rank=1, environ=environ, log_file=log_file),
+        running_prometheus(tmp_path, config) as prometheus,
+    ):
+        try:
+            leaking = prometheus.wait_for(
+                f'max by (rank) (tidegauge_rank_leak_state{{job_id="{JOB}"}}) == 2', within_s=150
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{last_lines(log_file)}\n{service.logs()}") from error
+        assert [series["metric"]["rank"] for series in leaking] == ["1"]
+
+        owner = prometheus.query(
+            f'tidegauge_rank_leak_state{{job_id="{JOB}", rank="1"}} '
+            "* on (cluster, job_id, attempt) group_left (job_name) tidegauge_job_info"
+        )
+        assert owner[0]["metric"]["job_name"] == "job"
+        assert owner[0]["metric"]["UUID"].startswith("GPU-fa6e")
+
+        (job,) = _jobs(service)
+        assert (job["state"], job["suspects"], job["signal"]) == ("leak", [1], "allocated")
+        by_rank = {rank["identity"]["rank"]: rank for rank in job["ranks"]}
+        # The planted leak is one tensor of logits a step: 8 x (32 to 128, by 8) x 2048 floats.
+        assert by_rank[1]["verdict"]["bytes_per_step"]["likely"] == pytest.approx(8 * 80 * 2048 * 4, rel=0.3)
+        assert by_rank[0]["verdict"]["state"] == "ok"
+        assert by_rank[0]["nontorch_bytes"] >= 400 << 20, "the rig's CUDA context"
+
+    # The job is over: its series end, and the service says so.
+    eventually(lambda: not _jobs(service)[0]["running"], "the end of the job")
+
+
+def _jobs(service: Service) -> list[dict[str, Any]]:
+    return [job for job in service.call("jobs", "--json").json["jobs"] if job["job_id"] == JOB]
+
+
+def test_demo_convicts_the_leak_and_nobody_else(rig_environ: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegauge", "demo", "--python", str(Rig().python), "--folder", str(tmp_path / "demo")],
+        env={**rig_environ, "TMPDIR": "/tmp"}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "leaky job, rank 1: leaks: allocated memory grows" in done.stdout
+    for rank in ("leaky job, rank 0", "healthy job, rank 0", "healthy job, rank 1"):
+        assert f"{rank}: ok" in done.stdout
+    assert "leak" in (tmp_path / "demo" / "report.html").read_text()
+    assert "tidegauge_rank_leak_state{" in (tmp_path / "demo" / "metrics.prom").read_text()
