@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.settings import Settings
+from tidegauge.cli.demo_jobs import stop_job
 from tidegauge.cli.run import job_environ
 from tidegauge.core.views import NodeView, RankView
 
@@ -23,7 +23,7 @@ DEMO_JOB = Path(sys.modules["tidegauge"].__file__ or "").parent / "cli" / "demo_
 def watched(
     command: list[str], *, run_dir: Path, level: str = "stats", fraction: float | None = None, job_id: str = "gpu-test"
 ) -> Iterator[subprocess.Popen[str]]:
-    """A job in a process group of its own; the group is ended on the way out."""
+    """A job that is ended, with all that it started, on the way out."""
     environ = job_environ(
         {**os.environ, "TIDEGAUGE_RUN_DIR": str(run_dir)},
         level=level, job_name="test", memory_fraction=fraction, job_id=job_id,
@@ -35,8 +35,7 @@ def watched(
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        stop_job(process)
         process.communicate(timeout=30)
 
 

@@ -29,13 +29,13 @@ import json, os, sys, time, torch
 def model_and_optimizer(kind=torch.optim.AdamW):
     model = torch.nn.Linear(256, 256, device="cuda")
     return model, kind(model.parameters())
-def train(model, optimizer, steps, micro_batches=1, pause_s=0.006):
+def train(model, optimizer, steps, micro_batches=1, pause_s=0.012):
     for _ in range(steps):
         for _ in range(micro_batches):
             model(torch.zeros(8, 256, device="cuda")).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(pause_s)  # steps closer than 5 ms share a record
+        time.sleep(pause_s)  # steps closer than 10 ms share a record
 """
 
 
@@ -134,7 +134,7 @@ def test_steps_are_counted_once_whatever_the_optimizer_does(jobs: Jobs) -> None:
             scaler.scale(model(torch.zeros(8, 256, device="cuda")).sum()).backward()
             scaler.step(optimizer)
             scaler.update()
-            time.sleep(0.006)
+            time.sleep(0.012)
 
         torch.cuda.reset_peak_memory_stats()
         big = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
@@ -443,7 +443,7 @@ def test_the_optimizer_in_backward_makes_one_record_a_step(jobs: Jobs) -> None:
             parameter.register_post_accumulate_grad_hook(step)
         for _ in range(5):
             model(torch.zeros(2, 8, device="cuda")).sum().backward()
-            time.sleep(0.006)
+            time.sleep(0.012)
         """
     )
     samples = jobs.ring().samples()
@@ -460,7 +460,7 @@ def test_the_compiler_does_not_trace_the_probe_into_a_compiled_training_step(job
             model(torch.zeros(8, 256, device="cuda")).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-            time.sleep(0.006)
+            time.sleep(0.012)
         compiled = torch.compile(whole_step, backend="eager")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -485,7 +485,7 @@ def test_an_attached_process_and_explicit_steps(jobs: Jobs) -> None:
         for _ in range(4):
             train(model, optimizer, 2)
             tidegauge.step()
-            time.sleep(0.006)
+            time.sleep(0.012)
         """,
         TIDEGAUGE_PROFILE="",
     )

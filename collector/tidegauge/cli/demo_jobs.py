@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.run import job_environ
+from tidegauge.cluster.processes import ProcessStat, descendants, end_processes, identity_of, stat_of
+from tidegauge.core.ids import ProcessId
 
 SCRIPT = Path(__file__).with_name("demo_job.py")
 STOP_WITHIN_S = 10.0
@@ -71,7 +71,7 @@ def training_job(
     try:
         yield process
     finally:
-        _stop_group(process)
+        stop_job(process)
 
 
 def last_lines(log_file: Path, count: int = 8) -> str:
@@ -81,19 +81,21 @@ def last_lines(log_file: Path, count: int = 8) -> str:
     return ""
 
 
-def _stop_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, then SIGKILL, to the group that we started; gone when this returns."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, signum)
-        except ProcessLookupError:
-            break
-        end = time.monotonic() + STOP_WITHIN_S
-        while time.monotonic() < end:
-            process.poll()
-            try:
-                os.killpg(process.pid, 0)
-            except ProcessLookupError:
-                break
-            time.sleep(0.05)
+def stop_job(process: subprocess.Popen[Any]) -> None:
+    """SIGTERM, then SIGKILL, to a launcher and all that it started; gone when this returns.
+
+    ``torchrun`` puts every rank into a session of its own, so ending the launcher's process group is not enough.
+    """
+    leader = identity_of(process.pid)
+    # Whoever was below it once is remembered: a rank that outlives its launcher has another parent.
+    family: dict[ProcessId, None] = {} if leader is None else {leader: None}
+
+    def living() -> list[ProcessStat]:
+        process.poll()
+        for member in list(family):
+            family.update((stat.process, None) for stat in descendants(member.pid))
+        stats = (stat_of(member.pid) for member in family)
+        return [stat for stat in stats if stat is not None and stat.process in family and not stat.ended]
+
+    end_processes(living, grace_s=STOP_WITHIN_S, deadline_s=2 * STOP_WITHIN_S)
     process.wait()
