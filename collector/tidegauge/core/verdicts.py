@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
     signal: Optional[Signal] = None
     cause: Optional[str] = None
     """A short stable word for the kind of growth, such as ``tensors_kept``, ``staircase``, ``fragmentation``,
-    ``outside_allocator``, ``host_graph``: listed in docs/detector.md."""
+    ``outside_allocator``, ``host_growth``: listed in docs/detector.md."""
     onset_step: Optional[int] = None
     """The step at which the growth began."""
     suspect_step: Optional[int] = None

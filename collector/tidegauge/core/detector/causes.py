@@ -1,0 +1,33 @@
+"""The kind of growth in one short stable word. Source-compatible with Python 3.9."""
+
+from __future__ import annotations
+
+from tidegauge.core.detector.watch import Finding
+from tidegauge.core.verdicts import Signal
+
+SCALAR_BYTES_PER_STEP = 1024
+"""Two of the allocator's smallest blocks (512 B)."""
+
+CAUSES: dict[str, str] = {
+    "tensors_kept": "Live tensors pile up steadily: a list, a hook or a graph holds what each step made.",
+    "staircase": "Live tensors pile up in regular steps: something is kept per epoch, evaluation or checkpoint.",
+    "scalars_kept": "About one or two smallest blocks (512 B) a step: losses or metrics kept as tensors.",
+    "fragmentation": "The allocator reserves more and more although tensors do not need more: blocks do not fit.",
+    "outside_allocator": "Device memory grows outside PyTorch: communicators, contexts or another library.",
+    "host_growth": "Host memory of the rank grows: typically a graph kept through an un-detached loss.",
+}
+"""Every word that `Verdict.cause` can have, and what it means."""
+
+
+def cause_of(finding: Finding) -> str:
+    """The word for what was found. It says how memory grows; which line does it is for the snapshots to say."""
+    if finding.signal is Signal.RESERVED:
+        return "fragmentation"
+    if finding.signal is Signal.NONTORCH:
+        return "outside_allocator"
+    if finding.signal is Signal.HOST:
+        return "host_growth"
+    pace = finding.per_step
+    if pace is not None and pace.rate.likely <= SCALAR_BYTES_PER_STEP:
+        return "scalars_kept"
+    return "staircase" if finding.stepwise else "tensors_kept"

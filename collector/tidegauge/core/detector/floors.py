@@ -1,0 +1,105 @@
+"""Window minima ("floors") of one signal on geometric scales: all that the detector remembers of the past.
+
+A floor is the lowest value in a window. Spikes, evaluation and checkpoints lift single samples and leave the floor
+alone; what lifts the floor was not given back. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from tidegauge.core.detector.params import Params
+
+_INFINITE = float("inf")
+
+
+class Scale:
+    """The last floors of one window length. Plain lists: built-ins work on them at C speed."""
+
+    __slots__ = ("current", "filled", "forgotten", "mins", "new", "steps", "times", "width", "width_parts")
+
+    def __init__(self, width: int, width_parts: int) -> None:
+        self.width = width
+        """Samples per floor."""
+        self.width_parts = width_parts
+        """Floors of the finer scale (samples, on the finest) per floor."""
+        self.mins: list[float] = []
+        self.steps: list[int] = []
+        """Training step at the end of each window."""
+        self.times: list[float] = []
+        """Seconds at the end of each window."""
+        self.current = _INFINITE
+        self.filled = 0
+        self.forgotten = 0
+        """Floors that were dropped at the old end."""
+        self.new = 0
+        """Floors since the last look."""
+
+
+class Floors:
+    """Scales of one signal. `push` is the hot path: one call a sample."""
+
+    __slots__ = ("_current", "_filled", "_params", "_window", "first", "samples", "scales")
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+        self._window = params.window_samples
+        self._current: float = _INFINITE
+        self._filled = -params.skip_samples
+        self.first = (0, 0.0)
+        """Step and seconds of the first sample."""
+        self.samples = 0
+        """Samples in completed floors of the finest scale."""
+        self.scales = [Scale(params.window_samples, params.window_samples)]
+
+    def push(self, value: float, step: int, time_s: float) -> Optional[list[Scale]]:
+        """Add one sample; returns the scales with enough new floors for another look, or None (nearly always)."""
+        filled = self._filled + 1
+        self._filled = filled
+        if value < self._current:
+            self._current = value
+        if filled < self._window:
+            if filled <= 0:
+                self._current = _INFINITE
+                if filled == 1 - self._params.skip_samples:
+                    self.first = (step, time_s)
+            return None
+        floor = self._current
+        self._current = _INFINITE
+        self._filled = 0
+        self.samples += self._window
+        return self._close(floor, step, time_s)
+
+    def _close(self, floor: float, step: int, time_s: float) -> Optional[list[Scale]]:
+        params = self._params
+        due: Optional[list[Scale]] = None
+        index = 0
+        while True:
+            scale = self.scales[index]
+            mins = scale.mins
+            if len(mins) >= params.floors_kept:
+                cut = params.floors_kept // 4
+                del mins[:cut], scale.steps[:cut], scale.times[:cut]
+                scale.forgotten += cut
+            mins.append(floor)
+            scale.steps.append(step)
+            scale.times.append(time_s)
+            scale.new += 1
+            share = params.look_share_recent if scale.forgotten else params.look_share
+            if scale.new >= 4 and scale.new >= share * len(mins) and len(mins) >= params.floors_min:
+                scale.new = 0
+                due = [scale] if due is None else [*due, scale]
+            index += 1
+            if index == len(self.scales):
+                if index == params.scales:
+                    return due
+                self.scales.append(Scale(scale.width * params.scale_ratio, params.scale_ratio))
+            coarser = self.scales[index]
+            if floor < coarser.current:
+                coarser.current = floor
+            coarser.filled += 1
+            if coarser.filled < coarser.width_parts:
+                return due
+            floor = coarser.current
+            coarser.current = _INFINITE
+            coarser.filled = 0

@@ -1,0 +1,82 @@
+"""One job's ranks side by side: what only some of them do is suspicious, what all do may be the workload.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Optional
+
+from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
+
+COMMON_SHARE = 0.5
+"""Ranks beyond this share that grow alike make it a common rise."""
+ALIKE_FACTOR = 3.0
+"""A peer grows alike when it grows on the same signal at no less than this fraction (1/3) of the rank's rate."""
+
+
+class Suspect(NamedTuple):
+    """A rank that grows."""
+
+    rank: int
+    odd: bool
+    """Its peers do not grow, or grow much slower: a fault of this rank rather than of the workload."""
+    verdict: Verdict
+
+
+class JobVerdict(NamedTuple):
+    """What the ranks say together."""
+
+    state: LeakState
+    severity: Optional[Severity]
+    signal: Optional[Signal]
+    common: bool
+    """Most ranks grow alike: a workload that grows (curriculum, buffer) or a leak in code that all of them run."""
+    suspects: tuple[Suspect, ...]
+    """Ranks that grow, the one to look at first first."""
+
+
+def judge_job(verdicts: Mapping[int, Verdict]) -> JobVerdict:
+    """Compare the ranks of one attempt of one job. Ranks without a verdict are simply left out.
+
+    The job's state is that of its surest rank, with one exception: a rank that is only suspected counts as
+    established when all its peers are quiet on every signal and the growth is more than a note. The peers do the
+    same work: they are the control that a single series lacks, so no more patience is needed.
+    """
+    growing = {rank: verdict for rank, verdict in verdicts.items() if verdict.state is not LeakState.OK}
+    if not growing:
+        return JobVerdict(LeakState.OK, None, None, False, ())
+    suspects: list[Suspect] = [
+        Suspect(rank, _is_odd(rank, verdict, verdicts), verdict) for rank, verdict in growing.items()
+    ]
+    suspects.sort(key=_first_to_look_at)
+    first = suspects[0]
+    alike = sum(not suspect.odd for suspect in suspects)
+    common = len(verdicts) > 1 and alike > COMMON_SHARE * len(verdicts)
+    state = max((suspect.verdict.state for suspect in suspects), key=lambda state: state.level)
+    if len(suspects) == 1 < len(verdicts) and first.verdict.severity in (Severity.WARNING, Severity.CRITICAL):
+        state = LeakState.LEAK
+    return JobVerdict(state, first.verdict.severity, first.verdict.signal, common, tuple(suspects))
+
+
+def _first_to_look_at(suspect: Suspect) -> tuple[int, bool, float, int]:
+    """Sort key: surest, then odd, then fastest in bytes per step, then lowest rank."""
+    return -suspect.verdict.state.level, not suspect.odd, -_rate(suspect.verdict), suspect.rank
+
+
+def _rate(verdict: Verdict) -> float:
+    return 0.0 if verdict.bytes_per_step is None else verdict.bytes_per_step.likely
+
+
+def _is_odd(rank: int, verdict: Verdict, verdicts: Mapping[int, Verdict]) -> bool:
+    """Fewer than half of the peers grow on the same signal at a similar or higher rate."""
+    peers = [other for other_rank, other in verdicts.items() if other_rank != rank]
+    if not peers:
+        return False
+    alike = sum(
+        other.signal is verdict.signal and _rate(other) * ALIKE_FACTOR >= _rate(verdict)
+        for other in peers
+        if other.state is not LeakState.OK
+    )
+    return alike < COMMON_SHARE * len(peers)

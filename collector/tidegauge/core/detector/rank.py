@@ -1,0 +1,172 @@
+"""`RankDetector`: one rank's readings in, its `Verdict` out. Source-compatible with Python 3.9."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from tidegauge.core.detector.causes import cause_of
+from tidegauge.core.detector.forecast import until
+from tidegauge.core.detector.params import DEFAULT, Params
+from tidegauge.core.detector.severity import assumed_limit, head_room, severity_of
+from tidegauge.core.detector.signals import Derivation
+from tidegauge.core.detector.watch import Finding, SignalWatch
+from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
+
+_RANK_OF_SEVERITY = {None: 0, Severity.NOTE: 1, Severity.WARNING: 2, Severity.CRITICAL: 3}
+
+
+class _Reading:
+    """The last values seen, for head-room."""
+
+    __slots__ = ("limit", "nontorch", "reserved", "step", "time_s")
+
+    def __init__(self) -> None:
+        self.reserved = 0
+        self.nontorch = 0
+        self.limit: Optional[int] = None
+        self.step = 0
+        self.time_s = 0.0
+
+
+class RankDetector:
+    """Watches one device of one rank during one attempt; make a new one after a restart.
+
+    Feed it one sample per training step at the step's boundary or, where no step hook fires, one per tick with a
+    sample counter as `step`. State is constant in size; a call costs about a microsecond except at looks, whose
+    number grows with the logarithm of the samples.
+    """
+
+    def __init__(self, params: Params = DEFAULT) -> None:
+        self._params = params
+        self._derive = Derivation(params)
+        self._allocated = SignalWatch(Signal.ALLOCATED, params)
+        self._reserved = SignalWatch(Signal.RESERVED, params)
+        self._nontorch = SignalWatch(Signal.NONTORCH, params)
+        self._host = SignalWatch(Signal.HOST, params)
+        self._last = _Reading()
+        self._verdict = OK
+
+    @property
+    def verdict(self) -> Verdict:
+        """The state after the last sample."""
+        return self._verdict
+
+    def update(
+        self,
+        *,
+        step: int,
+        time_s: float,
+        allocated_bytes: int,
+        reserved_bytes: int,
+        nontorch_bytes: Optional[int] = None,
+        host_bytes: Optional[int] = None,
+        allocated_peak_bytes: Optional[int] = None,
+        limit_bytes: Optional[int] = None,
+    ) -> Verdict:
+        """Take one sample; returns the verdict (the same object while nothing changed).
+
+        `nontorch_bytes`: NVML's bytes for the process less `reserved_bytes`, as read (it may jump and be negative).
+        `allocated_peak_bytes`: the allocator's peak since any moment before this sample. `limit_bytes`: the most that
+        reserved and nontorch together may reach. `None` is not known.
+        """
+        last = self._last
+        last.reserved = reserved_bytes
+        last.limit = limit_bytes
+        last.step = step
+        last.time_s = time_s
+        derive = self._derive
+        slack = derive.unexplained_reserved(allocated_bytes, reserved_bytes, allocated_peak_bytes)
+        changed = False
+        due = self._allocated.floors.push(allocated_bytes, step, time_s)
+        if due is not None:
+            changed = self._allocated.review(due, self._head(Signal.ALLOCATED).likely, step)
+        due = self._reserved.floors.push(slack, step, time_s)
+        if due is not None and self._reserved.review(due, self._head(Signal.RESERVED).likely, step):
+            changed = True
+        if nontorch_bytes is not None:
+            last.nontorch = derive.nontorch_at_least(reserved_bytes, nontorch_bytes, time_s)
+            due = self._nontorch.floors.push(last.nontorch, step, time_s)
+            if due is not None and self._nontorch.review(due, self._head(Signal.NONTORCH).likely, step):
+                changed = True
+        if host_bytes is not None:
+            due = self._host.floors.push(host_bytes, step, time_s)
+            if due is not None and self._host.review(due, float(self._params.typical_limit_bytes), step):
+                changed = True
+        if changed:
+            self._verdict = self._conclude()
+        return self._verdict
+
+    def look_now(self) -> Verdict:
+        """Look again now instead of when the next look is due: at the end of a recording, or before an action.
+
+        Not for every sample: each look is a chance for a false alarm.
+        """
+        watches = (self._allocated, self._reserved, self._nontorch, self._host)
+        for watch in watches:
+            watch.review_all(self._head(watch.signal).likely, self._last.step)
+        self._verdict = self._conclude()
+        return self._verdict
+
+    def _head(self, signal: Signal) -> Band:
+        last = self._last
+        limit = last.limit
+        if limit is None:
+            limit = assumed_limit(self._params, reserved=last.reserved, nontorch=last.nontorch)
+        return head_room(signal, limit, peak=self._derive.peak, reserved=last.reserved, nontorch=last.nontorch)
+
+    def _conclude(self) -> Verdict:
+        """The verdict on the signal that matters most: surest first, then most severe, then most bytes gained."""
+        best: Optional[tuple[tuple[int, int, float], SignalWatch, Finding, Severity]] = None
+        for watch in (self._allocated, self._reserved, self._nontorch, self._host):
+            finding = watch.finding
+            if finding is None:
+                continue
+            severity = self._severity(finding)
+            key = (finding.state.level, _RANK_OF_SEVERITY[severity], finding.gained)
+            if best is None or key > best[0]:
+                best = (key, watch, finding, severity)
+        if best is None:
+            return OK
+        return self._state(best[1], best[2], best[3])
+
+    def _severity(self, finding: Finding) -> Severity:
+        head = self._head(finding.signal).likely
+        step = finding.per_step.rate if finding.per_step is not None else None
+        second = finding.per_second.rate if finding.per_second is not None else None
+        if finding.signal is Signal.HOST:
+            head = float(self._params.typical_limit_bytes)
+        seconds_left: Optional[float] = None
+        seconds_seen = self._last.time_s - finding.onset_s
+        if second is not None and second.likely > 0:
+            seconds_left = head / second.likely
+        elif step is not None and step.likely > 0:
+            seconds_left = head / step.likely * self._params.typical_step_s
+            seconds_seen = (self._last.step - finding.onset_step) * self._params.typical_step_s
+        return severity_of(
+            gained=finding.gained,
+            head=head,
+            seconds_seen=seconds_seen,
+            seconds_left=seconds_left,
+            bytes_per_step=None if step is None else step.likely,
+            limit_known=self._last.limit is not None and finding.signal is not Signal.HOST,
+            params=self._params,
+        )
+
+    def _state(self, watch: SignalWatch, finding: Finding, severity: Severity) -> Verdict:
+        limited = self._last.limit is not None and finding.signal is not Signal.HOST
+        head = self._head(finding.signal)
+        step, second = finding.per_step, finding.per_second
+        return Verdict(
+            state=finding.state,
+            severity=severity,
+            signal=finding.signal,
+            cause=cause_of(finding),
+            onset_step=finding.onset_step,
+            suspect_step=watch.suspect_step,
+            alarm_step=watch.alarm_step,
+            bytes_per_step=None if step is None else step.rate,
+            bytes_per_second=None if second is None else second.rate,
+            grown_bytes=int(finding.gained),
+            steps_to_oom=until(head, step) if limited and step is not None else None,
+            seconds_to_oom=until(head, second) if limited and second is not None else None,
+        )

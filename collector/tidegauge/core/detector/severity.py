@@ -1,0 +1,54 @@
+"""How much head-room is left and how much a leak matters. Source-compatible with Python 3.9."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from tidegauge.core.detector.params import Params
+from tidegauge.core.verdicts import Band, Severity, Signal
+
+_FLOOR_SHARE = 0.1
+"""When no limit is known and more than the typical card is in use, this share of what is in use counts as free."""
+
+
+def head_room(signal: Signal, limit: int, *, peak: int, reserved: int, nontorch: int) -> Band:
+    """Bytes until the process must fail, were only `signal` to grow.
+
+    The allocator gives cached blocks back before it fails, so a growing `allocated` meets its limit when the *peak*
+    of tensors does; low keeps a quarter of the cache as too cut up to be given back. Fragments are that cache
+    themselves, and a library outside the allocator cannot make it give anything back: for these two, what counts is
+    what is reserved.
+    """
+    if signal is not Signal.ALLOCATED:
+        free = float(max(limit - nontorch - reserved, 0))
+        return Band(free, free, free)
+    free = float(max(limit - nontorch - peak, 0))
+    return Band(max(free - 0.25 * max(reserved - peak, 0), 0.0), free, free)
+
+
+def assumed_limit(params: Params, *, reserved: int, nontorch: int) -> int:
+    """The limit that severity is judged by when none is known. No time to out-of-memory is ever stated from it."""
+    used = reserved + nontorch
+    return max(params.typical_limit_bytes, int(used * (1 + _FLOOR_SHARE)))
+
+
+def severity_of(
+    *,
+    gained: float,
+    head: float,
+    seconds_seen: float,
+    seconds_left: Optional[float],
+    bytes_per_step: Optional[float],
+    limit_known: bool,
+    params: Params,
+) -> Severity:
+    """Note, warning or critical: by the likely time that is left and by the share of the head-room eaten."""
+    if not limit_known and bytes_per_step is not None and bytes_per_step <= params.note_bytes_per_step:
+        return Severity.NOTE
+    eaten = gained / (gained + head) if gained + head > 0 else 1.0
+    if eaten >= params.critical_share:
+        return Severity.CRITICAL
+    if seconds_left is None or seconds_left > params.warning_s:
+        return Severity.NOTE
+    proven = eaten >= params.critical_eaten or seconds_seen * params.critical_extrapolation >= seconds_left
+    return Severity.CRITICAL if proven and seconds_left <= params.critical_s else Severity.WARNING

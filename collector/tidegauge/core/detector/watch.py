@@ -1,0 +1,217 @@
+"""One signal over time: looks at its floors, remembers the growth it found, withdraws it when it ends.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from operator import eq
+from typing import NamedTuple, Optional
+
+from tidegauge.core.detector.floors import Floors, Scale
+from tidegauge.core.detector.forecast import Pace, pace_of
+from tidegauge.core.detector.params import Params
+from tidegauge.core.detector.shape import Ended, Growth, floors_above, ladder_of, look, usual_reversal
+from tidegauge.core.verdicts import LeakState, Signal
+
+_NEWEST_FLOORS = 4
+"""Floors of the finer scale whose minimum is the newest level."""
+
+
+class Finding(NamedTuple):
+    """A growth of one signal that was going on at the last look at one scale."""
+
+    state: LeakState
+    signal: Signal
+    onset_step: int
+    onset_s: float
+    gained: float
+    """Bytes since the onset."""
+    level: float
+    """The signal's level at the last look."""
+    samples: int
+    """Samples since the onset."""
+    stepwise: bool
+    """It grows in separate steps, level in between."""
+    per_step: Optional[Pace]
+    """None when the step does not advance (ticks only)."""
+    per_second: Optional[Pace]
+    """None without a clock."""
+
+
+class _Memory:
+    """What was found on one scale, and for how many looks it has held."""
+
+    __slots__ = ("agreed", "finding", "missed")
+
+    def __init__(self) -> None:
+        self.finding: Optional[Finding] = None
+        self.agreed = 0
+        self.missed = 0
+
+
+class SignalWatch:
+    """State machine of one signal: quiet, suspected, leak, and back when the growth ends or is taken back."""
+
+    __slots__ = ("_least_bytes", "_memories", "_params", "alarm_step", "finding", "floors", "signal", "suspect_step")
+
+    def __init__(self, signal: Signal, params: Params) -> None:
+        self.signal = signal
+        self.floors = Floors(params)
+        self.finding: Optional[Finding] = None
+        """The surest finding of all scales; of equals, the longest."""
+        self.suspect_step: Optional[int] = None
+        self.alarm_step: Optional[int] = None
+        self._params = params
+        self._memories: dict[int, _Memory] = {}
+        self._least_bytes = {
+            Signal.ALLOCATED: params.allocated_min_bytes,
+            Signal.RESERVED: params.reserved_min_bytes,
+            Signal.NONTORCH: params.nontorch_min_bytes,
+            Signal.HOST: params.host_min_bytes,
+        }[signal]
+
+    def review(self, due: list[Scale], head: float, step: int) -> bool:
+        """Look at the scales that are due. `head`: bytes left to the limit. True when `finding` may be another one."""
+        before = self.finding
+        for scale in due:
+            self._review_scale(scale, head)
+        found = [memory.finding for memory in self._memories.values() if memory.finding is not None]
+        self.finding = max(found, key=lambda finding: (finding.state.level, finding.samples), default=None)
+        if self.finding is None:
+            self.suspect_step = self.alarm_step = None
+        else:
+            self.suspect_step = step if self.suspect_step is None else self.suspect_step
+            if self.finding.state is LeakState.LEAK and self.alarm_step is None:
+                self.alarm_step = step
+        return self.finding is not before
+
+    def review_all(self, head: float, step: int) -> bool:
+        """Look at every scale now. True when `finding` may be another one."""
+        return self.review(self.floors.scales, head, step)
+
+    def _review_scale(self, scale: Scale, head: float) -> None:
+        finer = self._finer(scale)
+        if finer is not None and not finer.forgotten:
+            return  # it sees as much of the past, and sharper
+        if scale.forgotten and self._established_by_longer(scale):
+            self._memories.pop(scale.width, None)
+            return
+        memory = self._memories.get(scale.width)
+        if memory is None:
+            if not self._could_matter(scale, head):
+                return
+            memory = self._memories[scale.width] = _Memory()
+        found = look(scale.mins, self._least_bytes, self._params)
+        if isinstance(found, Growth) and (
+            (finer is not None and self._has_paused(found, scale, finer))
+            or (scale.forgotten and self._is_a_tooth(found))
+        ):
+            found = Ended(found.gained)
+        state = self._state_of(found, scale, head) if isinstance(found, Growth) else LeakState.OK
+        if isinstance(found, Growth) and state is not LeakState.OK:
+            memory.missed = 0
+            memory.agreed = memory.agreed + 1 if state is LeakState.LEAK else 0
+            if memory.agreed < self._params.leak_looks and self.alarm_step is None:
+                state = LeakState.SUSPECTED
+            memory.finding = self._describe(found, scale, state)
+            return
+        memory.missed += 1
+        if found is None and self._still_held(memory, scale):
+            return
+        del self._memories[scale.width]
+
+    def _established_by_longer(self, scale: Scale) -> bool:
+        """A scale with a longer view holds a leak: the shorter view has nothing to add."""
+        return any(
+            width > scale.width and memory.finding is not None and memory.finding.state is LeakState.LEAK
+            for width, memory in self._memories.items()
+        )
+
+    def _finer(self, scale: Scale) -> Optional[Scale]:
+        for finer in self.floors.scales:
+            if finer.width * self._params.scale_ratio == scale.width:
+                return finer
+        return None
+
+    def _has_paused(self, found: Growth, scale: Scale, finer: Scale) -> bool:
+        """The next finer scale sees the end of a growth sooner than the scale that sees all of the growth."""
+        newest = min(finer.mins[-_NEWEST_FLOORS:])
+        quiet = floors_above(finer.mins, newest - found.gained * 0.5 / self._params.levels) - _NEWEST_FLOORS
+        return quiet * finer.width > (found.pause_limit + 1) * scale.width
+
+    def _is_a_tooth(self, found: Growth) -> bool:
+        """What a scale that has forgotten the start sees as growth may be one of many teeth to the longest view."""
+        for scale in self.floors.scales:
+            if not scale.forgotten and len(scale.mins) >= self._params.coarse_floors_min:
+                ladder = ladder_of(scale.mins, len(scale.mins) - 1)
+                return found.gained < self._params.tooth_ratio * usual_reversal(scale.mins, ladder, self._params)
+        return False
+
+    def _could_matter(self, scale: Scale, head: float) -> bool:
+        """Cheap exit for the fine scales of a long run: too short a past to be suspected, and no head-room eaten."""
+        covered = len(scale.mins) * scale.width
+        if covered >= self._params.suspect_history_share * self.floors.samples:
+            return True
+        gained = scale.mins[-1] - scale.mins[0]
+        return gained >= self._params.urgent_share * (gained + head)
+
+    def _state_of(self, found: Growth, scale: Scale, head: float) -> LeakState:
+        """How sure the shape and the length of the growth make us."""
+        params = self._params
+        samples = (len(scale.mins) - found.start) * scale.width
+        history = self.floors.samples - samples
+        if self.signal is Signal.HOST and scale.times[-1] - scale.times[found.start] < params.host_min_s:
+            return LeakState.OK
+        if self.alarm_step is not None:
+            return LeakState.LEAK  # established before, and it goes on
+        if found.reversal_ratio >= params.reversal_ratio_leak and samples >= params.leak_samples:
+            wanted = params.leak_history_share * history
+            if found.quiet * scale.width < params.start_share * samples:
+                wanted = max(float(params.leak_steps_from_start), history)
+            # A recording of every k-th step has fewer samples of as long a growth.
+            length = max(samples, scale.steps[-1] - scale.steps[found.start])
+            if length >= wanted or found.gained >= params.urgent_share * (found.gained + head):
+                return LeakState.LEAK
+        if samples >= params.suspect_samples and samples >= params.suspect_history_share * history:
+            return LeakState.SUSPECTED
+        return LeakState.OK
+
+    def _still_held(self, memory: _Memory, scale: Scale) -> bool:
+        """An established growth survives a few looks that miss it, as long as half of it was not given back."""
+        held = memory.finding
+        return (
+            held is not None
+            and held.state is LeakState.LEAK
+            and memory.missed <= self._params.keep_looks
+            and min(scale.mins[-2:]) >= held.level - held.gained / 2
+        )
+
+    def _describe(self, found: Growth, scale: Scale, state: LeakState) -> Finding:
+        first, last = found.start, found.end + 1
+        points = slice(first, last, max(1, (last - first) // self._params.forecast_points))
+        levels = found.ladder[points]
+        pace = pace_of(levels)
+        at_start = first <= 1 and not scale.forgotten
+        onset_step, onset_s = self.floors.first if at_start else (scale.steps[first], scale.times[first])
+        return Finding(
+            state=state,
+            signal=self.signal,
+            onset_step=onset_step,
+            onset_s=onset_s,
+            gained=found.gained,
+            level=found.ladder[found.end],
+            samples=(len(scale.mins) - first) * scale.width,
+            stepwise=_is_stepwise(found),
+            per_step=pace.per(scale.steps[points]),
+            per_second=pace.per(scale.times[points]),
+        )
+
+
+def _is_stepwise(found: Growth) -> bool:
+    """Three quarters of the floors did not rise, and little noise that could make it look so."""
+    if found.reversal_ratio < 50:
+        return False
+    ladder = found.ladder[found.start :]
+    level: int = sum(map(eq, ladder[1:], ladder))
+    return level >= 0.75 * (len(ladder) - 1)
