@@ -29,8 +29,8 @@ CONNECTIONS_AT_ONCE = 16
 """A node is scraped by one or two Prometheus servers; whatever comes beyond this is closed unread."""
 
 GZIP_LEVEL = 1
-"""The library compresses at level 9, which took a fifth of a scrape's time; level 1 costs a fraction of that and still makes
-the text ten times smaller (level 9: thirteen)."""
+"""The library compresses at level 9, which took a fifth of a scrape's time; level 1 costs a fraction of that, and still
+makes the text ten times smaller (level 9: thirteen)."""
 
 _INDEX = b"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Tidegauge node agent</title>

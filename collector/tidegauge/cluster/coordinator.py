@@ -1,0 +1,288 @@
+"""The coordinator: nodes' summaries in, jobs across ranks out. No Ray, no HTTP, no clock of its own.
+
+It keeps nothing on disk: an agent repeats the state of all its ranks in every report, so a coordinator that has just
+been restarted knows everything again after one report period. (Incidents and audit, which must not be lost, will
+have a database of their own.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from tidegauge.cluster.jobs import RankOnNode, jobs_of
+from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
+from tidegauge.core.ids import ProcessId, RankKey
+from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.verdicts import LeakState, Severity, Verdict
+from tidegauge.core.views import JobView, NodeSummary, RankSummary
+
+log = logging.getLogger(__name__)
+
+STALE_AFTER_S = 10.0
+"""Ten report periods at the default: long enough for a stalled host or an actor restart (about 1 s), far shorter
+than the engine's own death detection (10-65 s)."""
+
+MAX_EVENTS = 1000
+CLOCK_STEP_S = 60.0
+"""A report this much older than the last one is taken for a node whose clock was set back, not for a late retry."""
+KNOWN_INCARNATIONS = 8
+
+_RankOfProcess = tuple[RankKey, ProcessId]
+
+
+@dataclass
+class _Node:
+    """What is known of one node; ``heard_s`` is on the monotonic clock."""
+
+    node_id: str
+    first_seen_s: float
+    engine: EngineNode | None = None
+    summary: NodeSummary | None = None
+    heard_s: float | None = None
+    retired: deque[str] = field(default_factory=lambda: deque(maxlen=KNOWN_INCARNATIONS))
+    gone_s: float | None = None
+    was_stale: bool = False
+    ranks: dict[_RankOfProcess, RankSummary] = field(default_factory=dict)
+    ended_s: dict[_RankOfProcess, float] = field(default_factory=dict)
+    named: frozenset[_RankOfProcess] = frozenset()
+    """The ranks in the latest report."""
+
+    @property
+    def hostname(self) -> str:
+        if self.summary is not None:
+            return self.summary.hostname
+        return self.engine.hostname if self.engine is not None else ""
+
+
+class Coordinator:
+    """Thread-safe. ``wall_s`` gives unix time for people, ``monotonic_s`` measures ages."""
+
+    def __init__(
+        self,
+        *,
+        wall_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
+        incarnation: str,
+        stale_after_s: float = STALE_AFTER_S,
+        linger_s: float = 120.0,
+    ) -> None:
+        self.incarnation = incarnation
+        self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
+        self._stale_after_s = stale_after_s
+        self._linger_s = linger_s
+        self._lock = threading.RLock()
+        self._nodes: dict[str, _Node] = {}
+        self._announced: dict[_RankOfProcess, Verdict] = {}
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._last_seq = 0
+
+    def report(self, summary: NodeSummary) -> ReportReply:
+        """Take in one agent's summary. Repeating a report, or sending an older one late, changes nothing."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            node = self._nodes.setdefault(summary.node_id, _Node(summary.node_id, first_seen_s=now_s))
+            if node.gone_s is not None or not _is_news(node, summary):
+                return ReportReply(accepted=False, coordinator=self.incarnation)
+            before, node.summary = node.summary, summary
+            node.heard_s, node.was_stale = now_s, False
+            if before is None:
+                self._tell(EventKind.NODE_JOINED, node, f"agent {summary.agent_pid} reports from {summary.hostname}")
+            elif before.incarnation != summary.incarnation:
+                node.retired.append(before.incarnation)
+                self._tell(
+                    EventKind.AGENT_RESTARTED, node,
+                    f"the agent on {summary.hostname} was restarted (pid {before.agent_pid} -> {summary.agent_pid})",
+                )  # fmt: skip
+            self._take_ranks(node, summary.ranks, now_s)
+            return ReportReply(accepted=True, coordinator=self.incarnation)
+
+    def engine_nodes(self, alive: Iterable[EngineNode]) -> None:
+        """Tell which nodes the engine has right now: those that it no longer lists are gone. Also lets time pass."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            listed = {node.node_id: node for node in alive}
+            for node_id, engine in listed.items():
+                known = self._nodes.setdefault(node_id, _Node(node_id, first_seen_s=now_s))
+                known.engine, known.gone_s = engine, None
+            for node in list(self._nodes.values()):
+                if node.node_id not in listed and node.gone_s is None:
+                    self._lose(node, now_s)
+            self._let_time_pass(now_s)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Every node known, those that are gone included until they have lingered."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            self._let_time_pass(now_s)
+            statuses = [self._status(node, now_s) for node in self._nodes.values()]
+            return tuple(sorted(statuses, key=lambda status: (status.hostname, status.node_id)))
+
+    def jobs(self) -> tuple[JobView, ...]:
+        """Jobs across their nodes: running ones, and ended ones for ``linger_s``. Most alarming first."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            self._let_time_pass(now_s)
+            ranks = [
+                RankOnNode(rank, node.hostname, stale=self._health(node, now_s) is not NodeHealth.OK)
+                for node in self._nodes.values()
+                for rank in node.ranks.values()
+            ]
+        return jobs_of(ranks)
+
+    def reporting(self) -> tuple[NodeSummary, ...]:
+        """The latest summary of every node that is not gone: what service discovery is made of.
+
+        Stale nodes stay in: whether their ``/metrics`` answers is for Prometheus to find out.
+        """
+        with self._lock:
+            self._let_time_pass(self._monotonic_s())
+            return tuple(n.summary for n in self._nodes.values() if n.summary is not None and n.gone_s is None)
+
+    def events(self, after: int = 0) -> tuple[Event, ...]:
+        """What happened since event ``after`` (0: all that is kept), oldest first."""
+        with self._lock:
+            return tuple(event for event in self._events if event.seq > after)
+
+    def last_heard(self, node_id: str) -> tuple[float, str] | None:
+        """When (monotonic seconds) the node's agent last reported, and which incarnation it was."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            if node is None or node.summary is None or node.heard_s is None:
+                return None
+            return node.heard_s, node.summary.incarnation
+
+    def _take_ranks(self, node: _Node, ranks: Iterable[RankSummary], now_s: float) -> None:
+        reported: dict[_RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in ranks}
+        for key, rank in reported.items():
+            node.ranks[key] = rank
+            if rank.alive:
+                node.ended_s.pop(key, None)
+            else:
+                node.ended_s.setdefault(key, now_s)
+            self._tell_verdict(node, key, rank)
+        node.named = frozenset(reported)
+        for key in node.ranks.keys() - reported.keys():
+            # The agent has forgotten it, so its process is gone (agents keep ended ranks for a while themselves).
+            node.ranks[key] = replace(node.ranks[key], alive=False)
+            node.ended_s.setdefault(key, now_s)
+
+    def _tell_verdict(self, node: _Node, key: _RankOfProcess, rank: RankSummary) -> None:
+        before = self._announced.get(key)
+        old = LeakState.OK if before is None else before.state
+        self._announced[key] = rank.verdict
+        if old is not rank.verdict.state:
+            event = self._tell(EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname), rank=rank, before=old)
+            alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is not Severity.NOTE
+            log.log(logging.WARNING if alarming else logging.INFO, "%s", event.text)
+
+    def _lose(self, node: _Node, now_s: float) -> None:
+        node.gone_s = now_s
+        node.engine = None
+        for key, rank in node.ranks.items():
+            # With the node's agent gone nobody can say whether the process still runs: it is stale, and it ends here.
+            node.ranks[key] = replace(rank, alive=False)
+            node.ended_s.setdefault(key, now_s)
+        self._tell(EventKind.NODE_GONE, node, f"node {node.hostname or node.node_id[:8]} is gone")
+
+    def _let_time_pass(self, now_s: float) -> None:
+        for node_id, node in list(self._nodes.items()):
+            if self._health(node, now_s) is NodeHealth.STALE and not node.was_stale:
+                node.was_stale = True
+                self._tell(
+                    EventKind.NODE_STALE, node,
+                    f"no report from {node.hostname} for {self._stale_after_s:.0f} s: its figures are old",
+                )  # fmt: skip
+            for key in [key for key, ended_s in node.ended_s.items() if now_s - ended_s > self._linger_s]:
+                # One that the agent still names would come back with its next report, and be announced again.
+                if key not in node.named or node.gone_s is not None:
+                    self._forget(node, key)
+            if node.gone_s is not None and now_s - node.gone_s > self._linger_s:
+                for key in list(node.ranks):
+                    self._forget(node, key)
+                del self._nodes[node_id]
+
+    def _forget(self, node: _Node, key: _RankOfProcess) -> None:
+        node.ranks.pop(key, None)
+        node.ended_s.pop(key, None)
+        self._announced.pop(key, None)
+
+    def _health(self, node: _Node, now_s: float) -> NodeHealth:
+        if node.gone_s is not None:
+            return NodeHealth.GONE
+        if node.heard_s is None:
+            return NodeHealth.WAITING
+        return NodeHealth.STALE if now_s - node.heard_s > self._stale_after_s else NodeHealth.OK
+
+    def _status(self, node: _Node, now_s: float) -> NodeStatus:
+        summary = node.summary
+        return NodeStatus(
+            node_id=node.node_id,
+            hostname=node.hostname,
+            address=None if node.engine is None else node.engine.address,
+            health=self._health(node, now_s),
+            agent_pid=None if summary is None else summary.agent_pid,
+            incarnation=None if summary is None else summary.incarnation,
+            metrics_address=None if summary is None else summary.metrics_address,
+            last_report_age_s=None if node.heard_s is None else now_s - node.heard_s,
+            ranks=sum(rank.alive for rank in node.ranks.values()),
+            gpus=() if summary is None else summary.gpus,
+        )
+
+    def _tell(
+        self,
+        kind: EventKind,
+        node: _Node,
+        text: str,
+        *,
+        rank: RankSummary | None = None,
+        before: LeakState | None = None,
+    ) -> Event:
+        self._last_seq += 1
+        event = Event(
+            seq=self._last_seq, at_unix_s=self._wall_s(), kind=kind, text=text, node_id=node.node_id,
+            hostname=node.hostname, before=before,
+        )  # fmt: skip
+        if rank is not None:
+            key = rank.identity.key
+            event = replace(
+                event, job_id=key.job_id, attempt=key.attempt, rank=key.rank, step=rank.step, verdict=rank.verdict
+            )
+        else:
+            log.info("%s", text)
+        self._events.append(event)
+        return event
+
+
+def _is_news(node: _Node, summary: NodeSummary) -> bool:
+    if summary.incarnation in node.retired:
+        return False
+    last = node.summary
+    if last is None or last.incarnation != summary.incarnation:
+        return True
+    late_by_s = last.sent_unix_s - summary.sent_unix_s
+    return late_by_s <= 0 or late_by_s > CLOCK_STEP_S
+
+
+def _verdict_text(rank: RankSummary, hostname: str) -> str:
+    key, verdict = rank.identity.key, rank.verdict
+    who = f"job {key.job_id} attempt {key.attempt} rank {key.rank} on {hostname}"
+    if verdict.state is LeakState.OK:
+        return f"{who}: growth ended (step {rank.step})"
+    what = "leaks" if verdict.state is LeakState.LEAK else "is suspected of leaking"
+    parts = [f"{who} {what}"]
+    if verdict.signal is not None:
+        parts.append(f"signal {verdict.signal.value}")
+    if verdict.bytes_per_step is not None:
+        parts.append(f"{format_bytes(verdict.bytes_per_step.likely)} per step")
+    if verdict.onset_step is not None:
+        parts.append(f"since step {verdict.onset_step}")
+    if verdict.seconds_to_oom is not None:
+        parts.append(f"out of memory in {format_band(verdict.seconds_to_oom)}")
+    if verdict.severity is not None:
+        parts.append(f"severity {verdict.severity.value}")
+    return ", ".join(parts)

@@ -1,0 +1,147 @@
+"""The coordinator at work: its HTTP API and the loop that keeps agents alive, around one ``Coordinator``. No Ray.
+
+``job_metrics`` and ``http_sd`` come from the exporter package and are handed in, so that this module runs without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegauge import __version__
+from tidegauge.cluster.agent_keeper import AgentKeeper, Engine, EngineError
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, json_route
+from tidegauge.cluster.views import NodeHealth, ServiceStatus
+from tidegauge.core.verdicts import LeakState
+from tidegauge.core.views import JobView, NodeSummary
+
+log = logging.getLogger(__name__)
+
+KEEP_PERIOD_S = 1.0
+
+
+class Exposition(Protocol):
+    """The coordinator's ``/metrics`` as the exporter makes it."""
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def content_type(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What the exporter contributes to the API."""
+
+    job_metrics: Callable[[tuple[JobView, ...], float, str | None], Exposition]
+    """Jobs, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
+    http_sd: Callable[[Iterable[NodeSummary], str], Sequence[Mapping[str, object]]]
+    """Nodes and the coordinator's own ``host:port`` in; Prometheus' ``http_sd`` groups out."""
+
+
+class CoordinatorService:
+    """Starts everything in ``start``; ``stop`` ends it. Lives inside one actor for as long as the service runs."""
+
+    def __init__(
+        self, coordinator: Coordinator, engine: Engine, pages: Pages, *, cluster: str, host: str, port: int,
+        advertise_host: str,
+    ) -> None:  # fmt: skip
+        self.coordinator = coordinator
+        self._pages = pages
+        self._cluster = cluster
+        self._host, self._port = host, port
+        self._advertise_host = advertise_host
+        self._keeper = AgentKeeper(engine, coordinator, monotonic_s=time.monotonic)
+        self._started_unix_s = time.time()
+        self._stopped = threading.Event()
+        self._api: HttpApi | None = None
+
+    def start(self) -> None:
+        """Serve and keep agents, in threads. Raises ``OSError`` if ``host`` is not an address of this machine."""
+        self._api = self._bind()
+        threading.Thread(target=self._keep, name="tidegauge-keeper", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._api is not None:
+            self._api.stop()
+
+    @property
+    def url(self) -> str:
+        """The API as reached from this machine."""
+        assert self._api is not None, "not started"
+        return self._api.url
+
+    def status(self) -> ServiceStatus:
+        nodes = self.coordinator.nodes()
+        jobs = [job for job in self.coordinator.jobs() if job.running]
+        present = [node for node in nodes if node.health is not NodeHealth.GONE]
+        return ServiceStatus(
+            cluster=self._cluster,
+            version=__version__,
+            coordinator=self.coordinator.incarnation,
+            coordinator_pid=os.getpid(),
+            started_unix_s=self._started_unix_s,
+            now_unix_s=time.time(),
+            nodes=nodes,
+            jobs_running=len(jobs),
+            jobs_leaking=sum(job.state is LeakState.LEAK for job in jobs),
+            healthy=bool(present) and all(node.health is NodeHealth.OK for node in present),
+        )
+
+    def _bind(self) -> HttpApi:
+        routes: dict[str, Route] = {
+            "/api/v1/status": json_route(lambda _: self.status()),
+            "/api/v1/nodes": json_route(lambda _: {"nodes": self.coordinator.nodes()}),
+            "/api/v1/jobs": json_route(lambda _: {"jobs": self.coordinator.jobs()}),
+            "/api/v1/events": json_route(
+                lambda request: {"events": self.coordinator.events(request.number("after", default=0))}
+            ),
+            "/sd": self._sd,
+            "/metrics": self._metrics,
+            "/healthz": lambda _: Answer(b"ok\n", "text/plain; charset=utf-8"),
+        }
+        api = HttpApi(routes, host=self._host, port=self._port)
+        try:
+            api.start()
+        except OSError as error:
+            if self._port == 0 or isinstance(error, PermissionError):
+                raise
+            free = HttpApi(routes, host=self._host, port=0)
+            free.start()
+            log.warning("port %d is taken (%s): the API is at %s", self._port, error.strerror, free.url)
+            return free
+        log.info("the API is at %s", api.url)
+        return api
+
+    def _sd(self, _: Request) -> Answer:
+        return json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address()))(_)
+
+    def _own_address(self) -> str:
+        assert self._api is not None, "not started"
+        host = self._advertise_host if self._host in ("0.0.0.0", "::") else self._host
+        return f"[{host}]:{self._api.port}" if ":" in host else f"{host}:{self._api.port}"
+
+    def _metrics(self, request: Request) -> Answer:
+        page = self._pages.job_metrics(self.coordinator.jobs(), time.time(), request.accept)
+        return Answer(page.body, page.content_type)
+
+    def _keep(self) -> None:
+        while not self._stopped.wait(KEEP_PERIOD_S):
+            self._keep_once()
+
+    def _keep_once(self) -> None:
+        try:
+            self._keeper.tick()
+        except EngineError as error:
+            log.warning("the engine does not answer: %s", error)
+        except Exception:
+            # The loop is what keeps the agents alive: it must outlive a defect in one round.
+            log.exception("a round of keeping agents failed; going on")

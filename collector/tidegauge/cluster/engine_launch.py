@@ -1,0 +1,174 @@
+"""How a Ray node is started for Tidegauge: environment and command line as values. Imports no Ray.
+
+Ray is tuned for a resident service that must not be felt: each figure was measured on Ray 2.60 (docs/service.md).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidegauge.cluster.service_record import NodeSpec
+
+NODE_SPEC_VARIABLE = "_TIDEGAUGE_NODE_SPEC"
+"""Names ``node.json`` to the actors of this node. Not ``TIDEGAUGE_…``: it is no setting."""
+
+GCS_DIR_NAME = "gcs"
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_ray_events_report_interval_ms": "0",
+    "RAY_enable_timeline": "0",
+    "RAY_event_stats": "0",
+    # Never -1 here, though Ray calls that "disabled": gcs_server then spins, and wrote 14 GB of log in 5 minutes.
+    "RAY_event_stats_print_interval_ms": "3600000",
+    "RAY_debug_dump_period_milliseconds": "0",
+    "RAY_ROTATION_MAX_BYTES": "10000000",
+    "RAY_ROTATION_BACKUP_COUNT": "2",
+}
+"""No telemetry, no metrics of Ray's own, small logs."""
+
+SLOW_TIMERS = {
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_raylet_check_gc_period_milliseconds": "5000",
+    "RAY_kill_idle_workers_interval_ms": "2000",
+    "RAY_local_fs_monitor_interval_ms": "10000",
+    "RAY_object_manager_timer_freq_ms": "1000",
+    "RAY_core_worker_internal_heartbeat_ms": "10000",
+    "RAY_report_worker_backlog_interval_ms": "10000",
+    "RAY_io_context_monitor_probe_interval_ms": "10000",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_start_python_gc_manager_thread": "0",
+}
+"""A raylet at 0.3 % of a core instead of 0.7 %: nothing here is ever in a hurry."""
+
+SURVIVE = {
+    # Ray marks its workers as the kernel's first victims, and kills them itself at 95 % of the host's memory: a rank
+    # that leaks host memory must not take the watcher with it.
+    "RAY_worker_oom_score_adjustment": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    # A raylet waits this long for its tasks before it ends; ours never end by themselves.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    # How long nodes wait for a head that is away before they give up.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+    # Ray hides GPUs from actors that ask for none; the agent needs none of them, but NVML's view must be whole.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+DEATH_AFTER_ABOUT_9_S = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""Head only. A lost raylet is dead after 2-3 s, a cut link after 9 s (Ray's defaults: 15 s and 65 s)."""
+
+KNOWN_FAILURES = {
+    "InvalidAuthToken": "the head at {head} refuses the token in {token}: copy the head's token file again",
+    "Version mismatch": "this node and the head at {head} do not have the same Python and Ray: every node of a cluster "
+    "needs the same environment (see the versions in the log)",
+    "No space left on device": "no space is left on the device (/tmp, /dev/shm or the state directory)",
+    "AF_UNIX path": "the path of the state directory is too long for a Unix socket: choose a shorter one",
+}
+"""What Ray says when it does not start, and what that means here."""
+
+MAX_WORDS = 400
+
+JOIN_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
+"""Nodes only, about a second each: a head that answers but does not let us in is said after 5 s instead of 20 s."""
+
+OBJECT_STORE_BYTES = 80_000_000
+"""About the least that Ray takes. Sparse: nothing of ours goes through it."""
+
+
+def engine_environ(
+    spec: NodeSpec, environ: Mapping[str, str], *, node_file: Path, gcs_dir: Path | None
+) -> dict[str, str]:
+    """The environment of this node's Ray processes, and so of the agent: ours plus Ray's settings.
+
+    The rest passes through on purpose (``LD_LIBRARY_PATH`` finds NVML where it is not in the usual place), except
+    what would make Ray join or become something else. ``gcs_dir``: where the head keeps its state; ``None``: in memory.
+    """
+    ours = {name: value for name, value in environ.items() if not name.startswith("RAY_")}
+    ours.update(QUIET | SLOW_TIMERS | SURVIVE)
+    ours["RAY_AUTH_MODE"] = "token"
+    ours["RAY_AUTH_TOKEN_PATH"] = spec.token_file
+    ours[NODE_SPEC_VARIABLE] = str(node_file)
+    if spec.is_head:
+        ours.update(DEATH_AFTER_ABOUT_9_S)
+        if gcs_dir is not None:
+            ours.update({"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(gcs_dir)})
+        if is_loopback_only(spec):
+            # Despite its name: "no cluster over the network"; Ray then binds 127.0.0.1 instead of every interface.
+            ours["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    else:
+        ours.update(JOIN_TRIES)
+    return ours
+
+
+def start_command(spec: NodeSpec, *, python: str = sys.executable) -> list[str]:
+    """``ray start`` for this node. Without ``--block``: it returns when the node runs."""
+    command = [
+        python, "-m", "ray.scripts.scripts", "start",
+        f"--node-ip-address={spec.node_address}",
+        "--num-cpus=0", "--num-gpus=0", f"--object-store-memory={OBJECT_STORE_BYTES}",
+        "--include-log-monitor=false", "--disable-usage-stats", f"--temp-dir={spec.engine_dir}",
+    ]  # fmt: skip
+    if spec.is_head:
+        port = spec.head_address.rpartition(":")[2]
+        return [*command, "--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
+    return [*command, f"--address={spec.head_address}"]
+
+
+def is_loopback_only(spec: NodeSpec) -> bool:
+    """Whether this head is for this machine alone. For any other address Ray listens on all interfaces."""
+    return spec.is_head and spec.node_address == "127.0.0.1"
+
+
+def address_towards(head_address: str) -> str:
+    """The address of this machine from which it reaches the head. Raises ``OSError`` if there is no way there."""
+    host, _, port = head_address.rpartition(":")
+    family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # a datagram socket: finds the route, sends nothing
+        return str(probe.getsockname()[0])
+
+
+def explain(words: str, spec: NodeSpec) -> str:
+    """What a failed start says, in our words where we know what Ray means by its own; else its last line."""
+    for sign, meaning in KNOWN_FAILURES.items():
+        if sign in words:
+            return meaning.format(head=spec.head_address, token=spec.token_file)
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    return (lines[-1] if lines else "it said nothing")[:MAX_WORDS]
+
+
+def answers(address: str, *, timeout_s: float) -> bool:
+    """Whether anything accepts a TCP connection at ``host:port``."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
+def free_port(host: str) -> int:
+    """A TCP port that nobody has right now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_address(text: str) -> bool:
+    """Whether ``text`` is an IP address (Ray names nodes by address, not by host name)."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

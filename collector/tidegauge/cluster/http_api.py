@@ -1,0 +1,169 @@
+"""The coordinator's HTTP API: fixed paths, GET only, read only. Standard library, loopback by default.
+
+Nothing in a request chooses a file, a name or an amount of work: paths are looked up in a table, the one query
+parameter is a bounded number, bodies are never read, and a limited number of requests is served at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tidegauge.cluster.wire import to_json
+
+log = logging.getLogger(__name__)
+
+MAX_REQUESTS_AT_ONCE = 16
+"""People, scripts, one or two Prometheus servers: more at once is somebody's mistake, answered with 503."""
+REQUEST_TIMEOUT_S = 10.0
+MAX_QUERY_CHARS = 200
+JSON_TYPE = "application/json"
+
+
+class BadRequestError(ValueError):
+    """The request cannot be understood; the message goes back with status 400."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What of a request an answer may depend on."""
+
+    query: Mapping[str, str]
+    accept: str | None
+
+    def number(self, name: str, *, default: int) -> int:
+        """A whole number from 0 to 10**15 out of the query."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) <= 15):
+            raise BadRequestError(f"{name} must be a whole number, not {text[:40]!r}")
+        return int(text)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes back with status 200."""
+
+    body: bytes
+    content_type: str = JSON_TYPE
+
+
+Route = Callable[[Request], Answer]
+
+
+def json_route(value: Callable[[Request], object]) -> Route:
+    """A route that answers with ``to_json`` of what ``value`` returns."""
+    return lambda request: Answer(to_json(value(request)))
+
+
+class HttpApi:
+    """Serves a table of routes from daemon threads, from ``start`` to ``stop``."""
+
+    def __init__(self, routes: Mapping[str, Route], *, host: str, port: int) -> None:
+        self._routes = dict(routes)
+        self._host = host
+        self._port = port
+        self._server: ThreadingHTTPServer | None = None
+
+    def start(self) -> None:
+        """Bind and serve. Raises ``OSError`` if the port is taken or the host is not one of this machine."""
+        handler = _handler(self._routes, threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE))
+        self._server = _Server((self._host, self._port), handler)
+        threading.Thread(target=self._server.serve_forever, name="tidegauge-api", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port as bound."""
+        assert self._server is not None, "not started"
+        return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine reaches it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's: that one asks the resolver for the host's full name, which can take seconds.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
+        log.debug("a client of the API went away: %s", sys.exc_info()[1])
+
+
+def _handler(routes: Mapping[str, Route], slots: threading.BoundedSemaphore) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_TIMEOUT_S
+        server_version = "tidegauge"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            if not slots.acquire(blocking=False):
+                self._send(503, b'{"error":"too many requests at once"}')
+                return
+            try:
+                self._answer()
+            finally:
+                slots.release()
+
+        do_HEAD = do_GET  # noqa: N815 - the name that the base class calls
+
+        def _answer(self) -> None:
+            parts = urlsplit(self.path)
+            route = routes.get(parts.path)
+            if route is None:
+                self._send(404, to_json({"error": "no such page", "pages": sorted(routes)}))
+                return
+            try:
+                query = {name: values[-1] for name, values in parse_qs(parts.query[:MAX_QUERY_CHARS]).items()}
+                answer = route(Request(query, self.headers.get("Accept")))
+            except BadRequestError as error:
+                self._send(400, to_json({"error": str(error)}))
+            except Exception:
+                log.exception("the API failed on %s", parts.path)
+                self._send(500, b'{"error":"internal error; see the coordinator\'s log"}')
+            else:
+                self._send(200, answer.body, answer.content_type)
+
+        def _send(self, status: int, body: bytes, content_type: str = JSON_TYPE) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
+            log.debug("%s %s", self.address_string(), format % args)
+
+    return Handler

@@ -1,0 +1,78 @@
+"""Ranks on nodes in, jobs out: who belongs together; how alarming the whole is says ``judge_job``. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidegauge.core.detector.peers import judge_job
+from tidegauge.core.ids import GlobalRank
+from tidegauge.core.verdicts import Severity
+from tidegauge.core.views import JobView, RankSummary
+
+_SEVERITY_LEVEL = {None: 0, Severity.NOTE: 1, Severity.WARNING: 2, Severity.CRITICAL: 3}
+
+
+class RankOnNode(NamedTuple):
+    """A rank and where its figures come from. ``stale``: nobody has reported on it lately."""
+
+    rank: RankSummary
+    hostname: str
+    stale: bool
+
+
+class _Group(NamedTuple):
+    """What makes ranks one job. The owner (uid, from the kernel) belongs to it: a job id is only a claim of the
+    process, and nobody may make somebody else's job look guilty by claiming its id."""
+
+    job_id: str
+    attempt: int
+    uid: int
+
+
+def jobs_of(ranks: Iterable[RankOnNode]) -> tuple[JobView, ...]:
+    """All jobs, the most alarming first, then by id."""
+    groups: dict[_Group, list[RankOnNode]] = defaultdict(list)
+    for one in ranks:
+        key = one.rank.identity.key
+        groups[_Group(key.job_id, key.attempt, one.rank.uid)].append(one)
+    jobs = [_job(group, _one_per_rank(members)) for group, members in groups.items()]
+    return tuple(sorted(jobs, key=lambda j: (-j.state.level, -_SEVERITY_LEVEL[j.severity], j.job_id, -j.attempt)))
+
+
+def _one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
+    """A rank that was restarted in place has two processes for a while: the living, then the latest, speaks for it."""
+    best: dict[GlobalRank, RankOnNode] = {}
+    for one in members:
+        rank = one.rank.identity.rank
+        if rank not in best or _standing(one) > _standing(best[rank]):
+            best[rank] = one
+    return [best[rank] for rank in sorted(best)]
+
+
+def _standing(one: RankOnNode) -> tuple[bool, bool, float]:
+    return one.rank.alive, not one.stale, one.rank.last_sample_unix_s
+
+
+def _job(group: _Group, members: Sequence[RankOnNode]) -> JobView:
+    ranks = tuple(one.rank for one in members)
+    judged = judge_job({int(rank.identity.rank): rank.verdict for rank in ranks})
+    identity = ranks[0].identity
+    return JobView(
+        job_id=group.job_id,
+        attempt=group.attempt,
+        job_name=identity.job_name,
+        user_name=ranks[0].user_name,
+        scheduler=identity.scheduler,
+        world_size=max(rank.identity.world_size for rank in ranks),
+        hostnames=tuple(sorted({one.hostname for one in members})),
+        ranks=ranks,
+        state=judged.state,
+        severity=judged.severity,
+        signal=judged.signal,
+        suspects=tuple(suspect.rank for suspect in judged.suspects),
+        running=any(rank.alive for rank in ranks),
+        stale=tuple(int(one.rank.identity.rank) for one in members if one.stale),
+        common=judged.common,
+    )

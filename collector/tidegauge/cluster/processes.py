@@ -1,0 +1,140 @@
+"""Processes by ``/proc``: who descends from whom, who is in a session; ending them by identity, never by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegauge.core.ids import ProcessId
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessStat:
+    """What ``/proc/PID/stat`` says, see proc(5)."""
+
+    process: ProcessId
+    name: str
+    """``comm``, at most 15 characters."""
+    state: str
+    parent_pid: int
+    session_id: int
+
+    @property
+    def ended(self) -> bool:
+        """A zombie has ended; only its parent has not looked yet."""
+        return self.state in ("Z", "X")
+
+
+def stat_of(pid: int) -> ProcessStat | None:
+    """``None`` if there is no such process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # comm stands in parentheses and may itself hold any of " ()": the last ")" ends it.
+    head, _, rest = text.rpartition(")")
+    fields = rest.split()
+    return ProcessStat(
+        process=ProcessId(pid, int(fields[19])),
+        name=head.partition("(")[2],
+        state=fields[0],
+        parent_pid=int(fields[1]),
+        session_id=int(fields[3]),
+    )
+
+
+def identity_of(pid: int) -> ProcessId | None:
+    """The process that has ``pid`` now."""
+    stat = stat_of(pid)
+    return None if stat is None else stat.process
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process still runs (a zombie does not, nor does another one with the same pid)."""
+    stat = stat_of(process.pid)
+    return stat is not None and stat.process == process and not stat.ended
+
+
+def all_processes() -> list[ProcessStat]:
+    stats = (stat_of(int(entry)) for entry in os.listdir(PROC) if entry.isdigit())
+    return [stat for stat in stats if stat is not None]
+
+
+def descendants(pid: int) -> list[ProcessStat]:
+    """Children of ``pid``, their children, and so on; zombies included."""
+    children: dict[int, list[ProcessStat]] = {}
+    for stat in all_processes():
+        children.setdefault(stat.parent_pid, []).append(stat)
+    found: list[ProcessStat] = []
+    todo = [pid]
+    while todo:
+        mine = children.get(todo.pop(), [])
+        found += mine
+        todo += [stat.process.pid for stat in mine]
+    return found
+
+
+def session_members(leader: ProcessId) -> list[ProcessStat]:
+    """Living processes of the session that ``leader`` opened, also after its own end.
+
+    The kernel does not give a pid away while a session still bears it. So if ``leader.pid`` is another process now,
+    the session has no members left, whatever the session numbers say.
+    """
+    holder = stat_of(leader.pid)
+    if holder is not None and holder.process != leader:
+        return []
+    return [
+        stat
+        for stat in all_processes()
+        if stat.session_id == leader.pid and stat.process.start_ticks >= leader.start_ticks and not stat.ended
+    ]
+
+
+def end_processes(find: Callable[[], Iterable[ProcessStat]], *, grace_s: float, deadline_s: float) -> list[ProcessStat]:
+    """SIGTERM to all that ``find`` names, SIGKILL after ``grace_s``, until it names nobody; new ones are ended too.
+
+    Returns who is left after ``deadline_s`` (in uninterruptible sleep, or somebody else's).
+    """
+    begin_s = time.monotonic()
+    asked: set[ProcessId] = set()
+    while True:
+        left = [stat for stat in find() if not stat.ended]
+        waited_s = time.monotonic() - begin_s
+        if not left or waited_s > deadline_s:
+            return left
+        for stat in left:
+            if waited_s > grace_s:
+                send_signal(stat.process, signal.SIGKILL)
+            elif stat.process not in asked:
+                asked.add(stat.process)
+                send_signal(stat.process, signal.SIGTERM)
+        time.sleep(0.02)
+
+
+def send_signal(process: ProcessId, number: int) -> bool:
+    """Signal this very process; ``False`` if it is gone or not ours to signal."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        # The handle is taken first: if the pid still has our start time now, the handle is the right process.
+        if identity_of(process.pid) != process:
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def boot_id() -> str:
+    """Changes at every boot; start ticks count from there, so a pid and its ticks mean nothing across a reboot."""
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()

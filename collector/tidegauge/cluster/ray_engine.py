@@ -1,0 +1,227 @@
+"""Ray: the only module that imports it. One coordinator actor on the head, one agent actor on every alive node.
+
+Both actors are thin: they read ``node.json`` of the node they run on, build a plain class and start its threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.agent_keeper import EngineError
+from tidegauge.cluster.agent_service import AgentService
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.coordinator_service import CoordinatorService, Pages
+from tidegauge.cluster.engine_launch import NODE_SPEC_VARIABLE
+from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec, write_address
+from tidegauge.cluster.views import EngineNode, ReportReply
+from tidegauge.core.views import NodeSummary
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "tidegauge"
+COORDINATOR = "tidegauge-coordinator"
+AGENT_PREFIX = "tidegauge-agent-"
+CALL_TIMEOUT_S = 5.0
+LOG_BYTES = 5_000_000
+
+
+def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
+    """Make sure that the coordinator runs (it makes the agents), and return the URL of its API.
+
+    For a short-lived process on the head: it connects to Ray, asks, and disconnects. Raises ``EngineError``.
+    """
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = spec.token_file
+    try:
+        ray.init(address=spec.head_address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        actor = _coordinator_class().options(
+            name=COORDINATOR, get_if_exists=True, lifetime="detached", max_restarts=-1, max_concurrency=8,
+            # Wherever the head is now: its node id changes when the head restarts.
+            num_cpus=0, resources={"node:__internal_head__": 0.001},
+        ).remote()  # fmt: skip
+        return str(ray.get(actor.url.remote(), timeout=timeout_s))
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        raise EngineError(f"Ray at {spec.head_address}: {str(error).strip().splitlines()[-1]}") from error
+    finally:
+        ray.shutdown()
+
+
+class RayEngine:
+    """``agent_keeper.Engine`` on Ray, for use inside the coordinator actor."""
+
+    def alive_nodes(self) -> tuple[EngineNode, ...]:
+        try:
+            return tuple(
+                EngineNode(node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"])
+                for node in ray.nodes()  # type: ignore[no-untyped-call]  # Ray leaves it untyped
+                if node["Alive"]
+            )
+        except (ray.exceptions.RayError, RuntimeError) as error:
+            raise EngineError(str(error)) from error
+
+    def ensure_agent(self, node_id: str) -> None:
+        try:
+            _agent_class().options(
+                name=AGENT_PREFIX + node_id, get_if_exists=True, lifetime="detached",
+                max_restarts=-1, max_task_retries=0, num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+            ).remote(node_id)  # fmt: skip
+        except (ray.exceptions.RayError, ValueError, RuntimeError) as error:
+            raise EngineError(str(error)) from error
+
+    def hold_agent(self, node_id: str) -> None:
+        try:
+            ray.get_actor(AGENT_PREFIX + node_id, namespace=NAMESPACE).hold.remote()
+        except (ray.exceptions.RayError, ValueError) as error:
+            raise EngineError(str(error)) from error
+
+    def end_agent(self, node_id: str) -> None:
+        try:
+            ray.kill(ray.get_actor(AGENT_PREFIX + node_id, namespace=NAMESPACE), no_restart=True)
+        except ValueError:
+            return  # it is gone already
+        except ray.exceptions.RayError as error:
+            raise EngineError(str(error)) from error
+
+
+class CoordinatorActor:
+    """The coordinator as an actor. Restarted by Ray, wherever the head is."""
+
+    def __init__(self) -> None:
+        spec, files = _this_node()
+        _log_to(files.logs / "coordinator.log")
+        settings = Settings(**spec.settings)
+        coordinator = Coordinator(
+            wall_s=time.time, monotonic_s=time.monotonic, incarnation=uuid.uuid4().hex[:12], linger_s=settings.linger_s,
+        )  # fmt: skip
+        self._coordinator = coordinator
+        self._service = CoordinatorService(
+            coordinator, RayEngine(), _exporter_pages(settings),
+            cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
+            advertise_host=spec.node_address,
+        )  # fmt: skip
+        self._service.start()
+        write_address(files.api, self._service.url)
+
+    def report(self, summary: NodeSummary) -> ReportReply:
+        return self._coordinator.report(summary)
+
+    def url(self) -> str:
+        return self._service.url
+
+
+class AgentActor:
+    """One node's agent as an actor. All its work is done by threads begun here, so that a restart begins them too."""
+
+    def __init__(self, node_id: str) -> None:
+        from tidegauge_exporter.server import MetricsServer
+        from tidegauge_exporter.service_discovery import advertised_address
+
+        spec, files = _this_node()
+        _log_to(files.logs / "agent.log")
+        settings = Settings(**spec.settings)
+        self._service = AgentService(
+            open_node_agent(settings), settings, node_id=node_id, reporter=RayReporter(),
+            open_metrics=lambda view, host, port: MetricsServer(view, host=host, port=port),
+            advertise=lambda bound: advertised_address(bound, spec.node_address),
+        )  # fmt: skip
+        self._service.start()
+        write_address(files.agent, self._service.metrics_address or "")
+
+    def hold(self) -> None:
+        """Sleep for ever in the actor's main thread.
+
+        An idle actor's main thread wakes every 10 ms to look for signals (hard-coded in Ray): 0.5 % of a core for
+        nothing. While a method runs it does not. The price is that no other method can be called any more.
+        """
+        while True:
+            time.sleep(3600)
+
+
+class RayReporter:
+    """``agent.runner.Reporter`` by a call of the coordinator actor: never waits, one call under way at a time.
+
+    While the coordinator is away (restarted in 1-2 s, with its whole node in about 15 s) reports are left out rather
+    than queued: each holds everything that the coordinator needs.
+    """
+
+    def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._coordinator: Any = None
+        self._under_way: Any = None
+        self._sent_s = 0.0
+
+    def report(self, summary: NodeSummary) -> None:
+        """Raises ``EngineError`` for a report that failed or was not answered: that one, or the one before."""
+        try:
+            if self._is_under_way():
+                return
+            if self._coordinator is None:
+                self._coordinator = ray.get_actor(COORDINATOR, namespace=NAMESPACE)
+            self._under_way = self._coordinator.report.remote(summary)
+            self._sent_s = self._monotonic_s()
+        except (ray.exceptions.RayError, ValueError) as error:
+            # The handle of an actor that died for good never works again; a fresh one costs one look-up.
+            self._coordinator = self._under_way = None
+            raise EngineError(str(error)) from error
+
+    def _is_under_way(self) -> bool:
+        """Whether the call before is still unanswered; raises what it raised."""
+        if self._under_way is None:
+            return False
+        answered, _ = ray.wait([self._under_way], timeout=0)
+        if answered:
+            ref, self._under_way = self._under_way, None
+            ray.get(ref)
+            return False
+        if self._monotonic_s() - self._sent_s > CALL_TIMEOUT_S:
+            self._under_way = self._coordinator = None
+            raise EngineError(f"the coordinator has not answered for {CALL_TIMEOUT_S:.0f} s")
+        return True
+
+
+def _coordinator_class() -> Any:
+    return ray.remote(CoordinatorActor)
+
+
+def _agent_class() -> Any:
+    return ray.remote(AgentActor)
+
+
+def _this_node() -> tuple[NodeSpec, StateFiles]:
+    spec = read_spec(Path(os.environ[NODE_SPEC_VARIABLE]))
+    return spec, StateFiles(Path(spec.state_dir))
+
+
+def _exporter_pages(settings: Settings) -> Pages:
+    from tidegauge_exporter.jobs import job_metrics
+    from tidegauge_exporter.service_discovery import http_sd
+
+    return Pages(
+        job_metrics=lambda jobs, now_unix_s, accept: job_metrics(
+            jobs, cluster=settings.cluster, now_unix_s=now_unix_s, linger_s=settings.linger_s, accept=accept
+        ),
+        http_sd=lambda nodes, own: http_sd(nodes, cluster=settings.cluster, coordinator_address=own),
+    )
+
+
+def _log_to(path: Path) -> None:
+    """Our log lines go to a file that outlives the engine's own folder, at INFO, with a bounded size."""
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    ours = logging.getLogger("tidegauge")
+    ours.setLevel(logging.INFO)
+    ours.addHandler(handler)
+    ours.propagate = False

@@ -1,0 +1,274 @@
+"""``python -m tidegauge.cluster.supervisor NODE_JSON``: keeps this node's engine running until it is told to end.
+
+One small process (standard library only) above everything: it starts Ray, starts it again when it dies, and is the
+parent of last resort (``PR_SET_CHILD_SUBREAPER``, prctl(2)) of every process that Ray leaves behind. So "everything
+that the service started" is simply "all my descendants", and the end of the service leaves none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import logging
+import logging.handlers
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegauge.cluster.engine_launch import answers, engine_environ, explain, start_command
+from tidegauge.cluster.processes import ProcessStat, boot_id, descendants, end_processes, identity_of, is_alive
+from tidegauge.cluster.service_record import (
+    NodeSpec,
+    RecordError,
+    ServiceRecord,
+    StateFiles,
+    read_spec,
+    take_lock,
+    write_record,
+)
+from tidegauge.core.ids import ProcessId
+
+log = logging.getLogger("tidegauge.cluster.supervisor")
+
+ESSENTIAL = ("raylet", "gcs_server")
+"""Without these there is no engine; Ray itself looks after the others."""
+
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+LOOK_PERIOD_S = 2.0
+START_TIMEOUT_S = 120.0
+"""``ray start`` takes 2-15 s; on a host that swaps, longer."""
+CONNECT_TIMEOUT_S = 5.0
+END_GRACE_S = 1.0
+END_DEADLINE_S = 15.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+RAN_WELL_S = 60.0
+"""After this long the next failure starts again at the shortest wait."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class StopAsked(Exception):  # noqa: N818 - not an error
+    """A stop signal came."""
+
+
+class EngineStartError(Exception):
+    """The engine did not start; the message ends with what it said."""
+
+
+class EngineCommands(NamedTuple):
+    """What brings the engine up: both end by themselves, 0 for success."""
+
+    start: Sequence[str]
+    """Leaves the engine's processes behind."""
+    deploy: Sequence[str]
+    """On a head, after ``start``: makes sure that the coordinator runs."""
+
+
+class Supervisor:
+    """``run`` returns the process's exit code: 0 after a stop signal, 3 if the first start failed."""
+
+    def __init__(self, spec: NodeSpec, files: StateFiles, environ: Mapping[str, str], commands: EngineCommands) -> None:
+        me = identity_of(os.getpid())
+        assert me is not None
+        self._spec = spec
+        self._files = files
+        self._commands = commands
+        gcs_dir = files.gcs if spec.is_head else None
+        self._environ = engine_environ(spec, environ, node_file=files.node, gcs_dir=gcs_dir)
+        self._essential: tuple[ProcessId, ...] = ()
+        self._record = ServiceRecord(
+            supervisor=me, boot_id=boot_id(), phase="starting", detail="starting", spec=spec,
+            started_unix_s=time.time(),
+        )  # fmt: skip
+
+    def run(self) -> int:
+        try:
+            try:
+                self._start_first()
+            except EngineStartError as error:
+                log.error("%s", error)
+                self._end_engine()
+                self._remove_traces()
+                self._say("failed", str(error))
+                return 3
+            self._watch()
+        except StopAsked:
+            log.info("asked to stop")
+        self._say("stopping", "ending the engine")
+        left = self._end_engine()
+        for stat in left:
+            log.error("process %d (%s) does not end", stat.process.pid, stat.name)
+        self._remove_traces()
+        if self._spec.is_head:
+            shutil.rmtree(self._files.gcs, ignore_errors=True)
+        self._files.record.unlink(missing_ok=True)
+        return 3 if left else 0
+
+    def _start_first(self) -> None:
+        """Start; if that fails over the state of a service that crashed, put the state aside and start once more."""
+        try:
+            self._start()
+        except EngineStartError as error:
+            if not (self._spec.is_head and self._files.gcs.exists()):
+                raise
+            aside = self._files.root / f"gcs.broken-{int(time.time())}"
+            log.warning("%s; the cluster state kept from before is put aside as %s", error, aside)
+            self._end_engine()
+            self._files.gcs.rename(aside)
+            self._start()
+
+    def _watch(self) -> None:
+        wait_s = FIRST_RETRY_S
+        while True:
+            began_s = time.monotonic()
+            while all(is_alive(process) for process in self._essential):
+                self._sleep(LOOK_PERIOD_S)
+            log.warning("the engine has died; its log is below %s/session_latest/logs", self._spec.engine_dir)
+            if time.monotonic() - began_s > RAN_WELL_S:
+                wait_s = FIRST_RETRY_S
+            while not self._restart(wait_s):
+                wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+
+    def _restart(self, wait_s: float) -> bool:
+        self._say("restarting", f"the engine died: starting it again in {wait_s:.0f} s")
+        self._end_engine()
+        self._sleep(wait_s)
+        try:
+            self._start()
+        except EngineStartError as error:
+            log.error("%s", error)
+            return False
+        return True
+
+    def _start(self) -> None:
+        role = "head" if self._spec.is_head else f"node of {self._spec.head_address}"
+        self._say(self._starting(), f"starting the engine (Ray, {role})")
+        if not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S):
+            # Ray would try for minutes, and then not say that this was it.
+            raise EngineStartError(f"nothing answers at {self._spec.head_address}: is the head up, and reachable?")
+        prepare_engine_dir(Path(self._spec.engine_dir))
+        self._call(self._commands.start, "engine-start.log", "Ray did not start")
+        self._essential = tuple(s.process for s in descendants(os.getpid()) if s.name in ESSENTIAL and not s.ended)
+        if not self._essential:
+            raise EngineStartError("Ray says that it started, but there is no raylet")
+        if self._spec.is_head:
+            self._say(self._starting(), "starting the coordinator")
+            self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
+        self._say("running", "running")
+        log.info("the engine runs (%s)", role)
+
+    def _starting(self) -> str:
+        return "starting" if self._record.phase == "starting" else "restarting"
+
+    def _call(self, command: Sequence[str], log_name: str, what_failed: str) -> None:
+        """Run a child to its end, its output in a log file. Raises ``EngineStartError``, ``StopAsked``."""
+        path = self._files.logs / log_name
+        with path.open("w") as output:
+            child = subprocess.Popen(
+                command, env=self._environ, cwd=self._files.root, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, preexec_fn=_unblock_signals,
+            )  # fmt: skip
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while child.poll() is None:
+            if time.monotonic() > deadline_s:
+                child.kill()
+                child.wait()
+                raise EngineStartError(f"{what_failed} within {START_TIMEOUT_S:.0f} s; see {path}")
+            self._sleep(0.1, keep=child.pid)
+        if child.returncode != 0:
+            why = explain(path.read_text(errors="replace"), self._spec)
+            raise EngineStartError(f"{what_failed}: {why}; see {path}")
+
+    def _sleep(self, seconds: float, *, keep: int = 0) -> None:
+        """Wait, but not beyond a signal. Children that ended are reaped, ``keep`` excepted. Raises ``StopAsked``."""
+        came = signal.sigtimedwait(STOP_SIGNALS | {signal.SIGCHLD}, seconds)
+        if came is not None and came.si_signo in STOP_SIGNALS:
+            raise StopAsked
+        with contextlib.suppress(ChildProcessError):
+            # WNOWAIT only looks: the status of the child that somebody waits for must stay there.
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == keep:
+                    break
+                os.waitpid(ended.si_pid, 0)
+
+    def _end_engine(self) -> list[ProcessStat]:
+        def mine() -> list[ProcessStat]:
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            return descendants(os.getpid())
+
+        return end_processes(mine, grace_s=END_GRACE_S, deadline_s=END_DEADLINE_S)
+
+    def _remove_traces(self) -> None:
+        remove_engine_dir(self._spec)
+        for path in (self._files.api, self._files.agent):
+            path.unlink(missing_ok=True)
+
+    def _say(self, phase: str, detail: str) -> None:
+        processes = tuple((stat.process, stat.name) for stat in descendants(os.getpid()) if not stat.ended)
+        self._record = dataclasses.replace(self._record, phase=phase, detail=detail, processes=processes)
+        write_record(self._files, self._record)
+
+
+def supervise(spec: NodeSpec, files: StateFiles, commands: EngineCommands) -> int:
+    """Turn this process into the supervisor of ``files``; returns its exit code."""
+    lock = take_lock(files)
+    if lock is None:
+        print("another supervisor has this state directory", file=sys.stderr)
+        return 3
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
+    become_subreaper()
+    return Supervisor(spec, files, os.environ, commands).run()
+
+
+def prepare_engine_dir(path: Path) -> None:
+    """An empty folder for Ray: what an engine that died has left there is of no use to the next."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True, mode=0o700)
+
+
+def remove_engine_dir(spec: NodeSpec) -> None:
+    """The engine's folder, and the folder around it where ``choose_engine_dir`` had to make one in /tmp."""
+    path = Path(spec.engine_dir)
+    shutil.rmtree(path, ignore_errors=True)
+    if path.parent != Path(spec.state_dir) and path.parent.name.startswith("tidegauge-"):
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants re-parented to this process instead of to init: prctl(2) PR_SET_CHILD_SUBREAPER."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def main(argv: Sequence[str]) -> int:
+    try:
+        spec = read_spec(Path(argv[1]))
+    except RecordError as error:
+        print(error, file=sys.stderr)
+        return 3
+    files = StateFiles(Path(spec.state_dir))
+    handler = logging.handlers.RotatingFileHandler(files.logs / "supervisor.log", maxBytes=1_000_000, backupCount=1)
+    logging.basicConfig(
+        level=logging.INFO, handlers=[handler, logging.StreamHandler()],
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )  # fmt: skip
+    deploy = [sys.executable, "-m", "tidegauge.cluster.deploy", str(files.node)]
+    return supervise(spec, files, EngineCommands(start_command(spec), deploy))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv))

@@ -1,0 +1,107 @@
+"""What the coordinator says of its nodes and of what happened: values beside ``tidegauge.core.views``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tidegauge.core.verdicts import LeakState, Verdict
+from tidegauge.core.views import GpuView
+
+
+class NodeHealth(str, Enum):
+    """Where a node stands, as the coordinator sees it."""
+
+    OK = "ok"
+    """Its agent reported a moment ago."""
+    WAITING = "waiting"
+    """The engine lists the node, no agent has reported from it yet."""
+    STALE = "stale"
+    """Its agent has not been heard of for ``stale_after_s``: its figures are old, its ranks may well be training."""
+    GONE = "gone"
+    """The engine has declared the node dead, or it left."""
+
+
+@dataclass(frozen=True)
+class EngineNode:
+    """An alive node as the engine (Ray's GCS) lists it."""
+
+    node_id: str
+    hostname: str
+    address: str
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One line of ``tidegauge status``. ``None`` is "no report yet"."""
+
+    node_id: str
+    hostname: str
+    address: str | None
+    """The node's address in the engine; ``None`` for a node known from its agent only."""
+    health: NodeHealth
+    agent_pid: int | None
+    incarnation: str | None
+    metrics_address: str | None
+    last_report_age_s: float | None
+    ranks: int
+    """Ranks alive at the last report."""
+    gpus: tuple[GpuView, ...]
+
+
+class EventKind(str, Enum):
+    """What an ``Event`` tells."""
+
+    NODE_JOINED = "node_joined"
+    """First report of a node's agent (after a coordinator restart: the first one that this coordinator hears)."""
+    AGENT_RESTARTED = "agent_restarted"
+    NODE_STALE = "node_stale"
+    NODE_GONE = "node_gone"
+    RANK_VERDICT = "rank_verdict"
+    """A rank's leak state changed."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that changed, in words and in figures; kept in a bounded list, newest last."""
+
+    seq: int
+    """1, 2, 3 … since this coordinator began."""
+    at_unix_s: float
+    kind: EventKind
+    text: str
+    node_id: str
+    hostname: str
+    job_id: str | None = None
+    attempt: int | None = None
+    rank: int | None = None
+    step: int | None = None
+    before: LeakState | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class ReportReply:
+    """The coordinator's answer to an agent's report."""
+
+    accepted: bool
+    """False for a report older than one already known (a late retry): nothing changed, nothing is to be done."""
+    coordinator: str
+    """Changes when the coordinator restarts."""
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """The top of ``tidegauge status``."""
+
+    cluster: str
+    version: str
+    coordinator: str
+    coordinator_pid: int
+    started_unix_s: float
+    now_unix_s: float
+    nodes: tuple[NodeStatus, ...]
+    jobs_running: int
+    jobs_leaking: int
+    healthy: bool
+    """Every alive node has an agent that reports."""

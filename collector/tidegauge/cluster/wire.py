@@ -1,0 +1,40 @@
+"""Frozen values as JSON: the one place that decides how the HTTP API writes them.
+
+Field names become keys, in the order in which the value declares them, so that answers are stable. Enums are their
+value. What JSON has no word for, infinity and NaN, becomes ``null``: an unknown, as everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Union
+
+Wire = Union[None, bool, int, float, str, list["Wire"], dict[str, "Wire"]]
+
+
+def to_wire(value: object) -> Wire:
+    """``value`` in lists, dicts and plain scalars. Raises ``TypeError`` for anything that is not a value of ours."""
+    if isinstance(value, Enum):
+        return to_wire(value.value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_wire(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: to_wire(part) for name, part in zip(value._fields, value)}
+    if isinstance(value, Mapping):
+        return {str(to_wire(name)): to_wire(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_wire(part) for part in value]
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+def to_json(value: object) -> bytes:
+    """``to_wire`` as UTF-8 text, strict JSON."""
+    return json.dumps(to_wire(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()

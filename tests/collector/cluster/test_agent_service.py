@@ -1,0 +1,103 @@
+"""`AgentService`: a real agent over an empty run directory, a real metrics server, a reporter that listens."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.agent_service import AgentService
+from tidegauge.core.views import NodeSummary, NodeView
+from tidegauge_exporter.server import MetricsServer
+
+
+class Listener:
+    """Keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.heard: list[NodeSummary] = []
+        self.twice = threading.Event()
+
+    def report(self, summary: NodeSummary) -> None:
+        self.heard.append(summary)
+        if len(self.heard) >= 2:
+            self.twice.set()
+
+
+def open_metrics(view: Callable[[], NodeView], host: str, port: int) -> MetricsServer:
+    return MetricsServer(view, host=host, port=port)
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+def service(tmp_path: Path, listener: Listener, **changes: object) -> AgentService:
+    values: dict[str, object] = {
+        "run_dir": tmp_path, "poll_period_s": 0.05, "report_period_s": 0.05, "metrics_port": 0,
+    }  # fmt: skip
+    settings = Settings.model_validate(values | changes)
+    return AgentService(
+        open_node_agent(settings), settings, node_id="n1", reporter=listener, open_metrics=open_metrics,
+        advertise=lambda bound: bound.replace("127.0.0.1", "node7"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def running(tmp_path: Path, listener: Listener) -> Iterator[AgentService]:
+    running = service(tmp_path, listener)
+    running.start()
+    yield running
+    running.stop()
+
+
+def test_it_reports_again_and_again_with_the_address_that_prometheus_reaches(
+    running: AgentService, listener: Listener
+) -> None:
+    assert listener.twice.wait(20)
+    first, second = listener.heard[:2]
+    assert (first.node_id, first.incarnation) == ("n1", second.incarnation)
+    assert first.metrics_address == running.metrics_address
+    assert str(first.metrics_address).startswith("node7:")
+
+
+def test_it_serves_its_metrics(running: AgentService) -> None:
+    address = str(running.metrics_address).replace("node7", "127.0.0.1")
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        assert b"tidegauge_collect_success" in answer.read()
+
+
+def test_a_metrics_port_that_is_taken_costs_the_port_not_the_agent(
+    tmp_path: Path, listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        other = service(tmp_path, listener, metrics_port=port)
+        other.start()
+        try:
+            assert other.metrics_address not in (None, f"node7:{port}")
+            assert f"port {port} is taken" in caplog.text
+        finally:
+            other.stop()
+
+
+def test_a_host_that_is_not_ours_costs_metrics_not_the_reports(
+    tmp_path: Path, listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = service(tmp_path, listener, listen_host="192.0.2.77")
+    other.start()
+    try:
+        assert listener.twice.wait(20)
+        assert listener.heard[0].metrics_address is None
+        assert "cannot be served on 192.0.2.77" in caplog.text
+    finally:
+        other.stop()

@@ -1,0 +1,258 @@
+"""`Coordinator`: reports in, nodes, jobs and events out, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sample_views import LEAK, rank_summary
+from tidegauge.cluster.coordinator import MAX_EVENTS, Coordinator
+from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.verdicts import OK, LeakState, Severity
+from tidegauge.core.views import NodeSummary, RankSummary
+
+SUSPECTED = LEAK._replace(state=LeakState.SUSPECTED)
+
+
+@dataclass
+class Time:
+    """Wall and monotonic time, far apart so that mixing them up shows."""
+
+    elapsed_s: float = 0.0
+
+    def wall_s(self) -> float:
+        return 1_800_000_000.0 + self.elapsed_s
+
+    def monotonic_s(self) -> float:
+        return 50.0 + self.elapsed_s
+
+
+class Site:
+    """A coordinator and the nodes that report to it."""
+
+    def __init__(self) -> None:
+        self.time = Time()
+        self.coordinator = Coordinator(
+            wall_s=self.time.wall_s,
+            monotonic_s=self.time.monotonic_s,
+            incarnation="c1",
+            stale_after_s=10.0,
+            linger_s=120.0,
+        )
+
+    def summary(self, *ranks: RankSummary, node: str = "a", incarnation: str = "i1", **changes: Any) -> NodeSummary:
+        values: dict[str, Any] = {
+            "node_id": f"id-{node}",
+            "hostname": f"node-{node}",
+            "agent_pid": 321,
+            "incarnation": incarnation,
+            "metrics_address": f"node-{node}:9494",
+            "sent_unix_s": self.time.wall_s(),
+            "ranks": ranks,
+        }
+        return NodeSummary(**(values | changes))
+
+    def report(self, *ranks: RankSummary, **changes: Any) -> bool:
+        return self.coordinator.report(self.summary(*ranks, **changes)).accepted
+
+    def engine_lists(self, *nodes: str) -> None:
+        self.coordinator.engine_nodes([EngineNode(f"id-{n}", f"node-{n}", f"10.0.0.{ord(n)}") for n in nodes])
+
+    def pass_s(self, seconds: float) -> None:
+        self.time.elapsed_s += seconds
+
+    def health(self) -> dict[str, NodeHealth]:
+        return {node.hostname: node.health for node in self.coordinator.nodes()}
+
+    def kinds(self) -> list[EventKind]:
+        return [event.kind for event in self.coordinator.events()]
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_a_repeated_report_changes_nothing(site: Site) -> None:
+    summary = site.summary(rank_summary(0), rank_summary(1, verdict=LEAK))
+    site.coordinator.report(summary)
+    nodes, jobs, events = site.coordinator.nodes(), site.coordinator.jobs(), site.coordinator.events()
+    assert site.coordinator.report(summary).accepted
+    assert (site.coordinator.nodes(), site.coordinator.jobs(), site.coordinator.events()) == (nodes, jobs, events)
+
+
+def test_a_report_that_arrives_late_does_not_bring_the_past_back(site: Site) -> None:
+    old = site.summary(rank_summary(0, step=1))
+    site.pass_s(3)
+    site.report(rank_summary(0, step=9))
+    assert not site.coordinator.report(old).accepted
+    assert site.coordinator.jobs()[0].ranks[0].step == 9
+
+
+def test_a_node_whose_clock_was_set_back_is_still_heard(site: Site) -> None:
+    site.report(rank_summary(0, step=1))
+    assert site.report(rank_summary(0, step=2), sent_unix_s=site.time.wall_s() - 3600)
+    assert site.coordinator.jobs()[0].ranks[0].step == 2
+
+
+def test_a_report_of_an_agent_that_was_replaced_is_refused(site: Site) -> None:
+    site.report(incarnation="i1")
+    site.report(incarnation="i2", agent_pid=322)
+    assert not site.report(incarnation="i1", sent_unix_s=site.time.wall_s() + 100)
+    assert site.coordinator.nodes()[0].agent_pid == 322
+    assert site.kinds() == [EventKind.NODE_JOINED, EventKind.AGENT_RESTARTED]
+
+
+def test_the_reply_names_the_coordinator_so_that_a_restart_shows(site: Site) -> None:
+    assert site.coordinator.report(site.summary()).coordinator == "c1"
+
+
+def test_a_node_that_only_the_engine_knows_is_waiting_for_its_agent(site: Site) -> None:
+    site.engine_lists("a")
+    (node,) = site.coordinator.nodes()
+    assert (node.health, node.agent_pid, node.last_report_age_s) == (NodeHealth.WAITING, None, None)
+    site.report()
+    assert site.health() == {"node-a": NodeHealth.OK}
+
+
+def test_a_silent_node_goes_stale_once_and_its_ranks_with_it(site: Site) -> None:
+    site.engine_lists("a")
+    site.report(rank_summary(0), rank_summary(1))
+    site.pass_s(10)
+    assert site.health() == {"node-a": NodeHealth.OK}
+    site.pass_s(1)
+    for _ in range(3):
+        site.engine_lists("a")
+    assert site.health() == {"node-a": NodeHealth.STALE}
+    assert site.kinds() == [EventKind.NODE_JOINED, EventKind.NODE_STALE]
+    (job,) = site.coordinator.jobs()
+    assert (job.stale, job.running) == ((0, 1), True)
+
+
+def test_a_stale_node_that_reports_again_is_well_again(site: Site) -> None:
+    site.report(rank_summary(0))
+    site.pass_s(11)
+    assert site.health() == {"node-a": NodeHealth.STALE}
+    site.report(rank_summary(0))
+    assert site.health() == {"node-a": NodeHealth.OK}
+    assert site.coordinator.jobs()[0].stale == ()
+
+
+def test_a_node_that_the_engine_lost_is_gone_then_forgotten(site: Site) -> None:
+    site.engine_lists("a", "b")
+    site.report(rank_summary(0), node="a")
+    site.report(rank_summary(1), node="b")
+    site.engine_lists("a")
+    assert site.health() == {"node-a": NodeHealth.OK, "node-b": NodeHealth.GONE}
+    (job,) = site.coordinator.jobs()
+    assert [(rank.identity.rank, rank.alive) for rank in job.ranks] == [(0, True), (1, False)]
+    assert (job.running, job.stale) == (True, (1,))
+    site.pass_s(121)
+    site.engine_lists("a")
+    site.report(rank_summary(0))
+    assert site.health() == {"node-a": NodeHealth.OK}
+    assert [rank.identity.rank for rank in site.coordinator.jobs()[0].ranks] == [0]
+
+
+def test_a_node_that_is_gone_stays_gone_whatever_its_agent_still_sends(site: Site) -> None:
+    site.engine_lists("a")
+    site.report()
+    site.engine_lists()
+    assert not site.report()
+    site.engine_lists()
+    assert site.health() == {"node-a": NodeHealth.GONE}
+    assert site.kinds() == [EventKind.NODE_JOINED, EventKind.NODE_GONE]
+
+
+def test_service_discovery_names_every_node_but_those_that_are_gone(site: Site) -> None:
+    site.engine_lists("a", "b", "c")
+    site.report(node="a")
+    site.report(node="b")
+    site.engine_lists("a", "c")
+    site.pass_s(60)
+    assert [summary.metrics_address for summary in site.coordinator.reporting()] == ["node-a:9494"]
+
+
+def test_a_job_spans_its_nodes(site: Site) -> None:
+    site.report(rank_summary(0), node="a")
+    site.report(rank_summary(1), node="b")
+    (job,) = site.coordinator.jobs()
+    assert job.hostnames == ("node-a", "node-b")
+    assert [rank.identity.rank for rank in job.ranks] == [0, 1]
+
+
+def test_a_rank_that_its_agent_no_longer_names_has_ended_and_lingers(site: Site) -> None:
+    site.report(rank_summary(0))
+    site.report()
+    (job,) = site.coordinator.jobs()
+    assert (job.running, job.ranks[0].alive) == (False, False)
+    site.pass_s(119)
+    assert len(site.coordinator.jobs()) == 1
+    site.pass_s(2)
+    assert site.coordinator.jobs() == ()
+
+
+def test_an_ended_rank_that_its_agent_still_names_is_not_announced_twice(site: Site) -> None:
+    ended = rank_summary(0, verdict=LEAK, alive=False)
+    for _ in range(4):
+        site.report(ended)
+        site.engine_lists("a")
+        site.pass_s(60)
+    assert site.kinds().count(EventKind.RANK_VERDICT) == 1
+    assert len(site.coordinator.jobs()) == 1
+
+
+def test_a_verdict_is_told_when_it_changes_and_only_then(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="tidegauge"):
+        for verdict in (OK, SUSPECTED, SUSPECTED, LEAK, LEAK, OK):
+            site.report(rank_summary(1, verdict=verdict, step=500))
+    told = [event for event in site.coordinator.events() if event.kind is EventKind.RANK_VERDICT]
+    assert [(e.before, None if e.verdict is None else e.verdict.state) for e in told] == [
+        (LeakState.OK, LeakState.SUSPECTED),
+        (LeakState.SUSPECTED, LeakState.LEAK),
+        (LeakState.LEAK, LeakState.OK),
+    ]
+    assert {(e.job_id, e.attempt, e.rank, e.step, e.hostname) for e in told} == {("4711", 0, 1, 500, "node-a")}
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.getMessage() == (
+        "job 4711 attempt 0 rank 1 on node-a leaks, signal allocated, 12.0 MiB per step, since step 40, "
+        "out of memory in 14\u201322 min, severity critical"
+    )
+
+
+def test_a_leak_that_is_only_a_note_does_not_warn(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="tidegauge"):
+        site.report(rank_summary(0, verdict=LEAK._replace(severity=Severity.NOTE)))
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.INFO]
+
+
+def test_a_rank_restarted_in_place_starts_with_a_clean_record(site: Site) -> None:
+    site.report(rank_summary(0, verdict=LEAK))
+    site.report(rank_summary(0, process=ProcessId(2000, 9000)))
+    (job,) = site.coordinator.jobs()
+    assert (job.state, job.ranks[0].process.pid, job.running) == (LeakState.OK, 2000, True)
+
+
+def test_events_are_bounded_and_can_be_asked_for_from_a_number_on(site: Site) -> None:
+    for count in range(MAX_EVENTS + 5):
+        site.report(incarnation=f"i{count}")
+    events = site.coordinator.events()
+    assert (len(events), events[-1].seq) == (MAX_EVENTS, MAX_EVENTS + 5)
+    assert [event.seq for event in site.coordinator.events(after=MAX_EVENTS + 3)] == [MAX_EVENTS + 4, MAX_EVENTS + 5]
+
+
+def test_a_coordinator_that_starts_empty_knows_everything_after_one_report(site: Site) -> None:
+    site.report(rank_summary(0), rank_summary(1, verdict=LEAK))
+    reborn = Site()
+    reborn.report(rank_summary(0), rank_summary(1, verdict=LEAK))
+    assert reborn.coordinator.jobs() == site.coordinator.jobs()
+
+
+def test_last_heard_is_measured_on_the_monotonic_clock(site: Site) -> None:
+    assert site.coordinator.last_heard("id-a") is None
+    site.report()
+    assert site.coordinator.last_heard("id-a") == (50.0, "i1")

@@ -1,0 +1,219 @@
+"""The coordinator's pages as Prometheus and the commands get them: real sockets, the exporter's own pages, no Ray."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sample_views import LEAK, identity, rank_summary
+from tidegauge.cli.main import main
+from tidegauge.cluster.agent_keeper import EngineError
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.coordinator_service import CoordinatorService, Pages
+from tidegauge.cluster.views import EngineNode
+from tidegauge.core.ids import JobId
+from tidegauge.core.verdicts import Band
+from tidegauge.core.views import NodeSummary, RankSummary
+from tidegauge_exporter.jobs import job_metrics
+from tidegauge_exporter.service_discovery import http_sd
+
+
+class NoEngine:
+    """An engine that is away: the service answers from what agents have told."""
+
+    def alive_nodes(self) -> tuple[EngineNode, ...]:
+        raise EngineError("away")
+
+    def ensure_agent(self, node_id: str) -> None:
+        raise EngineError("away")
+
+    hold_agent = end_agent = ensure_agent
+
+
+class Lab:
+    """A coordinator service and the reports that a test sends it."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.now_s = 100.0
+        coordinator = Coordinator(wall_s=lambda: 1.8e9, monotonic_s=lambda: self.now_s, incarnation="c")
+        pages = Pages(
+            job_metrics=lambda jobs, _, accept: job_metrics(
+                jobs, cluster="lab", now_unix_s=1_800_000_000.25, accept=accept
+            ),
+            http_sd=lambda nodes, own: http_sd(nodes, cluster="lab", coordinator_address=own),
+        )
+        self.service = CoordinatorService(
+            coordinator, NoEngine(), pages, cluster="lab", host="127.0.0.1", port=port, advertise_host="10.0.0.1"
+        )
+        self.service.start()
+
+    def report(self, *ranks: RankSummary) -> None:
+        self.service.coordinator.report(NodeSummary("id", "node7", 321, "i", "node7:9494", 1.8e9 + self.now_s, ranks))
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self.service.url + path, timeout=20) as answer:
+            body: bytes = answer.read()
+            return body
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.service.stop()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_prometheus_is_told_of_every_node_and_of_the_coordinator(lab: Lab) -> None:
+    lab.report()
+    groups = json.loads(lab.get("/sd"))
+    assert [group["targets"] for group in groups] == [[lab.service.url.removeprefix("http://")], ["node7:9494"]]
+    assert groups[1]["labels"]["__meta_tidegauge_hostname"] == "node7"
+
+
+def test_job_info_is_served_by_the_coordinator(lab: Lab) -> None:
+    lab.report(rank_summary(0), rank_summary(1, verdict=LEAK))
+    page = lab.get("/metrics").decode()
+    assert 'tidegauge_job_leak_state{attempt="0",cluster="lab",job_id="4711"} 2.0' in page
+    assert "tidegauge_job_info{" in page
+
+
+def test_pages_for_programs_are_objects_with_a_list(lab: Lab) -> None:
+    lab.report(rank_summary(0, verdict=LEAK))
+    for path, key in (("nodes", "nodes"), ("jobs", "jobs"), ("events", "events")):
+        assert len(json.loads(lab.get(f"/api/v1/{path}"))[key]) == {"nodes": 1, "jobs": 1, "events": 2}[path]
+    assert [event["seq"] for event in json.loads(lab.get("/api/v1/events?after=1"))["events"]] == [2]
+    assert lab.get("/healthz") == b"ok\n"
+
+
+def test_a_port_that_is_taken_costs_the_port_not_the_service(lab: Lab) -> None:
+    taken = int(lab.service.url.rpartition(":")[2])
+    other = Lab(port=taken)
+    try:
+        assert other.service.url != lab.service.url
+        assert json.loads(other.get("/api/v1/status"))["cluster"] == "lab"
+    finally:
+        other.service.stop()
+
+
+def test_status_is_healthy_while_every_agent_reports_and_says_so_by_its_exit_code(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "status", "--api", lab.service.url)[0] == 1  # no node at all
+    lab.report(rank_summary(0), rank_summary(1, verdict=LEAK))
+    code, out, _ = run(capsys, "status", "--api", lab.service.url)
+    assert code == 0
+    assert "1 jobs running, 1 of them leak" in out
+    assert "http://node7:9494/metrics" in out
+    lab.now_s += 60
+    code, out, _ = run(capsys, "status", "--api", lab.service.url)
+    assert (code, "stale" in out, "not healthy" in out) == (1, True, True)
+
+
+def test_jobs_name_the_rank_that_leaks_and_what_it_costs(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.report(rank_summary(0), rank_summary(1, verdict=LEAK))
+    code, out, _ = run(capsys, "jobs", "--api", lab.service.url)
+    header, row = out.splitlines()
+    assert (code, header.split()[:4]) == (0, ["job", "name", "user", "ranks"])
+    cells = ["4711", "llm-pretrain", "ada", "2/2", "200", "10.0 GiB", "12.0 GiB", "leak (critical)", "rank 1",
+             "allocated", "12.0 MiB", "14\u201322 min"]  # fmt: skip
+    assert [cell.strip() for cell in row.split("  ") if cell.strip()] == cells
+
+
+def test_a_leak_fails_jobs_only_where_that_is_asked_for(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    api = ("--api", lab.service.url)
+    assert run(capsys, "jobs", "--fail-on-leak", *api)[0] == 0
+    lab.report(rank_summary(0), rank_summary(1, verdict=LEAK))
+    assert run(capsys, "jobs", *api)[0] == 0
+    assert run(capsys, "jobs", "--fail-on-leak", *api)[0] == 1
+    lab.report()
+    code, out, _ = run(capsys, "jobs", "--fail-on-leak", *api)
+    assert (code, "ended" in out) == (0, True)
+
+
+def test_jobs_in_json_are_what_the_api_says(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    endless = LEAK._replace(seconds_to_oom=Band(60.0, 90.0, float("inf")))
+    lab.report(rank_summary(0, verdict=endless))
+    out = json.loads(run(capsys, "jobs", "--json", "--api", lab.service.url)[1])
+    assert out["jobs"][0]["ranks"][0]["verdict"]["seconds_to_oom"] == {"low": 60.0, "likely": 90.0, "high": None}
+    assert "or more" in run(capsys, "jobs", "--api", lab.service.url)[1]
+
+
+def test_a_growth_that_all_ranks_share_is_not_blamed_on_one(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.report(rank_summary(0, verdict=LEAK), rank_summary(1, verdict=LEAK))
+    assert "all alike (2)" in run(capsys, "jobs", "--api", lab.service.url)[1]
+
+
+def test_a_name_from_a_job_is_printed_as_text(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    rogue = identity(0, job_name="[red]x[/red]", job_id=JobId("a[b]"))
+    lab.report(rank_summary(0, identity=rogue))
+    out = run(capsys, "jobs", "--api", lab.service.url)[1]
+    assert "[red]x[/red]" in out
+    assert "a[b]" in out
+
+
+def test_without_a_service_the_commands_say_how_to_start_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGAUGE_STATE_DIR", str(tmp_path))
+    for command in ("status", "jobs"):
+        code, _, err = run(capsys, command)
+        assert (code, "tidegauge up" in err) == (3, True)
+    code, out, _ = run(capsys, "status", "--json")
+    answer: dict[str, Any] = json.loads(out)
+    assert (code, answer["running"], answer["healthy"]) == (3, False, False)
+    assert run(capsys, "down")[0] == 0
+
+
+def test_an_api_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "jobs", "--api", "http://127.0.0.1:1")
+    assert (code, "http://127.0.0.1:1 does not answer" in err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--join", "10.0.0.1:6399"], "--token-file belong together"),
+        (["--node-address", "node7"], "--node-address takes an IP address"),
+    ],
+)
+def test_a_wrong_call_of_up_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    code, _, err = run(capsys, "up", "--set", f"state_dir={tmp_path}/s", *arguments)
+    assert (code, said in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "said"),
+    [(0o644, "t" * 64, "chmod 600"), (0o600, "", "holds no token"), (0o600, "two words", "holds no token")],
+)
+def test_a_token_that_is_open_or_empty_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, text: str, said: str
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(text)
+    token.chmod(mode)
+    join = ("--join", "127.0.0.2:1", "--token-file", str(token))
+    code, _, err = run(capsys, "up", "--set", f"state_dir={tmp_path}/s", *join)
+    assert (code, said in err) == (3, True)
+
+
+def test_joining_a_head_on_loopback_is_refused_with_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * 64)
+    join = ("--join", "127.0.0.1:6399", "--token-file", str(token))
+    code, _, err = run(capsys, "up", "--set", f"state_dir={tmp_path}/s", *join)
+    assert (code, "--node-address" in err) == (3, True)

@@ -1,0 +1,75 @@
+"""Environment and command line of a Ray node, as values."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from tidegauge.cluster.engine_launch import NODE_SPEC_VARIABLE, address_towards, engine_environ, start_command
+from tidegauge.cluster.service_record import NodeSpec
+
+HEAD = NodeSpec(
+    state_dir="/s", engine_dir="/s/engine", token_file="/s/token", head_address="10.0.0.1:6399",
+    node_address="10.0.0.1", is_head=True, settings={},
+)  # fmt: skip
+NODE = dataclasses.replace(HEAD, is_head=False, node_address="10.0.0.2")
+NODE_FILE = Path("/s/node.json")
+
+
+def environ(spec: NodeSpec, given: dict[str, str] | None = None, gcs_dir: Path | None = None) -> dict[str, str]:
+    return engine_environ(spec, given or {}, node_file=NODE_FILE, gcs_dir=gcs_dir)
+
+
+def test_what_the_caller_has_set_reaches_the_agent_but_nothing_of_ray() -> None:
+    given = {"LD_LIBRARY_PATH": "/nvml", "PATH": "/bin", "RAY_ADDRESS": "elsewhere:1", "RAY_TMPDIR": "/x"}
+    result = environ(HEAD, given)
+    assert (result["LD_LIBRARY_PATH"], result["PATH"]) == ("/nvml", "/bin")
+    assert not {"RAY_ADDRESS", "RAY_TMPDIR"} & result.keys()
+
+
+def test_the_token_is_named_by_its_file_and_never_in_the_environment() -> None:
+    result = environ(NODE)
+    assert (result["RAY_AUTH_MODE"], result["RAY_AUTH_TOKEN_PATH"]) == ("token", "/s/token")
+    assert "RAY_AUTH_TOKEN" not in result
+
+
+def test_the_interval_that_makes_gcs_server_spin_is_never_set() -> None:
+    assert int(environ(HEAD)["RAY_event_stats_print_interval_ms"]) > 0
+
+
+def test_the_agent_is_not_the_first_victim_when_memory_runs_out() -> None:
+    result = environ(NODE)
+    assert (result["RAY_worker_oom_score_adjustment"], result["RAY_memory_monitor_refresh_ms"]) == ("0", "0")
+
+
+def test_actors_find_the_spec_of_their_own_node() -> None:
+    assert environ(NODE)[NODE_SPEC_VARIABLE] == "/s/node.json"
+
+
+def test_only_a_head_keeps_the_state_of_the_cluster() -> None:
+    assert environ(HEAD, gcs_dir=Path("/s/gcs"))["RAY_gcs_storage_path"] == "/s/gcs"
+    assert "RAY_gcs_storage" not in environ(HEAD)
+    assert "RAY_gcs_storage" not in environ(NODE, gcs_dir=Path("/s/gcs"))
+
+
+def test_a_head_on_loopback_listens_on_loopback_alone() -> None:
+    loopback = dataclasses.replace(HEAD, node_address="127.0.0.1", head_address="127.0.0.1:6399")
+    assert environ(loopback)["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in environ(HEAD)
+
+
+def test_the_head_is_started_small() -> None:
+    command = start_command(HEAD, python="/venv/bin/python")
+    assert command[:4] == ["/venv/bin/python", "-m", "ray.scripts.scripts", "start"]
+    assert {"--head", "--port=6399", "--num-cpus=0", "--include-dashboard=false", "--no-monitor"} <= set(command)
+    assert "--block" not in command
+
+
+def test_a_node_is_started_towards_its_head() -> None:
+    command = start_command(NODE)
+    assert {"--address=10.0.0.1:6399", "--node-ip-address=10.0.0.2", "--temp-dir=/s/engine"} <= set(command)
+    assert "--head" not in command
+
+
+def test_the_way_to_the_head_gives_the_own_address() -> None:
+    assert address_towards("127.0.0.1:6399") == "127.0.0.1"

@@ -1,0 +1,59 @@
+"""`jobs_of`: which ranks make a job, and who speaks for a rank."""
+
+from __future__ import annotations
+
+from sample_views import LEAK, identity, rank_summary
+from tidegauge.cluster.jobs import RankOnNode, jobs_of
+from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.verdicts import LeakState
+from tidegauge.core.views import RankSummary
+
+
+def on(*ranks: RankSummary, host: str = "a", stale: bool = False) -> list[RankOnNode]:
+    return [RankOnNode(rank, host, stale) for rank in ranks]
+
+
+def test_the_leaking_rank_is_named_and_the_healthy_one_is_not() -> None:
+    (job,) = jobs_of(on(rank_summary(0), rank_summary(1, verdict=LEAK)))
+    assert (job.state, job.suspects, job.signal, job.severity) == (LeakState.LEAK, (1,), LEAK.signal, LEAK.severity)
+    assert not job.common
+
+
+def test_ranks_that_all_grow_alike_are_a_common_rise() -> None:
+    (job,) = jobs_of(on(*(rank_summary(rank, verdict=LEAK) for rank in range(2))))
+    assert (job.suspects, job.common) == ((0, 1), True)
+
+
+def test_each_attempt_is_a_job_of_its_own() -> None:
+    again = rank_summary(0, identity=identity(0, attempt=1))
+    assert [job.attempt for job in jobs_of(on(rank_summary(0), again))] == [1, 0]
+
+
+def test_another_user_who_claims_the_same_job_id_does_not_touch_the_job() -> None:
+    hostile = rank_summary(0, uid=6666, user_name="mallory", verdict=LEAK)
+    jobs = {job.user_name: job for job in jobs_of(on(rank_summary(0), hostile))}
+    assert (jobs["ada"].state, jobs["mallory"].state) == (LeakState.OK, LeakState.LEAK)
+
+
+def test_the_living_process_speaks_for_a_rank_not_the_dead_one_with_the_newer_sample() -> None:
+    dead = rank_summary(0, alive=False, verdict=LEAK, last_sample_unix_s=2e9)
+    living = rank_summary(0, process=ProcessId(77, 77))
+    (job,) = jobs_of(on(dead, living))
+    assert (job.ranks, job.state) == ((living,), LeakState.OK)
+
+
+def test_a_fresh_node_speaks_for_a_rank_that_moved_there_from_a_silent_one() -> None:
+    moved = rank_summary(0, process=ProcessId(77, 77), last_sample_unix_s=1.0)
+    (job,) = jobs_of(on(rank_summary(0), host="silent", stale=True) + on(moved, host="fresh"))
+    assert (job.ranks, job.hostnames, job.stale) == ((moved,), ("fresh",), ())
+
+
+def test_the_most_alarming_job_comes_first() -> None:
+    calm, leaking = rank_summary(0, identity=identity(0, job_id=JobId("1"))), rank_summary(0, verdict=LEAK)
+    assert [job.job_id for job in jobs_of(on(calm, leaking))] == ["4711", "1"]
+
+
+def test_ranks_stand_in_order_wherever_they_come_from() -> None:
+    ranks = [rank_summary(0, identity=identity(n, world_size=11)) for n in (10, 2, 0)]
+    (job,) = jobs_of(on(*ranks))
+    assert ([rank.identity.rank for rank in job.ranks], job.world_size) == ([0, 2, 10], 11)

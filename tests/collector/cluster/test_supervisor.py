@@ -1,0 +1,194 @@
+"""The supervisor as a real process over a small engine of our own: start, failure, death of the engine, end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegauge.cluster import service_control
+from tidegauge.cluster.processes import descendants, is_alive, send_signal
+from tidegauge.cluster.service_record import (
+    NodeSpec,
+    ServiceRecord,
+    StateFiles,
+    prepare_state_dir,
+    read_record,
+    write_spec,
+)
+from tidegauge.core.ids import ProcessId
+
+SUPERVISE = """
+import sys
+from pathlib import Path
+from tidegauge.cluster.service_record import StateFiles, read_spec
+from tidegauge.cluster.supervisor import EngineCommands, supervise
+root, start, deploy = sys.argv[1:]
+files = StateFiles(Path(root))
+sys.exit(supervise(read_spec(files.node), files, EngineCommands(["sh", "-c", start], ["sh", "-c", deploy])))
+"""
+
+WITHIN_S = 30.0
+
+
+class Node:
+    """A state directory and what supervises it. The engine is a ``sleep`` that goes by the name of raylet."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = prepare_state_dir(root / "s")
+        self.raylet = root / "raylet"
+        self.raylet.symlink_to("/bin/sleep")
+        self.supervisor: subprocess.Popen[bytes] | None = None
+
+    @property
+    def engine(self) -> str:
+        """A shell line that leaves an engine behind: two daemons, one of which ignores SIGTERM."""
+        return (
+            f"setsid sh -c 'trap \"\" TERM; exec sleep 601' & {self.raylet} 600 & "
+            "until [ $(cat /proc/$!/comm) = raylet ]; do :; done"
+        )
+
+    def supervise(self, start: str, deploy: str = "true", *, is_head: bool = True) -> None:
+        spec = NodeSpec(
+            state_dir=str(self.files.root), engine_dir=str(self.files.root / "engine"),
+            token_file=str(self.files.token), head_address="127.0.0.1:1", node_address="127.0.0.1", is_head=is_head,
+            settings={},
+        )  # fmt: skip
+        write_spec(self.files, spec)
+        command = [sys.executable, "-c", SUPERVISE, str(self.files.root), start, deploy]
+        self.supervisor = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+
+    def until(self, true: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + WITHIN_S
+        while not true():
+            assert time.monotonic() < deadline_s, self.record
+            time.sleep(0.02)
+
+    @property
+    def record(self) -> ServiceRecord | None:
+        return read_record(self.files)
+
+    @property
+    def phase(self) -> str | None:
+        return None if self.record is None else self.record.phase
+
+    def raylets(self) -> list[ProcessId]:
+        assert self.supervisor is not None
+        return [s.process for s in descendants(self.supervisor.pid) if s.name == "raylet" and not s.ended]
+
+    def close(self) -> None:
+        if self.supervisor is not None and self.supervisor.poll() is None:
+            self.supervisor.terminate()
+            self.supervisor.wait(WITHIN_S)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.close()
+
+
+def test_daemons_that_left_their_session_and_ignore_sigterm_end_with_the_service(node: Node) -> None:
+    node.supervise(node.engine)
+    node.until(lambda: node.phase == "running")
+    (raylet,) = node.raylets()
+    assert node.supervisor is not None
+    everybody = [stat.process for stat in descendants(node.supervisor.pid)]
+    assert len(everybody) == 2
+    node.supervisor.terminate()
+    assert node.supervisor.wait(WITHIN_S) == 0
+    assert not any(is_alive(process) for process in [raylet, *everybody])
+    assert sorted(path.name for path in node.files.root.iterdir()) == ["lock", "logs", "node.json"]
+
+
+def test_an_engine_that_dies_is_started_again(node: Node) -> None:
+    node.supervise(node.engine)
+    node.until(lambda: node.phase == "running")
+    (first,) = node.raylets()
+    send_signal(first, signal.SIGKILL)
+    node.until(lambda: node.raylets() not in ([], [first]) and node.phase == "running")
+    assert len(node.raylets()) == 1
+
+
+def test_a_first_start_that_fails_ends_the_service_and_says_why(node: Node) -> None:
+    node.supervise("echo noise; echo RPC error: InvalidAuthToken: bla; exit 1")
+    assert node.supervisor is not None
+    assert node.supervisor.wait(WITHIN_S) == 3
+    assert node.record is not None
+    assert (node.record.phase, node.record.alive) == ("failed", False)
+    assert "refuses the token" in node.record.detail
+    assert "engine-start.log" in node.record.detail
+    assert service_control.running_record(node.files) is None
+
+
+def test_an_engine_that_dies_at_once_is_a_failed_start(node: Node) -> None:
+    node.supervise("true")
+    assert node.supervisor is not None
+    assert node.supervisor.wait(WITHIN_S) == 3
+    assert node.record is not None
+    assert "there is no raylet" in node.record.detail
+
+
+def test_a_node_whose_head_is_not_there_says_so_at_once(node: Node) -> None:
+    node.supervise(node.engine, is_head=False)
+    assert node.supervisor is not None
+    assert node.supervisor.wait(WITHIN_S) == 3
+    assert node.record is not None
+    assert "nothing answers at 127.0.0.1:1" in node.record.detail
+
+
+def test_cluster_state_that_the_engine_cannot_start_from_is_put_aside(node: Node) -> None:
+    node.files.gcs.mkdir()
+    (node.files.gcs / "broken").touch()
+    node.supervise(f"test -e {node.files.gcs}/broken && exit 1; {node.engine}")
+    node.until(lambda: node.phase == "running")
+    assert [path.name for path in node.files.root.glob("gcs.broken-*/*")] == ["broken"]
+
+
+def test_a_coordinator_that_does_not_start_is_a_failed_start(node: Node) -> None:
+    node.supervise(node.engine, "echo no actors today; exit 3")
+    assert node.supervisor is not None
+    assert node.supervisor.wait(WITHIN_S) == 3
+    assert node.record is not None
+    assert "the coordinator did not start: no actors today" in node.record.detail
+
+
+def test_a_second_supervisor_for_the_same_state_directory_refuses(node: Node, tmp_path: Path) -> None:
+    node.supervise(node.engine)
+    node.until(lambda: node.phase == "running")
+    assert node.record is not None
+    command = [sys.executable, "-c", SUPERVISE, str(node.files.root), "true", "true"]
+    assert subprocess.run(command, capture_output=True, timeout=WITHIN_S, check=False).returncode == 3
+    assert node.phase == "running"
+
+
+def test_a_stop_while_the_engine_starts_leaves_nothing(node: Node) -> None:
+    node.supervise("sleep 603; true")
+    assert node.supervisor is not None
+    pid = node.supervisor.pid
+    node.until(lambda: "sleep" in {stat.name for stat in descendants(pid)})
+    starting = [stat.process for stat in descendants(pid)]
+    node.supervisor.terminate()
+    assert node.supervisor.wait(WITHIN_S) == 0
+    assert not any(is_alive(process) for process in starting)
+
+
+def test_what_a_killed_supervisor_leaves_is_found_and_ended(node: Node) -> None:
+    node.supervise(node.engine)
+    node.until(lambda: node.phase == "running")
+    assert node.supervisor is not None
+    record = node.record
+    assert record is not None
+    left = [stat.process for stat in descendants(node.supervisor.pid)]
+    os.kill(node.supervisor.pid, signal.SIGKILL)
+    node.supervisor.wait(WITHIN_S)
+    assert any(is_alive(process) for process in left)
+    assert service_control.end(StateFiles(node.files.root), lambda _: None) is True
+    assert not any(is_alive(process) for process in left)

@@ -1,0 +1,138 @@
+"""A real service for tests: ``tidegauge up`` in a short folder of its own, on free ports, ended with its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidegauge.cluster import client
+from tidegauge.cluster.processes import ProcessStat, all_processes, descendants, session_members
+from tidegauge.cluster.service_record import ServiceRecord, StateFiles, read_address, read_record
+
+T = TypeVar("T")
+
+DEADLINE_S = 60.0
+COMMAND_TIMEOUT_S = 110.0
+
+
+def eventually(look: Callable[[], T | None], what: str, *, within_s: float = DEADLINE_S) -> T:
+    """What ``look`` returns as soon as that is true. ``AssertionError`` with the last look if it never is.
+
+    A refused connection counts as "not yet".
+    """
+    deadline_s = time.monotonic() + within_s
+    last: object = None
+    while time.monotonic() < deadline_s:
+        try:
+            last = look()
+        except client.ApiError as error:
+            last = error
+        else:
+            if last:
+                return last
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {within_s:.0f} s; the last look gave {last!r}")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Service:
+    """One node's service: its folders, its commands, its processes. ``close`` leaves nothing behind."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        # pytest's own folders are too deep for the engine's sockets.
+        self.root = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
+        self.run_dir = self.root / "run"
+        self.run_dir.mkdir()
+        self.files = StateFiles(self.root / "s")
+        self.environ = {name: value for name, value in environ.items() if not name.startswith(("TIDEGAUGE_", "RAY_"))}
+        self.environ |= {
+            "TIDEGAUGE_STATE_DIR": str(self.files.root),
+            "TIDEGAUGE_RUN_DIR": str(self.run_dir),
+            "TIDEGAUGE_ENGINE_PORT": "0",
+            "TIDEGAUGE_API_PORT": "0",
+            "TIDEGAUGE_METRICS_PORT": "0",
+            "TIDEGAUGE_CLUSTER": "test",
+        }
+
+    def call(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Finished:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidegauge.cli.main", *arguments], env={**self.environ, **(environ or {})},
+            cwd="/", capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def up(self, *arguments: str) -> Finished:
+        done = self.call("up", *arguments)
+        assert done.code == 0, f"{done.err}\n{self.logs()}"
+        return done
+
+    @property
+    def record(self) -> ServiceRecord:
+        record = read_record(self.files)
+        assert record is not None, "the service is not up"
+        return record
+
+    def get(self, path: str) -> dict[str, Any]:
+        """From the coordinator's API, wherever it is right now. Raises ``ApiError``."""
+        url = read_address(self.files.api)
+        if url is None:
+            raise client.ApiError("no coordinator has announced itself")
+        return client.get(url, path)
+
+    def processes(self) -> list[ProcessStat]:
+        """Living processes below the supervisor."""
+        return [stat for stat in descendants(self.record.supervisor.pid) if not stat.ended]
+
+    def agents(self) -> list[int]:
+        """Pids of the node agents, by the title that Ray gives to actors."""
+        return [s.process.pid for s in self.processes() if _title(s.process.pid).startswith("ray::AgentActor")]
+
+    def coordinators(self) -> list[int]:
+        return [s.process.pid for s in self.processes() if _title(s.process.pid).startswith("ray::CoordinatorActor")]
+
+    def pid_of(self, name: str) -> int:
+        """The one process below the supervisor with this ``comm``."""
+        (pid,) = [stat.process.pid for stat in self.processes() if stat.name == name]
+        return pid
+
+    def traces(self, record: ServiceRecord) -> list[str]:
+        """Processes that are or name this service: its session, and any command line with its folder in it."""
+        members = {stat.process.pid for stat in session_members(record.supervisor)}
+        named = {stat.process.pid for stat in all_processes() if str(self.root) in _title(stat.process.pid)}
+        return [f"{pid} {_title(pid)[:80]}" for pid in sorted(members | named)]
+
+    def logs(self) -> str:
+        paths: Sequence[Path] = sorted(self.files.logs.glob("*")) if self.files.logs.is_dir() else []
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in paths)
+
+    def close(self) -> None:
+        self.call("down")
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
