@@ -62,7 +62,7 @@ class MetricsServer:
         host, port = self._wanted
         self._server = _Server(host, port, self._app)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="tidegauge-metrics", daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="tidegauge-metrics", daemon=True
         )
         self._thread.start()
 

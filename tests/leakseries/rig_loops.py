@@ -1,9 +1,9 @@
-"""Training loops for the fake-GPU rig: PyTorch's real allocator, so real blocks and segments, without a GPU.
+"""Training loops that need no kernel's result: they run on the fake-GPU rig (PyTorch's real allocator) and on GPUs.
 
     python tests/fakegpu/rig.py run -- .rig/venv/bin/python tests/leakseries/rig_loops.py FOLDER SEED [LOOP ...]
 
 Writes one step series per loop. tests/data/series_rig was made so, after the detector had been tuned, and is only
-judged by it. NVML is not read (-1).
+judged by it. NVML is not read there (-1); `bench/gpu_recordings.py` runs these loops, and more, on a real GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import io
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +24,44 @@ import torch
 
 DEVICE = "cuda"
 COLUMNS = ("step", "t", "allocated", "reserved", "peak_allocated", "nvml_process")
+Row = tuple[float, ...]
+"""The values of `COLUMNS`."""
 
 
 class Bench:
     """A small transformer, its optimizer, and what a loop keeps. Sizes and times are drawn from the seed."""
 
+    widths = (128, 256)
+    depths = (2, 4, 6)
+    batches = (4, 8, 16)
+    lengths = (64, 128)
+
     def __init__(self, name: str, seed: int, steps: int) -> None:
         self.draw = random.Random(f"{name}/{seed}")
         self.steps = steps
-        width, depth = self.draw.choice((128, 256)), self.draw.choice((2, 4, 6))
-        layers = [torch.nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True) for _ in range(depth)]
-        self.net: Any = torch.nn.Sequential(torch.nn.Embedding(2000, width), *layers, torch.nn.Linear(width, 2000))
+        self.net: Any = self.build()
         self.net.to(DEVICE)
         self.optimizer: Any = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
         self.kept: list[Any] = []
-        self.batch, self.length = self.draw.choice((4, 8, 16)), self.draw.choice((64, 128))
+        self.onset = 0
+        """Step at which a leaking loop begins to leak; such a loop sets it when it is not the first."""
+        self.batch, self.length = self.draw.choice(self.batches), self.draw.choice(self.lengths)
         self.item = self.draw.choice((4096, 16384, 65536, 262144))
         self.epoch = self.draw.choice((20, 30, 40))
         self.until = int(steps * self.draw.uniform(0.35, 0.65))
         """When what grows stops growing, or when a late leak begins."""
 
+    def build(self) -> Any:
+        width, depth = self.draw.choice(self.widths), self.draw.choice(self.depths)
+        layers = [torch.nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True) for _ in range(depth)]
+        return torch.nn.Sequential(torch.nn.Embedding(2000, width), *layers, torch.nn.Linear(width, 2000))
+
+    def inputs(self, batch: int, length: int) -> Any:
+        return torch.randint(0, 2000, (batch, length), device=DEVICE)
+
     def train(self, batch: int | None = None, length: int | None = None) -> Any:
         """One optimizer step; returns the outputs."""
-        shape = (batch or self.batch, length or self.length)
-        outputs = self.net(torch.randint(0, 2000, shape, device=DEVICE))
+        outputs = self.net(self.inputs(batch or self.batch, length or self.length))
         outputs.float().square().mean().backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -162,7 +176,7 @@ def evaluation(bench: Bench) -> Iterator[object]:
         yield bench.train() is None
         if step % bench.epoch == bench.epoch - 1:
             with torch.no_grad():
-                bench.kept = [bench.net(torch.zeros(2 * bench.batch, bench.length, dtype=torch.long, device=DEVICE))]
+                bench.kept = [bench.net(bench.inputs(2 * bench.batch, bench.length))]
         elif step % bench.epoch == 2:
             bench.kept = []
 
@@ -197,10 +211,11 @@ def leak_losses(bench: Bench) -> Iterator[object]:
 def leak_graph(bench: Bench) -> Iterator[object]:
     for _ in range(bench.steps):
         yield bench.train() is None
-        bench.kept.append(bench.net(torch.zeros(1, 16, dtype=torch.long, device=DEVICE)).mean())
+        bench.kept.append(bench.net(bench.inputs(1, 16)).mean())
 
 
 def leak_stairs(bench: Bench) -> Iterator[object]:
+    bench.onset = bench.epoch - 1
     for step in range(bench.steps):
         yield bench.train() is None
         if step % bench.epoch == bench.epoch - 1:
@@ -208,6 +223,7 @@ def leak_stairs(bench: Bench) -> Iterator[object]:
 
 
 def leak_late(bench: Bench) -> Iterator[object]:
+    bench.onset = bench.until
     for step, _ in bench.ramp():
         if step >= bench.until:
             bench.keep(bench.item)
@@ -246,16 +262,28 @@ LOOPS: tuple[Loop, ...] = (
 )  # fmt: skip
 
 
-def record(loop: Loop, name: str, seed: int, steps: int) -> list[tuple[float, ...]]:
-    bench = Bench(name, seed, steps)
+def no_nvml() -> int:
+    """Where NVML is not read."""
+    return -1
+
+
+def record(loop: Loop, bench: Bench, nvml_bytes: Callable[[], int] = no_nvml) -> Iterator[Row]:
+    """One row after every step. `nvml_bytes`: NVML's bytes of this process, -1 when they cannot be read."""
     begin = time.monotonic()
-    rows: list[tuple[float, ...]] = []
     for step, _ in enumerate(loop(bench)):
         stats = torch.cuda.memory_stats()
         allocated, reserved = stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]
         peak = stats["allocated_bytes.all.peak"]
-        rows.append((step, round(time.monotonic() - begin, 4), allocated, reserved, peak, -1))
-    return rows
+        yield (step, round(time.monotonic() - begin, 4), allocated, reserved, peak, nvml_bytes())
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    """Gzipped CSV with no time stamp inside, so that the same rows make the same file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(rows)
+    path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 def main() -> None:
@@ -265,13 +293,8 @@ def main() -> None:
         name = loop.__name__
         if wanted and name not in wanted:
             continue
-        rows = record(loop, name, seed, (300, 400, 500)[seed % 3])
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(rows)
-        # No time stamp inside, so that the same rows make the same file.
-        (folder / f"{name}_{seed}.csv.gz").write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+        rows = list(record(loop, Bench(name, seed, (300, 400, 500)[seed % 3])))
+        write(folder / f"{name}_{seed}.csv.gz", rows)
         print(name, len(rows), flush=True)
         gc.collect()
         torch.cuda.empty_cache()

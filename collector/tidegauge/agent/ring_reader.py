@@ -30,8 +30,8 @@ MAX_RECORDS_PER_READ = 4096
 """Of one ring at one poll; at 2 Hz this keeps up with 8,000 records a second."""
 BATCH_RECORDS = 256
 """Of one ``pread``: 64 KiB."""
-STEP_GAP_NS = 20_000_000
-"""Mean gap of the steps that are decoded and judged: 50 a second. A trend needs no more, and the agent has a budget."""
+STEP_GAP_NS = 40_000_000
+"""Mean gap of the steps that are decoded and judged: 25 a second. A trend needs no more, and the agent has a budget."""
 PEEK_RECORDS = 16
 """Slots looked at where nothing new is expected: one page, and enough to step over a damaged slot."""
 MAX_SANE = 1 << 50
@@ -93,7 +93,7 @@ class RingReader:
     def read(self, limit: int = MAX_RECORDS_PER_READ) -> list[Sample]:
         """The new records that are worth it, oldest first within a device; goes through at most ``limit``.
 
-        All ticks and events, the newest step, and of steps in quick succession some 50 a second.
+        All ticks and events, the newest step, and of steps in quick succession some 25 a second.
         """
         size = os.fstat(self._fd).st_size
         if size < self.header.file_bytes:
@@ -125,7 +125,7 @@ class RingReader:
                 break
             budget -= len(new)
             self.seen_records += len(new)
-            count = BATCH_RECORDS
+            count = min(2 * count, BATCH_RECORDS)
             for record in self._worth_reading(new, device):
                 sample = decode_record(record.raw)
                 if sample is not None and _sane(sample, device):
