@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol, cast
 from tidegauge import __version__
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 
+DESCRIPTION = "Watches the GPU memory of torch.distributed jobs: which rank leaks, since when, and when it runs out."
 COMMANDS = ("demo", "up", "down", "status", "run", "jobs", "detect", "config")
 """In the order in which a newcomer meets them. Each is a module of this package."""
 
@@ -45,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="tidegauge", description=importlib.import_module("tidegauge").__doc__)
+    parser = _Parser(prog="tidegauge", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"tidegauge {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in COMMANDS:

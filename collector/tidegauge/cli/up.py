@@ -198,5 +198,8 @@ def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: b
         )
     elif spec.is_head:
         print("other nodes   cannot join: this head listens on loopback alone (see --node-address)")
+    if spec.node_address != LOOPBACK and str(spec.settings.get("listen_host", "")).startswith("127."):
+        print("careful       /metrics listens on loopback, so a Prometheus elsewhere cannot scrape this node:")
+        print("              start it with --set listen_host=0.0.0.0 to change that")
     print(f"logs          {files.logs}")
     print("next          tidegauge status, tidegauge run -- CMD, tidegauge jobs, tidegauge down")
