@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fakegpu.rig import Rig
+from integration.needs import missing
 
 
 @pytest.fixture(scope="session")
@@ -13,5 +14,5 @@ def rig() -> Rig:
     rig = Rig()
     reason = rig.available()
     if reason is not None:
-        pytest.skip(reason)
+        missing(reason)
     return rig

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidegauge.cluster import client
-from tidegauge.cluster.processes import ProcessStat, all_processes, descendants, session_members
+from tidegauge.cluster.processes import all_processes, descendants, session_members
 from tidegauge.cluster.service_record import ServiceRecord, StateFiles, read_address, read_record
+from tidegauge.core.proc_stat import ProcStat
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ class Service:
             raise client.ApiError("no coordinator has announced itself")
         return client.get(url, path)
 
-    def processes(self) -> list[ProcessStat]:
+    def processes(self) -> list[ProcStat]:
         """Living processes below the supervisor."""
         return [stat for stat in descendants(self.record.supervisor.pid) if not stat.ended]
 

@@ -113,15 +113,6 @@ class Node:
         return self.started[-1]
 
 
-@pytest.fixture(scope="module")
-def rig() -> Rig:
-    rig = Rig()
-    reason = rig.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return rig
-
-
 @pytest.fixture
 def node(rig: Rig, tmp_path: Path) -> Iterator[Node]:
     node = Node(rig, tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
+from integration.needs import missing
 from integration.prometheus_server import prometheus_binary, running_prometheus
 from integration.service import Service, eventually
 from tidegauge.cli.demo_jobs import Torch, last_lines, training_job
@@ -22,11 +23,8 @@ JOB = "e2e"
 
 
 @pytest.fixture
-def rig_environ(tmp_path: Path) -> dict[str, str]:
-    missing = Rig().available()
-    if missing is not None:
-        pytest.skip(missing)
-    return Rig().environ(devices=2, total_bytes=80 << 30, state=tmp_path / "gpus")
+def rig_environ(rig: Rig, tmp_path: Path) -> dict[str, str]:
+    return rig.environ(devices=2, total_bytes=80 << 30, state=tmp_path / "gpus")
 
 
 @pytest.fixture
@@ -39,10 +37,11 @@ def service(rig_environ: dict[str, str]) -> Iterator[Service]:
         service.close()
 
 
-def test_prometheus_names_the_rank_that_leaks(service: Service, rig_environ: dict[str, str], tmp_path: Path) -> None:
+def test_prometheus_names_the_rank_that_leaks(
+    service: Service, rig: Rig, rig_environ: dict[str, str], tmp_path: Path
+) -> None:
     if prometheus_binary() is None:
-        pytest.skip("prometheus is not installed (scripts/system_packages.sh)")
-    rig = Rig()
+        missing("prometheus is not installed")
     torch = Torch(str(rig.python), "2.13.0", 2, "Fake GPU")
     log_file = tmp_path / "job.log"
     environ = {**rig_environ, "TIDEGAUGE_RUN_DIR": str(service.run_dir)}
@@ -89,9 +88,9 @@ def _jobs(service: Service) -> list[dict[str, Any]]:
     return [job for job in service.call("jobs", "--json").json["jobs"] if job["job_id"] == JOB]
 
 
-def test_demo_convicts_the_leak_and_nobody_else(rig_environ: dict[str, str], tmp_path: Path) -> None:
+def test_demo_convicts_the_leak_and_nobody_else(rig: Rig, rig_environ: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tidegauge", "demo", "--python", str(Rig().python), "--folder", str(tmp_path / "demo")],
+        [sys.executable, "-m", "tidegauge", "demo", "--python", str(rig.python), "--folder", str(tmp_path / "demo")],
         env={**rig_environ, "TMPDIR": "/tmp"}, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

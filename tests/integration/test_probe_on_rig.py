@@ -39,15 +39,6 @@ def train(model, optimizer, steps, micro_batches=1, pause_s=0.012):
 """
 
 
-@pytest.fixture(scope="module")
-def rig() -> Rig:
-    rig = Rig()
-    reason = rig.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return rig
-
-
 class Jobs:
     """Starts jobs on fake GPUs of their own and reads the rings that they leave."""
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 
 NESTED_REFRESH_S = 5.0
 """Looking through all processes for one in a container costs about 30 us each: not more often than this."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_STATE, _THREADS, _START_TICKS, _RSS_PAGES = 0, 17, 19, 21
-"""Fields 3, 20, 22 and 24 of proc(5), counted from behind the command name."""
 
 _SLURM_CGROUP = re.compile(r"/(?:slurm[^/]*(?:/uid_(\d+))?|[^/]*slurmstepd\.scope)/job_(\d+)(?:/|$)")
 """cgroup v1 ``/slurm_NODE/uid_1000/job_7/step_0``, v2 ``/system.slice/NODE_slurmstepd.scope/job_7/step_0/user``."""
@@ -48,9 +47,9 @@ class ProcFs:
 
     def usage(self, process: ProcessId) -> ProcessUsage | None:
         stat = self._stat(process.pid)
-        if stat is None or not _alive(stat) or int(stat[_START_TICKS]) != process.start_ticks:
+        if stat is None or stat.ended or stat.process != process:
             return None
-        return ProcessUsage(rss_bytes=int(stat[_RSS_PAGES]) * _PAGE_BYTES)
+        return ProcessUsage(rss_bytes=stat.rss_pages * _PAGE_BYTES)
 
     def user_name(self, uid: int) -> str:
         if uid not in self._user_names:
@@ -65,7 +64,7 @@ class ProcFs:
         status = self._read(process.pid, "status")
         cgroup = self._read(process.pid, "cgroup")
         stat = self._stat(process.pid)
-        if status is None or stat is None or not _alive(stat) or int(stat[_START_TICKS]) != process.start_ticks:
+        if status is None or stat is None or stat.ended or stat.process != process:
             return None
         uids = _field(status, "Uid")
         if len(uids) < 2:
@@ -82,14 +81,10 @@ class ProcFs:
                 pids = _field(self._read(int(name), "status") or "", "NSpid")
                 stat = self._stat(int(name)) if len(pids) > 1 else None
                 if stat is not None:
-                    ticks = int(stat[_START_TICKS])
-                    yield ProcessId(int(pids[-1]), ticks), ProcessId(int(name), ticks)
+                    yield ProcessId(int(pids[-1]), stat.process.start_ticks), stat.process
 
-    def _stat(self, pid: int) -> list[str] | None:
-        text = self._read(pid, "stat")
-        # The command name, in parentheses, may hold anything, newlines and parentheses included.
-        fields = [] if text is None else text.rpartition(")")[2].split()
-        return fields if len(fields) > _RSS_PAGES else None
+    def _stat(self, pid: int) -> ProcStat | None:
+        return parse_proc_stat(self._read(pid, "stat") or "")
 
     def _read(self, pid: int, name: str) -> str | None:
         """A file of a process, ``None`` if it is gone. Other failures are not the end of a process, and raise."""
@@ -127,11 +122,6 @@ def in_initial_pid_namespace(root: Path = Path("/proc")) -> bool:
         return os.readlink(root / "self/ns/pid") == "pid:[4026531836]"
     except OSError:
         return False
-
-
-def _alive(stat: list[str]) -> bool:
-    """A zombie is not, unless only its main thread ended."""
-    return stat[_STATE] not in "ZXx" or int(stat[_THREADS]) > 1
 
 
 def _field(status: str, name: str) -> list[str]:

@@ -106,7 +106,7 @@ HEADER = (
     "step",
     "allocated",
     "reserved",
-    "outside torch",
+    "nontorch",
     "verdict",
     "per step",
     "out of memory in",

@@ -11,8 +11,9 @@ from typing import Any
 
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.run import job_environ
-from tidegauge.cluster.processes import ProcessStat, descendants, end_processes, identity_of, stat_of
+from tidegauge.cluster.processes import descendants, end_processes, identity_of, stat_of
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import ProcStat
 
 SCRIPT = Path(__file__).with_name("demo_job.py")
 STOP_WITHIN_S = 10.0
@@ -90,7 +91,7 @@ def stop_job(process: subprocess.Popen[Any]) -> None:
     # Whoever was below it once is remembered: a rank that outlives its launcher has another parent.
     family: dict[ProcessId, None] = {} if leader is None else {leader: None}
 
-    def living() -> list[ProcessStat]:
+    def living() -> list[ProcStat]:
         process.poll()
         for member in list(family):
             family.update((stat.process, None) for stat in descendants(member.pid))

@@ -60,15 +60,16 @@ def live_table(header: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[st
         with Live(refresh_per_second=4) as live:
             yield lambda rows: live.update(_rich_table(header, rows))
         return
-    shown_s = time.monotonic()
+    shown_s, shown = time.monotonic(), rows
 
     def show(new: Sequence[Sequence[str]]) -> None:
-        nonlocal rows, shown_s
+        nonlocal rows, shown_s, shown
         rows = new
         if time.monotonic() - shown_s >= COPY_EVERY_S:
-            shown_s = time.monotonic()
+            shown_s, shown = time.monotonic(), rows
             print_table(header, rows)
             print(flush=True)
 
     yield show
-    print_table(header, rows)
+    if rows is not shown:
+        print_table(header, rows)

@@ -6,47 +6,20 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 
 PROC = Path("/proc")
 
 
-@dataclass(frozen=True)
-class ProcessStat:
-    """What ``/proc/PID/stat`` says, see proc(5)."""
-
-    process: ProcessId
-    name: str
-    """``comm``, at most 15 characters."""
-    state: str
-    parent_pid: int
-    session_id: int
-
-    @property
-    def ended(self) -> bool:
-        """A zombie has ended; only its parent has not looked yet."""
-        return self.state in ("Z", "X")
-
-
-def stat_of(pid: int) -> ProcessStat | None:
+def stat_of(pid: int) -> ProcStat | None:
     """``None`` if there is no such process."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        return parse_proc_stat((PROC / str(pid) / "stat").read_text(errors="replace"))
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # comm stands in parentheses and may itself hold any of " ()": the last ")" ends it.
-    head, _, rest = text.rpartition(")")
-    fields = rest.split()
-    return ProcessStat(
-        process=ProcessId(pid, int(fields[19])),
-        name=head.partition("(")[2],
-        state=fields[0],
-        parent_pid=int(fields[1]),
-        session_id=int(fields[3]),
-    )
 
 
 def identity_of(pid: int) -> ProcessId | None:
@@ -61,17 +34,17 @@ def is_alive(process: ProcessId) -> bool:
     return stat is not None and stat.process == process and not stat.ended
 
 
-def all_processes() -> list[ProcessStat]:
+def all_processes() -> list[ProcStat]:
     stats = (stat_of(int(entry)) for entry in os.listdir(PROC) if entry.isdigit())
     return [stat for stat in stats if stat is not None]
 
 
-def descendants(pid: int) -> list[ProcessStat]:
+def descendants(pid: int) -> list[ProcStat]:
     """Children of ``pid``, their children, and so on; zombies included."""
-    children: dict[int, list[ProcessStat]] = {}
+    children: dict[int, list[ProcStat]] = {}
     for stat in all_processes():
         children.setdefault(stat.parent_pid, []).append(stat)
-    found: list[ProcessStat] = []
+    found: list[ProcStat] = []
     todo = [pid]
     while todo:
         mine = children.get(todo.pop(), [])
@@ -80,7 +53,7 @@ def descendants(pid: int) -> list[ProcessStat]:
     return found
 
 
-def session_members(leader: ProcessId) -> list[ProcessStat]:
+def session_members(leader: ProcessId) -> list[ProcStat]:
     """Living processes of the session that ``leader`` opened, also after its own end.
 
     The kernel does not give a pid away while a session still bears it. So if ``leader.pid`` is another process now,
@@ -96,7 +69,7 @@ def session_members(leader: ProcessId) -> list[ProcessStat]:
     ]
 
 
-def end_processes(find: Callable[[], Iterable[ProcessStat]], *, grace_s: float, deadline_s: float) -> list[ProcessStat]:
+def end_processes(find: Callable[[], Iterable[ProcStat]], *, grace_s: float, deadline_s: float) -> list[ProcStat]:
     """SIGTERM to all that ``find`` names, SIGKILL after ``grace_s``, until it names nobody; new ones are ended too.
 
     Returns who is left after ``deadline_s`` (in uninterruptible sleep, or somebody else's).

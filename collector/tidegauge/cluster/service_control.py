@@ -14,7 +14,6 @@ from typing import NoReturn
 
 from tidegauge.cluster import client
 from tidegauge.cluster.processes import (
-    ProcessStat,
     boot_id,
     end_processes,
     is_alive,
@@ -32,6 +31,7 @@ from tidegauge.cluster.service_record import (
 )
 from tidegauge.cluster.supervisor import END_DEADLINE_S, END_GRACE_S, remove_engine_dir
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import ProcStat
 
 FIRST_AGENT_TIMEOUT_S = 60.0
 """From "the engine runs" to the first report of this node's agent; 2-4 s where the machine is not busy."""
@@ -127,7 +127,7 @@ def end(files: StateFiles, progress: Progress) -> bool:
     return True
 
 
-def sweep(record: ServiceRecord) -> list[ProcessStat]:
+def sweep(record: ServiceRecord) -> list[ProcStat]:
     """End every process of the service that is still there; returns those that do not end.
 
     With the supervisor's own end nothing is left. After it was killed, its session and its record tell who is ours.
@@ -135,7 +135,7 @@ def sweep(record: ServiceRecord) -> list[ProcessStat]:
     if record.boot_id != boot_id():
         return []
 
-    def ours() -> list[ProcessStat]:
+    def ours() -> list[ProcStat]:
         known = [stat_of(process.pid) for process, _ in record.processes if is_alive(process)]
         return [stat for stat in known if stat is not None] + session_members(record.supervisor)
 

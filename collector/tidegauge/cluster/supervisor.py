@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.cluster.engine_launch import answers, engine_environ, explain, start_command
-from tidegauge.cluster.processes import ProcessStat, boot_id, descendants, end_processes, identity_of, is_alive
+from tidegauge.cluster.processes import boot_id, descendants, end_processes, identity_of, is_alive
 from tidegauge.cluster.service_record import (
     NodeSpec,
     RecordError,
@@ -34,6 +34,7 @@ from tidegauge.cluster.service_record import (
     write_record,
 )
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import ProcStat
 
 log = logging.getLogger("tidegauge.cluster.supervisor")
 
@@ -198,8 +199,8 @@ class Supervisor:
                     break
                 os.waitpid(ended.si_pid, 0)
 
-    def _end_engine(self) -> list[ProcessStat]:
-        def mine() -> list[ProcessStat]:
+    def _end_engine(self) -> list[ProcStat]:
+        def mine() -> list[ProcStat]:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass

@@ -8,6 +8,7 @@ import sys
 from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 
 
 class ProcessFacts(NamedTuple):
@@ -25,20 +26,19 @@ class ProcessFacts(NamedTuple):
     """File name of the program, as in ``sys.argv[0]``, without its folder."""
 
 
-def stat_of(pid: int) -> Optional[tuple[int, int]]:
-    """``(ppid, starttime in clock ticks)`` of a process from ``/proc/PID/stat``, fields 4 and 22 of proc(5)."""
+def stat_of(pid: int) -> Optional[ProcStat]:
+    """What the kernel says of the process that has ``pid`` now, or ``None`` if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read(4096).rpartition(b")")[2].split()  # the name in parentheses may contain anything
-        return int(fields[1]), int(fields[19])
-    except (OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return parse_proc_stat(file.read(4096))
+    except OSError:
         return None
 
 
 def process_id(pid: int) -> Optional[ProcessId]:
     """The process that has this pid now, or ``None`` if there is none."""
     stat = stat_of(pid)
-    return None if stat is None else ProcessId(pid, stat[1])
+    return None if stat is None else stat.process
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -54,9 +54,9 @@ def read_process_facts() -> ProcessFacts:
     launched = stat_of(spawner) if spawner is not None else own
     return ProcessFacts(
         hostname=socket.gethostname(),
-        process=ProcessId(pid, own[1] if own else 0),
+        process=own.process if own else ProcessId(pid, 0),
         group_leader=process_id(os.getpgrp()),
-        parent=process_id(launched[0]) if launched else None,
+        parent=process_id(launched.parent_pid) if launched else None,
         spawned_by=process_id(spawner) if spawner is not None else None,
         script=os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) and sys.argv[0] not in ("", "-c") else None,
     )

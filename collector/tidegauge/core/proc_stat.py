@@ -1,0 +1,49 @@
+"""``/proc/PID/stat`` as a value, see proc(5). Text in, value out; whoever calls reads the file.
+
+Source-compatible with Python 3.9: the probe imports this inside the training process.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from tidegauge.core.ids import ProcessId
+
+
+class ProcStat(NamedTuple):
+    """The fields that Tidegauge uses."""
+
+    process: ProcessId
+    name: str
+    """``comm``: at most 15 characters, any of them."""
+    state: str
+    """One letter: R, S, D, Z (zombie), X (dead) …"""
+    parent_pid: int
+    session_id: int
+    threads: int
+    rss_pages: int
+
+    @property
+    def ended(self) -> bool:
+        """A zombie has ended, only its parent has not looked yet; one whose other threads still run has not."""
+        return self.state in "ZXx" and self.threads <= 1
+
+
+def parse_proc_stat(text: str) -> Optional[ProcStat]:
+    """The value of one line, or ``None`` if it is not one."""
+    # The name stands in parentheses and may itself hold any of " ()": the last ")" ends it.
+    head, _, rest = text.rpartition(")")
+    pid, _, name = head.partition(" (")
+    fields = rest.split()
+    try:
+        return ProcStat(
+            process=ProcessId(int(pid), int(fields[19])),
+            name=name,
+            state=fields[0],
+            parent_pid=int(fields[1]),
+            session_id=int(fields[3]),
+            threads=int(fields[17]),
+            rss_pages=int(fields[21]),
+        )
+    except (ValueError, IndexError):
+        return None
