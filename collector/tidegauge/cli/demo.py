@@ -58,10 +58,12 @@ def run(args: argparse.Namespace) -> int:
         api_url = running.enter_context(_service(folder, environ, keep=args.keep))
         found = _watch(api_url, history, folder, seconds=args.seconds)
         metrics = _save_metrics(api_url, folder)
+    if not args.keep:
+        shutil.rmtree(folder / "run", ignore_errors=True)
     report = _save_report(folder, history, torch)
     _tell(history, found=found)
     print(f"\nreport    {report}")
-    print(f"metrics   {metrics} (what Prometheus scraped would hold; while the service runs: /metrics on each node)")
+    print(f"metrics   {metrics}, as Prometheus scrapes it from /metrics on each node")
     if args.keep:
         print(f"service   {api_url} is still running; Prometheus finds its targets at {api_url}/sd")
         print(f"          stop it with: tidegauge down --set state_dir={folder / 'state'}")
