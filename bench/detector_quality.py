@@ -3,8 +3,10 @@
     python bench/detector_quality.py                       # all of it, about four minutes
     python bench/detector_quality.py --seeds 5 --long 0    # a quick look
     python bench/detector_quality.py --docs                # and puts the tables into docs/detector.md
+    python bench/detector_quality.py --recordings FOLDER   # judges what bench/gpu_recordings.py recorded (unpacked)
 
-Recorded: tests/data/series, from real GPUs. Everything else comes from tests/leakseries and is synthetic.
+Recorded: tests/data/series and series_h200, from real GPUs; series_rig, from the fake-GPU rig. Everything else comes
+from tests/leakseries and is synthetic.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from leakseries.corpus import FAMILIES, STILL_GROWING, UNSEEN, make  # noqa: E402
 from leakseries.machine import Row, Series  # noqa: E402
-from leakseries.recorded import recorded_series, rig_series  # noqa: E402
+from leakseries.recorded import loop_recordings, recorded_series, rig_series  # noqa: E402
 from tidegauge.core.detector import RankDetector  # noqa: E402
 from tidegauge.core.verdicts import LeakState, Severity, Verdict  # noqa: E402
 
@@ -240,6 +242,7 @@ def report(seeds: int, long_seeds: int) -> list[str]:
     held_out = range(HELD_OUT_FROM, HELD_OUT_FROM + seeds)
     recorded = [watch(series) for series in recorded_series()]
     rig = [watch(series) for series in rig_series()]
+    loops = [watch(series) for series in loop_recordings()]
     tuned = [watch(make(family, seed)) for family in FAMILIES for seed in TUNING_SEEDS]
     held = [watch(make(family, seed)) for family in FAMILIES for seed in held_out]
     unseen = [watch(make(family, seed)) for family in UNSEEN for seed in held_out]
@@ -249,6 +252,7 @@ def report(seeds: int, long_seeds: int) -> list[str]:
         ("series", "rule", "leaks found, right signal (naive: any)", "healthy ranks accused"),
         [
             *verdict_rows("recorded on GPUs (24)", recorded),
+            *verdict_rows(f"loops on an H200, a part of them ({len(loops)})", loops),
             *verdict_rows(f"rig, real allocator ({len(rig)})", rig),
             *verdict_rows(f"synthetic, tuning seeds ({len(tuned)})", tuned),
             *verdict_rows(f"synthetic, held-out seeds ({len(held)})", held),
@@ -299,6 +303,33 @@ def long_benign_runs(seeds: int) -> Iterator[Outcome]:
             yield watch(make(family, seed, LONG_STEPS, step_s=1.0))
 
 
+def recordings_report(folder: Path) -> list[str]:
+    """Whole recordings, every second row of them, their starts; and each that is judged wrongly."""
+    every = list(loop_recordings(folder))
+    whole = [watch(series) for series in every]
+    halves = [watch(series._replace(rows=series.rows[::2])) for series in every]
+    cut = [watch(series) for series in prefixes(every)]
+    header = ("series", "rule", "leaks found, right signal (naive: any)", "healthy ranks accused")
+    lines = table(
+        header,
+        [
+            *verdict_rows(f"all rows ({len(whole)})", whole),
+            *verdict_rows(f"every second row ({len(halves)})", halves),
+            *verdict_rows(f"starts of leaks, 60 to 90 % of the rows ({len(cut)})", cut),
+        ],
+    )
+    lines += ["", f"Onset error, median / 90 % of series: {onset_text(whole)} of the run. Wrong, and withdrawn:", ""]
+    for outcome in whole:
+        if outcome.right and (outcome.series.leak or not outcome.alarms):
+            continue
+        series, final = outcome.series, outcome.final
+        truth = series.signal or "ok"
+        steps = ", ".join(str(step) for step, _ in outcome.alarms) or "none"
+        said = final.signal.value if final.signal else ""
+        lines.append(f"- {series.family}_{series.seed}: {truth}; said {final.state.value} {said}; alarms at {steps}")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the leak detector.")
     parser.add_argument("--seeds", type=int, default=20, help="held-out seeds per family")
@@ -306,7 +337,11 @@ def main() -> None:
         "--long", type=int, default=4, help="seeds per benign family of 20,000 steps; 0 leaves them out"
     )
     parser.add_argument("--docs", action="store_true", help="write the tables into docs/detector.md")
+    parser.add_argument("--recordings", type=Path, metavar="FOLDER", help="judge these recordings only")
     args = parser.parse_args()
+    if args.recordings is not None:
+        print("\n".join(recordings_report(args.recordings)))
+        return
     text = "\n".join(report(args.seeds, args.long))
     print(text)
     if args.docs:

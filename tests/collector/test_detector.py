@@ -13,7 +13,15 @@ from leakseries.benign import FAMILIES as BENIGN
 from leakseries.corpus import UNSEEN, make
 from leakseries.leaks import FAMILIES as LEAKS
 from leakseries.machine import MIB, Row, Series
-from leakseries.recorded import read_rows, recorded_files, recorded_series, rig_series, truth_of
+from leakseries.recorded import (
+    KNOWN_MISSES,
+    loop_recordings,
+    read_rows,
+    recorded_files,
+    recorded_series,
+    rig_series,
+    truth_of,
+)
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.detector.causes import CAUSES
 from tidegauge.core.verdicts import OK, LeakState, Severity, Signal, Verdict
@@ -76,6 +84,28 @@ def test_series_of_the_real_allocator_get_the_right_verdict(series: Series) -> N
     assert_right(series, judge(series.rows))
 
 
+H200 = list(loop_recordings())
+
+
+@pytest.mark.parametrize("series", H200, ids=lambda series: f"{series.family}-{series.seed}")
+def test_loops_recorded_on_an_h200_get_the_right_verdict_signal_and_severity(series: Series) -> None:
+    verdict = judge(series.rows)
+    if (series.family, series.seed) in KNOWN_MISSES:
+        assert verdict.signal in (None, Signal.ALLOCATED)
+    else:
+        assert_right(series, verdict)
+
+
+@pytest.mark.parametrize("series", H200, ids=lambda series: f"{series.family}-{series.seed}")
+def test_loops_recorded_on_an_h200_with_half_their_rows_are_never_called_something_else(series: Series) -> None:
+    verdict = judge(series.rows[::2])
+    if not series.leak:
+        assert verdict.state is not LeakState.LEAK
+    elif verdict.state is LeakState.LEAK:
+        assert verdict.signal is not None
+        assert verdict.signal.value == series.signal
+
+
 @pytest.mark.parametrize("path", recorded_files(), ids=lambda path: f"{path.parent.name}/{path.name[:5]}")
 @pytest.mark.parametrize("every", [2, 3])
 def test_recordings_with_rows_left_out_are_never_called_something_else(path: Path, every: int) -> None:
@@ -109,6 +139,20 @@ def test_a_leak_spliced_onto_a_healthy_recording_is_found(path: Path) -> None:
     verdict = judge(shifted)
     assert verdict.state is LeakState.LEAK
     assert verdict.signal is Signal.ALLOCATED
+
+
+QUIET_OUTSIDE = [series for series in H200 if not series.leak and not series.family.startswith("outside")]
+
+
+@pytest.mark.parametrize("series", QUIET_OUTSIDE, ids=lambda series: f"{series.family}-{series.seed}")
+def test_memory_taken_outside_the_allocator_is_found_although_segments_come_and_go(series: Series) -> None:
+    """NVML's lag makes nontorch jump in these; two pages every other step are taken from step 60 on."""
+    rows = [row._replace(nvml_process=row.nvml_process + max(row.step - 60, 0) // 2 * 4 * MIB) for row in series.rows]
+    verdict = judge(rows)
+    assert verdict.state is LeakState.LEAK
+    assert verdict.signal is Signal.NONTORCH
+    assert verdict.onset_step is not None
+    assert abs(verdict.onset_step - 60) <= 0.15 * len(rows)
 
 
 @pytest.mark.parametrize("seed", HELD_OUT)

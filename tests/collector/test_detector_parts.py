@@ -145,13 +145,37 @@ def test_a_late_nvml_reading_never_shows_more_than_there_is() -> None:
     """NVML still counts segments that the allocator has just given back: nontorch seems to jump."""
     derive = Derivation(DEFAULT)
     truth = 500 * MIB
-    assert derive.nontorch_at_least(4 * GIB, truth, 0.0) == truth
+    assert derive.nontorch_proven(GIB, 4 * GIB, truth, 0.0) == truth
     stale = truth + 3 * GIB
-    assert derive.nontorch_at_least(GIB, stale, 0.05) == truth
-    assert derive.nontorch_at_least(GIB, truth, 0.2) <= truth
-    for step in range(20):
-        seen = derive.nontorch_at_least(GIB, truth, 0.4 + 0.1 * step)
-    assert seen == truth
+    assert derive.nontorch_proven(GIB, GIB, stale, 0.05) == truth
+    assert derive.nontorch_proven(GIB, GIB, truth, 0.2) == truth
+
+
+def test_a_late_nvml_reading_never_shows_less_than_there_was() -> None:
+    """NVML does not count yet what the allocator has just taken, or what it had back after a flush between samples."""
+    derive = Derivation(DEFAULT)
+    truth = 500 * MIB
+    assert derive.nontorch_proven(MIB, 2 * GIB, truth, 0.0) == truth
+    assert derive.nontorch_proven(MIB, 4 * GIB, truth - 2 * GIB, 0.05) == truth
+    assert derive.nontorch_proven(MIB, GIB, truth - GIB + MIB, 0.1) == truth
+
+
+def test_memory_outside_the_allocator_that_grows_is_seen_although_segments_come_and_go() -> None:
+    derive = Derivation(DEFAULT)
+    for step in range(200):
+        reserved = (4 if step // 20 % 2 else 1) * GIB
+        nvml = (4 if (step - 3) // 20 % 2 else 1) * GIB + (500 + step) * MIB
+        seen = derive.nontorch_proven(GIB, reserved, nvml - reserved, 0.05 * step)
+        if step > 20:
+            assert 500 + step - 20 <= seen / MIB <= 500 + step
+
+
+def test_memory_outside_the_allocator_that_was_given_back_is_no_longer_shown() -> None:
+    derive = Derivation(DEFAULT)
+    for step in range(40):
+        nontorch = (900 if step < 20 else 500) * MIB
+        seen = derive.nontorch_proven(GIB, 2 * GIB, nontorch, 0.05 * step)
+        assert seen == nontorch
 
 
 def test_rates_of_a_line_are_exact_and_the_band_holds_them() -> None:

@@ -31,10 +31,10 @@ Row = tuple[float, ...]
 class Bench:
     """A small transformer, its optimizer, and what a loop keeps. Sizes and times are drawn from the seed."""
 
-    widths = (128, 256)
-    depths = (2, 4, 6)
-    batches = (4, 8, 16)
-    lengths = (64, 128)
+    widths: tuple[int, ...] = (128, 256)
+    depths: tuple[int, ...] = (2, 4, 6)
+    batches: tuple[int, ...] = (4, 8, 16)
+    lengths: tuple[int, ...] = (64, 128)
 
     def __init__(self, name: str, seed: int, steps: int) -> None:
         self.draw = random.Random(f"{name}/{seed}")

@@ -85,8 +85,7 @@ class Floors:
             scale.steps.append(step)
             scale.times.append(time_s)
             scale.new += 1
-            share = params.look_share_recent if scale.forgotten else params.look_share
-            if scale.new >= 4 and scale.new >= share * len(mins) and len(mins) >= params.floors_min:
+            if scale.new >= params.look_floors and self._is_due(scale):
                 scale.new = 0
                 due = [scale] if due is None else [*due, scale]
             index += 1
@@ -103,3 +102,11 @@ class Floors:
             floor = coarser.current
             coarser.current = _INFINITE
             coarser.filled = 0
+
+    def _is_due(self, scale: Scale) -> bool:
+        params = self._params
+        count = len(scale.mins)
+        if count < params.young_floors:
+            return count >= params.floors_min and scale.new >= 2 * params.look_floors
+        share = params.look_share_recent if scale.forgotten else params.look_share
+        return scale.new >= share * count

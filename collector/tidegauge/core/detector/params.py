@@ -15,7 +15,7 @@ GIB = 1024 * MIB
 
 @dataclass(frozen=True)
 class Params:
-    """Settings of one `RankDetector`. The defaults were chosen on tuning seeds of `bench/detector_corpus.py`."""
+    """Settings of one `RankDetector`. The defaults were chosen on tuning seeds of `tests/leakseries`."""
 
     # floors
     skip_samples: int = 4
@@ -31,6 +31,11 @@ class Params:
     look_share: float = 1 / 12
     """The scale that holds the whole run is looked at again after this share of new floors: the number of looks grows
     with the logarithm of time, which is what keeps false alarms from growing with the length of a run."""
+    look_floors: int = 4
+    """... and of this many new floors, and of twice as many while fewer than `young_floors` are there."""
+    young_floors: int = 40
+    """Before this many floors (160 steps) only growth out of a flat past can be called a leak: looks are rarer, because
+    they would make up most of what a short run costs."""
     look_share_recent: float = 1 / 8
     """The same for the finer scales, which have forgotten the start: their looks go on at a constant pace."""
     forecast_points: int = 24
@@ -127,7 +132,7 @@ class Params:
     """Reserved counts as grown only beyond this many times the growth of the allocated peak: one new largest batch
     makes the allocator reserve 1 to 2.5 times its growth (curricula, new lengths), which is no fragmentation."""
     nvml_lag_s: float = 0.3
-    """NVML refreshes at 10 Hz; the largest reserved of this long is subtracted, so that nontorch is a lower bound."""
+    """NVML refreshes at 10 Hz: its figure is compared with all that was reserved in this long to twice as long."""
     nvml_lag_samples: int = 32
     """The same in samples, where no clock is given."""
 

@@ -84,7 +84,7 @@ class RankDetector:
         if due is not None and self._reserved.review(due, self._head(Signal.RESERVED).likely, step):
             changed = True
         if nontorch_bytes is not None:
-            last.nontorch = derive.nontorch_at_least(reserved_bytes, nontorch_bytes, time_s)
+            last.nontorch = derive.nontorch_proven(allocated_bytes, reserved_bytes, nontorch_bytes, time_s)
             due = self._nontorch.floors.push(last.nontorch, step, time_s)
             if due is not None and self._nontorch.review(due, self._head(Signal.NONTORCH).likely, step):
                 changed = True

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
-from operator import sub
+from operator import eq, sub
 from typing import NamedTuple, Optional, Union
 
 from tidegauge.core.detector.params import Params
@@ -44,6 +44,8 @@ class Ended(NamedTuple):
     """There was growth, and it has stopped or is levelling off."""
 
     gained: float
+    doubtful: bool
+    """It is only slower than it was, and noise may make it look so."""
 
 
 def ladder_of(mins: Sequence[float], end: int) -> list[float]:
@@ -111,7 +113,11 @@ def _shape(ladder: list[float], start: int, usual_fall: float, params: Params) -
         if span < params.floors_min - 3 or gained <= 0:
             return None
         step = 1.0 / params.levels
-        lag, knee = max(((at - 1 - start) / span - index * step, at - 1) for index, at in enumerate(times))
+        # Built-ins over lists rather than generator expressions: this is half of the cost of a look.
+        ahead = list(map(sub, [index * span * step for index in range(params.levels)], times))
+        farthest = min(ahead)
+        knee = times[params.levels - 1 - ahead[::-1].index(farthest)] - 1
+        lag = (-farthest - 1 - start) / span
         if lag <= params.lag_max:
             # Where memory falls back a lot, pauses are made by the falls.
             knee = _after_early_pause(times, params) if gained > params.bend_reversals * usual_fall else -1
@@ -122,7 +128,7 @@ def _shape(ladder: list[float], start: int, usual_fall: float, params: Params) -
         return None
     pauses = [after - before for before, after in zip(times, times[1:]) if after > before]
     rises = len(pauses) + 1
-    if rises < params.rises_min or _largest_run(times) > params.jump_max * params.levels:
+    if rises < params.rises_min or _jumps(times, int(params.jump_max * params.levels)):
         return None
     longest = max(pauses)
     regular = rises <= params.levels // 2 and longest <= 1.25 * min(pauses) + 1
@@ -130,17 +136,18 @@ def _shape(ladder: list[float], start: int, usual_fall: float, params: Params) -
         return None
     pause_limit = (params.pause_factor_regular if regular else params.pause_factor) * longest
     if end - times[-1] > pause_limit + 2:
-        return Ended(gained)
+        return Ended(gained, doubtful=False)
     # The newest floors are noisy too: growth that goes on is a usual reversal above where it was a while ago.
     above_noise = bisect_left(ladder, ladder[end] - usual_fall, start)
     if end - above_noise > pause_limit + 2 + 1.5 * span * usual_fall / gained:
-        return Ended(gained)
-    excess = max((index + 1) * step - (at - start) / span for index, at in enumerate(times))
+        return Ended(gained, doubtful=False)
+    excess = step + (max(ahead) + start) / span
     third = ladder[end] - ladder[start + (2 * span) // 3]
     few = 1.0 / rises
     slows = 3.0 * third < (params.last_third_min - params.last_third_few * few) * gained
     if slows or excess > params.excess_max + params.excess_few * few:
-        return Ended(gained)
+        noisy = gained < params.bend_reversals * usual_fall
+        return Ended(gained, doubtful=noisy and rises >= params.rises_min_irregular)
     slope = gained / span
     start = _extended(ladder, start, slope, (1.5 + max(longest - span * step, 0)) * slope + usual_fall)
     gained = ladder[end] - ladder[start]
@@ -177,22 +184,14 @@ def _extended(ladder: list[float], start: int, slope: float, tolerance: float) -
 
 def _crossings(ladder: list[float], start: int, gained: float, levels: int) -> list[int]:
     """First floor at or above each of `levels` levels, half a level away from both ends of the growth."""
-    base = ladder[start]
-    times: list[int] = []
-    at = start
-    for index in range(levels):
-        at = bisect_left(ladder, base + gained * (index + 0.5) / levels, at)
-        times.append(at)
-    return times
+    quantum = gained / levels
+    lowest = ladder[start] + 0.5 * quantum
+    return [bisect_left(ladder, lowest + index * quantum, start) for index in range(levels)]
 
 
-def _largest_run(times: Sequence[int]) -> int:
-    """Most levels crossed at one floor."""
-    most = run = 1
-    for before, after in zip(times, times[1:]):
-        run = run + 1 if after == before else 1
-        most = max(most, run)
-    return most
+def _jumps(times: Sequence[int], levels: int) -> bool:
+    """More than `levels` levels are crossed at one floor."""
+    return any(map(eq, times, times[levels:]))
 
 
 def usual_reversal(mins: Sequence[float], ladder: Sequence[float], params: Params) -> float:

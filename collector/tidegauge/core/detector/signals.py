@@ -5,6 +5,7 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+from sys import maxsize
 from typing import Optional
 
 from tidegauge.core.detector.params import Params
@@ -13,16 +14,23 @@ from tidegauge.core.detector.params import Params
 class Derivation:
     """Turns one reading into the values that are watched. Constant state, one call of each method a sample."""
 
-    __slots__ = ("_half_old", "_half_peak", "_half_samples", "_half_since_s", "_params", "peak")
+    __slots__ = (
+        "_half_least", "_half_peak", "_half_samples", "_half_since_s", "_old_least", "_old_peak", "_outside", "_params",
+        "_reserved", "peak",
+    )  # fmt: skip
 
     def __init__(self, params: Params) -> None:
         self._params = params
         self.peak = 0
         """Largest allocated bytes seen, the allocator's own peak included where it is known."""
         self._half_peak = 0
-        self._half_old = 0
+        self._half_least = maxsize
+        self._old_peak = 0
+        self._old_least = maxsize
         self._half_since_s: Optional[float] = None
         self._half_samples = 0
+        self._outside: Optional[int] = None
+        self._reserved = 0
 
     def unexplained_reserved(self, allocated: int, reserved: int, allocated_peak: Optional[int]) -> float:
         """Reserved bytes less `Params.peak_share` times the largest allocated so far; may be negative.
@@ -37,13 +45,15 @@ class Derivation:
             self.peak = allocated_peak
         return reserved - self._params.peak_share * self.peak
 
-    def nontorch_at_least(self, reserved: int, nontorch: int, time_s: float) -> int:
-        """A lower bound of the bytes outside the allocator.
+    def nontorch_proven(self, allocated: int, reserved: int, nontorch: int, time_s: float) -> int:
+        """The bytes outside the allocator, changed only as far as a reading proves.
 
         NVML's figure for the process is up to 0.1 s old, so `nvml - reserved` jumps by the size of every segment that
-        is taken or given back meanwhile. Subtracting the largest reserved of the last moments instead never shows
-        memory that is not there; floors then lift the few samples where it shows too little. The window is two
-        halves, the older one complete, so it is one to two times the lag.
+        is taken or given back meanwhile. The figure was true at some moment of the last `nvml_lag_s`; so the bytes
+        outside are between it less the largest and it less the least reserved of that time. The last value is moved
+        into that range and no farther: while segments come and go it stands still, and it never shows growth that need
+        not be there. Between two samples with different reserved, the allocator may have given back all that tensors do
+        not use (`empty_cache()`). The window is two halves, the older one complete: one to two times the lag.
         """
         if self._half_since_s is None:
             self._half_since_s = time_s
@@ -51,10 +61,23 @@ class Derivation:
         lag_s = self._params.nvml_lag_s
         passed_s = time_s - self._half_since_s
         if passed_s >= lag_s or (passed_s <= 0 and self._half_samples >= self._params.nvml_lag_samples):
-            self._half_old = self._half_peak if passed_s < 2 * lag_s else 0
+            recent = passed_s < 2 * lag_s
+            self._old_peak = self._half_peak if recent else 0
+            self._old_least = self._half_least if recent else maxsize
             self._half_peak = 0
+            self._half_least = maxsize
             self._half_since_s = time_s
             self._half_samples = 0
         if reserved > self._half_peak:
             self._half_peak = reserved
-        return nontorch + reserved - max(self._half_peak, self._half_old)
+        least = reserved if reserved == self._reserved else allocated
+        self._reserved = reserved
+        if least < self._half_least:
+            self._half_least = least
+        process = nontorch + reserved
+        at_least = process - max(self._half_peak, self._old_peak)
+        if self._outside is None or self._outside < at_least:
+            self._outside = at_least
+        else:
+            self._outside = min(self._outside, process - min(self._half_least, self._old_least))
+        return self._outside

@@ -107,7 +107,7 @@ class SignalWatch:
             (finer is not None and self._has_paused(found, scale, finer))
             or (scale.forgotten and self._is_a_tooth(found))
         ):
-            found = Ended(found.gained)
+            found = Ended(found.gained, doubtful=False)
         state = self._state_of(found, scale, head) if isinstance(found, Growth) else LeakState.OK
         if isinstance(found, Growth) and state is not LeakState.OK:
             memory.missed = 0
@@ -117,7 +117,8 @@ class SignalWatch:
             memory.finding = self._describe(found, scale, state)
             return
         memory.missed += 1
-        if found is None and self._still_held(memory, scale):
+        uncertain = found is None or (isinstance(found, Ended) and found.doubtful)
+        if uncertain and self._still_held(memory, scale):
             return
         del self._memories[scale.width]
 
