@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import logging
 import socket
@@ -26,7 +27,10 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 10.0
 """Silence after which a connection is closed; Prometheus' own scrape timeout is 10 s by default."""
 CONNECTIONS_AT_ONCE = 16
-"""A node is scraped by one or two Prometheus servers; whatever comes beyond this is closed unread."""
+"""A node is scraped by one or two Prometheus servers. For one beyond this, the oldest that has not asked anything yet
+is closed: a scraper asks at once, and whoever only holds connections open must not lock it out."""
+MAKE_ROOM_TIMEOUT_S = 1.0
+"""For the thread of a closed connection to end; it takes milliseconds."""
 
 GZIP_LEVEL = 1
 """The library compresses at level 9, which took a fifth of a scrape's time; level 1 costs a fraction of that, and still
@@ -119,6 +123,12 @@ def _compressed(app: WSGIApplication) -> WSGIApplication:
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
+    server: _Server
+
+    def parse_request(self) -> bool:
+        understood = super().parse_request()
+        self.server.has_asked(self.connection)
+        return understood
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
         """A line per scrape would drown the agent's log."""
@@ -137,6 +147,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         self._free = threading.BoundedSemaphore(CONNECTIONS_AT_ONCE)
+        self._silent: dict[socket.socket, None] = {}
+        """Connections whose request is not there yet, oldest first."""
+        self._silent_lock = threading.Lock()
         super().__init__((host, port), _Handler)
         self.set_app(app)
 
@@ -147,20 +160,40 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = str(host), int(port)
         self.setup_environ()
 
+    def has_asked(self, request: socket.socket) -> None:
+        """The request of this connection is read: from now on it is not closed to make room."""
+        with self._silent_lock:
+            self._silent.pop(request, None)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False) and not self._make_room():
             self.shutdown_request(request)
             return
+        with self._silent_lock:
+            self._silent[request] = None
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread was to be had, so none will give the place back
+            self.has_asked(request)
             self._free.release()
             raise
+
+    def _make_room(self) -> bool:
+        """Close the oldest silent connection and take its place; false if there is none."""
+        with self._silent_lock:
+            oldest = next(iter(self._silent), None)
+            if oldest is None:
+                return False
+            del self._silent[oldest]
+        with contextlib.suppress(OSError):  # it ended just now
+            oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
+        return self._free.acquire(timeout=MAKE_ROOM_TIMEOUT_S)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (the base class's signature)

@@ -139,12 +139,15 @@ def test_scrapes_at_once_each_get_a_whole_page(server: MetricsServer) -> None:
     assert all(page.endswith(b'tidegauge_claims_overruled_total{claim="job_id"} 1.0\n') for page in pages)
 
 
-def test_connections_beyond_the_limit_are_closed_and_the_rest_is_served(server: MetricsServer) -> None:
-    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(CONNECTIONS_AT_ONCE + 1)]
+def test_connections_that_ask_nothing_lock_no_scraper_out(server: MetricsServer) -> None:
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(CONNECTIONS_AT_ONCE)]
     try:
-        assert silent[-1].recv(1) == b"", "the last one should have been closed without an answer"
-        silent[0].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-        assert silent[0].recv(15) == b"HTTP/1.0 200 OK"
+        for connection in silent[::2]:
+            connection.sendall(b"GET /metr")
+        assert get(server, "/metrics")[0] == 200
+        assert silent[0].recv(1) == b"", "the oldest should have been closed without an answer"
+        silent[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert silent[-1].recv(15) == b"HTTP/1.0 200 OK"
     finally:
         for connection in silent:
             connection.close()

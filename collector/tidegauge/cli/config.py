@@ -125,7 +125,8 @@ def _config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path |
     chosen = getattr(args, "config", None) or environ.get("TIDEGAUGE_CONFIG")
     if chosen:
         if not Path(chosen).is_file():
-            raise CommandError(f"the configuration file {chosen} does not exist", exit_code=USAGE)
+            why = "is not a file" if Path(chosen).exists() else "does not exist"
+            raise CommandError(f"the configuration file {chosen} {why}", exit_code=USAGE)
         return Path(chosen)
     candidates = (Path(name).expanduser() for name in CONFIG_FILES)
     return next((path for path in candidates if path.is_file()), None)

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from tidegauge.core.detector import RankDetector
 from tidegauge.core.detector.causes import CAUSES
 from tidegauge.core.verdicts import Band, LeakState, Verdict
 
+SAY_EVERY_S = 2.0
 HELP = "judge recorded step series (CSV, CSV.gz): does memory grow without end?"
 
 
@@ -38,7 +40,9 @@ def run(args: argparse.Namespace) -> int:
     failed = False
     for name in args.files:
         try:
-            judgement = judge_series(name, read_step_series(Path(name)), capacity_bytes=args.capacity_bytes)
+            judgement = judge_series(
+                name, with_progress(name, read_step_series(Path(name))), capacity_bytes=args.capacity_bytes
+            )
         except BadSeriesError as error:
             failed = True
             print(f"tidegauge detect: {error}", file=sys.stderr)
@@ -51,6 +55,16 @@ def run(args: argparse.Namespace) -> int:
     if failed:
         return USAGE
     return BAD_NEWS if any(judgement.verdict.state is LeakState.LEAK for judgement in judged) else FINE
+
+
+def with_progress(name: str, rows: Iterator[StepRow]) -> Iterator[StepRow]:
+    """The rows; on stderr, what takes long says how far it has come."""
+    said_s = time.monotonic()
+    for count, row in enumerate(rows):
+        if count % 4096 == 0 and time.monotonic() - said_s > SAY_EVERY_S:
+            said_s = time.monotonic()
+            print(f"tidegauge detect: {name}: {count:,} rows so far …", file=sys.stderr)
+        yield row
 
 
 class Judgement(NamedTuple):
@@ -171,7 +185,9 @@ def _number(value: float | None) -> str:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isascii() and text.isdigit() else 0
     if value <= 0:
-        raise argparse.ArgumentTypeError("must be a positive number of bytes")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number of bytes above 0, such as 85899345920 (80 GiB)"
+        )
     return value

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from types import ModuleType
 
 FINE, BAD_NEWS, USAGE, ENVIRONMENT = 0, 1, 2, 3
 """Exit codes of every command: fine; the answer is bad news (a leak); wrong call; something outside is missing."""
+
+
+EXTRAS_NEED_PYTHON = (3, 10)
+"""As pyproject.toml's markers say; the base install and the probe run on 3.9."""
 
 
 class CommandError(Exception):
@@ -22,6 +27,14 @@ def need(module: str, *, extra: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if sys.version_info < EXTRAS_NEED_PYTHON:
+            # There, pip would install the extra without a package in it, and the same message would come again.
+            raise CommandError(
+                f"{what} needs Python {'.'.join(map(str, EXTRAS_NEED_PYTHON))} or later, this is "
+                f"{sys.version_info[0]}.{sys.version_info[1]}. "
+                "Install it in an environment of a newer Python (the jobs keep theirs):\n"
+                f"    pip install 'tidegauge[{extra}]'"
+            ) from error
         raise CommandError(
             f"{what} needs the package {error.name!r}, which is not installed here. Install it with:\n"
             f"    pip install 'tidegauge[{extra}]'"

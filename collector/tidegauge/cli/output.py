@@ -18,14 +18,13 @@ COPY_EVERY_S = 10.0
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print ``rows`` under ``header`` to stdout. Cells are plain text, never markup."""
-    if not importlib.util.find_spec("rich"):
+    # A pipe has no width: lines stay whole there, so that grep finds what it looks for.
+    if not sys.stdout.isatty() or not importlib.util.find_spec("rich"):
         _print_plain(header, rows)
         return
     from rich.console import Console
 
-    # A pipe has no width: leave lines whole there, so that grep finds what it looks for.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 250
-    Console(width=width).print(_rich_table(header, rows))
+    Console(width=shutil.get_terminal_size().columns).print(_rich_table(header, rows))
 
 
 def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shutil
 import socket
@@ -16,14 +17,14 @@ from tidegauge.probe.levels import LEVELS
 HELP = "run a command with the memory profile switched on: tidegauge run -- torchrun train.py"
 
 
-NOT_FOUND = 127
-"""What shells answer for a command that does not exist."""
+NOT_RUNNABLE, NOT_FOUND = 126, 127
+"""What shells answer for a command that cannot be run, and for one that does not exist."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--memory-profile", nargs="?", const="auto", default="auto", choices=LEVELS, metavar="LEVEL",
-        help=f"how closely to watch: {', '.join(LEVELS)} (default: auto)",
+        "--memory-profile", nargs="?", const="auto", choices=LEVELS, metavar="LEVEL",
+        help=f"how closely to watch: {', '.join(LEVELS)} (default: TIDEGAUGE_PROFILE, else auto)",
     )  # fmt: skip
     parser.add_argument(
         "--memory-fraction", type=_fraction, metavar="F",
@@ -39,16 +40,23 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("there is no command to run; say: tidegauge run -- torchrun train.py", exit_code=USAGE)
     if shutil.which(command[0]) is None:
         raise CommandError(f"{command[0]}: there is no such command here", exit_code=NOT_FOUND)
+    level = args.memory_profile or os.environ.get("TIDEGAUGE_PROFILE") or "auto"
+    if level not in LEVELS:
+        raise CommandError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}", exit_code=USAGE)
     environ = job_environ(
         os.environ,
-        level=args.memory_profile,
+        level=level,
         job_name=args.job_name or os.path.basename(command[0]),
         memory_fraction=args.memory_fraction,
     )
-    if args.memory_profile != "off":
-        job_id = environ.get("TIDEGAUGE_JOB_ID") or environ["SLURM_JOB_ID"]
-        print(f"tidegauge: watching job {job_id} ({args.memory_profile}); see `tidegauge jobs`", file=sys.stderr)
-    os.execvpe(command[0], command, environ)
+    if level != "off":
+        job_id = environ.get("TIDEGAUGE_JOB_ID") or environ["SLURM_JOB_ID"]  # job_environ sees to one of them
+        print(f"tidegauge: watching job {job_id} ({level}); see `tidegauge jobs`", file=sys.stderr)
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, environ)
+    except OSError as error:
+        raise CommandError(f"{command[0]}: {_why_not(error)}", exit_code=NOT_RUNNABLE) from error
 
 
 def job_environ(
@@ -66,11 +74,20 @@ def job_environ(
     result.setdefault("TIDEGAUGE_JOB_NAME", job_name)
     if job_id is not None:
         result["TIDEGAUGE_JOB_ID"] = job_id
-    elif not any(name in result for name in ("TIDEGAUGE_JOB_ID", "SLURM_JOB_ID")):
+    elif not any(result.get(name) for name in ("TIDEGAUGE_JOB_ID", "SLURM_JOB_ID")):
         result["TIDEGAUGE_JOB_ID"] = new_job_id()
     if memory_fraction is not None:
         result["TIDEGAUGE_MEMORY_FRACTION"] = repr(memory_fraction)
     return result
+
+
+def _why_not(error: OSError) -> str:
+    """Why a file that is there and executable does not run (execve(2))."""
+    if error.errno == errno.ENOEXEC:
+        return "it is no program: a script begins with a line such as #!/bin/sh, or is named after its interpreter"
+    if error.errno == errno.ENOENT:
+        return "the interpreter in its first line does not exist"
+    return f"it cannot be run: {error.strerror}"
 
 
 def new_job_id() -> str:

@@ -11,7 +11,9 @@ from tidegauge.cli.errors import CommandError
 if TYPE_CHECKING:
     from tidegauge.cluster.service_record import ServiceRecord, StateFiles
 
-NOT_RUNNING = "no service runs here; start it with `tidegauge up` (or name another one with --api URL)"
+NOT_RUNNING = (
+    "no service of yours runs here. Ask your cluster's with --api http://HEAD:9495, or start one with `tidegauge up`"
+)
 
 
 def add_api_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +27,23 @@ def add_api_arguments(parser: argparse.ArgumentParser) -> None:
 def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:
     """The files of this node's service, and its record if it runs."""
     from tidegauge.cluster.service_control import running_record
-    from tidegauge.cluster.service_record import StateFiles
+    from tidegauge.cluster.service_record import RecordError, StateFiles
 
     files = StateFiles(load_settings(args).state_dir.resolve())
-    return files, running_record(files)
+    try:
+        return files, running_record(files)
+    except RecordError as error:
+        raise CommandError(f"how the service is cannot be told: {error}") from error
+
+
+def not_running(files: StateFiles) -> str:
+    """What to say, and to do, where ``local_service`` finds no service that runs."""
+    if files.record.exists():
+        return (
+            "the service's supervisor ended without `tidegauge down` (a crash, a reboot); parts of the service may "
+            f"still run. `tidegauge up` starts it again, `tidegauge down` removes what is left; see {files.logs}"
+        )
+    return NOT_RUNNING
 
 
 def ask(args: argparse.Namespace, path: str) -> dict[str, Any]:
@@ -47,7 +62,7 @@ def _local_api(args: argparse.Namespace) -> str:
 
     files, record = local_service(args)
     if record is None:
-        raise CommandError(NOT_RUNNING)
+        raise CommandError(not_running(files))
     url = read_address(files.api)
     if url is not None:
         return url

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_table
-from tidegauge.cli.service_api import NOT_RUNNING, add_api_arguments, ask, local_service
+from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running
 
 HELP = "say whether the service is up and every node's agent reports"
 
@@ -19,10 +20,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from tidegauge.cluster.service_record import StateFiles
+
     local = None if args.api else _local(args)
     if local is not None and not local["running"]:
         if not args.json:
-            raise CommandError(NOT_RUNNING)
+            raise CommandError(not_running(StateFiles(Path(local["state_dir"]))))
         print(json.dumps({"running": False, "healthy": False, "local": local, "service": None}, indent=2))
         return ENVIRONMENT
     if local is not None and local["role"] == "node":

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 REQUIRED = ("step", "allocated", "reserved")
+ENCODING = "utf-8-sig"
+"""With or without the byte order mark that spreadsheets write."""
+LARGEST = 2.0**62
+"""No count of bytes or steps is larger; NaN and infinity are not smaller either."""
 
 
 class BadSeriesError(Exception):
@@ -53,8 +57,8 @@ def _open(path: Path) -> io.TextIOWrapper:
     with path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
     if zipped:
-        return io.TextIOWrapper(gzip.GzipFile(path), encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return io.TextIOWrapper(gzip.GzipFile(path), encoding=ENCODING, newline="")
+    return path.open(encoding=ENCODING, newline="")
 
 
 def _rows(path: Path, lines: io.TextIOWrapper) -> Iterator[StepRow]:
@@ -64,11 +68,15 @@ def _rows(path: Path, lines: io.TextIOWrapper) -> Iterator[StepRow]:
     if missing:
         seen = ", ".join(columns)[:200] or "nothing"
         raise BadSeriesError(f"{path}: row 1: no column {', '.join(missing)}; the header has: {seen}")
-    empty = True
+    last: StepRow | None = None
     for row in reader:
-        empty = False
-        yield _Cells(path, reader.line_num, row).as_row()
-    if empty:
+        cells = _Cells(path, reader.line_num, row)
+        this = cells.as_row()
+        if last is not None and this.step < last.step:
+            raise cells.wrong("step", f"goes back from {last.step} to {this.step}: one file is one attempt of one rank")
+        yield this
+        last = this
+    if last is None:
         raise BadSeriesError(f"{path}: has a header and no rows")
 
 
@@ -96,7 +104,7 @@ class _Cells:
     def _needed(self, column: str) -> int:
         value = self._bytes(column)
         if value is None:
-            raise self._wrong(column, "is empty or negative")
+            raise self.wrong(column, "is empty or negative")
         return value
 
     def _bytes(self, column: str) -> int | None:
@@ -111,10 +119,10 @@ class _Cells:
         try:
             value = float(text)
         except ValueError:
-            raise self._wrong(column, f"is not a number: {text[:40]!r}") from None
-        if value - value != 0:
-            raise self._wrong(column, f"is not finite: {text[:40]!r}")
+            raise self.wrong(column, f"is not a number: {text[:40]!r}") from None
+        if not abs(value) < LARGEST:
+            raise self.wrong(column, f"is not a possible number: {text[:40]!r}")
         return value
 
-    def _wrong(self, column: str, what: str) -> BadSeriesError:
+    def wrong(self, column: str, what: str) -> BadSeriesError:
         return BadSeriesError(f"{self._path}: row {self._line}: column {column!r} {what}")

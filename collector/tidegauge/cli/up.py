@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         if importlib.util.find_spec(module) is None:
             need(module, extra=extra, what="the service")
     from tidegauge.cluster import service_control
-    from tidegauge.cluster.service_record import prepare_state_dir, write_spec
+    from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
     if bool(args.join) != bool(args.token_file):
         raise CommandError(
@@ -54,7 +54,10 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(
             f"the state directory cannot be used: {error}; choose one with --set state_dir=DIR"
         ) from error
-    record = service_control.running_record(files)
+    try:
+        record = service_control.running_record(files)
+    except RecordError as error:
+        raise CommandError(f"{error}; `tidegauge down` removes it") from error
     if record is not None:
         _check_same(args, record)
         _tell(files, record, as_json=args.json, already=True)
@@ -86,12 +89,9 @@ def _check_same(args: argparse.Namespace, record: ServiceRecord) -> None:
 def _clean_up_after_crash(files: StateFiles) -> None:
     """End what a service whose supervisor was killed left. The cluster's state stays: a new head goes on with it."""
     from tidegauge.cluster import service_control
-    from tidegauge.cluster.service_record import RecordError, read_record
+    from tidegauge.cluster.service_record import read_record
 
-    try:
-        record = read_record(files)
-    except RecordError as error:
-        raise CommandError(f"{error}; `tidegauge down` removes it") from error
+    record = read_record(files)
     if record is not None:
         left = service_control.sweep(record)
         if left:
@@ -174,6 +174,12 @@ def _engine_port(settings: Settings, node_address: str) -> int:
     return settings.engine_port
 
 
+def _if_taken(spec: NodeSpec, setting: str, address: str) -> str:
+    """A remark when it is not the port that was asked for: whoever wrote that one into a configuration must know."""
+    wanted = spec.settings.get(setting)
+    return f"   ({setting} {wanted} was taken)" if wanted and not address.endswith(f":{wanted}") else ""
+
+
 def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: bool) -> None:
     from tidegauge.cluster.service_record import read_address
 
@@ -189,9 +195,9 @@ def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: b
         return
     print(f"{'already up' if already else 'up'}: {'head' if spec.is_head else 'node of head'} {spec.head_address}")
     if api:
-        print(f"API and /sd   {api}")
+        print(f"API and /sd   {api}{_if_taken(spec, 'api_port', api)}")
     if metrics:
-        print(f"metrics       http://{metrics}/metrics")
+        print(f"metrics       http://{metrics}/metrics{_if_taken(spec, 'metrics_port', metrics)}")
     if spec.is_head and spec.node_address != LOOPBACK:
         print(
             f"other nodes   tidegauge up --join {spec.head_address} --token-file FILE   (a copy of {spec.token_file})"

@@ -46,11 +46,11 @@ class ServiceError(Exception):
 
 
 def running_record(files: StateFiles) -> ServiceRecord | None:
-    """The record of the service that runs here now, or ``None``: a record that a crash left behind does not count."""
-    try:
-        record = read_record(files)
-    except RecordError:
-        return None
+    """The record of the service that runs here now, or ``None``: a record that a crash left behind does not count.
+
+    Raises ``RecordError``.
+    """
+    record = read_record(files)
     return record if record is not None and record.alive else None
 
 
@@ -109,7 +109,11 @@ def end(files: StateFiles, progress: Progress) -> bool:
         record = read_record(files)
     except RecordError as error:
         # Without it nobody knows which processes are the service's: touch none.
-        if (lock := take_lock(files)) is None:
+        try:
+            lock = take_lock(files)
+        except OSError:
+            raise ServiceError(str(error)) from error
+        if lock is None:
             raise ServiceError(f"a service runs, but {error}; end process by process what `ps` shows of it") from error
         os.close(lock)
         files.record.unlink()

@@ -34,7 +34,7 @@ LONGEST_ENGINE_DIR = 40
 
 
 class RecordError(Exception):
-    """A file of the state directory is not what this version writes; the message names the file."""
+    """A file of the state directory cannot be read, or is not what this version writes; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,8 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         raw = json.loads(path.read_text())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise RecordError(f"{path} is damaged: {error}") from error
     if not isinstance(raw, dict):

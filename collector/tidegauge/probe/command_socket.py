@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
+from tidegauge.probe.own_descriptor import OwnDescriptor
 from tidegauge.probe.run_folder import RunFolder
 
 MAX_LINE_BYTES = 8192
@@ -37,6 +38,7 @@ class CommandSocket:
         self._clients: dict[int, _Client] = {}
         folder.remove(name)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._own = OwnDescriptor(self._listener.fileno())
         try:
             # By descriptor: the folder that was checked, and no limit of 107 bytes on its name.
             self._listener.bind(f"/proc/self/fd/{folder.descriptor}/{name}")
@@ -47,28 +49,28 @@ class CommandSocket:
             raise
 
     def descriptors(self) -> list[int]:
-        """What to wait for until readable."""
-        return [self._listener.fileno(), *self._clients]
+        """What to wait for until readable. Raises ``DescriptorLostError``."""
+        return [self._own.number(), *(client.own.number() for client in self._clients.values())]
 
     def serve(self, descriptor: int, *, now_s: float) -> None:
-        """Handle one readable descriptor."""
-        if descriptor == self._listener.fileno():
+        """Handle one readable descriptor. Raises ``DescriptorLostError``."""
+        if descriptor == self._own.number():
             self._accept(now_s)
         elif descriptor in self._clients and not self._clients[descriptor].serve(self._answer, now_s):
-            self._clients.pop(descriptor).connection.close()
+            self._clients.pop(descriptor).close()
 
     def drop_idle(self, *, now_s: float) -> None:
         """Close clients that said nothing for ``IDLE_S``."""
         for descriptor, client in list(self._clients.items()):
             if now_s - client.heard_s > IDLE_S:
-                self._clients.pop(descriptor).connection.close()
+                self._clients.pop(descriptor).close()
 
     def close(self, *, unlink: bool) -> None:
         """Stop listening; in a forked child without unlinking, for the name is the parent's."""
         for client in self._clients.values():
-            client.connection.close()
+            client.close()
         self._clients.clear()
-        self._listener.close()
+        _close(self._listener, self._own)
         if unlink:
             with contextlib.suppress(OSError):
                 self._folder.remove(self._name)
@@ -88,11 +90,16 @@ class CommandSocket:
 class _Client:
     def __init__(self, connection: socket.socket, now_s: float) -> None:
         self.connection = connection
+        self.own = OwnDescriptor(connection.fileno())
         self.heard_s = now_s
         self._pending = b""
 
     def serve(self, answer: Answer, now_s: float) -> bool:
-        """Read what is there and answer whole lines; false when the connection is over."""
+        """Read what is there and answer whole lines; false when the connection is over.
+
+        Raises ``DescriptorLostError``.
+        """
+        self.own.number()
         try:
             data = self.connection.recv(MAX_LINE_BYTES)
         except BlockingIOError:
@@ -111,12 +118,22 @@ class _Client:
             return False
         return True
 
+    def close(self) -> None:
+        _close(self.connection, self.own)
+
     def _reply(self, reply: Mapping[str, Any]) -> bool:
         line = json.dumps(reply).encode() + b"\n"
         try:
             return self.connection.send(line) == len(line)  # replies are small: one that does not fit is not read
         except OSError:
             return False
+
+
+def _close(connection: socket.socket, own: OwnDescriptor) -> None:
+    if own.is_ours():
+        connection.close()
+    else:
+        connection.detach()  # the number is the job's now: only forget it
 
 
 def _reply_to(line: bytes, answer: Answer) -> Mapping[str, Any]:

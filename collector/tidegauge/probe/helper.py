@@ -12,6 +12,7 @@ from typing import Optional
 
 from tidegauge.probe.command_socket import CommandSocket
 from tidegauge.probe.faults import Faults
+from tidegauge.probe.own_descriptor import DescriptorLostError, OwnDescriptor
 
 TICK_PERIOD_S = 0.5
 _JOIN_S = 0.5
@@ -27,7 +28,9 @@ class Helper:
         self._tick = tick
         self._faults = faults
         self._stopping = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wake_read, self._wake_write = map(OwnDescriptor, os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
+        self._deaf = False
+        """The job closed our descriptors: no commands and no waking any more, but ticks."""
         self._thread = threading.Thread(target=self._run, name="tidegauge", daemon=True)
 
     def start(self) -> None:
@@ -36,9 +39,9 @@ class Helper:
     def wake(self) -> None:
         """Have the thread look at its state now."""
         try:
-            os.write(self._wake_write, b"!")
+            os.write(self._wake_write.number(), b"!")
         except OSError:
-            return  # full of wakes already, or closed
+            return  # full of wakes already, closed, or lost
 
     def stop(self) -> None:
         """End the thread; waits at most half a second for it, and not at all from within."""
@@ -51,8 +54,8 @@ class Helper:
 
     def abandon(self) -> None:
         """In a forked child, where the thread does not exist: close what was inherited, touch nothing shared."""
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._wake_read.close()
+        self._wake_write.close()
         if self._commands is not None:
             self._commands.close(unlink=False)
 
@@ -66,7 +69,7 @@ class Helper:
     def _turn(self, next_tick_s: float) -> float:
         """Wait for a command or the next tick, and handle it; when the tick after that is."""
         try:
-            self._serve(max(0.0, next_tick_s - time.monotonic()) if self.ticking else None)
+            self._wait(max(0.0, next_tick_s - time.monotonic()) if self.ticking else None)
             now_s = time.monotonic()
             if self._stopping or not self.ticking:
                 return now_s
@@ -79,10 +82,21 @@ class Helper:
         # From now, not from the last one: after a suspended hour there is nothing to catch up with.
         return time.monotonic() + TICK_PERIOD_S
 
+    def _wait(self, timeout_s: Optional[float]) -> None:
+        if self._deaf:
+            time.sleep(TICK_PERIOD_S if timeout_s is None else timeout_s)
+            return
+        try:
+            self._serve(timeout_s)
+        except DescriptorLostError as error:
+            self._deaf = True
+            self._faults.say_once(f"{error.strerror}: it goes on, and takes no commands any more")
+
     def _serve(self, timeout_s: Optional[float]) -> None:
         # poll: a select() cannot take descriptors above 1023, and a training job may have thousands open
         poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
+        wake_read = self._wake_read.number()
+        poll.register(wake_read, select.POLLIN)
         descriptors = self._commands.descriptors() if self._commands is not None else []
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
@@ -91,8 +105,8 @@ class Helper:
         ready = poll.poll(None if timeout_s is None else timeout_s * 1000.0)
         now_s = time.monotonic()
         for descriptor, _ in ready:
-            if descriptor == self._wake_read:
-                os.read(self._wake_read, 4096)
+            if descriptor == wake_read:
+                os.read(self._wake_read.number(), 4096)
             elif self._commands is not None:
                 self._commands.serve(descriptor, now_s=now_s)
         if self._commands is not None:

@@ -7,8 +7,10 @@ cannot give at write time is a SIGBUS, and that would be the end of the job.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import resource
 import struct
 import threading
 import time
@@ -28,6 +30,7 @@ from tidegauge.core.ring_layout import (
 )
 from tidegauge.core.run_dirs import ring_name, run_dirs
 from tidegauge.core.samples import EventCode, RecordKind, Sample
+from tidegauge.probe.own_descriptor import OwnDescriptor
 from tidegauge.probe.readings import Counts
 from tidegauge.probe.run_folder import RunFolder, open_run_folder
 
@@ -37,6 +40,7 @@ _SHARE_OF_FREE = 64
 """A ring takes at most this part of what is free: containers have 64 MiB of /dev/shm, and NCCL lives there too."""
 
 _GENERATION = struct.Struct("<I")
+_never_closed: list[mmap.mmap] = []
 
 
 class NoRoomError(OSError):
@@ -63,15 +67,17 @@ class RingWriter:
         self._generation = 0
         # Re-entrant: a signal handler of the job may run, and end the process, while a record is being written.
         self._lock = threading.RLock()
-        self._descriptor = folder.create(self.name)
+        self._own = OwnDescriptor(folder.create(self.name))
         try:
-            os.ftruncate(self._descriptor, header.file_bytes)
-            os.posix_fallocate(self._descriptor, 0, header.offset(0, 1))
-            self._map = mmap.mmap(self._descriptor, header.file_bytes)
+            descriptor = self._own.number()
+            _check_file_size_limit(header.file_bytes)
+            os.ftruncate(descriptor, header.file_bytes)
+            os.posix_fallocate(descriptor, 0, header.offset(0, 1))
+            self._map = mmap.mmap(descriptor, header.file_bytes)
             page = encode_header(header)
             self._map[len(MAGIC) : len(page)] = page[len(MAGIC) :]
         except BaseException:
-            os.close(self._descriptor)
+            self._own.close()
             folder.remove(self.name)
             raise
 
@@ -89,7 +95,7 @@ class RingWriter:
     def reserve(self, device: int) -> None:
         """Get the pages for a device's records. Raises ``OSError`` if there is no room; then write none."""
         first = self._header.offset(device, 1)
-        os.posix_fallocate(self._descriptor, first, self._header.capacity * RECORD_BYTES)
+        os.posix_fallocate(self._own.number(), first, self._header.capacity * RECORD_BYTES)
 
     def append(
         self,
@@ -113,12 +119,22 @@ class RingWriter:
 
     def touch(self) -> None:
         """Say by the file's time that the writer lives: writes through a map do not."""
-        os.utime(self._descriptor)
+        os.utime(self._own.number())
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's ring without a trace. The file stays the parent's."""
-        self._map.close()
-        os.close(self._descriptor)
+        if self._own.is_ours():
+            self._map.close()
+        else:
+            _never_closed.append(self._map)  # it has a duplicate of the lost descriptor, and would close its number
+        self._own.close()
+
+
+def _check_file_size_limit(file_bytes: int) -> None:
+    """Raises ``OSError`` where growing a file to this size would send SIGXFSZ (setrlimit(2)), which can end the job."""
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit_bytes != resource.RLIM_INFINITY and file_bytes > limit_bytes:
+        raise OSError(errno.EFBIG, f"files may have {limit_bytes} bytes here (RLIMIT_FSIZE), a ring has {file_bytes}")
 
 
 def fitting_capacity(free_bytes: int) -> int:

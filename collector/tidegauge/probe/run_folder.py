@@ -15,6 +15,7 @@ from typing import Optional
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS, process_of, run_dirs
+from tidegauge.probe.own_descriptor import OwnDescriptor
 from tidegauge.probe.process_facts import is_alive
 
 LEFTOVER_AGE_S = 600.0
@@ -34,7 +35,12 @@ class RunFolder:
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
-        self.descriptor = descriptor
+        self._own = OwnDescriptor(descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """For calls with ``dir_fd``. Raises ``DescriptorLostError``."""
+        return self._own.number()
 
     def create(self, name: str) -> int:
         """A descriptor of a new empty file of mode 0600; a file of that name from before ``execve`` is replaced."""
@@ -78,9 +84,7 @@ class RunFolder:
         return removed
 
     def close(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        self._own.close()
 
 
 def open_run_folder(run_dir: str, *, uid: int) -> RunFolder:

@@ -67,3 +67,34 @@ def test_unknown_level_lists_the_valid_ones() -> None:
 def test_missing_command_is_said() -> None:
     assert "no such command" in tidegauge_run("--", "no-such-trainer").stderr
     assert tidegauge_run().returncode == 2
+
+
+def test_script_that_cannot_be_executed_is_named_without_a_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    for first_line, told in (("#!/no/such/interpreter", "interpreter"), ("echo hello", "#!/bin/sh")):
+        script.write_text(first_line + "\n")
+        script.chmod(0o755)
+        done = tidegauge_run("--", str(script))
+        assert done.returncode == 126
+        assert str(script) in done.stderr
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_empty_job_id_counts_as_none() -> None:
+    environ, _ = json.loads(tidegauge_run("--", sys.executable, "-c", SHOW, TIDEGAUGE_JOB_ID="").stdout)
+    assert environ["TIDEGAUGE_JOB_ID"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"), [([], "off"), (["--memory-profile"], "auto"), (["--memory-profile=trace"], "trace")]
+)
+def test_a_flag_beats_the_environment_and_the_environment_beats_the_default(flag: list[str], expected: str) -> None:
+    done = tidegauge_run(*flag, "--", sys.executable, "-c", SHOW, TIDEGAUGE_PROFILE="off")
+    assert json.loads(done.stdout)[0]["TIDEGAUGE_PROFILE"] == expected
+
+
+def test_a_wrong_level_in_the_environment_is_named() -> None:
+    done = tidegauge_run("--", "true", TIDEGAUGE_PROFILE="loud")
+    assert done.returncode == 2
+    assert "'loud' is not one of off" in done.stderr

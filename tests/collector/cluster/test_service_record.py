@@ -67,11 +67,12 @@ def test_no_service_is_no_record(files: StateFiles) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"supervisor": 3}'])
-def test_a_damaged_record_is_named_and_counts_as_none(files: StateFiles, text: str) -> None:
+def test_a_damaged_record_is_named_and_not_taken_for_no_service(files: StateFiles, text: str) -> None:
     files.record.write_text(text)
     with pytest.raises(RecordError, match=r"service\.json"):
         read_record(files)
-    assert service_control.running_record(files) is None
+    with pytest.raises(RecordError, match=r"service\.json"):
+        service_control.running_record(files)
 
 
 def test_a_record_of_a_process_that_ended_does_not_count(files: StateFiles) -> None:

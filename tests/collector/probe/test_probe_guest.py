@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from typing import Any
 
@@ -358,6 +359,10 @@ class CommandsOverTheSocket(GuestTestCase):
         self.assertEqual((self.backend.reads, rings_below(self.run_dir)), ([], []))
         self.assertTrue(ask(probe, {"command": "attach", "level": "stats"})["watching"])
         self.step()
+        # The helper's first tick may be what begins with the device, a moment after our step.
+        deadline_s = time.monotonic() + 30
+        while EventCode.ATTACHED not in self.events() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
         self.assertIn(EventCode.ATTACHED, self.events())
 
     def test_detach_and_attach_again_go_on_in_the_same_ring(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -130,6 +131,26 @@ class WritingRings(RingTestCase):
         ring.publish(IDENTITY)
         ring.abandon()
         self.assertEqual(Ring(ring.path).identity, IDENTITY)
+
+    def test_a_file_size_limit_is_respected_without_the_signal_that_ends_a_job(self) -> None:
+        code = (
+            "import os, resource, signal, sys\n"
+            "from tidegauge.core.ring_layout import RingHeader\n"
+            "from tidegauge.probe.ring_writer import RingWriter\n"
+            "from tidegauge.probe.run_folder import open_run_folder\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, a job may not\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+            "folder = open_run_folder(sys.argv[1], uid=os.geteuid())\n"
+            "try: RingWriter(folder, RingHeader(256, 1, 41, 77, 123))\n"
+            "except OSError as error: print(error.strerror, os.listdir(folder.path))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, self.run_dir], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("RLIMIT_FSIZE", done.stdout)
+        self.assertIn("[]", done.stdout)
 
 
 class FittingTheFileSystem(unittest.TestCase):

@@ -1,0 +1,112 @@
+# unittest, not pytest: these tests run under every Python of the jobs, which need not have pytest
+# ruff: noqa: PT009, PT027
+"""A job that closes all descriptors and opens its own gets the probe's numbers: the probe must leave them alone."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import unittest
+
+from tidegauge.core.ring_layout import RingHeader
+from tidegauge.probe.command_socket import CommandSocket
+from tidegauge.probe.faults import Faults
+from tidegauge.probe.helper import Helper
+from tidegauge.probe.own_descriptor import DescriptorLostError, OwnDescriptor
+from tidegauge.probe.ring_writer import RingWriter
+from tidegauge.probe.run_folder import open_run_folder
+
+PRECIOUS = b"precious"
+
+
+def open_descriptors() -> set[int]:
+    with os.scandir("/proc/self/fd") as entries:
+        numbers = [int(entry.name) for entry in entries]
+    return {number for number in numbers if is_open(number)}  # the listing's own descriptor is closed by now
+
+
+def is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+class LosingDescriptors(unittest.TestCase):
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.run_dir = scratch.name
+        self.before = open_descriptors()
+
+    def take_over(self) -> dict[int, int]:
+        """Give every number that was opened meanwhile to a pipe with something in it; the writing ends of each."""
+        writers = {}
+        for number in open_descriptors() - self.before:
+            reader, writer = os.pipe()
+            os.dup2(reader, number)  # closes what the number was: atomically, unlike closerange and open
+            os.close(reader)
+            os.write(writer, PRECIOUS)
+            writers[number] = writer
+            self.addCleanup(os.close, number)
+            self.addCleanup(os.close, writer)
+        return writers
+
+    def assert_untouched(self, numbers: dict[int, int]) -> None:
+        self.assertTrue(numbers)
+        for number in numbers:
+            self.assertEqual(os.read(number, 100), PRECIOUS)
+
+    def test_a_number_that_names_another_file_is_neither_used_nor_closed(self) -> None:
+        own = OwnDescriptor(os.open(os.devnull, os.O_RDONLY))
+        self.assertTrue(own.is_ours())
+        theirs = self.take_over()
+        with self.assertRaises(DescriptorLostError):
+            own.number()
+        own.close()
+        self.assert_untouched(theirs)
+
+    def test_closing_twice_closes_once(self) -> None:
+        own = OwnDescriptor(os.open(os.devnull, os.O_RDONLY))
+        own.close()
+        again = os.open(os.devnull, os.O_RDONLY)  # the same file under the same number
+        own.close()
+        os.close(again)
+
+    def test_ring_and_folder_leave_the_jobs_files_alone(self) -> None:
+        folder = open_run_folder(self.run_dir, uid=os.geteuid())
+        ring = RingWriter(folder, RingHeader(8, 1, 41, 77, 123))
+        theirs = self.take_over()
+        with self.assertRaises(DescriptorLostError):
+            ring.touch()
+        with self.assertRaises(DescriptorLostError):
+            ring.reserve(0)
+        with self.assertRaises(DescriptorLostError):
+            folder.remove("x")
+        ring.abandon()
+        del ring
+        folder.close()
+        self.assert_untouched(theirs)
+
+    def test_helper_reads_nothing_of_the_jobs_and_goes_on_ticking(self) -> None:
+        folder = open_run_folder(self.run_dir, uid=os.geteuid())
+        said: list[str] = []
+        ticks: list[float] = []
+        commands = CommandSocket(folder, "1-2.sock", lambda request: request, allowed_uids=frozenset({os.geteuid()}))
+        helper = Helper(commands, lambda: ticks.append(time.monotonic()), Faults(say=said.append))
+        helper.ticking = True
+        theirs = self.take_over()
+        helper.start()
+        deadline_s = time.monotonic() + 30
+        while len(ticks) < 2 and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        helper.stop()
+        self.assertGreaterEqual(len(ticks), 2)
+        self.assertEqual(len([line for line in said if "file descriptors" in line]), 1)
+        self.assert_untouched(theirs)
+
+
+if __name__ == "__main__":
+    unittest.main()
