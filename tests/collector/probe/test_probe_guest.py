@@ -49,6 +49,13 @@ class GuestTestCase(unittest.TestCase):
         (path,) = rings_below(self.run_dir)
         return Ring(path)
 
+    def wait_for_events(self, expected: list[EventCode]) -> None:
+        """Begun by a command, watching may begin with a device in the helper's tick, a moment after our step."""
+        deadline_s = time.monotonic() + 30
+        while self.events() != expected and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        self.assertEqual(self.events(), expected)
+
     def events(self, device: int = 0) -> list[EventCode]:
         return [sample.event for sample in self.ring().samples(device) if sample.kind is RecordKind.EVENT]
 
@@ -359,11 +366,7 @@ class CommandsOverTheSocket(GuestTestCase):
         self.assertEqual((self.backend.reads, rings_below(self.run_dir)), ([], []))
         self.assertTrue(ask(probe, {"command": "attach", "level": "stats"})["watching"])
         self.step()
-        # The helper's first tick may be what begins with the device, a moment after our step.
-        deadline_s = time.monotonic() + 30
-        while EventCode.ATTACHED not in self.events() and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        self.assertIn(EventCode.ATTACHED, self.events())
+        self.wait_for_events([EventCode.ATTACHED])
 
     def test_detach_and_attach_again_go_on_in_the_same_ring(self) -> None:
         probe = self.start()
@@ -374,7 +377,7 @@ class CommandsOverTheSocket(GuestTestCase):
         self.assertEqual(self.backend.reads, [])
         ask(probe, {"command": "attach", "level": "auto"})
         self.step()
-        self.assertEqual(self.events(), [EventCode.ATTACHED, EventCode.DETACHED, EventCode.ATTACHED])
+        self.wait_for_events([EventCode.ATTACHED, EventCode.DETACHED, EventCode.ATTACHED])
         sequence = [sample.seq for sample in self.ring().samples()]
         self.assertEqual(sequence, list(range(1, len(sequence) + 1)))
         self.assertEqual(len(self.backend.observers), 1)
