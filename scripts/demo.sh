@@ -10,4 +10,4 @@ done
 echo "No GPU here: the demo runs on the fake-GPU rig (PyTorch and its allocator are real, the device is not)."
 scripts/system_packages.sh
 make --no-print-directory rig
-exec .venv/bin/python tests/fakegpu/rig.py run -- .venv/bin/tidegauge demo --python .rig/venv/bin/python "$@"
+exec .venv/bin/python tests/fakegpu/rig.py run -- .venv/bin/tidegauge demo --backend gloo --python .rig/venv/bin/python "$@"

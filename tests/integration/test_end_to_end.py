@@ -54,7 +54,7 @@ def test_prometheus_names_the_rank_that_leaks(
         f"      - {{url: {api_url}/sd, refresh_interval: 1s}}\n"
     )
     with (
-        training_job(torch, job_id=JOB, leak_rank=1, environ=environ, log_file=log_file),
+        training_job(torch, job_id=JOB, leak_rank=1, environ=environ, log_file=log_file, backend="gloo"),
         running_prometheus(tmp_path, config) as prometheus,
     ):
         try:
@@ -89,8 +89,9 @@ def _jobs(service: Service) -> list[dict[str, Any]]:
 
 
 def test_demo_convicts_the_leak_and_nobody_else(rig: Rig, rig_environ: dict[str, str], tmp_path: Path) -> None:
+    command = ["demo", "--backend", "gloo", "--python", str(rig.python), "--folder", str(tmp_path / "demo")]
     done = subprocess.run(
-        [sys.executable, "-m", "tidegauge", "demo", "--python", str(rig.python), "--folder", str(tmp_path / "demo")],
+        [sys.executable, "-m", "tidegauge", *command],
         env={**rig_environ, "TMPDIR": "/tmp"}, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -35,6 +35,9 @@ HEALTHY_STEPS = 60
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python whose torch sees a GPU")
+    parser.add_argument(
+        "--backend", choices=["nccl", "gloo"], help="of torch.distributed (default: nccl where each rank has a GPU)"
+    )
     parser.add_argument("--seconds", type=float, default=85.0, help="how long to watch at most (default: 85)")
     parser.add_argument("--keep", action="store_true", help="leave the service running afterwards, to look around")
     parser.add_argument("--folder", type=Path, help="where report and metrics go (default: a new one in /tmp)")
@@ -52,7 +55,14 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as running:
         for job_id, leak_rank in ((LEAKING, LEAK_RANK), (HEALTHY, None)):
             running.enter_context(
-                training_job(torch, job_id=job_id, leak_rank=leak_rank, environ=environ, log_file=_log(folder, job_id))
+                training_job(
+                    torch,
+                    job_id=job_id,
+                    leak_rank=leak_rank,
+                    environ=environ,
+                    log_file=_log(folder, job_id),
+                    backend=args.backend,
+                )
             )
         print("started two torchrun jobs of two ranks: a healthy one, and one whose rank 1 keeps its outputs")
         api_url = running.enter_context(_service(folder, environ, keep=args.keep))
@@ -145,7 +155,6 @@ def _save_report(folder: Path, history: History, torch: Torch) -> Path:
     from tidegauge_exporter.report import ReportInput, render_report
 
     path = folder / "report.html"
-    fake = "Fake GPU" in torch.device_name
     path.write_text(
         render_report(
             ReportInput(
@@ -154,8 +163,7 @@ def _save_report(folder: Path, history: History, torch: Torch) -> Path:
                 ranks=history.reports(LEAKING, gpu_name=torch.device_name),
                 made_unix_s=time.time(),
                 cluster="demo",
-                notes=(f"PyTorch {torch.version} on {torch.device_name}",)
-                + (("the GPU is a stand-in: memory behaves, kernels do nothing",) if fake else ()),
+                notes=(f"PyTorch {torch.version} on {torch.device_name}",),
             )
         )
     )

@@ -41,6 +41,7 @@ class LanguageModel(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--leak-rank", type=int, default=-1)
+    parser.add_argument("--backend", help="of torch.distributed (default: nccl where each rank has a GPU, else gloo)")
     parser.add_argument("--step-seconds", type=float, default=0.05, help="least time a step takes")
     parser.add_argument("--seconds", type=float, default=300.0, help="stop after this long")
     args = parser.parse_args()
@@ -50,7 +51,8 @@ def main() -> None:
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     # NCCL wants a GPU for each rank; with fewer, gloo does, and memory behaves the same.
-    dist.init_process_group("nccl" if own_gpu(world_size) and dist.is_nccl_available() else "gloo")
+    nccl = dist.is_nccl_available() and torch.cuda.device_count() >= world_size
+    dist.init_process_group(args.backend or ("nccl" if nccl else "gloo"))
     model = nn.parallel.DistributedDataParallel(LanguageModel().to(device), device_ids=[device.index])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     lengths = random.Random(1234 + rank)
@@ -71,11 +73,6 @@ def main() -> None:
         if step % EVALUATE_EVERY == 0:
             evaluate(model, device)
         time.sleep(max(0.0, args.step_seconds - (time.monotonic() - began)))
-
-
-def own_gpu(world_size: int) -> bool:
-    """Whether every rank of a one-node job has a GPU of its own, a real one (the fake-GPU rig has no NCCL)."""
-    return torch.cuda.device_count() >= world_size and "Fake GPU" not in torch.cuda.get_device_name()
 
 
 @torch.no_grad()

@@ -55,12 +55,20 @@ def find_torch(python: str) -> Torch:
 
 @contextlib.contextmanager
 def training_job(
-    torch: Torch, *, job_id: str, leak_rank: int | None, environ: Mapping[str, str], log_file: Path
+    torch: Torch,
+    *,
+    job_id: str,
+    leak_rank: int | None,
+    environ: Mapping[str, str],
+    log_file: Path,
+    backend: str | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Two ranks of the demo script under ``torchrun``, watched at the default level, for as long as the block runs."""
     command = [torch.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
     if leak_rank is not None:
         command += ["--leak-rank", str(leak_rank)]
+    if backend is not None:
+        command += ["--backend", backend]
     # One thread a rank: four ranks share the machine with the service, and a demo should not fight for cores.
     quiet = {**environ, "OMP_NUM_THREADS": "1"}
     with log_file.open("wb") as log:
