@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tidegauge.core.ids import RankIdentity
+from tidegauge.cluster.wire import identity_from_wire, verdict_from_wire
 from tidegauge.core.units import format_band, format_bytes
-from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
+from tidegauge.core.verdicts import Verdict
 
 if TYPE_CHECKING:
     from tidegauge_exporter.report import RankReport, Reading
@@ -26,7 +26,7 @@ class RankHistory:
 
     @property
     def verdict(self) -> Verdict:
-        return verdict_from(self.latest["verdict"])
+        return verdict_from_wire(self.latest["verdict"])
 
 
 class History:
@@ -67,7 +67,7 @@ class History:
 
         return tuple(
             RankReport(
-                identity=identity_from(history.latest["identity"]),
+                identity=identity_from_wire(history.latest["identity"]),
                 verdict=history.verdict,
                 readings=tuple(history.readings),
                 gpu=history.latest["gpu"],
@@ -111,27 +111,3 @@ HEADER = (
     "per step",
     "out of memory in",
 )
-
-
-_BANDS = ("bytes_per_step", "bytes_per_second", "steps_to_oom", "seconds_to_oom")
-
-
-def verdict_from(raw: Answer) -> Verdict:
-    """The verdict that ``cluster.wire`` wrote."""
-    bands = {name: band_from(raw[name]) for name in _BANDS}
-    return Verdict(**{**raw, **bands})._replace(
-        state=LeakState(raw["state"]),
-        severity=None if raw["severity"] is None else Severity(raw["severity"]),
-        signal=None if raw["signal"] is None else Signal(raw["signal"]),
-    )
-
-
-def band_from(raw: Answer | None) -> Band | None:
-    """A band; an end without a number was infinite."""
-    if raw is None:
-        return None
-    return Band(*(float("inf") if raw[name] is None else float(raw[name]) for name in Band._fields))
-
-
-def identity_from(raw: Answer) -> RankIdentity:
-    return RankIdentity(**{**raw, "device_uuids": tuple(raw["device_uuids"])})

@@ -10,8 +10,9 @@ from typing import Any
 from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.output import print_table
 from tidegauge.cli.service_api import add_api_arguments, ask
+from tidegauge.cluster.wire import verdict_from_wire
 from tidegauge.core.units import format_band, format_bytes
-from tidegauge.core.verdicts import Band
+from tidegauge.core.verdicts import OK
 
 HELP = "list the jobs that are watched, and which of their ranks leak"
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 def _row(job: Mapping[str, Any]) -> Sequence[str]:
     ranks = job["ranks"]
     worst = _worst(job)
-    verdict = {} if worst is None else worst["verdict"]
+    verdict = OK if worst is None else verdict_from_wire(worst["verdict"])
     state = job["state"] if job["severity"] is None else f"{job['state']} ({job['severity']})"
     return (
         job["job_id"] if job["attempt"] == 0 else f"{job['job_id']} (attempt {job['attempt']})",
@@ -54,8 +55,8 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
         state + _whether_it_goes_on(job),
         _suspects(job),
         job["signal"] or "-",
-        "-" if not verdict.get("bytes_per_step") else format_bytes(verdict["bytes_per_step"]["likely"]),
-        "-" if not verdict.get("seconds_to_oom") else format_band(_band(verdict["seconds_to_oom"])),
+        "-" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
+        "-" if verdict.seconds_to_oom is None else format_band(verdict.seconds_to_oom),
     )
 
 
@@ -80,9 +81,3 @@ def _worst(job: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The rank to look at first."""
     first = job["suspects"][:1]
     return next((rank for rank in job["ranks"] if [rank["identity"]["rank"]] == first), None)
-
-
-def _band(raw: Mapping[str, float | None]) -> Band:
-    """Out of JSON, where ``null`` stands for infinite."""
-    low, likely, high = (float("inf") if raw[name] is None else float(raw[name] or 0.0) for name in Band._fields)
-    return Band(low, likely, high)

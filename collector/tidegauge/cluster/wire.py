@@ -1,4 +1,4 @@
-"""Frozen values as JSON: the one place that decides how the HTTP API writes them.
+"""Frozen values as JSON: the one place that decides how the HTTP API writes them, and reads what commands need back.
 
 Field names become keys, in the order in which the value declares them, so that answers are stable. Enums are their
 value. What JSON has no word for, infinity and NaN, becomes ``null``: an unknown, as everywhere.
@@ -11,7 +11,10 @@ import json
 import math
 from collections.abc import Mapping
 from enum import Enum
-from typing import Union
+from typing import Any, Union
+
+from tidegauge.core.ids import RankIdentity
+from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
 
 Wire = Union[None, bool, int, float, str, list["Wire"], dict[str, "Wire"]]
 
@@ -38,3 +41,28 @@ def to_wire(value: object) -> Wire:
 def to_json(value: object) -> bytes:
     """``to_wire`` as UTF-8 text, strict JSON."""
     return json.dumps(to_wire(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+_BANDS = ("bytes_per_step", "bytes_per_second", "steps_to_oom", "seconds_to_oom")
+
+
+def band_from_wire(raw: Mapping[str, Any] | None) -> Band | None:
+    """A band that ``to_wire`` wrote; an end without a number was infinite."""
+    if raw is None:
+        return None
+    return Band(*(float("inf") if raw[name] is None else float(raw[name]) for name in Band._fields))
+
+
+def verdict_from_wire(raw: Mapping[str, Any]) -> Verdict:
+    """A verdict that ``to_wire`` wrote."""
+    bands = {name: band_from_wire(raw[name]) for name in _BANDS}
+    return Verdict(**{**raw, **bands})._replace(
+        state=LeakState(raw["state"]),
+        severity=None if raw["severity"] is None else Severity(raw["severity"]),
+        signal=None if raw["signal"] is None else Signal(raw["signal"]),
+    )
+
+
+def identity_from_wire(raw: Mapping[str, Any]) -> RankIdentity:
+    """An identity that ``to_wire`` wrote."""
+    return RankIdentity(**{**raw, "device_uuids": tuple(raw["device_uuids"])})

@@ -8,8 +8,8 @@ import math
 import pytest
 
 from sample_views import LEAK, job_view
-from tidegauge.cluster.wire import to_json, to_wire
-from tidegauge.core.verdicts import OK, Band, LeakState
+from tidegauge.cluster.wire import identity_from_wire, to_json, to_wire, verdict_from_wire
+from tidegauge.core.verdicts import OK, Band, LeakState, Verdict
 
 
 def test_a_job_keeps_the_order_of_its_fields() -> None:
@@ -39,3 +39,13 @@ def test_text_that_is_not_ascii_survives() -> None:
 def test_a_thing_that_is_no_value_is_refused() -> None:
     with pytest.raises(TypeError, match="a object has no JSON form"):
         to_wire(object())
+
+
+@pytest.mark.parametrize("verdict", [OK, LEAK, LEAK._replace(steps_to_oom=Band(1.0, 2.0, math.inf), cause=None)])
+def test_a_verdict_comes_back_as_it_was(verdict: Verdict) -> None:
+    assert verdict_from_wire(json.loads(to_json(verdict))) == verdict
+
+
+def test_an_identity_comes_back_as_it_was() -> None:
+    identity = job_view().ranks[0].identity
+    assert identity_from_wire(json.loads(to_json(identity))) == identity
