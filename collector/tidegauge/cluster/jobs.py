@@ -8,10 +8,7 @@ from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank
-from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView, RankSummary
-
-_SEVERITY_LEVEL = {None: 0, Severity.NOTE: 1, Severity.WARNING: 2, Severity.CRITICAL: 3}
 
 
 class RankOnNode(NamedTuple):
@@ -38,7 +35,12 @@ def jobs_of(ranks: Iterable[RankOnNode]) -> tuple[JobView, ...]:
         key = one.rank.identity.key
         groups[_Group(key.job_id, key.attempt, one.rank.uid)].append(one)
     jobs = [_job(group, _one_per_rank(members)) for group, members in groups.items()]
-    return tuple(sorted(jobs, key=lambda j: (-j.state.level, -_SEVERITY_LEVEL[j.severity], j.job_id, -j.attempt)))
+    return tuple(sorted(jobs, key=_alarm_first))
+
+
+def _alarm_first(job: JobView) -> tuple[int, int, str, int]:
+    severity = 0 if job.severity is None else job.severity.level
+    return -job.state.level, -severity, job.job_id, -job.attempt
 
 
 def _one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:

@@ -47,6 +47,11 @@ class Severity(str, Enum):
     CRITICAL = "critical"
     """It will run out of memory soon (hours), or has eaten most of the head-room."""
 
+    @property
+    def level(self) -> int:
+        """1 note, 2 warning, 3 critical; 0 is for no severity at all."""
+        return 1 + ("note", "warning", "critical").index(self.value)
+
 
 class Band(NamedTuple):
     """An estimate with its range, ``low <= likely <= high``.

@@ -12,8 +12,6 @@ from tidegauge.core.detector.signals import Derivation
 from tidegauge.core.detector.watch import Finding, SignalWatch
 from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
 
-_RANK_OF_SEVERITY = {None: 0, Severity.NOTE: 1, Severity.WARNING: 2, Severity.CRITICAL: 3}
-
 
 class _Reading:
     """The last values seen, for head-room."""
@@ -122,7 +120,7 @@ class RankDetector:
             if finding is None:
                 continue
             severity = self._severity(finding)
-            key = (finding.state.level, _RANK_OF_SEVERITY[severity], finding.gained)
+            key = (finding.state.level, severity.level, finding.gained)
             if best is None or key > best[0]:
                 best = (key, watch, finding, severity)
         if best is None:
