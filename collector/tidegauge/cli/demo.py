@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +28,6 @@ LEAKING, HEALTHY = "demo-leak", "demo-healthy"
 NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
 LEAK_RANK = 1
 LOOK_EVERY_S = 0.5
-HEALTHY_STEPS = 60
-"""The healthy job must have had at least as much of a chance to be accused."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -135,19 +132,17 @@ def _settled(history: History) -> bool:
         verdict is not None
         and verdict.state is LeakState.LEAK
         and len(healthy) == 2
-        and all(rank.latest["step"] >= HEALTHY_STEPS for rank in healthy)
+        # As much of a chance to be accused: a job that is watched for less is not acquitted by our silence.
+        and all(rank.latest["step"] >= (verdict.alarm_step or 0) for rank in healthy)
     )
 
 
 def _save_metrics(api_url: str, folder: Path) -> Path:
     """One scrape of every target that ``/sd`` names, as Prometheus would do it."""
     path = folder / "metrics.prom"
-    with urllib.request.urlopen(f"{api_url}/sd", timeout=10) as answer:
-        targets = [target for group in json.load(answer) for target in group["targets"]]
-    with path.open("wb") as file:
-        for target in targets:
-            with urllib.request.urlopen(f"http://{target}/metrics", timeout=10) as scrape:
-                shutil.copyfileobj(scrape, file)
+    groups = json.loads(client.get_bytes(api_url, "/sd"))
+    targets = [target for group in groups for target in group["targets"]]
+    path.write_bytes(b"".join(client.get_bytes(f"http://{target}", "/metrics") for target in targets))
     return path
 
 
