@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
 from leakseries.corpus import make  # noqa: E402
-from leakseries.machine import Row  # noqa: E402
+from leakseries.machine import Row, feed  # noqa: E402
 from leakseries.recorded import FOLDER, read_rows  # noqa: E402
 from tidegauge.core.detector import RankDetector  # noqa: E402
 from tidegauge.core.detector.shape import ladder_of  # noqa: E402
@@ -33,17 +33,7 @@ COLOURS = {LeakState.SUSPECTED: "#f2c14e", LeakState.LEAK: "#d1495b"}
 def states_of(rows: list[Row]) -> tuple[list[LeakState], Verdict]:
     """The verdict's state after every row, and the last verdict."""
     detector = RankDetector()
-    states = [
-        detector.update(
-            step=row.step,
-            time_s=row.t,
-            allocated_bytes=row.allocated,
-            reserved_bytes=row.reserved,
-            nontorch_bytes=row.nvml_process - row.reserved,
-            allocated_peak_bytes=row.peak_allocated,
-        ).state
-        for row in rows
-    ]
+    states = [feed(detector, row).state for row in rows]
     return states, detector.look_now()
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
 from leakseries.corpus import FAMILIES, STILL_GROWING, UNSEEN, make  # noqa: E402
-from leakseries.machine import Row, Series  # noqa: E402
+from leakseries.machine import Row, Series, feed  # noqa: E402
 from leakseries.recorded import loop_recordings, recorded_series, rig_series  # noqa: E402
 from tidegauge.core.detector import RankDetector  # noqa: E402
 from tidegauge.core.verdicts import LeakState, Severity, Verdict  # noqa: E402
@@ -62,25 +62,13 @@ def watch(series: Series, *, limit_bytes: int | None = None) -> Outcome:
     alarms: list[tuple[int, Severity | None]] = []
     at_alarm: Verdict | None = None
     for row in series.rows:
-        verdict = feed(detector, row, limit_bytes)
+        verdict = feed(detector, row, limit_bytes=limit_bytes)
         if verdict is not before:
             if verdict.state is LeakState.LEAK and before.state is not LeakState.LEAK:
                 alarms.append((row.step, verdict.severity))
                 at_alarm = at_alarm or verdict
             before = verdict
     return Outcome(series, detector.look_now(), alarms, at_alarm)
-
-
-def feed(detector: RankDetector, row: Row, limit_bytes: int | None) -> Verdict:
-    return detector.update(
-        step=row.step,
-        time_s=row.t,
-        allocated_bytes=row.allocated,
-        reserved_bytes=row.reserved,
-        nontorch_bytes=None if row.nvml_process < 0 else row.nvml_process - row.reserved,
-        allocated_peak_bytes=row.peak_allocated,
-        limit_bytes=limit_bytes,
-    )
 
 
 def naive_says_leak(rows: Sequence[Row]) -> bool:

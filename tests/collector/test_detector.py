@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from leakseries.benign import FAMILIES as BENIGN
 from leakseries.corpus import UNSEEN, make
 from leakseries.leaks import FAMILIES as LEAKS
-from leakseries.machine import MIB, Row, Series
+from leakseries.machine import MIB, Row, Series, feed
 from leakseries.recorded import (
     KNOWN_MISSES,
     loop_recordings,
@@ -30,25 +30,10 @@ GIB = 1 << 30
 HELD_OUT = (501, 502)
 
 
-def update(
-    detector: RankDetector, row: Row, *, limit_bytes: int | None = None, host_bytes: int | None = None
-) -> Verdict:
-    return detector.update(
-        step=row.step,
-        time_s=row.t,
-        allocated_bytes=row.allocated,
-        reserved_bytes=row.reserved,
-        nontorch_bytes=None if row.nvml_process < 0 else row.nvml_process - row.reserved,
-        host_bytes=host_bytes,
-        allocated_peak_bytes=row.peak_allocated,
-        limit_bytes=limit_bytes,
-    )
-
-
 def judge(rows: list[Row], *, limit_bytes: int | None = None) -> Verdict:
     detector = RankDetector()
     for row in rows:
-        update(detector, row, limit_bytes=limit_bytes)
+        feed(detector, row, limit_bytes=limit_bytes)
     return detector.look_now()
 
 
@@ -166,12 +151,12 @@ def test_synthetic_families_get_the_right_verdict(family: str, seed: int) -> Non
 def test_no_start_of_a_healthy_series_is_called_a_leak(family: str) -> None:
     detector = RankDetector()
     for row in make(family, 77, 1500).rows:
-        assert update(detector, row).state is not LeakState.LEAK
+        assert feed(detector, row).state is not LeakState.LEAK
 
 
 def test_an_alarm_on_growth_that_stops_is_withdrawn() -> None:
     detector = RankDetector()
-    states = [update(detector, row).state for row in plain([GIB + min(step, 350) * MIB for step in range(600)])]
+    states = [feed(detector, row).state for row in plain([GIB + min(step, 350) * MIB for step in range(600)])]
     assert LeakState.LEAK in states[:360]
     assert states[-1] is LeakState.OK
     assert detector.verdict == OK
@@ -180,7 +165,7 @@ def test_an_alarm_on_growth_that_stops_is_withdrawn() -> None:
 def test_an_approach_to_a_plateau_is_never_called_a_leak() -> None:
     detector = RankDetector()
     for row in plain([GIB + int(400 * MIB * (1 - 0.985**step)) for step in range(1200)]):
-        assert update(detector, row).state is not LeakState.LEAK
+        assert feed(detector, row).state is not LeakState.LEAK
     assert detector.verdict == OK
 
 
@@ -231,14 +216,14 @@ def test_a_leaking_tensor_is_not_blamed_on_the_cache_or_on_libraries() -> None:
     rows = make("linear", 3, 500).rows
     detector = RankDetector()
     for row in rows:
-        verdict = update(detector, row)
+        verdict = feed(detector, row)
         assert verdict.signal in (None, Signal.ALLOCATED)
 
 
 def test_host_memory_that_grows_for_long_is_a_host_leak() -> None:
     detector = RankDetector()
     for row in plain([GIB] * 1000, step_s=2.0):
-        update(detector, row, host_bytes=4 * GIB + row.step * MIB)
+        feed(detector, row, host_bytes=4 * GIB + row.step * MIB)
     verdict = detector.look_now()
     assert (verdict.state, verdict.signal, verdict.cause) == (LeakState.LEAK, Signal.HOST, "host_growth")
     assert verdict.steps_to_oom is None
@@ -247,7 +232,7 @@ def test_host_memory_that_grows_for_long_is_a_host_leak() -> None:
 def test_host_memory_that_creeps_for_a_minute_is_not() -> None:
     detector = RankDetector()
     for row in plain([GIB] * 600):
-        update(detector, row, host_bytes=4 * GIB + row.step * MIB)
+        feed(detector, row, host_bytes=4 * GIB + row.step * MIB)
     assert detector.look_now() == OK
 
 
@@ -282,7 +267,7 @@ def test_unknown_nontorch_bytes_leave_the_other_signals_working() -> None:
 
 def test_the_same_verdict_object_is_returned_while_nothing_changes() -> None:
     detector = RankDetector()
-    verdicts = {id(update(detector, row)) for row in plain([GIB] * 500)}
+    verdicts = {id(feed(detector, row)) for row in plain([GIB] * 500)}
     assert len(verdicts) == 1
 
 
@@ -291,7 +276,7 @@ def test_state_does_not_grow_with_the_run() -> None:
     detector = RankDetector()
     sizes = {}
     for row in make("variable_length", 5, 100_000).rows:
-        update(detector, row, host_bytes=GIB)
+        feed(detector, row, host_bytes=GIB)
         if row.step + 1 in (60_000, 100_000):
             sizes[row.step + 1] = len(pickle.dumps(detector))
     assert sizes[100_000] < 1.35 * sizes[60_000]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from leakseries.rig_loops import DEVICE, Bench, Loop, batch_ramp, random_walk_length, variable_length
+from leakseries.rig_loops import DEVICE, Bench, Loop, batch_ramp, random_walk_length, sawtooth, variable_length
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -152,15 +152,7 @@ def accumulation(bench: Bench) -> Iterator[object]:
 
 
 def long_sawtooth(bench: Bench) -> Iterator[object]:
-    gc.disable()
-    tooth = bench.steps // bench.draw.randint(3, 6)
-    for step in range(bench.steps):
-        cycle: list[Any] = [torch.empty(bench.item, dtype=torch.uint8, device=DEVICE)]
-        cycle.append(cycle)
-        if step % tooth == tooth - 1:
-            gc.collect()
-        yield bench.train() is None
-    gc.enable()
+    return sawtooth(bench, bench.steps // bench.draw.randint(3, 6))
 
 
 def rollouts(bench: Bench) -> Iterator[object]:

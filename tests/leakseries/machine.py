@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from typing import NamedTuple, Optional
 
+from tidegauge.core.detector import RankDetector
+from tidegauge.core.verdicts import Verdict
+
 KIB = 1024
 MIB = 1024 * KIB
 BLOCK = 512
@@ -21,6 +24,22 @@ class Row(NamedTuple):
     reserved: int
     peak_allocated: int
     nvml_process: int
+
+
+def feed(
+    detector: RankDetector, row: Row, *, limit_bytes: Optional[int] = None, host_bytes: Optional[int] = None
+) -> Verdict:
+    """One row into the detector; a negative reading of NVML is none."""
+    return detector.update(
+        step=row.step,
+        time_s=row.t,
+        allocated_bytes=row.allocated,
+        reserved_bytes=row.reserved,
+        nontorch_bytes=None if row.nvml_process < 0 else row.nvml_process - row.reserved,
+        host_bytes=host_bytes,
+        allocated_peak_bytes=row.peak_allocated,
+        limit_bytes=limit_bytes,
+    )
 
 
 class Series(NamedTuple):

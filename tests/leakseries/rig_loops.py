@@ -152,8 +152,12 @@ def noisy_queue(bench: Bench) -> Iterator[object]:
 
 
 def gc_sawtooth(bench: Bench) -> Iterator[object]:
+    return sawtooth(bench, bench.draw.randint(30, 200))
+
+
+def sawtooth(bench: Bench, tooth: int) -> Iterator[object]:
+    """A reference cycle a step, collected every `tooth` steps."""
     gc.disable()
-    tooth = bench.draw.randint(30, 200)
     for step in range(bench.steps):
         cycle: list[Any] = [torch.empty(bench.item, dtype=torch.uint8, device=DEVICE)]
         cycle.append(cycle)
