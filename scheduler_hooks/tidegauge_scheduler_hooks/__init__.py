@@ -1,4 +1,4 @@
-"""Policy and scheduler adapters. The policy engine arrives with its own issue; this package holds its place.
+"""Policy, the carrying out of its decisions, and one adapter per scheduler.
 
-Nothing here may import the parts that make values (agent, probe, cluster).
+Nothing here may import the parts that make values (agent, probe, cluster): what they are needed for comes by ``ports``.
 """

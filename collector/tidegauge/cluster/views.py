@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tidegauge.core.orders import Order
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
 
@@ -88,6 +89,8 @@ class ReportReply:
     """False for a report older than one already known (a late retry): nothing changed, nothing is to be done."""
     coordinator: str
     """Changes when the coordinator restarts."""
+    orders: tuple[Order, ...] = ()
+    """What the agent is to do on its node; repeated until it has reported the results."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,9 @@ class RankIdentity(NamedTuple):
     ``None`` is unknown. ``world_size`` is the number of ranks in the job; ``run_id`` is
     ``TORCHELASTIC_RUN_ID``; ``device_uuids`` has one entry per visible CUDA ordinal, in that order;
     ``alloc_conf`` is the allocator configuration string in force (``PYTORCH_CUDA_ALLOC_CONF`` or
-    ``PYTORCH_ALLOC_CONF``); ``limit_fraction`` is what ``set_per_process_memory_fraction`` was given.
+    ``PYTORCH_ALLOC_CONF``); ``limit_fraction`` is what ``set_per_process_memory_fraction`` was given;
+    ``checkpoint`` says how the rank can be asked to save its state (``callback``, ``signal``); ``gpu_share`` is the
+    share of each GPU that its launcher asked for.
     """
 
     job_id: JobId
@@ -65,6 +67,8 @@ class RankIdentity(NamedTuple):
     torch_version: Optional[str] = None
     alloc_conf: Optional[str] = None
     limit_fraction: Optional[float] = None
+    checkpoint: Optional[str] = None
+    gpu_share: Optional[float] = None
 
     @property
     def key(self) -> RankKey:

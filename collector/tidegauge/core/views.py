@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
+from tidegauge.core.incidents import OomRecord
+from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.orders import OrderResult
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
 
 
@@ -46,6 +49,12 @@ class RankView:
     verdict: Verdict
     alive: bool = True
     """False for a rank that ended and is kept a little longer, so that its last counters are scraped."""
+    cap_fraction: Optional[float] = None
+    """The memory fraction in force; ``None``: no cap that we know of."""
+    last_oom: Optional[OomRecord] = None
+    """The latest ``torch.OutOfMemoryError`` of the rank."""
+    launch: Optional[ProcessId] = None
+    """The ``tidegauge run`` that it descends from, as the kernel says."""
 
     @property
     def key(self) -> RankKey:
@@ -108,6 +117,9 @@ class RankSummary:
     last_sample_unix_s: float
     verdict: Verdict
     alive: bool
+    cap_fraction: Optional[float] = None
+    last_oom: Optional[OomRecord] = None
+    launch: Optional[ProcessId] = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,10 @@ class NodeSummary:
     sent_unix_s: float
     ranks: tuple[RankSummary, ...] = ()
     gpus: tuple[GpuView, ...] = ()
+    launches: tuple[LaunchSummary, ...] = ()
+    """Every ``tidegauge run`` of this node, also before it has a rank."""
+    order_results: tuple[OrderResult, ...] = ()
+    """What came of the coordinator's orders since the last report that was answered."""
 
 
 @dataclass(frozen=True)
@@ -149,3 +165,11 @@ class JobView:
     """Global ranks whose node has not reported lately: their figures are old, they may well be training."""
     common: bool = False
     """Most ranks grow alike: a workload that grows, or a leak in code that all of them run; no single rank is odd."""
+    rank_nodes: tuple[str, ...] = ()
+    """The engine's node id of each of ``ranks``, in the same order."""
+    rank_hostnames: tuple[str, ...] = ()
+    """The host of each of ``ranks``, in the same order."""
+    launch: Optional[LaunchSummary] = None
+    """The ``tidegauge run`` that its ranks descend from, if they all descend from one."""
+    launch_node: Optional[str] = None
+    """The engine's node id of the node where ``launch`` runs."""

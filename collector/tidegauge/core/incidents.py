@@ -1,0 +1,189 @@
+"""Incidents: what a job's ranks do together that somebody should know of, from the first alarm to its end.
+
+One incident per attempt of a job and cause: a leak on 64 ranks is one, a leak on rank 3 alone is one that says so.
+Values only; ``core.incident_tracker`` makes them. Times are unix seconds unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from tidegauge.core.ids import DeviceUuid, ProcessId
+from tidegauge.core.verdicts import Band, Severity, Signal, Verdict
+
+
+class IncidentCause(str, Enum):
+    """Why there is an incident: the ``cause`` label of ``tidegauge_incidents_total``, and what policy rules match."""
+
+    LEAK = "leak"
+    """Live tensors pile up (signal ``allocated``)."""
+    FRAGMENTATION = "fragmentation"
+    """The allocator holds ever more than tensors explain (signal ``reserved``)."""
+    OUTSIDE_ALLOCATOR = "outside_allocator"
+    """Device memory grows outside PyTorch: communicators, contexts, other libraries (signal ``nontorch``)."""
+    HOST_MEMORY = "host_memory"
+    """The rank's resident host memory grows (signal ``host``)."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """PyTorch's allocator raised ``torch.OutOfMemoryError`` on at least one rank."""
+    SHARE_EXCEEDED = "share_exceeded"
+    """A rank takes more of a GPU that it shares with others than the share that its job asked for."""
+
+    @property
+    def is_growth(self) -> bool:
+        """Whether it comes from a verdict of the detector."""
+        return self not in (IncidentCause.OUT_OF_MEMORY, IncidentCause.SHARE_EXCEEDED)
+
+
+CAUSE_OF_SIGNAL = {
+    Signal.ALLOCATED: IncidentCause.LEAK,
+    Signal.RESERVED: IncidentCause.FRAGMENTATION,
+    Signal.NONTORCH: IncidentCause.OUTSIDE_ALLOCATOR,
+    Signal.HOST: IncidentCause.HOST_MEMORY,
+}
+
+
+class IncidentState(str, Enum):
+    """Where an incident stands."""
+
+    OPEN = "open"
+    RECOVERING = "recovering"
+    """What it is about has stopped, not yet for long enough to believe it. Coming back makes it open again."""
+    CLOSED = "closed"
+
+
+class Closure(str, Enum):
+    """Why an incident was closed."""
+
+    RECOVERED = "recovered"
+    """It stopped, and did not come back for the time that ``IncidentRules`` asks for."""
+    JOB_ENDED = "job_ended"
+    """No process of this attempt lives any more."""
+
+
+class JobKey(NamedTuple):
+    """One attempt of one user's job. ``uid`` is the kernel's: a job id outside a scheduler is only a claim."""
+
+    job_id: str
+    attempt: int
+    uid: int
+
+
+class IncidentKey(NamedTuple):
+    """What there is at most one incident of at a time."""
+
+    job: JobKey
+    cause: IncidentCause
+
+
+class OomRecord(NamedTuple):
+    """One ``torch.OutOfMemoryError`` as the allocator's observer saw it, in bytes."""
+
+    at_unix_s: float
+    step: int
+    wanted_bytes: int
+    """Segment that the allocator tried to get; more than the tensor asked for, by rounding."""
+    free_bytes: int
+    """Free on the device at that moment (``cudaMemGetInfo``)."""
+    limit_bytes: int
+    """The cap if a fraction below 1 was set, else the device's total."""
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class RankFinding:
+    """One rank's part in an incident, as of the last look."""
+
+    rank: int
+    hostname: str
+    node_id: str
+    process: ProcessId
+    gpu: Optional[int]
+    uuid: Optional[DeviceUuid]
+    step: int
+    verdict: Verdict
+    allocated_bytes: int
+    reserved_bytes: int
+    nontorch_bytes: Optional[int]
+    limit_bytes: Optional[int]
+    oom: Optional[OomRecord] = None
+
+
+@dataclass(frozen=True)
+class Incident:
+    """All that is known. ``None`` is "not known" or "does not apply"."""
+
+    number: int
+    """1, 2, 3 … in one store: what people call it."""
+    key: IncidentKey
+    state: IncidentState
+    severity: Severity
+    user_name: str
+    job_name: Optional[str]
+    scheduler: Optional[str]
+    world_size: int
+    findings: tuple[RankFinding, ...]
+    """The ranks concerned, the one to look at first first. While it recovers: as they were at the last alarm."""
+    common: bool
+    """Most ranks do it alike: a workload that grows, or a leak in code that all of them run."""
+    opened_unix_s: float
+    updated_unix_s: float
+    onset_step: Optional[int] = None
+    """The first bad step: the earliest onset among the ranks."""
+    bytes_per_step: Optional[Band] = None
+    """Of the rank that grows fastest."""
+    seconds_to_oom: Optional[Band] = None
+    """Of the rank that runs out first, counted from ``updated_unix_s``."""
+    grown_bytes: Optional[int] = None
+    worst_severity: Optional[Severity] = None
+    """The highest that it ever had."""
+    recovering_since_unix_s: Optional[float] = None
+    closed_unix_s: Optional[float] = None
+    closure: Optional[Closure] = None
+    flaps: int = 0
+    """How often it came back while it recovered."""
+    stale: bool = False
+    """A node of the job has not reported lately: figures are old, and nothing may be done on them."""
+    explanation: Optional[str] = None
+    """For people: for an OOM, what it was and whether trying again makes sense."""
+    snapshots: tuple[str, ...] = ()
+    """Where the evidence lies (snapshot store, reports): filled by whoever makes it."""
+    reports: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Not closed."""
+        return self.state is not IncidentState.CLOSED
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks concerned, worst first."""
+        return tuple(finding.rank for finding in self.findings)
+
+
+class ChangeKind(str, Enum):
+    """What happened to an incident."""
+
+    OPENED = "opened"
+    ESCALATED = "escalated"
+    """Its severity rose."""
+    EASED = "eased"
+    """Its severity fell, and stayed low for a while."""
+    SPREAD = "spread"
+    """More ranks are concerned."""
+    UPDATED = "updated"
+    """Only figures changed; told at most once per ``IncidentRules.update_every_s``."""
+    RECOVERING = "recovering"
+    REOPENED = "reopened"
+    """It came back while it recovered."""
+    CLOSED = "closed"
+
+
+class IncidentChange(NamedTuple):
+    """One line of an incident's history: the incident as it was after the change."""
+
+    kind: ChangeKind
+    at_unix_s: float
+    incident: Incident

@@ -1,0 +1,46 @@
+"""What the coordinator asks of a process on a node, and the answer: they travel in reports and their replies.
+
+Agents never listen: the coordinator answers an agent's report with orders, and the agent reports what came of them. An
+order is repeated until its result has arrived, so what it asks for must be harmless when done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Optional
+
+from tidegauge.core.ids import ProcessId
+
+
+class OrderTo(str, Enum):
+    """Whose command socket it is for."""
+
+    RANK = "rank"
+    """The probe in a training process (docs/probe.md)."""
+    LAUNCH = "launch"
+    """The ``tidegauge run`` that started a job (docs/run.md)."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One JSON object for one process's command socket."""
+
+    order_id: str
+    to: OrderTo
+    process: ProcessId
+    uid: int
+    """Who the process must belong to; the agent asks the kernel."""
+    request: Mapping[str, Any]
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class OrderResult:
+    """The process's answer, or why there is none."""
+
+    order_id: str
+    reply: Optional[Mapping[str, Any]] = None
+    error: Optional[str] = None
+    """For people. The process may have been reached all the same."""

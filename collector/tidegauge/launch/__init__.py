@@ -1,0 +1,1 @@
+"""``tidegauge run``'s keeper: starts a command, ends it, starts it again. Standard library only; knows no service."""

@@ -1,0 +1,1 @@
+"""Jobs that ``tidegauge run`` started, by the command sockets of their keepers and ranks."""

@@ -1,0 +1,1 @@
+"""What is to be done about an incident: rules, ladders, brakes. Pure: nothing here does anything."""

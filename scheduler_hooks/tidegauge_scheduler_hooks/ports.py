@@ -1,0 +1,166 @@
+"""What the actions need of the world, as small protocols: a scheduler, the processes of a job, the audit.
+
+An adapter for one scheduler implements ``SchedulerPort``; ``tests/scheduler_hooks/port_contract.py`` holds every one of
+them to what is said here. Methods may block for tens of seconds; they run in worker threads, several at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Optional, Protocol
+
+from tidegauge.core.actions import Decision, DecisionRecord, JobTarget, Outcome, RankTarget, SchedulerFacts
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.views import JobView
+
+
+class SchedulerError(Exception):
+    """The scheduler did not do what it was asked. The message is for people: what happened, to which job."""
+
+
+class TemporaryError(SchedulerError):
+    """Worth trying again after ``retry_after_s``: no answer in time, busy, not reachable. It may have been done."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 10.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class PermanentError(SchedulerError):
+    """Trying again will not help: not allowed, not supported, no such job."""
+
+
+class ChangedError(SchedulerError):
+    """The job is not the run that the decision was about (another incarnation, or gone): nothing was done."""
+
+
+class Presence(str, Enum):
+    """Where a run of a job stands, by looking."""
+
+    RUNNING = "running"
+    """This very incarnation runs."""
+    STOPPING = "stopping"
+    """This very incarnation is being ended."""
+    REPLACED = "replaced"
+    """The job lives in another incarnation, or waits to be started again."""
+    HELD = "held"
+    """It waits, and will not start by itself."""
+    GONE = "gone"
+    """It has ended."""
+    UNKNOWN = "unknown"
+    """The scheduler cannot say."""
+
+
+class CheckpointStage(str, Enum):
+    """How far a request to save the job's state has come."""
+
+    ASKED = "asked"
+    """The ranks know; no proof yet. Look again."""
+    PROVEN = "proven"
+    REFUSED = "refused"
+    """The job cannot be asked (no callback, no handler for the signal, no declared path), or its callback failed."""
+
+
+@dataclass(frozen=True)
+class CheckpointProgress:
+    """``detail`` is for people: "2 of 2 ranks saved at step 412", "step-412.pt (1.2 GiB) is new"."""
+
+    stage: CheckpointStage
+    detail: str
+
+
+@dataclass(frozen=True)
+class RequeueChanges:
+    """How the next attempt is to differ."""
+
+    alloc_conf: Mapping[str, str] = field(default_factory=dict)
+    """Allocator settings to merge into those of the job (``{"expandable_segments": "True"}``)."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Other variables, such as ``TIDEGAUGE_MEMORY_FRACTION``."""
+
+
+class SchedulerPort(Protocol):
+    """One scheduler. Every acting method
+
+    - takes the ``decision_id`` and may be called again with it after a crash: what was done is not done twice;
+    - acts only on ``target.incarnation`` and raises ``ChangedError`` for any other;
+    - raises ``TemporaryError``, ``PermanentError``; returns when the scheduler has accepted it. Whether it happened is
+      then seen by ``presence``.
+    """
+
+    def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
+        """The facts of these jobs, in one query; jobs that the scheduler does not know are left out.
+
+        Raises ``TemporaryError``."""
+
+    def presence(self, target: JobTarget) -> Presence:
+        """Look where the run is now. Raises ``TemporaryError``."""
+
+    def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """Tell the owner where they look (the job's terminal or log)."""
+
+    def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """Leave a remark on the job."""
+
+    def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
+        """Set the memory fraction of every rank, now and for later attempts; returns what was set, for people."""
+
+    def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
+        """Ask the job to save its state, or look how far it is: the first call asks, every further one looks."""
+
+    def requeue(self, target: JobTarget, changes: RequeueChanges, reason: str, *, decision_id: str) -> None:
+        """End this run and have the job start again with ``changes``."""
+
+    def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """End this run; the job waits for a person."""
+
+    def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """End the job for good."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A process's answer to a request; exactly one of the two is set."""
+
+    value: Optional[Mapping[str, Any]] = None
+    error: Optional[str] = None
+    """For people: no such process, no answer in time, or what the process itself said (``{"error": …}``)."""
+
+
+class ProcessCommands(Protocol):
+    """The way to command sockets on the nodes: ranks' probes and ``tidegauge run``'s keepers. Blocks, never raises."""
+
+    def ask_ranks(
+        self, job: JobKey, ranks: Collection[RankTarget], request: Mapping[str, Any], *, timeout_s: float
+    ) -> Mapping[int, Reply]:
+        """The same request to several ranks at once; replies by global rank, one for each."""
+
+    def ask_launch(
+        self, job: JobKey, node_id: str, handle: Mapping[str, Any], request: Mapping[str, Any], *, timeout_s: float
+    ) -> Reply:
+        """A request to the keeper that ``handle`` (``pid``, ``start_ticks``) names."""
+
+
+class Audit(Protocol):
+    """What must survive everything. Every method returns after its transaction is on disk, or raises ``AuditError``."""
+
+    def write_ahead(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """Write decisions down, all or none; returns those that were not there yet (by ``decision_id``)."""
+
+    def begin(self, decision_id: str, *, at_s: float) -> None:
+        """It is about to be carried out, once more."""
+
+    def finish(self, decision_id: str, outcome: Outcome, detail: str, *, at_s: float) -> None:
+        """It is over. Repeating it changes nothing: the first outcome stays."""
+
+    def unfinished(self) -> Sequence[DecisionRecord]:
+        """Decisions to carry out (``do``) that have no outcome yet, oldest first."""
+
+    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
+        """All decisions made at or after ``since_s``, oldest first."""
+
+
+class AuditError(Exception):
+    """It could not be written or read: locked, full, away. Nothing may be done that is not written down."""
