@@ -5,10 +5,11 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 RIG := .rig
+RAYJOBS := .rayjobs
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format rig venv system docs bench clean
+.PHONY: help demo test check fast integration gpu lint types layers format rig rayjobs venv system docs bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,14 +17,14 @@ help: ## what can be made
 demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in under two minutes (no GPU needed)
 	@scripts/demo.sh
 
-test: system $(BIN)/.made rig fast integration gpu ## all tests that this machine can run
+test: system $(BIN)/.made rig rayjobs fast integration gpu ## all tests that this machine can run
 
 check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
 
 fast: $(BIN)/.made ## the fast tests (no server, no torch)
 	$(BIN)/python -m pytest
 
-integration: $(BIN)/.made rig ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
+integration: $(BIN)/.made rig rayjobs ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
 	$(BIN)/python -m pytest tests/integration
 
 gpu: $(BIN)/.made ## tests on a real GPU; says so where there is none
@@ -53,6 +54,8 @@ venv: $(BIN)/.made ## the virtual environment of the service and its developers
 rig: $(RIG)/venv/.made $(BIN)/.made ## the fake-GPU rig: PyTorch's CUDA build on stub libraries (tests/fakegpu)
 	@$(RIG)/venv/bin/python tests/fakegpu/build.py
 
+rayjobs: $(RAYJOBS)/venv/.made ## the environment of a user's own Ray cluster, for the tests of the Ray Jobs adapter
+
 system: ## Debian packages that the integration tests need (never asks anything)
 	@scripts/system_packages.sh
 
@@ -60,7 +63,7 @@ bench: $(BIN)/.made rig ## every figure of README and docs that needs no GPU
 	@scripts/bench.sh
 
 clean: ## remove what was made here
-	rm -rf .venv .rig .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .rig .rayjobs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/.made: pyproject.toml constraints.txt
 	@scripts/make_venv.sh "$(PYTHON)" .venv
@@ -74,4 +77,11 @@ $(RIG)/venv/.made: constraints.txt
 	@$(RIG)/venv/bin/python -m pip install $(PIP_FLAGS) --no-deps -c constraints.txt 'torch===2.13.0'
 	@$(RIG)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt \
 	  filelock typing-extensions sympy networkx jinja2 fsspec numpy 2> >(grep -v 'torch 2.13.0 requires\|dependency resolver' >&2)
+	@touch $@
+
+# Users have ray[default]: it is never in the service's environment (docs/adr/0004-ray-jobs-over-rest.md).
+$(RAYJOBS)/venv/.made: constraints.txt
+	@scripts/make_venv.sh "$(PYTHON)" $(RAYJOBS)/venv
+	@echo "a user's Ray for the tests: installing ray[default] (about 110 MB, once)"
+	@$(RAYJOBS)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt 'ray[default]==2.60.0'
 	@touch $@

@@ -1,15 +1,31 @@
-"""Writes the reference pages that come from the code: docs/metrics.md, docs/settings.md, tables of docs/detector.md.
+"""Writes the references that come from the code: docs/metrics.md, docs/settings.md, docs/policy.schema.json, and the
+tables of docs/detector.md and docs/policy.md.
 
 python scripts/generate_docs.py
 """
 
 from __future__ import annotations
 
+import json
 import runpy
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from tidegauge.agent.settings import Settings
+from tidegauge.core.actions import ActionKind
 from tidegauge_exporter import metrics_page
+from tidegauge_scheduler_hooks.policy import models, rungs
+from tidegauge_scheduler_hooks.policy.allocator_settings import ALLOCATOR_SETTINGS
+from tidegauge_scheduler_hooks.policy.brakes import BRAKES
+from tidegauge_scheduler_hooks.policy.check import RUNGS
+from tidegauge_scheduler_hooks.policy.conditions import When
+from tidegauge_scheduler_hooks.policy.durations import write_duration
+
+KEYS = ("key", "default", "meaning")
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -39,9 +55,97 @@ def settings_page() -> str:
     return SETTINGS_INTRODUCTION + "\n" + "\n".join(rows) + "\n"
 
 
+def policy_page(page: str) -> str:
+    """``page``, the text of docs/policy.md, with its tables as the code has them."""
+    tables = {
+        "brakes": _table(
+            ("brake", "what it holds", "when"),
+            [(f"`{brake.name}`", _holds(brake.actions), brake.meaning) for brake in BRAKES],
+        ),
+        "policy keys": _table(KEYS, _keys(models.Policy)),
+        "rule keys": _table(KEYS, _keys(models.Rule)),
+        "when keys": _table(KEYS, _keys(When)),
+        "rungs": _table(("action", "meaning"), [(f"`{name}`", _plain(kind.__doc__)) for name, kind in RUNGS.items()]),
+        "rung keys": _table(KEYS, _keys(rungs.CapRung, leave_out=["action"])),
+        "own rung keys": _table(
+            ("action", *KEYS),
+            [
+                (f"`{name}`", *row)
+                for name, kind in RUNGS.items()
+                for row in _keys(kind, leave_out=rungs.CapRung.model_fields)
+            ],
+        ),
+        "placeholders": _table(
+            ("placeholder", "is filled in with"),
+            [(f"`{{{name}}}`", meaning) for name, meaning in rungs.PLACEHOLDERS.items()],
+        ),
+        "allocator settings": _table(
+            ("key", "takes", "since torch"),
+            [
+                (f"`{key}`", setting.takes, ".".join(map(str, setting.since)))
+                for key, setting in ALLOCATOR_SETTINGS.items()
+            ],
+        ),
+        "brake keys": _table(KEYS, _keys(models.Brakes)),
+        "breaker keys": _table(KEYS, _keys(models.Breaker)),
+        "exempt keys": _table(KEYS, _keys(models.Exempt)),
+    }
+    for name, lines in tables.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = page.split(begin)
+        page = "\n".join([before + begin, *lines, end + rest.split(end)[1]])
+    return page
+
+
+def policy_schema() -> str:
+    """docs/policy.schema.json."""
+    return json.dumps(models.schema(), indent=2) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def _keys(model: type[BaseModel], *, leave_out: Container[str] = ()) -> list[tuple[str, str, str]]:
+    """Key, default and meaning of each field."""
+    properties = model.model_json_schema()["properties"]
+    return [
+        (f"`{name}`", _default(field, properties[name]), _plain(field.description))
+        for name, field in model.model_fields.items()
+        if name not in leave_out
+    ]
+
+
+def _default(field: FieldInfo, about: dict[str, Any]) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value == () or value == {} or isinstance(value, BaseModel):
+        return "-"
+    if "90s" in str(about):  # one of the examples that every duration has
+        return f"`{write_duration(value)}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else getattr(value, 'value', value)}`"
+
+
+def _holds(actions: frozenset[ActionKind]) -> str:
+    names = {
+        frozenset(ActionKind): "all",
+        frozenset(kind for kind in ActionKind if kind.is_acting): "all but words",
+        frozenset(kind for kind in ActionKind if kind.is_stop): "what ends the job",
+    }
+    return names.get(actions) or ", ".join(f"`{kind.value}`" for kind in ActionKind if kind in actions)
+
+
+def _plain(text: str | None) -> str:
+    return " ".join((text or "").replace("``", "`").split()).replace("|", "\\|")
+
+
 def main() -> None:
     (DOCS / "metrics.md").write_text(metrics_page.page(), encoding="utf-8")
     (DOCS / "settings.md").write_text(settings_page(), encoding="utf-8")
+    policy = DOCS / "policy.md"
+    policy.write_text(policy_page(policy.read_text(encoding="utf-8")), encoding="utf-8")
+    (DOCS / "policy.schema.json").write_text(policy_schema(), encoding="utf-8")
     runpy.run_path(str(ROOT / "bench" / "detector_parameters.py"), run_name="__main__")
 
 

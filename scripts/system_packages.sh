@@ -8,7 +8,9 @@ needed=(
   "readelf binutils"           # ... and reads which symbols torch wants
   "prometheus prometheus"      # a real Prometheus scrapes the agent
   "promtool prometheus"
+  "postgres postgresql"        # a real PostgreSQL holds incidents and audit
 )
+for folder in /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done   # Debian keeps the server off the path
 missing=()
 for line in "${needed[@]}"; do
   read -r command packages <<<"$line"
@@ -19,6 +21,13 @@ mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "installing: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1   # RUNLEVEL: Debian's prometheus must not start a service here
+  # ... nor its postgresql make and start a cluster of its own: the tests make theirs. Left alone where somebody set it.
+  cluster_conf=/etc/postgresql-common/createcluster.conf
+  if [[ " ${missing[*]} " == *" postgresql "* && ! -e $cluster_conf ]]; then
+    export UCF_FORCE_CONFFOLD=1   # the package must keep the file, and must not ask
+    mkdir -p "${cluster_conf%/*}"
+    echo "create_main_cluster = false" >"$cluster_conf"
+  fi
   log=$(mktemp)
   if { apt-get update -q && apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     exit 0

@@ -82,6 +82,10 @@ class FakeProcs:
     rss_bytes: int | None = 2 * GIB
     failing: bool = False
     searches: int = 0
+    parents: dict[ProcessId, tuple[ProcessId, ...]] = field(default_factory=dict)
+    """Who each descends from, the nearest first."""
+    walks: int = 0
+    """How often that was asked."""
 
     def find(self, process: ProcessId) -> ProcessFacts | None:
         self.searches += 1
@@ -92,6 +96,10 @@ class FakeProcs:
             raise OSError(24, "Too many open files")
         alive = any(facts.process == process for facts in self.facts.values())
         return ProcessUsage(self.rss_bytes) if alive else None
+
+    def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:
+        self.walks += 1
+        return self.parents.get(process, ())
 
     def user_name(self, uid: int) -> str:
         return f"user{uid}"

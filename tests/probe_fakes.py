@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -63,6 +64,7 @@ class FakeBackend:
         self.emptied: list[int] = []
         self.blind: Optional[str] = None
         self.group: Optional[tuple[int, int]] = None
+        self.shared: Optional[FakeStore] = None
         self.is_capturing = False
         self.step_hook: Optional[StepHook] = None
         self.observers: list[OutOfMemoryCall] = []
@@ -126,6 +128,29 @@ class FakeBackend:
 
     def distributed(self) -> Optional[tuple[int, int]]:
         return self.group
+
+    def store(self) -> Optional[FakeStore]:
+        return self.shared
+
+
+class FakeStore:
+    """The key-value store of a process group whose ranks are threads, or take turns, in one process."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.texts: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def add(self, key: str, amount: int, /) -> int:
+        with self._lock:
+            self.counts[key] = self.counts.get(key, 0) + amount
+            return self.counts[key]
+
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
+        with self._lock:
+            if self.texts.get(key, "") == expected:
+                self.texts[key] = desired
+            return self.texts[key].encode()
 
 
 class FakeOptimizer:

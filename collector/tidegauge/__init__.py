@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["__version__", "attach", "step"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing, or anything else, is left to those who need it
+    from collections.abc import Callable
+    from typing import Any, Optional, TypeVar
+
+    from tidegauge.probe.checkpoint_ask import CheckpointRequest
+
+    _Function = TypeVar("_Function", bound=Optional[Callable[..., object]])
+
+__all__ = ["CheckpointRequest", "__version__", "attach", "on_checkpoint_request", "step"]
 
 __version__ = "0.1.0.dev0"
 
@@ -28,3 +37,25 @@ def step() -> None:
     from tidegauge.probe import entry
 
     entry.step()
+
+
+def on_checkpoint_request(fn: _Function) -> _Function:
+    """Register ``fn`` to save the job's state when Tidegauge asks for it; usable as a decorator. ``None`` unregisters.
+
+    ``fn`` is called with one ``CheckpointRequest``, or with nothing if it needs nothing, inside ``optimizer.step()`` or
+    ``tidegauge.step()`` in the thread that trains, after the same step on every rank that is asked; when it returns,
+    the state counts as saved. What it raises is shown on stderr and reported, and training goes on. A later call
+    replaces it; in a process that is not watched it is never called. Raises ``TypeError`` for what cannot be called so.
+    """
+    from tidegauge.probe import entry
+
+    entry.on_checkpoint_request(fn)
+    return fn
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CheckpointRequest":
+        from tidegauge.probe.checkpoint_ask import CheckpointRequest
+
+        return CheckpointRequest
+    raise AttributeError(f"module 'tidegauge' has no attribute {name!r}")

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from tidegauge.core.views import NodeView, RankView
 from tidegauge_exporter.families import INFO_VALUE, Families
 from tidegauge_exporter.labels import label_value
+from tidegauge_exporter.metric_rows import ReadMetric
 from tidegauge_exporter.metrics import (
     CLAIMS_OVERRULED,
     COLLECT_DURATION,
@@ -30,7 +31,6 @@ from tidegauge_exporter.metrics import (
     RINGS_SKIPPED,
     SAMPLES_PER_TARGET,
     SERIES_DROPPED,
-    ReadMetric,
 )
 
 log = logging.getLogger(__name__)

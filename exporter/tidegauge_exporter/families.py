@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 
-from tidegauge_exporter.metrics import Kind, Metric
+from tidegauge_exporter.metric_rows import Kind, Metric
 
 INFO_VALUE = 1.0
 

@@ -1,4 +1,4 @@
-"""The coordinator's ``/metrics``: jobs as a whole. Everything about a single rank is on its node's page."""
+"""The coordinator's ``/metrics``: jobs as a whole, incidents and actions. Each rank is on its node's page."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as MetricFamily
 
+from tidegauge.core.loop_figures import LoopFigures
 from tidegauge.core.views import JobView
 from tidegauge_exporter.families import INFO_VALUE, Families
 from tidegauge_exporter.labels import label_value
-from tidegauge_exporter.metrics import COORDINATOR_TABLE, JOB_INFO, JOB_METRICS
+from tidegauge_exporter.loop_metrics import LOOP_METRICS
+from tidegauge_exporter.metrics import COLLECT_SUCCESS, COORDINATOR_TABLE, JOB_INFO, JOB_METRICS
 
 LINGER_S = 120.0
 """As long as a node keeps the last counters of an ended rank, so that they can still be joined with the job's facts."""
@@ -26,24 +28,32 @@ class Exposition(NamedTuple):
 
 
 def job_metrics(
-    jobs: Iterable[JobView], *, cluster: str, now_unix_s: float, linger_s: float = LINGER_S, accept: str | None = None
+    jobs: Iterable[JobView],
+    *,
+    cluster: str,
+    now_unix_s: float,
+    linger_s: float = LINGER_S,
+    accept: str | None = None,
+    loop: LoopFigures | None = None,
 ) -> Exposition:
     """The page for a scrape whose ``Accept`` header is ``accept``: OpenMetrics if it asks for it, else text.
 
-    Jobs that ended longer than ``linger_s`` ago are left out, whatever history the coordinator keeps.
+    Jobs that ended longer than ``linger_s`` ago are left out, whatever history the coordinator keeps. Without ``loop``
+    there is nothing about incidents and actions.
     """
-    families = job_families(
-        (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s)), cluster=cluster
-    )
+    families = Families(COORDINATOR_TABLE)
+    current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
+    _add_jobs(families, current, cluster=cluster)
+    if loop is not None:
+        _add_loop(families, loop, cluster=cluster)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Ready(families))
+    registry.register(_Ready(families.filled()))
     encode, content_type = choose_encoder(accept or "")
     return Exposition(encode(registry), content_type)
 
 
-def job_families(jobs: Iterable[JobView], *, cluster: str) -> list[MetricFamily]:
+def _add_jobs(families: Families, jobs: Iterable[JobView], *, cluster: str) -> None:
     """One set of series a job and attempt; the first of two with the same labels stays."""
-    families = Families(COORDINATOR_TABLE)
     seen: set[tuple[str, ...]] = set()
     for job in jobs:
         labels = tuple(map(label_value, (cluster, job.job_id, job.attempt)))
@@ -55,7 +65,13 @@ def job_families(jobs: Iterable[JobView], *, cluster: str) -> list[MetricFamily]
         for metric in JOB_METRICS:
             if (value := metric.read(job)) is not None:
                 families.add(metric, labels, value)
-    return families.filled()
+
+
+def _add_loop(families: Families, loop: LoopFigures, *, cluster: str) -> None:
+    for metric in LOOP_METRICS:
+        for values, number in metric.read_all(loop).items():
+            families.add(metric, (label_value(cluster), *values), number)
+    families.add(COLLECT_SUCCESS, ("store",), float(loop.store_works))
 
 
 def _is_current(job: JobView, *, now_unix_s: float, linger_s: float) -> bool:

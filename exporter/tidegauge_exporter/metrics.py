@@ -8,56 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Generic, TypeVar
 
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
-
-T = TypeVar("T")
-
-
-class Kind(str, Enum):
-    """How Prometheus treats the numbers."""
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    """Starts at 0 when watching starts, so that ``increase()`` sees the first event; only grows."""
-    INFO = "info"
-    """Always 1; the labels are what it says."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One row of the table."""
-
-    name: str
-    """As it is scraped, suffix ``_total`` or ``_info`` included."""
-    kind: Kind
-    help: str
-    """One sentence for whoever meets the name in a query editor."""
-    labels: tuple[str, ...]
-    source: str
-    """Where the number comes from, in the words of that place."""
-    unit: str | None = None
-    """``None`` for counts, states and infos."""
-
-    @property
-    def exposed_unit(self) -> str:
-        """The unit as OpenMetrics wants it: only where the name ends with it, else empty."""
-        return self.unit if self.unit and self.name.endswith(f"_{self.unit}") else ""
-
-
-@dataclass(frozen=True)
-class ReadMetric(Metric, Generic[T]):
-    """A row whose number is read from one value."""
-
-    read: Callable[[T], float | None] = lambda _: None
-    lingers: bool = False
-    """Whether a rank that ended keeps this for a while: counters, high-water marks and the judgement do, so that the
-    last of them are scraped; what an ended process holds *now* is not known and so absent."""
-
+from tidegauge_exporter.loop_metrics import LOOP_METRICS
+from tidegauge_exporter.metric_rows import Kind, Metric, ReadMetric
 
 RANK_LABELS = ("cluster", "job_id", "attempt", "rank", "local_rank", "hostname", "gpu", "UUID")
 """Of every per-rank series, and no others. ``gpu`` and ``UUID`` as dcgm-exporter writes them, so that
@@ -330,5 +285,5 @@ JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
 
 NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_INFO, *GPU_METRICS, *SELF_METRICS)
 """What every node's ``/metrics`` may hold, in the order of exposition."""
-COORDINATOR_TABLE: tuple[Metric, ...] = (JOB_INFO, *JOB_METRICS)
+COORDINATOR_TABLE: tuple[Metric, ...] = (JOB_INFO, *JOB_METRICS, *LOOP_METRICS, COLLECT_SUCCESS)
 """What the coordinator's ``/metrics`` may hold."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from tidegauge_exporter.loop_metrics import LOOP_METRICS
+from tidegauge_exporter.metric_rows import Metric, ReadMetric
 from tidegauge_exporter.metrics import (
-    COORDINATOR_TABLE,
     GPU_LABELS,
     GPU_METRICS,
+    JOB_INFO,
     JOB_LABELS,
+    JOB_METRICS,
     RANK_INFO,
     RANK_LABELS,
     RANK_METRICS,
     SAMPLES_PER_TARGET,
     SELF_METRICS,
-    Metric,
-    ReadMetric,
 )
 
 
@@ -41,7 +42,10 @@ def page() -> str:
             _table(SELF_METRICS, with_labels=True),
             "## Per job, on the coordinator only\n",
             f"Labels: {_code(JOB_LABELS)}, and those of the table. A job's series linger like a rank's.\n",
-            _table(COORDINATOR_TABLE, with_labels=True),
+            _table((JOB_INFO, *JOB_METRICS), with_labels=True),
+            "## Incidents and actions, on the coordinator only\n",
+            _LOOP,
+            _table(LOOP_METRICS, with_labels=True),
             _QUERIES,
         ]
     )
@@ -73,6 +77,11 @@ or -1, and samples carry no timestamps, so that a series goes stale as soon as i
 at 0 when watching starts. A target hands out at most {SAMPLES_PER_TARGET:,} samples; what it leaves out is counted.
 """
 
+_LOOP = """Labels: `cluster`, and those of the table. The counters come from the database, so that they go on counting
+when the coordinator restarts; every value of their labels is there from the start, at 0. While the database cannot
+be read, what comes from it is absent, and `tidegauge_collect_success{source="store"}` is 0 on this page.
+"""
+
 _QUERIES = """## Queries to begin with
 
 Ranks that leak:
@@ -101,6 +110,18 @@ Ranks that have not written a reading for a minute:
 
 ```promql
 time() - tidegauge_rank_last_sample_timestamp_seconds > 60
+```
+
+Actions of the last day that did not end well:
+
+```promql
+sum by (cluster, action, outcome) (increase(tidegauge_actions_total{outcome=~"failed|unverified|no_proof"}[1d])) > 0
+```
+
+Nothing is done although the policy would act:
+
+```promql
+tidegauge_policy_acting == 1 and on (cluster) (tidegauge_policy_paused == 1 or tidegauge_policy_breaker_open == 1)
 ```
 """
 

@@ -11,9 +11,10 @@ from importlib.resources import files
 from tidegauge.core.units import format_band, format_bytes, format_duration
 from tidegauge.core.verdicts import OK as NOTHING_TO_SAY
 from tidegauge.core.verdicts import LeakState, Signal, Verdict
+from tidegauge.core.wording import rate
 from tidegauge_exporter.chart import Line, Mark, draw
 from tidegauge_exporter.report_values import RankReport, Reading, ReportInput, leaking, worst_first
-from tidegauge_exporter.sentences import headline, hint, rate, time_to_oom
+from tidegauge_exporter.sentences import headline, hint, time_to_oom
 
 __all__ = ["RankReport", "Reading", "ReportInput", "headline", "render_report"]
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
+from tidegauge.core.actions import AuditError as AuditError  # part of ``Audit``; the store raises it
 from tidegauge.core.actions import Decision, DecisionRecord, JobTarget, Outcome, RankTarget, SchedulerFacts
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.orders import Reply as Reply  # part of ``ProcessCommands``; the coordinator makes them
 from tidegauge.core.views import JobView
 
 
@@ -120,15 +122,6 @@ class SchedulerPort(Protocol):
         """End the job for good."""
 
 
-@dataclass(frozen=True)
-class Reply:
-    """A process's answer to a request; exactly one of the two is set."""
-
-    value: Optional[Mapping[str, Any]] = None
-    error: Optional[str] = None
-    """For people: no such process, no answer in time, or what the process itself said (``{"error": …}``)."""
-
-
 class ProcessCommands(Protocol):
     """The way to command sockets on the nodes: ranks' probes and ``tidegauge run``'s keepers. Blocks, never raises."""
 
@@ -160,7 +153,3 @@ class Audit(Protocol):
 
     def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
         """All decisions made at or after ``since_s``, oldest first."""
-
-
-class AuditError(Exception):
-    """It could not be written or read: locked, full, away. Nothing may be done that is not written down."""

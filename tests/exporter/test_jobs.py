@@ -1,20 +1,37 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import NOW_S, job_view, rank_summary
-from tidegauge.core.verdicts import LeakState
+from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.loop_figures import LoopFigures
+from tidegauge.core.verdicts import LeakState, Severity
 from tidegauge.core.views import JobView
 from tidegauge_exporter.jobs import job_metrics
 
 DATA = Path(__file__).parent / "data"
+LOOP = LoopFigures(
+    store_works=True,
+    acting=True,
+    paused=False,
+    breaker_open=True,
+    incidents_total={IncidentCause.LEAK: 5, IncidentCause.OUT_OF_MEMORY: 2},
+    incidents_open={(IncidentCause.LEAK, Severity.CRITICAL): 1},
+    actions_total={("requeue", "done"): 3, ("notify", "would"): 4},
+)
 
 
 def scrape(*jobs: JobView) -> list[Sample]:
     body = job_metrics(jobs, cluster="lab", now_unix_s=NOW_S).body.decode()
+    return [sample for family in parse_text(body) for sample in family.samples]
+
+
+def scrape_loop(loop: LoopFigures) -> list[Sample]:
+    body = job_metrics([], cluster="lab", now_unix_s=NOW_S, loop=loop).body.decode()
     return [sample for family in parse_text(body) for sample in family.samples]
 
 
@@ -66,3 +83,32 @@ def test_two_attempts_are_two_series_and_a_repeated_one_is_shown_once() -> None:
 def test_an_unknown_scheduler_is_an_empty_label() -> None:
     info = next(s for s in scrape(job_view(scheduler=None, job_name=None)) if s.name == "tidegauge_job_info")
     assert (info.labels["scheduler"], info.labels["job_name"]) == ("", "")
+
+
+def test_the_text_of_incidents_and_actions_is_exactly_this() -> None:
+    body = job_metrics([], cluster="lab", now_unix_s=NOW_S, loop=LOOP).body.decode()
+    assert body == (DATA / "loop.prom").read_text(encoding="utf-8")
+
+
+def test_every_known_value_of_a_counter_is_there_before_the_first_event() -> None:
+    calm = LoopFigures(store_works=True, acting=False, paused=False, breaker_open=False)
+    samples = scrape_loop(calm)
+    assert {s.value for s in samples if s.name != "tidegauge_collect_success"} == {0}
+    counters = [(s.name, *s.labels.values()) for s in samples if s.name.endswith("_total")]
+    assert len(set(counters)) == len(counters) == 6 + 7 * 8
+
+
+def test_what_a_broken_database_would_say_is_absent_and_not_0() -> None:
+    samples = scrape_loop(replace(LOOP, store_works=False))
+    assert {s.name: s.value for s in samples} == {
+        "tidegauge_policy_acting": 1,
+        "tidegauge_policy_paused": 0,
+        "tidegauge_policy_breaker_open": 1,
+        "tidegauge_collect_success": 0,
+    }
+
+
+def test_openmetrics_knows_the_counters_of_the_loop() -> None:
+    exposition = job_metrics([], cluster="lab", now_unix_s=NOW_S, accept=OPENMETRICS, loop=LOOP)
+    families = {family.name: family.type for family in parse_openmetrics(exposition.body.decode())}
+    assert families["tidegauge_incidents"] == families["tidegauge_actions"] == "counter"

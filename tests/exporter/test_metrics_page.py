@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE, Kind
+from tidegauge_exporter.metric_rows import Kind
+from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE
 from tidegauge_exporter.metrics_page import page
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -20,7 +21,7 @@ def test_every_metric_is_on_the_page() -> None:
 
 
 def test_names_follow_the_rules_that_people_expect() -> None:
-    table = (*NODE_TABLE, *COORDINATOR_TABLE)
+    table = {*NODE_TABLE, *COORDINATOR_TABLE}
     assert len({metric.name for metric in table}) == len(table)
     for metric in table:
         assert metric.name.startswith("tidegauge_")

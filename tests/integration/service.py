@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidegauge.cluster import client
-from tidegauge.cluster.processes import all_processes, descendants, session_members
 from tidegauge.cluster.service_record import ServiceRecord, StateFiles, read_address, read_record
 from tidegauge.core.proc_stat import ProcStat
+from tidegauge.launch.processes import all_processes, descendants, session_members
 
 T = TypeVar("T")
 
@@ -96,10 +96,17 @@ class Service:
 
     def get(self, path: str) -> dict[str, Any]:
         """From the coordinator's API, wherever it is right now. Raises ``ApiError``."""
+        return client.get(self._api_url(), path)
+
+    def get_text(self, path: str) -> str:
+        """A page that is not JSON. Raises ``ApiError``."""
+        return client.get_bytes(self._api_url(), path).decode()
+
+    def _api_url(self) -> str:
         url = read_address(self.files.api)
         if url is None:
             raise client.ApiError("no coordinator has announced itself")
-        return client.get(url, path)
+        return url
 
     def processes(self) -> list[ProcStat]:
         """Living processes below the supervisor."""

@@ -20,8 +20,8 @@ import pytest
 
 from fake_node import MIB, FakeClock, FakeRank, identity
 from integration.service import Service, eventually
-from tidegauge.cluster.processes import identity_of
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
+from tidegauge.launch.processes import identity_of
 
 pytestmark = pytest.mark.timeout(180)
 

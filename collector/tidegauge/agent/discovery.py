@@ -1,30 +1,31 @@
 """Finds ring files: ``<run dir>/<uid>/<pid>-<starttime>.ring`` (design 3.2). What is opened here is safe to read.
 
-Everybody may write below a run directory, so nothing is followed and nothing is believed: a user's folder is a real
-folder that belongs to the uid in its name, a ring is a regular file of the same uid with one name. What is refused is
-said once and looked at again when the file has changed.
+Everybody may write below a run directory, so nothing is followed and nothing is believed (``safe_files``). What is
+refused is said once and looked at again when the file has changed.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
 import os
-import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegauge.agent.safe_files import (
+    RefusedError,
+    Signature,
+    look_at,
+    open_checked,
+    opened_folder,
+    reason_of,
+    remove,
+    uids_in,
+)
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import RING_SUFFIX, process_of, socket_name
 
-_log = logging.getLogger(__name__)
-
-MAX_FOLDERS = 4096
-"""Entries of a run directory that are looked at; more than any node has users."""
 MAX_RINGS_PER_UID = 4096
 MAX_OPENS_PER_POLL = 256
 """Each costs some 50 us with what follows; what is left over has its turn at the next poll."""
@@ -34,9 +35,6 @@ RECHECK_S = 5.0
 """How often refused files are compared with what they were. New files are found at once, by their folder's mtime."""
 BLANK_GRACE_S = 10.0
 """For how long a ring without its first bytes is taken for one that is just being made."""
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_RING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Place(NamedTuple):
@@ -51,28 +49,6 @@ class Place(NamedTuple):
         return self.run_dir / str(self.uid) / self.name if self.uid >= 0 else self.run_dir
 
 
-class Signature(NamedTuple):
-    """What tells one state of a file from another, without reading it."""
-
-    device: int
-    inode: int
-    mtime_ns: int
-    size: int
-    mode: int
-    uid: int
-    links: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Signature:
-        return cls(
-            status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size,
-            status.st_mode, status.st_uid, status.st_nlink,
-        )  # fmt: skip
-
-    def same_file(self, other: Signature) -> bool:
-        return (self.device, self.inode) == (other.device, other.inode)
-
-
 class RingFile(NamedTuple):
     """A ring that may be read: an open file that belongs to ``place.uid``. Its content is still to be checked."""
 
@@ -81,12 +57,6 @@ class RingFile(NamedTuple):
     """From the file's name: a claim, until the kernel knows such a process."""
     fd: int
     signature: Signature
-
-
-class _RefusedError(Exception):
-    def __init__(self, reason: str, why: str) -> None:
-        super().__init__(why)
-        self.reason = reason
 
 
 class RingFinder:
@@ -159,13 +129,8 @@ class RingFinder:
         only while it is the file that was read.
         """
         self._release(ring)
-        socket = socket_name(ring.process)
-        with suppress(FileNotFoundError), _opened(str(ring.place.path.parent), _DIRECTORY) as folder:
-            if ring.signature.same_file(Signature.of(os.stat(ring.place.name, dir_fd=folder, follow_symlinks=False))):
-                os.unlink(ring.place.name, dir_fd=folder)
-            status = os.stat(socket, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISSOCK(status.st_mode) and status.st_uid == ring.place.uid:
-                os.unlink(socket, dir_fd=folder)
+        folder, name = ring.place.path.parent, ring.place.name
+        remove(folder, name, ring.signature, socket=socket_name(ring.process), uid=ring.place.uid)
 
     def _release(self, ring: RingFile) -> None:
         os.close(ring.fd)
@@ -184,15 +149,11 @@ class RingFinder:
 
     def _folders(self, run_dir: Path, now_s: float) -> Iterator[Place]:
         try:
-            with _opened(str(run_dir), _DIRECTORY) as fd, os.scandir(fd) as entries:
-                for entry in islice(entries, MAX_FOLDERS):
-                    if entry.name.isascii() and entry.name.isdigit() and str(int(entry.name)) == entry.name:
-                        yield Place(run_dir, int(entry.name), "")
-        except FileNotFoundError:
-            return
+            for uid in uids_in(run_dir):
+                yield Place(run_dir, uid, "")
         except OSError as error:
             self._say_once(
-                Place(run_dir, -1, ""), _reason(error, run_dir), f"cannot be listed: {error.strerror}", now_s
+                Place(run_dir, -1, ""), reason_of(error, run_dir), f"cannot be listed: {error.strerror}", now_s
             )
 
     def _changed(self, folder: Path) -> bool:
@@ -216,17 +177,14 @@ class RingFinder:
 
     def _list_folder(self, folder: Place, now_s: float) -> list[RingFile]:
         try:
-            with _opened(str(folder.path), _DIRECTORY) as fd:
-                owner = os.fstat(fd).st_uid
-                if owner != folder.uid:
-                    raise _RefusedError("owner", f"the folder belongs to uid {owner}")
+            with opened_folder(folder.path, folder.uid) as fd:
                 return self._open_new(fd, folder, self._ring_names(fd, folder, now_s), now_s)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             self._say_once(folder, refused.reason, str(refused), now_s)
         except FileNotFoundError:
             pass
         except OSError as error:
-            self._say_once(folder, _reason(error, folder.path), f"cannot be listed: {error.strerror}", now_s)
+            self._say_once(folder, reason_of(error, folder.path), f"cannot be listed: {error.strerror}", now_s)
         return []
 
     def _ring_names(self, fd: int, folder: Place, now_s: float) -> list[str]:
@@ -260,22 +218,15 @@ class RingFinder:
         """Open one ring, or refuse it. Checked by name first, so that a FIFO or a device is never opened."""
         signature = None
         try:
-            signature = Signature.of(os.stat(place.name, dir_fd=folder, follow_symlinks=False))
+            signature = look_at(folder, place.name)
             known = self._known.get(place)
             if (known is not None and known.same_file(signature)) or self._refused.get(place) == signature:
                 return None
             process = process_of(place.name)
             if process is None:
-                raise _RefusedError("name", "the name is not <pid>-<starttime>.ring")
-            _check(signature, place.uid)
-            fd = os.open(place.name, _RING, dir_fd=folder)
-            try:
-                signature = Signature.of(os.fstat(fd))
-                _check(signature, place.uid)
-            except BaseException:
-                os.close(fd)
-                raise
-        except _RefusedError as refused:
+                raise RefusedError("name", "the name is not <pid>-<starttime>.ring")
+            fd, signature = open_checked(folder, place.name, place.uid)
+        except RefusedError as refused:
             self._say(place, signature, refused.reason, str(refused), now_s)
             return None
         except FileNotFoundError:
@@ -302,36 +253,3 @@ class RingFinder:
 
 def _folder_of(place: Place) -> Place:
     return Place(place.run_dir, place.uid, "")
-
-
-def _reason(error: OSError, path: Path) -> str:
-    """Why a folder could not be opened with ``O_DIRECTORY | O_NOFOLLOW``: a link answers ENOTDIR, like a file."""
-    if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-        return "permission"
-    return "symlink" if path.is_symlink() else "not_directory"
-
-
-def _check(signature: Signature, uid: int) -> None:
-    if stat.S_ISLNK(signature.mode):
-        raise _RefusedError("symlink", "it is a symbolic link")
-    if not stat.S_ISREG(signature.mode):
-        raise _RefusedError("not_regular", "it is not a regular file")
-    if signature.uid != uid:
-        raise _RefusedError("owner", f"it belongs to uid {signature.uid}, its folder to {uid}")
-    if signature.links == 0:
-        raise FileNotFoundError(errno.ENOENT, "deleted a moment ago")
-    if signature.links > 1:  # the other name may lie where we would not look
-        raise _RefusedError("hard_link", f"it has {signature.links} names")
-
-
-class _opened:  # noqa: N801 - reads as a verb: with _opened(path, flags) as fd
-    """A file descriptor for the length of a ``with``."""
-
-    def __init__(self, path: str, flags: int) -> None:
-        self._fd = os.open(path, flags)
-
-    def __enter__(self) -> int:
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)

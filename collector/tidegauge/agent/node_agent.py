@@ -8,11 +8,14 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tidegauge.agent.discovery import RingFinder
+from tidegauge.agent.launches import Launches
 from tidegauge.agent.limits import unwatched_bytes
 from tidegauge.agent.nvml import open_nvml
+from tidegauge.agent.orders import Sockets, carry_out
 from tidegauge.agent.ports import (
     Clock,
     DetectorFactory,
@@ -27,6 +30,8 @@ from tidegauge.agent.settings import Settings
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.watches import Watches
 from tidegauge.core.detector import RankDetector
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankSummary, RankView
 
@@ -53,8 +58,10 @@ class NodeAgent:
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
+        self._procs = procs
         self._clock = clock
         self._skips = SkipCounts(_log)
+        self._launches = Launches(run_dirs, procs, linger_s=settings.linger_s)
         self._watches = Watches(
             RingFinder(run_dirs, self._skips),
             self._skips,
@@ -70,6 +77,7 @@ class NodeAgent:
         self._success: dict[str, bool] = {}
         self._duration_s: dict[str, float] = {}
         self._view = NodeView(hostname=hostname, cluster=settings.cluster, now_unix_s=clock.unix_s())
+        self._sockets: Sockets = {}
 
     def poll(self) -> None:
         """One round of reading and judging. Never raises: what fails shows in ``view().collect_success``."""
@@ -100,7 +108,15 @@ class NodeAgent:
             sent_unix_s=self._clock.unix_s(),
             ranks=tuple(_short(rank) for rank in view.ranks),
             gpus=view.gpus,
+            launches=view.launches,
         )
+
+    def carry_out(self, order: Order) -> OrderResult:
+        """Ask a process that the last round found. Blocks for ``order.timeout_s`` at most; for threads of its own."""
+        result = carry_out(order, self._sockets)
+        if result.error is not None and self._has_ended(order.process):
+            return replace(result, kind=GONE)
+        return result
 
     def close(self) -> None:
         """Let files and driver go. A poll that is under way ends first; later ones do nothing."""
@@ -111,8 +127,16 @@ class NodeAgent:
                 if self._gpus is not None:
                     self._gpus.close()
 
+    def _has_ended(self, process: ProcessId) -> bool:
+        try:
+            return self._procs.usage(process) is None
+        except OSError:
+            return False
+
     def _round(self) -> NodeView:
         now_s = self._clock.monotonic_ns() / 1e9
+        # Before the ranks: a restart that comes in between must not make ranks of the last attempt look like the next.
+        self._launches.look(now_s)
         with self._measured("proc"):
             self._watches.look_after_processes(now_s)
         gpus, gpus_mono_ns = self._read_gpus()
@@ -120,8 +144,12 @@ class NodeAgent:
             self._watches.find(now_s)
             self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)
         watches = self._watches
+        self._sockets = {
+            **{(OrderTo.RANK, process): where for process, where in watches.sockets().items()},
+            **{(OrderTo.LAUNCH, process): where for process, where in self._launches.sockets().items()},
+        }
         now_unix_s = self._clock.unix_s()
-        ranks = watches.views(now_s=now_s, now_unix_s=now_unix_s)
+        ranks = self._launches.named(watches.views(now_s=now_s, now_unix_s=now_unix_s))
         watched = watches.living_pids()
         return NodeView(
             hostname=self._hostname,
@@ -136,6 +164,7 @@ class NodeAgent:
             records_refused=watches.refused_records,
             claims_overruled=dict(watches.overruled),
             series_dropped=dict(watches.dropped),
+            launches=self._launches.summaries,
         )
 
     def _read_gpus(self) -> tuple[tuple[GpuReading, ...], int]:
@@ -174,6 +203,7 @@ def _gpu_view(gpu: GpuReading, watched_pids: frozenset[int]) -> GpuView:
         total_bytes=gpu.total_bytes,
         used_bytes=gpu.used_bytes,
         other_processes_bytes=unwatched_bytes(gpu, watched_pids),
+        usable_bytes=gpu.usable_bytes,
     )
 
 
@@ -194,6 +224,9 @@ def _short(rank: RankView) -> RankSummary:
         last_sample_unix_s=rank.last_sample_unix_s,
         verdict=rank.verdict,
         alive=rank.alive,
+        cap_fraction=rank.cap_fraction,
+        last_oom=rank.last_oom,
+        launch=rank.launch,
     )
 
 

@@ -90,6 +90,9 @@ class ProcSource(Protocol):
     def usage(self, process: ProcessId) -> ProcessUsage | None:
         """Figures of a process from ``ProcessFacts``; ``None`` once it has ended (a zombie has)."""
 
+    def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:
+        """Those that a process from ``ProcessFacts`` descends from, its parent first; none once it has ended."""
+
     def user_name(self, uid: int) -> str:
         """The login name, or the uid as text where there is none."""
 

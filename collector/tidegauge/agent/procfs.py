@@ -17,6 +17,9 @@ from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 NESTED_REFRESH_S = 5.0
 """Looking through all processes for one in a container costs about 30 us each: not more often than this."""
 
+MAX_GENERATIONS = 64
+"""Parents of parents that are looked at; a chain that changes while it is read could have a loop."""
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _SLURM_CGROUP = re.compile(r"/(?:slurm[^/]*(?:/uid_(\d+))?|[^/]*slurmstepd\.scope)/job_(\d+)(?:/|$)")
@@ -50,6 +53,17 @@ class ProcFs:
         if stat is None or stat.ended or stat.process != process:
             return None
         return ProcessUsage(rss_bytes=stat.rss_pages * _PAGE_BYTES)
+
+    def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:
+        found: list[ProcessId] = []
+        stat = self._stat(process.pid)
+        if stat is None or stat.process != process:
+            return ()
+        while stat is not None and len(found) < MAX_GENERATIONS:
+            stat = self._stat(stat.parent_pid) if stat.parent_pid > 0 else None
+            if stat is not None:
+                found.append(stat.process)
+        return tuple(found)
 
     def user_name(self, uid: int) -> str:
         if uid not in self._user_names:

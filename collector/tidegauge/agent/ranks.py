@@ -9,7 +9,9 @@ from tidegauge.agent.limits import cap_bytes, others_bytes, process_limit_bytes
 from tidegauge.agent.nontorch import NontorchMeter
 from tidegauge.agent.placement import place
 from tidegauge.agent.ports import Detector, DetectorFactory, GpuReading, ProcessFacts
+from tidegauge.core.fraction import fraction_of_settings
 from tidegauge.core.ids import DeviceUuid, JobId, RankIdentity
+from tidegauge.core.incidents import OomRecord
 from tidegauge.core.samples import EventCode, RecordKind, Sample
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import RankView
@@ -31,6 +33,8 @@ class DeviceSeries:
         self.last: Sample | None = None
         self.fraction: float | None = None
         """From the last ``FRACTION_SET`` record."""
+        self.out_of_memory: Sample | None = None
+        """The last ``OUT_OF_MEMORY`` record."""
         self.meter = NontorchMeter()
         self._detector: Detector | None = None
         self._detector_factory = detector_factory
@@ -49,6 +53,8 @@ class DeviceSeries:
             self._baseline = sample
         if sample.event is EventCode.FRACTION_SET and 0 < sample.event_a <= _MILLIONTHS:
             self.fraction = sample.event_a / _MILLIONTHS
+        if sample.event is EventCode.OUT_OF_MEMORY:
+            self.out_of_memory = sample
         self.last = sample
         if sample.kind is not RecordKind.EVENT:  # an event may repeat the last known numbers
             self.meter.record(sample)
@@ -200,10 +206,16 @@ class RankState:
             _log.exception("the detector failed on pid %d, which is not judged any more", self.facts.process.pid)
             self._broken = True
 
+    def _cap_fraction(self, series: DeviceSeries) -> float | None:
+        """The memory fraction in force; ``None`` for 1.0, which is no cap, and where nothing is known of one."""
+        who = self._identity
+        claimed = None if who is None else who.limit_fraction or fraction_of_settings(who.alloc_conf, who.torch_version)
+        fraction = series.fraction or claimed
+        return fraction if fraction is not None and fraction < 1 else None
+
     def _cap_bytes(self, series: DeviceSeries) -> int | None:
-        claimed = None if self._identity is None else self._identity.limit_fraction
         total = None if self._gpu is None else self._gpu.usable_bytes
-        return cap_bytes(total_bytes=total, fraction=series.fraction or claimed)
+        return cap_bytes(total_bytes=total, fraction=self._cap_fraction(series))
 
     def _process_limit_bytes(self, series: DeviceSeries) -> int | None:
         if self._gpu is None:
@@ -213,6 +225,21 @@ class RankState:
             others=others_bytes(self._gpu, self.facts.process.pid),
             cap=self._cap_bytes(series),
             nontorch_bytes=series.meter.bytes,
+        )
+
+    def _last_oom(self, *, now_unix_s: float) -> OomRecord | None:
+        records = [series.out_of_memory for series in self._devices.values() if series.out_of_memory is not None]
+        latest = max(records, key=lambda sample: sample.mono_ns, default=None)
+        if latest is None:
+            return None
+        return OomRecord(
+            at_unix_s=min(latest.wall_ns / 1e9, now_unix_s),
+            step=latest.step,
+            wanted_bytes=latest.event_a,
+            free_bytes=latest.event_b,
+            limit_bytes=latest.event_c,
+            allocated_bytes=latest.allocated_bytes,
+            reserved_bytes=latest.reserved_bytes,
         )
 
     @property
@@ -254,6 +281,8 @@ class RankState:
             steps=last.step,
             verdict=series.verdict,
             alive=alive,
+            cap_fraction=self._cap_fraction(series),
+            last_oom=self._last_oom(now_unix_s=now_unix_s),
         )
 
 

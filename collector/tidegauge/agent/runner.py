@@ -1,4 +1,4 @@
-"""The agent's heartbeat: a thread that polls, and tells the coordinator how things stand."""
+"""The agent's heartbeat: a thread that polls, tells the coordinator how things stand, and takes its orders."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
+from tidegauge.agent.orders import OrderCarrier
+from tidegauge.core.orders import Order, OrderResult
 from tidegauge.core.views import NodeSummary
 
 _log = logging.getLogger(__name__)
+
+RESULTS_AFTER_S = 0.1
+"""New results of orders are reported so soon, not at the next beat: a job that is asked for a checkpoint goes on
+training meanwhile. Not at once, so that the ranks of a node, which are asked together, are reported together."""
 
 
 class Reporter(Protocol):
     """The way to the coordinator."""
 
-    def report(self, summary: NodeSummary) -> None:
-        """Send it off. Must not wait for an answer: the next poll is behind it. May raise anything; it is said once."""
+    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
+        """Send it off; returns the orders in the latest reply that is here by now, to whichever report.
+
+        Must not wait for an answer: the next poll is behind it. May raise anything; it is said once."""
 
 
 class Pollable(Protocol):
@@ -26,6 +35,9 @@ class Pollable(Protocol):
     def poll(self) -> None: ...
 
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary: ...
+
+    def carry_out(self, order: Order) -> OrderResult:
+        """Ask a process of this node. Called from threads of its own; blocks for ``order.timeout_s`` at most."""
 
 
 class Beat:
@@ -43,6 +55,10 @@ class Beat:
         if self.due_s <= now_s:
             self.due_s = now_s + self._period_s
         return True
+
+    def hasten(self, due_s: float) -> None:
+        """Be due then, if that is earlier."""
+        self.due_s = min(self.due_s, due_s)
 
 
 class AgentRunner:
@@ -73,8 +89,12 @@ class AgentRunner:
         self._incarnation = incarnation
         self._metrics_address = metrics_address
         self._monotonic_s = monotonic_s
-        self._stop = threading.Event()
-        self._wait = wait or self._stop.wait
+        self._wake = threading.Event()
+        self._stopped = False
+        self._news = False
+        """Orders have results that no report has brought yet."""
+        self._wait = wait or self._sleep
+        self._carrier = OrderCarrier(agent.carry_out, announce=self._announce)
         self._thread: threading.Thread | None = None
         self._report_fails = False
 
@@ -86,7 +106,8 @@ class AgentRunner:
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """End after the round that is under way; wait for that, but not for ever. Does not close the agent."""
-        self._stop.set()
+        self._stopped = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -97,6 +118,9 @@ class AgentRunner:
         reports = Beat(self._report_period_s, now_s=now_s)
         while True:
             now_s = self._monotonic_s()
+            if self._news:
+                self._news = False
+                reports.hasten(now_s + RESULTS_AFTER_S)
             if polls.is_due(now_s):
                 self._agent.poll()
             if reports.is_due(now_s):
@@ -104,12 +128,21 @@ class AgentRunner:
             if self._wait(max(0.0, min(polls.due_s, reports.due_s) - self._monotonic_s())):
                 return
 
+    def _sleep(self, seconds: float) -> bool:
+        self._wake.wait(seconds)
+        self._wake.clear()
+        return self._stopped
+
+    def _announce(self) -> None:
+        self._news = True
+        self._wake.set()
+
     def _report(self) -> None:
         try:
             summary = self._agent.summary(
                 node_id=self._node_id, incarnation=self._incarnation, metrics_address=self._metrics_address()
             )  # fmt: skip
-            self._reporter.report(summary)
+            self._carrier.take(self._reporter.report(replace(summary, order_results=self._carrier.results())))
         except Exception as error:
             if not self._report_fails:
                 _log.warning("the coordinator cannot be told of this node's state, going on: %s", error)

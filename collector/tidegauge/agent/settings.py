@@ -29,6 +29,13 @@ class Settings(BaseModel):
     state_dir: Path = Field(default_factory=_default_state_dir)
     """Folder for what must survive a restart (service record, engine files). Default: /var/lib/tidegauge for root,
     else ~/.local/state/tidegauge."""
+    database_url: str | None = None
+    """Where the coordinator keeps incidents and the audit of actions. Default: sqlite:///STATE_DIR/tidegauge.db, for
+    which the head needs a local disk. PostgreSQL: postgresql+psycopg://USER@HOST/NAME, which needs
+    tidegauge[postgresql]; put the password into ~/.pgpass (``tidegauge config show`` prints this setting as it is)."""
+    keep_incidents_days: float = Field(default=90.0, ge=1, le=3650)
+    """Days for which closed incidents, their history and the decisions about them are kept; open ones always are. 90:
+    a quarter to look back on. Totals in the metrics do not shrink."""
     poll_period_s: float = Field(default=0.5, ge=0.05, le=60)
     """Seconds between two readings of rings and NVML by a node agent. 0.5: no scrape sees older figures than that."""
     report_period_s: float = Field(default=1.0, ge=0.05, le=60)
@@ -44,3 +51,15 @@ class Settings(BaseModel):
     """Port of the coordinator's HTTP API and /sd; 0 takes a free one."""
     engine_port: int = Field(default=6399, ge=0, le=65535)
     """Port of the Ray head. Not Ray's default 6379, so that users' own clusters stay apart; 0 takes a free one."""
+    policy_file: Path | None = None
+    """YAML file that says what is done about incidents (docs/policy.md); read again whenever it changes. Default: the
+    policy that comes with Tidegauge, which only observes."""
+    ray_jobs_address: str | None = None
+    """URL of the dashboard of users' own Ray cluster, such as http://ray-head:8265: jobs submitted there can then be
+    acted on (docs/ray_jobs.md). Default: none."""
+    ray_jobs_token_file: Path | None = None
+    """File (mode 0600) with that cluster's token, read for every request. Default: none, the cluster wants none.
+    Whoever holds the token can run code as that cluster's user."""
+    ray_jobs_user: str | None = None
+    """User that the processes of that cluster run as: ranks of anybody else are never taken for its jobs. Default: the
+    user that the service runs as."""

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcSource
+from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.ranks import RankState
 from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.ring_layout import LayoutError
+from tidegauge.core.run_dirs import socket_name
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
@@ -265,6 +267,16 @@ class Watches:
     def living_pids(self) -> frozenset[int]:
         """Pids, as the host counts them, of the processes that are watched."""
         return frozenset(w.facts.process.pid for w in self._watches.values() if w.ended_s is None)
+
+    def sockets(self) -> dict[ProcessId, ProcessSocket]:
+        """Where each living rank can be asked: beside its ring, which the kernel says is its own."""
+        return {
+            watch.facts.process: ProcessSocket(
+                watch.ring.place.run_dir, watch.facts.uid, socket_name(watch.ring.process), watch.facts.process
+            )
+            for watch in self._watches.values()
+            if watch.ended_s is None
+        }
 
     def close(self) -> None:
         """Close every ring; the files stay for the next agent."""

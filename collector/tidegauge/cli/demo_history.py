@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tidegauge.cluster.wire import identity_from_wire, verdict_from_wire
+from tidegauge.cluster.wire import from_wire
+from tidegauge.core.ids import RankIdentity
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Verdict
 
@@ -26,7 +27,7 @@ class RankHistory:
 
     @property
     def verdict(self) -> Verdict:
-        return verdict_from_wire(self.latest["verdict"])
+        return from_wire(Verdict, self.latest["verdict"])
 
 
 class History:
@@ -67,7 +68,7 @@ class History:
 
         return tuple(
             RankReport(
-                identity=identity_from_wire(history.latest["identity"]),
+                identity=from_wire(RankIdentity, history.latest["identity"]),
                 verdict=history.verdict,
                 readings=tuple(history.readings),
                 gpu=history.latest["gpu"],

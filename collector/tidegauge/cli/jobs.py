@@ -10,15 +10,15 @@ from typing import Any
 from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.output import print_table
 from tidegauge.cli.service_api import add_api_arguments, ask
-from tidegauge.cluster.wire import verdict_from_wire
+from tidegauge.cluster.wire import from_wire
 from tidegauge.core.units import format_band, format_bytes
-from tidegauge.core.verdicts import OK
+from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.wording import list_ranks
 
 HELP = "list the jobs that are watched, and which of their ranks leak"
 
 HEADER = ("job", "name", "user", "ranks", "step", "allocated", "reserved", "state", "suspects", "signal", "per step",
           "out of memory in")  # fmt: skip
-MOST_RANKS_NAMED = 4
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 def _row(job: Mapping[str, Any]) -> Sequence[str]:
     ranks = job["ranks"]
     worst = _worst(job)
-    verdict = OK if worst is None else verdict_from_wire(worst["verdict"])
+    verdict = OK if worst is None else from_wire(Verdict, worst["verdict"])
     state = job["state"] if job["severity"] is None else f"{job['state']} ({job['severity']})"
     return (
         job["job_id"] if job["attempt"] == 0 else f"{job['job_id']} (attempt {job['attempt']})",
@@ -53,7 +53,7 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
         format_bytes(max(rank["allocated_bytes"] for rank in ranks)),
         format_bytes(max(rank["reserved_bytes"] for rank in ranks)),
         state + _whether_it_goes_on(job),
-        _suspects(job),
+        list_ranks(job["suspects"], common=job["common"]),
         job["signal"] or "-",
         "-" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
         "-" if verdict.seconds_to_oom is None else format_band(verdict.seconds_to_oom),
@@ -64,17 +64,6 @@ def _whether_it_goes_on(job: Mapping[str, Any]) -> str:
     if not job["running"]:
         return ", ended"
     return ", stale" if job["stale"] else ""
-
-
-def _suspects(job: Mapping[str, Any]) -> str:
-    suspects = job["suspects"]
-    if not suspects:
-        return "-"
-    if job["common"]:
-        return f"all alike ({len(suspects)})"
-    named = ", ".join(map(str, suspects[:MOST_RANKS_NAMED]))
-    more = len(suspects) - MOST_RANKS_NAMED
-    return f"rank {named}" + (f" and {more} more" if more > 0 else "")
 
 
 def _worst(job: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COPY_EVERY_S = 10.0
+NARROWEST = 40
+"""Characters of text in a line, however narrow the terminal."""
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -27,11 +30,22 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(width=shutil.get_terminal_size().columns).print(_rich_table(header, rows))
 
 
+def print_wrapped(start: str, text: str) -> None:
+    """Print ``start`` and ``text``, on a terminal in lines that hang below the text's beginning."""
+    if not sys.stdout.isatty():
+        print(start + text)
+        return
+    width = max(shutil.get_terminal_size().columns, len(start) + NARROWEST)
+    print(textwrap.fill(text, width, initial_indent=start, subsequent_indent=" " * len(start)))
+
+
 def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    # fold: a cause or a rule's name that is too long goes on in the next line, instead of losing its end.
+    columns = [Column(name, overflow="fold") for name in header]
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
     return table

@@ -9,9 +9,15 @@ import shutil
 import socket
 import sys
 import time
+from fractions import Fraction
 
 from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.core.fraction import start_fraction
+from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
+from tidegauge.probe.checkpoint_files import PATH_VARIABLE
+from tidegauge.probe.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
+from tidegauge.probe.fraction import FRACTION_VARIABLE, SHARE_VARIABLE, fraction_in
 from tidegauge.probe.levels import LEVELS
 
 HELP = "run a command with the memory profile switched on: tidegauge run -- torchrun train.py"
@@ -30,7 +36,28 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--memory-fraction", type=_fraction, metavar="F",
         help="share of each GPU (above 0, at most 1) that PyTorch's allocator may take",
     )  # fmt: skip
+    parser.add_argument(
+        "--gpu-share", type=_share, metavar="F",
+        help="share of each GPU that this job was given, such as 1/4 or 0.25; without --memory-fraction it is the cap, "
+        "less room for the CUDA context",
+    )  # fmt: skip
     parser.add_argument("--job-name", metavar="NAME", help="what people call this job (default: the command's name)")
+    parser.add_argument(
+        "--requeue", action="store_true",
+        help="allow Tidegauge to end the command and start it again, where the admin's policy wants that; "
+        "the command must go on from its last checkpoint by itself",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-actions", action="store_true", help="watch and report only: nothing is ever done to this job"
+    )
+    parser.add_argument(
+        "--checkpoint-signal", nargs="?", const="USR1", type=_signal_name, metavar="NAME",
+        help="signal at which every rank saves its state (default of the bare flag: USR1); needs --checkpoint-path",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint-path", action="append", type=_path, metavar="PATH",
+        help="file or folder that checkpoints are written to, where the proof of one is looked for; may be repeated",
+    )  # fmt: skip
     parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help="what to run")
 
 
@@ -44,19 +71,62 @@ def run(args: argparse.Namespace) -> int:
     if level not in LEVELS:
         raise CommandError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}", exit_code=USAGE)
     environ = job_environ(
-        os.environ,
+        {**os.environ, **_checkpoint_environ(args, os.environ)},
         level=level,
         job_name=args.job_name or os.path.basename(command[0]),
         memory_fraction=args.memory_fraction,
     )
+    if args.gpu_share is not None:
+        environ[SHARE_VARIABLE] = repr(args.gpu_share)
+        if not environ.get(FRACTION_VARIABLE) and args.gpu_share < 1:
+            environ[FRACTION_VARIABLE] = repr(start_fraction(args.gpu_share))
+    other = "TIDEGAUGE_PROFILE=off" if level == "off" else other_keeper(os.environ)
+    idle = [flag for flag, given in (("--requeue", args.requeue), ("--no-actions", args.no_actions)) if given]
+    if other is not None and idle:
+        print(f"tidegauge: {' and '.join(idle)} count for nothing here ({other}), see docs/run.md", file=sys.stderr)
     if level != "off":
         job_id = environ.get("TIDEGAUGE_JOB_ID") or environ["SLURM_JOB_ID"]  # job_environ sees to one of them
         print(f"tidegauge: watching job {job_id} ({level}); see `tidegauge jobs`", file=sys.stderr)
     sys.stderr.flush()
     try:
+        if other is None:
+            return _keep(command, environ, args)
         os.execvpe(command[0], command, environ)
     except OSError as error:
         raise CommandError(f"{command[0]}: {_why_not(error)}", exit_code=NOT_RUNNABLE) from error
+
+
+def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace) -> int:
+    """Run ``command`` with a keeper, or alone where there cannot be one."""
+    try:
+        return keep(
+            command,
+            environ,
+            again=["tidegauge", *sys.argv[1:]],
+            requeueable=args.requeue,
+            exempt=args.no_actions,
+            gpu_share=fraction_in(environ, SHARE_VARIABLE),
+        )
+    except CannotKeepError as error:
+        print(f"tidegauge: this job cannot be requeued or told anything ({error})", file=sys.stderr, flush=True)
+        os.execvpe(command[0], command, environ)
+
+
+def _checkpoint_environ(args: argparse.Namespace, environ: os._Environ[str]) -> dict[str, str]:
+    """What tells the ranks how they are asked to save their state."""
+    found = {}
+    if args.checkpoint_signal is not None:
+        found[SIGNAL_VARIABLE] = args.checkpoint_signal
+    if args.checkpoint_path:
+        found[PATH_VARIABLE] = os.pathsep.join(args.checkpoint_path)
+    both = {**environ, **found}
+    if found and not (both.get(SIGNAL_VARIABLE) and both.get(PATH_VARIABLE)):
+        raise CommandError(
+            "--checkpoint-signal and --checkpoint-path go together: the signal asks for a checkpoint, and a new file "
+            "at the path is the proof that there is one",
+            exit_code=USAGE,
+        )
+    return found
 
 
 def job_environ(
@@ -77,7 +147,7 @@ def job_environ(
     elif not any(result.get(name) for name in ("TIDEGAUGE_JOB_ID", "SLURM_JOB_ID")):
         result["TIDEGAUGE_JOB_ID"] = new_job_id()
     if memory_fraction is not None:
-        result["TIDEGAUGE_MEMORY_FRACTION"] = repr(memory_fraction)
+        result[FRACTION_VARIABLE] = repr(memory_fraction)
     return result
 
 
@@ -103,3 +173,30 @@ def _fraction(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
     return value
+
+
+def _share(text: str) -> float:
+    """``1/4``, ``0.25``."""
+    try:
+        share = float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1, such as 1/4 or 0.25")
+    return share
+
+
+def _signal_name(text: str) -> str:
+    number = parse_signal(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {ALLOWED}")
+    return signal_name(number)
+
+
+def _path(text: str) -> str:
+    path = os.path.abspath(text)  # the job may change its directory
+    if not text or os.pathsep in path:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be one of several paths (it is empty, or has a {os.pathsep!r})"
+        )
+    return path

@@ -1,16 +1,25 @@
-"""Where ``status`` and ``jobs`` find the coordinator's API."""
+"""Where the commands find the coordinator's API."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegauge.cli.config import add_settings_arguments, load_settings
-from tidegauge.cli.errors import CommandError
+from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
+from tidegauge.cluster import client
+from tidegauge.cluster.wire import from_wire
 
 if TYPE_CHECKING:
     from tidegauge.cluster.service_record import ServiceRecord, StateFiles
 
+T = TypeVar("T")
+
+LONG_ANSWER_S = 60.0
+"""How long to wait for a history: weeks of many ranks are megabytes, which take the coordinator seconds."""
+UNAVAILABLE = 503
+"""HTTP's status for what is away for now."""
 NOT_RUNNING = (
     "no service of yours runs here. Ask your cluster's with --api http://HEAD:9495, or start one with `tidegauge up`"
 )
@@ -46,15 +55,24 @@ def not_running(files: StateFiles) -> str:
     return NOT_RUNNING
 
 
-def ask(args: argparse.Namespace, path: str) -> dict[str, Any]:
+def ask(args: argparse.Namespace, path: str, *, timeout_s: float = client.TIMEOUT_S) -> dict[str, Any]:
     """The API's answer. Raises ``CommandError`` that says why there is none and what to do."""
-    from tidegauge.cluster import client
-
     try:
-        return client.get(args.api or _local_api(args), path)
+        return client.get(args.api or _local_api(args), path, timeout_s=timeout_s)
     except client.ApiError as error:
+        if error.refusal is not None:
+            exit_code = ENVIRONMENT if error.status == UNAVAILABLE else USAGE
+            raise CommandError(error.refusal, exit_code=exit_code) from error
         hint = "" if args.api else "; `tidegauge status` says how the service is"
         raise CommandError(f"{error}{hint}") from error
+
+
+def read(form: type[T], raw: Mapping[str, Any]) -> T:
+    """A value out of the API's answer. Raises ``CommandError`` where the service is of another version."""
+    try:
+        return from_wire(form, raw)
+    except ValueError as error:
+        raise CommandError(f"the service answers in a form that this version does not know: {error}") from error
 
 
 def _local_api(args: argparse.Namespace) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_table
-from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running
+from tidegauge.cli.policy_status import in_one_line
+from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
+from tidegauge.core.actions import LoopStatus
 
 HELP = "say whether the service is up and every node's agent reports"
 
@@ -26,15 +28,24 @@ def run(args: argparse.Namespace) -> int:
     if local is not None and not local["running"]:
         if not args.json:
             raise CommandError(not_running(StateFiles(Path(local["state_dir"]))))
-        print(json.dumps({"running": False, "healthy": False, "local": local, "service": None}, indent=2))
+        print(
+            json.dumps({"running": False, "healthy": False, "local": local, "service": None, "actions": None}, indent=2)
+        )
         return ENVIRONMENT
     if local is not None and local["role"] == "node":
         healthy = local["phase"] == "running" and local["metrics_address"] is not None
-        answer: Mapping[str, Any] = {"running": True, "healthy": healthy, "local": local, "service": None}
+        answer: Mapping[str, Any] = {
+            "running": True,
+            "healthy": healthy,
+            "local": local,
+            "service": None,
+            "actions": None,
+        }
     else:
-        service = _service(args)
+        service = _ask(args, "/api/v1/status", needed=bool(args.api))
         healthy = bool(service and service["healthy"])
-        answer = {"running": True, "healthy": healthy, "local": local, "service": service}
+        actions = service and _ask(args, "/api/v1/policy", needed=False)
+        answer = {"running": True, "healthy": healthy, "local": local, "service": service, "actions": actions}
     if args.json:
         print(json.dumps(answer, indent=2))
     else:
@@ -66,12 +77,12 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _service(args: argparse.Namespace) -> dict[str, Any] | None:
-    """What the coordinator says; ``None`` if it does not answer (while it is restarted)."""
+def _ask(args: argparse.Namespace, path: str, *, needed: bool) -> dict[str, Any] | None:
+    """What the coordinator says; ``None`` if it does not answer (while it is restarted) and is not ``needed``."""
     try:
-        return ask(args, "/api/v1/status")
+        return ask(args, path)
     except CommandError:
-        if args.api:
+        if needed:
             raise
         return None
 
@@ -91,6 +102,8 @@ def _print(answer: Mapping[str, Any]) -> None:
     if service is not None:
         print(f"cluster   {service['cluster']}, tidegauge {service['version']}, ", end="")
         print(f"{service['jobs_running']} jobs running, {service['jobs_leaking']} of them leak")
+        if answer["actions"] is not None:
+            print(f"actions   {in_one_line(read(LoopStatus, answer['actions']))}")
         print()
         header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")
         print_table(header, [_row(node) for node in service["nodes"]])

@@ -9,10 +9,18 @@ from urllib.parse import urlsplit
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+LONGEST_ERROR = 200
 
 
 class ApiError(Exception):
     """The API did not answer, or not as ours does; the message names the address."""
+
+    def __init__(self, message: str, *, status: int | None = None, refusal: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP's, if there was an answer."""
+        self.refusal = refusal
+        """The API's own sentence why it cannot answer this request (400, 404, 503), if that is what happened."""
 
 
 def get(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
@@ -38,9 +46,21 @@ def get_bytes(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S) -> bytes
         answer = connection.getresponse()
         body = answer.read(MAX_ANSWER_BYTES)
         if answer.status != 200:
-            raise ApiError(f"{api_url}{path} answers {answer.status}: {body[:200].decode(errors='replace')}")
+            text = body[:LONGEST_ERROR].decode(errors="replace")
+            refusal = _refusal(body) if answer.status in (400, 404, 503) else None
+            message = f"{api_url}{path} answers {answer.status}: {text}"
+            raise ApiError(message, status=answer.status, refusal=refusal)
     except (OSError, http.client.HTTPException) as error:
         raise ApiError(f"{api_url} does not answer: {error}") from error
     finally:
         connection.close()
     return body
+
+
+def _refusal(body: bytes) -> str | None:
+    try:
+        raw = json.loads(body)
+        # An API of another version that lacks the page lists the pages that it has: that is no answer about the thing.
+        return None if "pages" in raw else str(raw["error"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from tidegauge.cluster.jobs import RankOnNode, jobs_of
+from tidegauge.cluster.order_desk import OrderDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
-from tidegauge.core.ids import ProcessId, RankKey
+from tidegauge.core.ids import DeviceUuid, ProcessId, RankKey
+from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Verdict
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
@@ -57,6 +59,11 @@ class _Node:
             return self.summary.hostname
         return self.engine.hostname if self.engine is not None else ""
 
+    def launch_of(self, rank: RankSummary) -> LaunchSummary | None:
+        """The ``tidegauge run`` that ``rank`` descends from, as of the latest report."""
+        launches = () if self.summary is None or rank.launch is None else self.summary.launches
+        return next((launch for launch in launches if launch.process == rank.launch), None)
+
 
 class Coordinator:
     """Thread-safe. ``wall_s`` gives unix time for people, ``monotonic_s`` measures ages."""
@@ -71,6 +78,8 @@ class Coordinator:
         linger_s: float = 120.0,
     ) -> None:
         self.incarnation = incarnation
+        self.orders = OrderDesk(incarnation=incarnation, hostname_of=self._hostname_of, monotonic_s=monotonic_s)
+        """The way to processes on the nodes."""
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._stale_after_s = stale_after_s
@@ -99,7 +108,9 @@ class Coordinator:
                     f"the agent on {summary.hostname} was restarted (pid {before.agent_pid} -> {summary.agent_pid})",
                 )  # fmt: skip
             self._take_ranks(node, summary.ranks, now_s)
-            return ReportReply(accepted=True, coordinator=self.incarnation)
+        self.orders.take_results(summary.node_id, summary.order_results)
+        orders = self.orders.orders_for(summary.node_id)
+        return ReportReply(accepted=True, coordinator=self.incarnation, orders=orders)
 
     def engine_nodes(self, alive: Iterable[EngineNode]) -> None:
         """Tell which nodes the engine has right now: those that it no longer lists are gone. Also lets time pass."""
@@ -128,7 +139,13 @@ class Coordinator:
             now_s = self._monotonic_s()
             self._let_time_pass(now_s)
             ranks = [
-                RankOnNode(rank, node.hostname, stale=self._health(node, now_s) is not NodeHealth.OK)
+                RankOnNode(
+                    rank,
+                    node.hostname,
+                    stale=self._health(node, now_s) is not NodeHealth.OK,
+                    node_id=node.node_id,
+                    launch=node.launch_of(rank),
+                )
                 for node in self._nodes.values()
                 for rank in node.ranks.values()
             ]
@@ -143,6 +160,11 @@ class Coordinator:
             self._let_time_pass(self._monotonic_s())
             return tuple(n.summary for n in self._nodes.values() if n.summary is not None and n.gone_s is None)
 
+    def gpu_usable_bytes(self) -> dict[DeviceUuid, int]:
+        """CUDA's total of every GPU whose node is not gone: what memory fractions and shares are parts of."""
+        gpus = [gpu for summary in self.reporting() for gpu in summary.gpus]
+        return {gpu.uuid: gpu.usable_bytes for gpu in gpus if gpu.usable_bytes is not None}
+
     def events(self, after: int = 0) -> tuple[Event, ...]:
         """What happened since event ``after`` (0: all that is kept), oldest first."""
         with self._lock:
@@ -155,6 +177,11 @@ class Coordinator:
             if node is None or node.summary is None or node.heard_s is None:
                 return None
             return node.heard_s, node.summary.incarnation
+
+    def _hostname_of(self, node_id: str) -> str:
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return "" if node is None else node.hostname
 
     def _take_ranks(self, node: _Node, ranks: Iterable[RankSummary], now_s: float) -> None:
         reported: dict[_RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in ranks}

@@ -1,4 +1,4 @@
-"""The coordinator at work: its HTTP API and the loop that keeps agents alive, around one ``Coordinator``. No Ray.
+"""The coordinator at work: its HTTP API, the loop that keeps agents alive and the one that acts. No Ray.
 
 ``job_metrics`` and ``http_sd`` come from the exporter package and are handed in, so that this module runs without it.
 """
@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidegauge import __version__
+from tidegauge.cluster.action_desk import ActionDesk
 from tidegauge.cluster.agent_keeper import AgentKeeper, Engine, EngineError
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, json_route
+from tidegauge.cluster.loop_api import loop_figures, loop_routes
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
+from tidegauge.core.loop_figures import LoopFigures
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
 
@@ -40,8 +43,8 @@ class Exposition(Protocol):
 class Pages:
     """What the exporter contributes to the API."""
 
-    job_metrics: Callable[[tuple[JobView, ...], float, str | None], Exposition]
-    """Jobs, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
+    job_metrics: Callable[[tuple[JobView, ...], LoopFigures, float, str | None], Exposition]
+    """Jobs, incidents and actions, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
     http_sd: Callable[[Iterable[NodeSummary], str], Sequence[Mapping[str, object]]]
     """Nodes and the coordinator's own ``host:port`` in; Prometheus' ``http_sd`` groups out."""
 
@@ -50,10 +53,11 @@ class CoordinatorService:
     """Starts everything in ``start``; ``stop`` ends it. Lives inside one actor for as long as the service runs."""
 
     def __init__(
-        self, coordinator: Coordinator, engine: Engine, pages: Pages, *, cluster: str, host: str, port: int,
-        advertise_host: str,
+        self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionDesk, *, cluster: str, host: str,
+        port: int, advertise_host: str,
     ) -> None:  # fmt: skip
         self.coordinator = coordinator
+        self._actions = actions
         self._pages = pages
         self._cluster = cluster
         self._host, self._port = host, port
@@ -67,9 +71,11 @@ class CoordinatorService:
         """Serve and keep agents, in threads. Raises ``OSError`` if ``host`` is not an address of this machine."""
         self._api = self._bind()
         threading.Thread(target=self._keep, name="tidegauge-keeper", daemon=True).start()
+        self._actions.start()
 
     def stop(self) -> None:
         self._stopped.set()
+        self._actions.stop()
         if self._api is not None:
             self._api.stop()
 
@@ -104,6 +110,7 @@ class CoordinatorService:
             "/api/v1/events": json_route(
                 lambda request: {"events": self.coordinator.events(request.number("after", default=0))}
             ),
+            **loop_routes(self._actions.store, self._actions.status),
             "/sd": self._sd,
             "/metrics": self._metrics,
             "/healthz": lambda _: Answer(b"ok\n", "text/plain; charset=utf-8"),
@@ -130,7 +137,8 @@ class CoordinatorService:
         return f"[{host}]:{self._api.port}" if ":" in host else f"{host}:{self._api.port}"
 
     def _metrics(self, request: Request) -> Answer:
-        page = self._pages.job_metrics(self.coordinator.jobs(), time.time(), request.accept)
+        figures = loop_figures(self._actions.store, self._actions.status())
+        page = self._pages.job_metrics(self.coordinator.jobs(), figures, time.time(), request.accept)
         return Answer(page.body, page.content_type)
 
     def _keep(self) -> None:

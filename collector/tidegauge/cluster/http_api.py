@@ -1,7 +1,7 @@
 """The coordinator's HTTP API: fixed paths, GET only, read only. Standard library, loopback by default.
 
-Nothing in a request chooses a file, a name or an amount of work: paths are looked up in a table, the one query
-parameter is a bounded number, bodies are never read, and a limited number of requests is served at a time.
+Nothing in a request chooses a file, a name or an unbounded amount of work: paths are looked up in a table, query
+parameters are bounded numbers, bodies are never read, and a limited number of requests is served at a time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,17 @@ class BadRequestError(ValueError):
     """The request cannot be understood; the message goes back with status 400."""
 
 
+class NotFoundError(LookupError):
+    """What the request asks for does not exist; the message goes back with status 404."""
+
+
+class UnavailableError(Exception):
+    """What the answer needs is away for now; the message goes back with status 503."""
+
+
+_STATUS: Mapping[type[Exception], int] = {BadRequestError: 400, NotFoundError: 404, UnavailableError: 503}
+
+
 @dataclass(frozen=True)
 class Request:
     """What of a request an answer may depend on."""
@@ -38,13 +49,15 @@ class Request:
     query: Mapping[str, str]
     accept: str | None
 
-    def number(self, name: str, *, default: int) -> int:
-        """A whole number from 0 to 10**15 out of the query."""
+    def number(self, name: str, *, default: int, most: int = 10**15 - 1) -> int:
+        """A whole number from 0 to ``most`` out of the query."""
         text = self.query.get(name)
         if text is None:
             return default
         if not (text.isascii() and text.isdigit() and len(text) <= 15):
             raise BadRequestError(f"{name} must be a whole number, not {text[:40]!r}")
+        if int(text) > most:
+            raise BadRequestError(f"{name} may be {most} at most, not {text}")
         return int(text)
 
 
@@ -145,8 +158,8 @@ def _handler(routes: Mapping[str, Route], slots: threading.BoundedSemaphore) -> 
             try:
                 query = {name: values[-1] for name, values in parse_qs(parts.query[:MAX_QUERY_CHARS]).items()}
                 answer = route(Request(query, self.headers.get("Accept")))
-            except BadRequestError as error:
-                self._send(400, to_json({"error": str(error)}))
+            except (BadRequestError, NotFoundError, UnavailableError) as error:
+                self._send(_STATUS[type(error)], to_json({"error": str(error)}))
             except Exception:
                 log.exception("the API failed on %s", parts.path)
                 self._send(500, b'{"error":"internal error; see the coordinator\'s log"}')

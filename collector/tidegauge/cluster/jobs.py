@@ -8,15 +8,20 @@ from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank
+from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.views import JobView, RankSummary
 
 
 class RankOnNode(NamedTuple):
-    """A rank and where its figures come from. ``stale``: nobody has reported on it lately."""
+    """A rank and where its figures come from."""
 
     rank: RankSummary
     hostname: str
     stale: bool
+    """Nobody has reported on it lately."""
+    node_id: str
+    launch: LaunchSummary | None = None
+    """The ``tidegauge run`` that it descends from, as of the same report."""
 
 
 class _Group(NamedTuple):
@@ -61,6 +66,7 @@ def _job(group: _Group, members: Sequence[RankOnNode]) -> JobView:
     ranks = tuple(one.rank for one in members)
     judged = judge_job({int(rank.identity.rank): rank.verdict for rank in ranks})
     identity = ranks[0].identity
+    launch, launch_node = _launch_of(members)
     return JobView(
         job_id=group.job_id,
         attempt=group.attempt,
@@ -77,4 +83,18 @@ def _job(group: _Group, members: Sequence[RankOnNode]) -> JobView:
         running=any(rank.alive for rank in ranks),
         stale=tuple(int(one.rank.identity.rank) for one in members if one.stale),
         common=judged.common,
+        rank_nodes=tuple(one.node_id for one in members),
+        rank_hostnames=tuple(one.hostname for one in members),
+        launch=launch,
+        launch_node=launch_node,
     )
+
+
+def _launch_of(members: Iterable[RankOnNode]) -> tuple[LaunchSummary | None, str | None]:
+    """The ``tidegauge run`` that all living ranks descend from, and its node. A job over several nodes has one on each,
+    or a scheduler: then it is none of theirs alone."""
+    launches = {(one.launch, one.node_id) for one in members if one.rank.alive}
+    if len(launches) != 1:
+        return None, None
+    launch, node_id = launches.pop()
+    return (None, None) if launch is None else (launch, node_id)

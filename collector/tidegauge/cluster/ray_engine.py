@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.settings import Settings
+from tidegauge.cluster.action_desk import DAY_S, ActionDesk, open_actions
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.agent_service import AgentService
 from tidegauge.cluster.coordinator import Coordinator
@@ -26,6 +27,7 @@ from tidegauge.cluster.coordinator_service import CoordinatorService, Pages
 from tidegauge.cluster.engine_launch import NODE_SPEC_VARIABLE
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec, write_address
 from tidegauge.cluster.views import EngineNode, ReportReply
+from tidegauge.core.orders import Order
 from tidegauge.core.views import NodeSummary
 
 log = logging.getLogger(__name__)
@@ -107,8 +109,11 @@ class CoordinatorActor:
             wall_s=time.time, monotonic_s=time.monotonic, incarnation=uuid.uuid4().hex[:12], linger_s=settings.linger_s,
         )  # fmt: skip
         self._coordinator = coordinator
+        actions = ActionDesk(
+            lambda: open_actions(settings, coordinator, files), keep_incidents_s=settings.keep_incidents_days * DAY_S
+        )
         self._service = CoordinatorService(
-            coordinator, RayEngine(), _exporter_pages(settings),
+            coordinator, RayEngine(), _exporter_pages(settings), actions,
             cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
             advertise_host=spec.node_address,
         )  # fmt: skip
@@ -162,12 +167,13 @@ class RayReporter:
         self._coordinator: Any = None
         self._under_way: Any = None
         self._sent_s = 0.0
+        self._orders: tuple[Order, ...] = ()
 
-    def report(self, summary: NodeSummary) -> None:
+    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
         """Raises ``EngineError`` for a report that failed or was not answered: that one, or the one before."""
         try:
             if self._is_under_way():
-                return
+                return self._orders
             if self._coordinator is None:
                 self._coordinator = ray.get_actor(COORDINATOR, namespace=NAMESPACE)
             self._under_way = self._coordinator.report.remote(summary)
@@ -176,6 +182,7 @@ class RayReporter:
             # The handle of an actor that died for good never works again; a fresh one costs one look-up.
             self._coordinator = self._under_way = None
             raise EngineError(str(error)) from error
+        return self._orders
 
     def _is_under_way(self) -> bool:
         """Whether the call before is still unanswered; raises what it raised."""
@@ -184,7 +191,9 @@ class RayReporter:
         answered, _ = ray.wait([self._under_way], timeout=0)
         if answered:
             ref, self._under_way = self._under_way, None
-            ray.get(ref)
+            reply: ReportReply = ray.get(ref)
+            if reply.accepted:  # one that was refused says nothing of what is wanted
+                self._orders = reply.orders
             return False
         if self._monotonic_s() - self._sent_s > CALL_TIMEOUT_S:
             self._under_way = self._coordinator = None
@@ -210,8 +219,8 @@ def _exporter_pages(settings: Settings) -> Pages:
     from tidegauge_exporter.service_discovery import http_sd
 
     return Pages(
-        job_metrics=lambda jobs, now_unix_s, accept: job_metrics(
-            jobs, cluster=settings.cluster, now_unix_s=now_unix_s, linger_s=settings.linger_s, accept=accept
+        job_metrics=lambda jobs, loop, now_unix_s, accept: job_metrics(
+            jobs, cluster=settings.cluster, now_unix_s=now_unix_s, linger_s=settings.linger_s, accept=accept, loop=loop
         ),
         http_sd=lambda nodes, own: http_sd(nodes, cluster=settings.cluster, coordinator_address=own),
     )

@@ -13,14 +13,6 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tidegauge.cluster import client
-from tidegauge.cluster.processes import (
-    boot_id,
-    end_processes,
-    is_alive,
-    send_signal,
-    session_members,
-    stat_of,
-)
 from tidegauge.cluster.service_record import (
     RecordError,
     ServiceRecord,
@@ -32,6 +24,14 @@ from tidegauge.cluster.service_record import (
 from tidegauge.cluster.supervisor import END_DEADLINE_S, END_GRACE_S, remove_engine_dir
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
+from tidegauge.launch.processes import (
+    boot_id,
+    end_processes,
+    is_alive,
+    send_signal,
+    session_members,
+    stat_of,
+)
 
 FIRST_AGENT_TIMEOUT_S = 60.0
 """From "the engine runs" to the first report of this node's agent; 2-4 s where the machine is not busy."""

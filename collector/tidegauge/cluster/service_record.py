@@ -6,6 +6,7 @@
 ``api.json``        where the coordinator's API is: written by the coordinator each time it starts
 ``agent.json``      where this node's ``/metrics`` is: written by the node agent each time it starts
 ``token``           the cluster's shared secret, 0600; stays
+``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
 ``engine/``         the engine's temporary files and sockets; goes with ``down``
@@ -26,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cluster.processes import boot_id, identity_of, is_alive
 from tidegauge.core.ids import ProcessId
+from tidegauge.launch.processes import boot_id, identity_of, is_alive
 
 LONGEST_ENGINE_DIR = 40
 """Ray puts sockets at ``<dir>/session_<33 characters>/sockets/plasma_store``, and unix(7) allows 107 bytes."""
@@ -62,6 +63,10 @@ class StateFiles:
     @property
     def token(self) -> Path:
         return self.root / "token"
+
+    @property
+    def actions(self) -> Path:
+        return self.root / "actions.json"
 
     @property
     def lock(self) -> Path:

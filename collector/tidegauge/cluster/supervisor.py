@@ -8,7 +8,6 @@ that the service started" is simply "all my descendants", and the end of the ser
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import logging
 import logging.handlers
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.cluster.engine_launch import answers, engine_environ, explain, start_command
-from tidegauge.cluster.processes import boot_id, descendants, end_processes, identity_of, is_alive
 from tidegauge.cluster.service_record import (
     NodeSpec,
     RecordError,
@@ -35,6 +33,8 @@ from tidegauge.cluster.service_record import (
 )
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
+from tidegauge.launch.kernel_calls import become_subreaper
+from tidegauge.launch.processes import boot_id, descendants, end_processes, identity_of, is_alive
 
 log = logging.getLogger("tidegauge.cluster.supervisor")
 
@@ -51,8 +51,6 @@ END_DEADLINE_S = 15.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 RAN_WELL_S = 60.0
 """After this long the next failure starts again at the shortest wait."""
-
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class StopAsked(Exception):  # noqa: N818 - not an error
@@ -243,12 +241,6 @@ def remove_engine_dir(spec: NodeSpec) -> None:
     if path.parent != Path(spec.state_dir) and path.parent.name.startswith("tidegauge-"):
         with contextlib.suppress(OSError):
             path.parent.rmdir()
-
-
-def become_subreaper() -> None:
-    """Have orphaned descendants re-parented to this process instead of to init: prctl(2) PR_SET_CHILD_SUBREAPER."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def _unblock_signals() -> None:

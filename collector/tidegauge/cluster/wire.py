@@ -1,4 +1,4 @@
-"""Frozen values as JSON: the one place that decides how the HTTP API writes them, and reads what commands need back.
+"""Frozen values as JSON: the one place that decides how the HTTP API writes them, and how commands read them back.
 
 Field names become keys, in the order in which the value declares them, so that answers are stable. Enums are their
 value. What JSON has no word for, infinity and NaN, becomes ``null``: an unknown, as everywhere.
@@ -7,14 +7,19 @@ value. What JSON has no word for, infinity and NaN, becomes ``null``: an unknown
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import json
 import math
+import types
+from collections import abc
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Union
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from tidegauge.core.ids import RankIdentity
-from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
+T = TypeVar("T")
+_UNIONS = (Union, getattr(types, "UnionType", Union))
+"""``Optional[X]`` and, from Python 3.10 on, ``X | None``."""
 
 Wire = Union[None, bool, int, float, str, list["Wire"], dict[str, "Wire"]]
 
@@ -35,6 +40,8 @@ def to_wire(value: object) -> Wire:
         return {str(to_wire(name)): to_wire(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_wire(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((to_wire(part) for part in value), key=str)
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
@@ -43,26 +50,43 @@ def to_json(value: object) -> bytes:
     return json.dumps(to_wire(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-_BANDS = ("bytes_per_step", "bytes_per_second", "steps_to_oom", "seconds_to_oom")
+def from_wire(form: type[T], raw: object) -> T:
+    """The value of type ``form`` that ``to_wire`` wrote; an estimate's end without a number was infinite.
+
+    Keys that ``form`` does not know are passed over and those that are missing take its default, so that commands and
+    services of neighbouring versions understand each other. Raises ``ValueError`` for anything else.
+    """
+    try:
+        return cast(T, _read(form, raw))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"this is no {form.__name__} that this version of Tidegauge can read: {error}") from error
 
 
-def band_from_wire(raw: Mapping[str, Any] | None) -> Band | None:
-    """A band that ``to_wire`` wrote; an end without a number was infinite."""
-    if raw is None:
-        return None
-    return Band(*(float("inf") if raw[name] is None else float(raw[name]) for name in Band._fields))
+def _read(form: Any, raw: Any) -> Any:
+    if hasattr(form, "__supertype__"):  # a NewType, which is no class before Python 3.10
+        return _read(form.__supertype__, raw)
+    origin, parts = get_origin(form), get_args(form)
+    if origin in _UNIONS:
+        return None if raw is None else _read(next(part for part in parts if part is not type(None)), raw)
+    if origin is tuple:
+        forms = itertools.repeat(parts[0]) if parts[-1] is Ellipsis else parts
+        return tuple(_read(part, each) for part, each in zip(forms, raw))
+    if origin is frozenset:
+        return frozenset(_read(parts[0], each) for each in raw)
+    if origin is abc.Mapping:
+        return {_read(parts[0], name): _read(parts[1], each) for name, each in raw.items()}
+    if form is float:
+        return math.inf if raw is None else float(raw)
+    if isinstance(form, type) and (dataclasses.is_dataclass(form) or hasattr(form, "_fields")):
+        return form(**{name: _read(part, raw[name]) for name, part in _fields(form).items() if name in raw})
+    if isinstance(form, type) and issubclass(form, Enum):
+        return form(raw)
+    if form in (int, str, bool) and type(raw) is not form:
+        raise TypeError(f"{raw!r} where a {form.__name__} belongs")
+    return raw
 
 
-def verdict_from_wire(raw: Mapping[str, Any]) -> Verdict:
-    """A verdict that ``to_wire`` wrote."""
-    bands = {name: band_from_wire(raw[name]) for name in _BANDS}
-    return Verdict(**{**raw, **bands})._replace(
-        state=LeakState(raw["state"]),
-        severity=None if raw["severity"] is None else Severity(raw["severity"]),
-        signal=None if raw["signal"] is None else Signal(raw["signal"]),
-    )
-
-
-def identity_from_wire(raw: Mapping[str, Any]) -> RankIdentity:
-    """An identity that ``to_wire`` wrote."""
-    return RankIdentity(**{**raw, "device_uuids": tuple(raw["device_uuids"])})
+@functools.cache
+def _fields(form: type) -> Mapping[str, Any]:
+    """The fields of a dataclass or a NamedTuple, with their types."""
+    return get_type_hints(form)

@@ -215,3 +215,49 @@ class DecisionRecord:
     finished_s: Optional[float] = None
     starts: int = 0
     """How often carrying it out was begun; above 1 after a crash or a temporary failure."""
+
+
+class AuditError(Exception):
+    """The audit could not be written or read: locked, full, away. Nothing may be done that is not written down."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """What a person has set for all actions at once (``tidegauge policy pause`` and ``resume``)."""
+
+    paused: Optional[str] = None
+    """Why nothing is to be done, by whom and since when; ``None``: not paused."""
+    breaker_reset_s: Optional[float] = None
+    """When the circuit breaker was last reset, on the policy clock."""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A decision that is being carried out now."""
+
+    decision_id: str
+    action: ActionKind
+    job: JobKey
+    since_s: float
+    what: str
+    """For people: "waiting for proof of a checkpoint, 210 s left"."""
+
+
+@dataclass(frozen=True)
+class LoopStatus:
+    """How incidents, policy and actions stand: the top of ``tidegauge policy status``."""
+
+    mode: str
+    policy_file: Optional[str]
+    """``None``: the default policy."""
+    policy_problem: Optional[str] = None
+    """The file cannot be used: the last good policy, or the default in mode ``observe``, is in force instead."""
+    paused: Optional[str] = None
+    breaker: Optional[str] = None
+    """Why the circuit breaker is open; ``None``: it is closed."""
+    store_problem: Optional[str] = None
+    """The database cannot be written: incidents are kept in memory, and nothing is decided or done."""
+    scheduler_problems: Mapping[str, str] = field(default_factory=dict)
+    """By adapter: why it does not answer."""
+    incidents_open: int = 0
+    under_way: tuple[UnderWay, ...] = ()

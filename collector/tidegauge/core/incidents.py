@@ -139,7 +139,10 @@ class Incident:
     grown_bytes: Optional[int] = None
     worst_severity: Optional[Severity] = None
     """The highest that it ever had."""
+    easing_since_unix_s: Optional[float] = None
+    """Since when less than ``severity`` has been seen without a break, while it is open; ``None``: it is not."""
     recovering_since_unix_s: Optional[float] = None
+    """Since when nothing has been seen without a break, while it recovers."""
     closed_unix_s: Optional[float] = None
     closure: Optional[Closure] = None
     flaps: int = 0

@@ -39,3 +39,5 @@ class LaunchSummary:
     """``tidegauge run --gpu-share``: above 0 and at most 1."""
     started_unix_s: float
     """When the current attempt began."""
+    remarks: tuple[str, ...] = ()
+    """What actions remarked on the job, oldest first."""

@@ -44,3 +44,20 @@ class OrderResult:
     reply: Optional[Mapping[str, Any]] = None
     error: Optional[str] = None
     """For people. The process may have been reached all the same."""
+    kind: Optional[str] = None
+    """``GONE`` if the kernel says that the process has ended."""
+
+
+GONE = "gone"
+"""The kind of a reply for a process that has ended: it can neither be asked nor act any more."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A process's answer to a request; exactly one of ``value`` and ``error`` is set."""
+
+    value: Optional[Mapping[str, Any]] = None
+    error: Optional[str] = None
+    """For people: no such process, no answer in time, or what the process itself said (``{"error": …}``)."""
+    kind: Optional[str] = None
+    """Beside an ``error``: ``GONE``, or the stable word of the process itself for it (``changed``), if it has one."""

@@ -25,6 +25,8 @@ RECORD_BYTES = 256
 MAX_DEVICES = 64
 """More than any machine has; a header that claims more is damaged or hostile."""
 MAX_CAPACITY = 1 << 16
+CHECKPOINT_WAYS = ("callback", "signal")
+"""``RankIdentity.checkpoint``: the values of ``core.actions.CheckpointWay``, which training processes do not import."""
 DEFAULT_CAPACITY = 4096
 """Records per device: 40 s of 10 ms steps between two reads of the agent, in 1 MiB that is sparse until used."""
 
@@ -156,11 +158,15 @@ def _identity_from(raw: dict[str, object]) -> RankIdentity:
             raise ValueError(f"{name} is not a short printable text")
         return value
 
-    fraction = raw.get("limit_fraction")
-    if isinstance(fraction, int) and not isinstance(fraction, bool):
-        fraction = float(fraction)
-    if fraction is not None and not (isinstance(fraction, float) and 0 < fraction <= 1):
-        raise ValueError("limit_fraction is not above 0 and at most 1")
+    def fraction(name: str) -> Optional[float]:
+        value = raw.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+            raise ValueError(f"{name} is not above 0 and at most 1")
+        return float(value)
+
+    checkpoint = text("checkpoint")
     uuids = raw.get("device_uuids", [])
     if not isinstance(uuids, list) or len(uuids) > MAX_DEVICES:
         raise ValueError("device_uuids is not a short list")
@@ -184,7 +190,10 @@ def _identity_from(raw: dict[str, object]) -> RankIdentity:
         device_uuids=tuple(DeviceUuid(u) for u in uuids),
         torch_version=text("torch_version"),
         alloc_conf=text("alloc_conf"),
-        limit_fraction=fraction,
+        limit_fraction=fraction("limit_fraction"),
+        # A way of a later version is none to this one, which could not ask for it.
+        checkpoint=checkpoint if checkpoint in CHECKPOINT_WAYS else None,
+        gpu_share=fraction("gpu_share"),
     )
 
 

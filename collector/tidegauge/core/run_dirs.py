@@ -1,4 +1,4 @@
-"""Where rings and command sockets live: one rule for the probe that writes and the agent that looks (design 3.2).
+"""Where rings, launch records and command sockets live: one rule for those who write and the agent (design 3.2).
 
 Only names are made here; whoever calls creates or lists the folders. Source-compatible with Python 3.9.
 """
@@ -14,6 +14,12 @@ DEFAULT_RUN_DIRS = ("/run/tidegauge", "/dev/shm/tidegauge")
 
 RING_SUFFIX = ".ring"
 SOCKET_SUFFIX = ".sock"
+LAUNCH_SUFFIX = ".job"
+LAUNCH_SOCKET_SUFFIX = ".job.sock"
+LAUNCH_DRAFT_SUFFIX = ".job.new"
+"""A launch record that is being written: it gets its name when it is complete."""
+
+_SUFFIXES = (RING_SUFFIX, SOCKET_SUFFIX, LAUNCH_SUFFIX, LAUNCH_SOCKET_SUFFIX, LAUNCH_DRAFT_SUFFIX)
 
 
 def run_dirs(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -27,20 +33,39 @@ def run_dirs(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def ring_name(process: ProcessId) -> str:
     """File name of a process's ring, below ``<run dir>/<uid>/``."""
-    return f"{process.pid}-{process.start_ticks}{RING_SUFFIX}"
+    return _name(process, RING_SUFFIX)
 
 
 def socket_name(process: ProcessId) -> str:
     """File name of a process's command socket, beside its ring."""
-    return f"{process.pid}-{process.start_ticks}{SOCKET_SUFFIX}"
+    return _name(process, SOCKET_SUFFIX)
+
+
+def launch_name(process: ProcessId) -> str:
+    """File name of the record that a ``tidegauge run`` keeps of its job (``core.launches``)."""
+    return _name(process, LAUNCH_SUFFIX)
+
+
+def launch_draft_name(process: ProcessId) -> str:
+    """File name of that record while it is written."""
+    return _name(process, LAUNCH_DRAFT_SUFFIX)
+
+
+def launch_socket_name(process: ProcessId) -> str:
+    """File name of the command socket of a ``tidegauge run``; a keeper that is a rank as well would have both."""
+    return _name(process, LAUNCH_SOCKET_SUFFIX)
 
 
 def process_of(name: str) -> ProcessId | None:
-    """The process that a ring's or socket's file name speaks of, or ``None`` for any other file."""
-    stem, dot, suffix = name.rpartition(".")
+    """The process that one of these file names speaks of, or ``None`` for any other file."""
+    stem, dot, suffix = name.partition(".")
     pid, dash, ticks = stem.partition("-")
-    if dot + suffix not in (RING_SUFFIX, SOCKET_SUFFIX) or not dash:
+    if dot + suffix not in _SUFFIXES or not dash:
         return None
     if not (pid.isascii() and pid.isdigit() and ticks.isascii() and ticks.isdigit()) or len(stem) > 40:
         return None
     return ProcessId(int(pid), int(ticks))
+
+
+def _name(process: ProcessId, suffix: str) -> str:
+    return f"{process.pid}-{process.start_ticks}{suffix}"

@@ -73,6 +73,8 @@ class GpuView:
     used_bytes: Optional[int]
     other_processes_bytes: Optional[int]
     """Bytes of processes that Tidegauge does not watch."""
+    usable_bytes: Optional[int] = None
+    """The total less what the driver keeps for itself: CUDA's total, which memory fractions are fractions of."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ class NodeView:
     claims_overruled: Mapping[str, int] = field(default_factory=dict)
     """Ranks so far whose claim the kernel or the driver contradicts, by claim (``job_id``, ``uuid``)."""
     series_dropped: Mapping[str, int] = field(default_factory=dict)
+    launches: tuple[LaunchSummary, ...] = ()
+    """Every ``tidegauge run`` of this node, as of a moment before the ranks were looked at."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any, Optional, Protocol
 
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.ring_layout import MAX_DEVICES
-from tidegauge.probe.identity import torch_at_least
+from tidegauge.core.torch_version import torch_at_least
+from tidegauge.probe.checkpoint_agreement import Store
 
 OutOfMemoryCall = Callable[[int, int, int, int], None]
 """``(device, bytes of the segment it tried to get, cap or total in bytes, free bytes on the device)``."""
@@ -67,6 +68,9 @@ class Backend(Protocol):
 
     def distributed(self) -> Optional[tuple[int, int]]:
         """``(rank, world size)`` of the default process group, or ``None`` while there is none."""
+
+    def store(self) -> Optional[Store]:
+        """The key-value store of the default process group, or ``None`` while there is none."""
 
 
 class DeviceModule:
@@ -126,6 +130,14 @@ class DeviceModule:
         if not distributed.is_available() or not distributed.is_initialized():
             return None
         return int(distributed.get_rank()), int(distributed.get_world_size())
+
+    def store(self) -> Optional[Store]:
+        if self.distributed() is None:
+            return None
+        # Not public, but there since 1.x; the public way to a store is to make one, which needs a port of its own.
+        get_store = getattr(self._torch.distributed.distributed_c10d, "_get_default_store", None)
+        store: Optional[Store] = get_store() if get_store is not None else None
+        return store
 
 
 class Cuda(DeviceModule):

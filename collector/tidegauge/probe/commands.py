@@ -1,4 +1,8 @@
-"""What a rank does when it is asked over its socket. Runs in the helper thread; every reply is a small JSON object."""
+"""What a rank does when it is asked over its socket. Runs in the helper thread; every reply is a small JSON object.
+
+A reply may take a while: ``empty_cache`` waits for a step, and ``checkpoint`` lists the folders that the owner
+declared, so that it hangs with their file server. Training waits for none of this.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidegauge.probe.checkpoint_ask import RefusedError, is_a_look, parse_ask, request_id_of
 from tidegauge.probe.faults import describe
 from tidegauge.probe.levels import WATCHING_LEVELS
 
@@ -30,6 +35,9 @@ class Commands:
             "detach": self._detach,
             "fraction": self._fraction,
             "empty_cache": self._empty_cache,
+            "checkpoint": self._checkpoint,
+            "checkpoint_status": lambda request: probe.checkpoints.look(request_id_of(request)),
+            "checkpoint_withdraw": lambda request: probe.checkpoints.withdraw(request_id_of(request)),
         }
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,6 +49,8 @@ class Commands:
             return {"error": f"no such command: {str(name)[:40]}", "known": list(self._table)}
         try:
             return self._table[name](request)
+        except RefusedError as refused:
+            return {"error": str(refused), "kind": refused.kind, "step": self._probe.steps.steps}
         except Exception as error:
             self._probe.faults.caught(f"the command {name}", error)
             return {"error": describe(error)}
@@ -66,6 +76,11 @@ class Commands:
             return {"error": "value must be a number above 0 and at most 1"}
         self._probe.set_fraction(float(value))
         return {"ok": True, "limit_fraction": float(value)}
+
+    def _checkpoint(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if is_a_look(request):
+            return self._probe.checkpoints.look(request_id_of(request))
+        return self._probe.checkpoints.ask(parse_ask(request))
 
     def _empty_cache(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """At the next step boundary: freeing memory while a graph is captured would break the capture, and only the

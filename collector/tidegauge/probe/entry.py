@@ -5,15 +5,18 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Callable
 from typing import Any, Optional
 
 from tidegauge.probe.activation.boot import when_torch_is_imported
 from tidegauge.probe.backend import choose_backend, has_step_hook, register_step_hook
+from tidegauge.probe.checkpoint_ask import Save, saver
 from tidegauge.probe.faults import Faults, say
 from tidegauge.probe.guest import Probe
 from tidegauge.probe.levels import DORMANT, LEVELS, OFF, PROFILE_VARIABLE, WATCHING_LEVELS
 
 _probe: Optional[Probe] = None
+_save: Optional[Save] = None
 _lock = threading.Lock()
 
 
@@ -31,7 +34,7 @@ def arm(torch: Any, level: str) -> None:
             if os.environ.get("LOCAL_RANK", "0") == "0":
                 _say_at_first_step(torch)
             return
-        _probe = Probe(level, backend)
+        _probe = Probe(level, backend, save=_save)
         os.register_at_fork(after_in_child=_after_fork)
         atexit.register(_probe.close)
     _probe.arm()
@@ -53,6 +56,17 @@ def step() -> None:
     """A training step ended; see ``tidegauge.step``."""
     if _probe is not None:
         _probe.explicit_step()
+
+
+def on_checkpoint_request(fn: Optional[Callable[..., object]]) -> None:
+    """The job says how its state is saved; see ``tidegauge.on_checkpoint_request``."""
+    global _save
+    save = None if fn is None else saver(fn)
+    with _lock:  # or a probe that is just being made would miss it
+        _save = save
+        probe = _probe
+    if probe is not None:
+        probe.save_with(save)
 
 
 def _after_fork() -> None:

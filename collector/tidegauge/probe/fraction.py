@@ -6,12 +6,15 @@ is over it already stays, and context, NCCL and other libraries are not counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Optional
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Optional
 
-from tidegauge.probe.backend import Backend
+if TYPE_CHECKING:
+    from tidegauge.probe.backend import Backend  # which needs this module through ``identity``
 
 FRACTION_VARIABLE = "TIDEGAUGE_MEMORY_FRACTION"
+SHARE_VARIABLE = "TIDEGAUGE_GPU_SHARE"
+"""The share of each GPU that the launcher asked for. Only recorded here; caps are derived from it elsewhere."""
 
 
 def parse_fraction(text: str) -> Optional[float]:
@@ -21,6 +24,19 @@ def parse_fraction(text: str) -> Optional[float]:
     except ValueError:
         return None
     return fraction if 0.0 < fraction <= 1.0 else None
+
+
+def fraction_in(environ: Mapping[str, str], name: str) -> Optional[float]:
+    """The fraction in a variable; ``None`` if it is not set, or not a fraction."""
+    return parse_fraction(environ.get(name, ""))
+
+
+def complaint(environ: Mapping[str, str], name: str, consequence: str) -> Optional[str]:
+    """One line about a variable that is set to what is no fraction, or ``None``."""
+    text = environ.get(name)
+    if not text or parse_fraction(text) is not None:
+        return None
+    return f"{name}={text[:40]!r} is not above 0 and at most 1: {consequence}"
 
 
 class Cap:

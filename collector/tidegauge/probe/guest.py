@@ -1,7 +1,8 @@
 """The probe of one process: when it begins, what it does at each call from torch, and how it ends.
 
 Every entry point (hooks, callbacks, thread, commands) catches ``Exception`` and counts it in ``Faults``. What is not
-an ``Exception`` (``KeyboardInterrupt``, ``SystemExit``) is the job's own, from its signal handlers, and goes through.
+an ``Exception`` (``KeyboardInterrupt``, ``SystemExit``) is the job's own, from its signal handlers, and goes through;
+``checkpoint`` calls code of the job's on request, and says itself what becomes of its exceptions.
 """
 
 from __future__ import annotations
@@ -16,19 +17,17 @@ from typing import Any, Optional
 
 from tidegauge import __version__
 from tidegauge.core.ring_layout import MAX_DEVICES
-from tidegauge.core.run_dirs import socket_name
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.backend import Backend
-from tidegauge.probe.command_socket import CommandSocket
+from tidegauge.probe.checkpoint import Checkpoints
+from tidegauge.probe.checkpoint_ask import Save
 from tidegauge.probe.commands import Commands
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.fraction import FRACTION_VARIABLE, Cap, parse_fraction
+from tidegauge.probe.fraction import FRACTION_VARIABLE, SHARE_VARIABLE, Cap, complaint, fraction_in
 from tidegauge.probe.helper import Helper
-from tidegauge.probe.identity import TorchFacts, claimed_place, identify
 from tidegauge.probe.levels import DORMANT, WATCHING_LEVELS
+from tidegauge.probe.outlet import Outlet
 from tidegauge.probe.process_facts import ProcessFacts, read_process_facts
-from tidegauge.probe.ring_writer import RingWriter, open_ring
-from tidegauge.probe.run_folder import RunFolder, open_any_run_folder
 from tidegauge.probe.steps import StepCounter, inside_another_step, stepped_key
 from tidegauge.probe.watch import Watch
 
@@ -45,6 +44,7 @@ class Probe:
         faults: Optional[Faults] = None,
         process_facts: Callable[[], ProcessFacts] = read_process_facts,
         with_helper: bool = True,
+        save: Optional[Save] = None,
     ) -> None:
         self.level = level
         self.faults = faults or Faults()
@@ -55,24 +55,24 @@ class Probe:
         self._process_facts = process_facts
         self._with_helper = with_helper
         self._forked = False
-        self._reset()
+        self._reset(save)
 
-    def _reset(self) -> None:
+    def _reset(self, save: Optional[Save]) -> None:
         """The state of a process in which nothing has begun; at construction, and in a forked child."""
         self.watch = None
         self.steps = StepCounter()
-        self.ring: Optional[RingWriter] = None
         self.helper: Optional[Helper] = None
-        self.socket_path: Optional[str] = None
         self.cap = Cap(self._backend)
         self._lock = threading.RLock()  # for beginning and ending, never taken by a hook while watching
-        self._folder: Optional[RunFolder] = None
-        self._facts: Optional[ProcessFacts] = None
+        self._outlet: Optional[Outlet] = None
         self._begun = False
         self._off = False
         self._observing = False
-        self._place_known = True
         self._at_step: deque[Callable[[], None]] = deque()
+        self.checkpoints = Checkpoints(
+            self._environ, backend=self._backend, steps=lambda: self.steps.steps, faults=self.faults, save=save
+        )
+        self._asked = self.checkpoints.waiting  # one look-up less at every step
         self.faults.on_fault = self._note_fault
         self.faults.on_limit = self.close
 
@@ -93,8 +93,9 @@ class Probe:
                 if self._begun or self._off:
                     return
                 self._begun = True
-                self._facts = self._process_facts()
+                self._outlet = Outlet(self._environ, self._process_facts(), self._backend, self.faults)
                 self._apply_fraction_from_environment()
+                self._say_what_is_wrong_in_the_environment()
                 if self.level in WATCHING_LEVELS:
                     self._start_watching()
                 self._start_helper()
@@ -102,84 +103,49 @@ class Probe:
             self.faults.caught("starting", error)
 
     def _apply_fraction_from_environment(self) -> None:
-        text = self._environ.get(FRACTION_VARIABLE)
-        if not text:
-            return
-        fraction = parse_fraction(text)
-        if fraction is None:
-            self.faults.say_once(f"{FRACTION_VARIABLE}={text[:40]!r} is not above 0 and at most 1: no cap is set")
-        else:
+        fraction = fraction_in(self._environ, FRACTION_VARIABLE)
+        if fraction is not None:
             self.cap.set(fraction, used=())
 
+    def _say_what_is_wrong_in_the_environment(self) -> None:
+        lines = (
+            complaint(self._environ, FRACTION_VARIABLE, "no cap is set"),
+            complaint(self._environ, SHARE_VARIABLE, "no share is recorded"),
+            self.checkpoints.means().complaint(),
+        )
+        for line in filter(None, lines):
+            self.faults.say_once(line)
+
     def _start_watching(self) -> None:
+        assert self._outlet is not None
         devices = self._backend.device_count()
-        if not 1 <= devices <= MAX_DEVICES or not self._open_ring(devices):
+        ring = self._outlet.open_ring(devices) if 1 <= devices <= MAX_DEVICES else None
+        if ring is None:
             return
-        assert self.ring is not None
         self._publish_identity()
         blind = self._backend.blind_because()
         if blind is not None:
             self.faults.say_once(f"memory of this process is not recorded: {blind}")
             return
-        watch = Watch(self._backend, self.ring, self.steps, self.faults, device_count=devices)
+        watch = Watch(self._backend, ring, self.steps, self.faults, device_count=devices)
         watch.limit_fraction = self.cap.fraction
         self.watch = watch
         if not self._observing:
             self._observing = self._backend.on_out_of_memory(self.out_of_memory)
 
-    def _open_ring(self, devices: int) -> bool:
-        if self.ring is not None:
-            return True
-        assert self._facts is not None
-        folder, self.ring, refused = open_ring(self._environ, self._facts.process, device_count=devices)
-        if folder is None:
-            self.faults.say_once(f"nothing is recorded, there is no folder to write to ({'; '.join(refused)[:300]})")
-            return False
-        if self._folder is not None:
-            self._folder.close()
-        self._folder = folder
-        folder.remove_leftovers()
-        return True
-
     def _publish_identity(self) -> None:
-        if self.ring is None or self._facts is None:
-            return
-        distributed = self._backend.distributed()
-        self._place_known = distributed is not None or claimed_place(self._environ) is not None
-        torch = TorchFacts(
-            version=self._backend.torch_version,
-            device_uuids=self._backend.device_uuids(self._environ),
-            distributed=distributed,
-        )
-        self.ring.publish(
-            identify(self._environ, self._facts, torch, level=self.level, limit_fraction=self.cap.fraction)
-        )
+        with self._lock:  # the training thread and the helper may both have news, and the older must not come last
+            if self._outlet is not None:
+                way = self.checkpoints.means().way
+                self._outlet.publish(level=self.level, limit_fraction=self.cap.fraction, checkpoint=way)
 
     def _start_helper(self) -> None:
         if not self._with_helper or self.helper is not None:
             return
-        self.helper = Helper(self._open_socket(), self.tick, self.faults)
+        assert self._outlet is not None
+        self.helper = Helper(self._outlet.open_socket(Commands(self).answer), self.tick, self.faults)
         self.helper.ticking = self.watch is not None
         self.helper.start()
-
-    def _open_socket(self) -> Optional[CommandSocket]:
-        assert self._facts is not None
-        if self._folder is None:
-            self._folder = open_any_run_folder(self._environ)
-        if self._folder is None:
-            return None
-        try:
-            commands = CommandSocket(
-                self._folder,
-                socket_name(self._facts.process),
-                Commands(self).answer,
-                allowed_uids=frozenset({0, os.geteuid()}),
-            )
-        except OSError as error:
-            self.faults.caught("opening its command socket", error)
-            return None
-        self.socket_path = commands.path
-        return commands
 
     # ----------------------------------------------------------------- calls from torch
 
@@ -187,6 +153,7 @@ class Probe:
         """The global post-step hook: after every ``step()`` of every optimizer."""
         if self._off:
             return
+        due = False
         try:
             nested = inside_another_step(wrapper)
             due = self.steps.optimizer_stepped(stepped_key(optimizer), nested=nested)
@@ -196,6 +163,8 @@ class Probe:
                 self._boundary(self.watch)
         except Exception as error:
             self.faults.caught("the step hook", error)
+        if due and self._asked:  # outside of the try, which would swallow what the job's own code raises
+            self.checkpoints.at_boundary()
 
     def explicit_step(self) -> None:
         """``tidegauge.step()``: a step ended here, and optimizers are not counted any more."""
@@ -205,6 +174,8 @@ class Probe:
                 self._boundary(self.watch)
         except Exception as error:
             self.faults.caught("tidegauge.step()", error)
+        if self._asked and not self._off:
+            self.checkpoints.at_boundary()
 
     def _boundary(self, watch: Watch) -> None:
         watch.step()
@@ -236,7 +207,7 @@ class Probe:
             return
         watch.tick()
         self.cap.catch_up(used=watch.used)
-        if not self._place_known and self._backend.distributed() is not None:
+        if self._outlet is not None and not self._outlet.place_known and self._backend.distributed() is not None:
             self._publish_identity()
 
     # ----------------------------------------------------------------- what commands ask for
@@ -281,6 +252,14 @@ class Probe:
         self._backend.empty_cache(watch.used[0])
         return time.perf_counter() - began_s
 
+    def save_with(self, save: Optional[Save]) -> None:
+        """The job registers the function that saves its state, another one in its place, or none any more."""
+        try:
+            self.checkpoints.save = save
+            self._publish_identity()
+        except Exception as error:
+            self.faults.caught("registering a checkpoint callback", error)
+
     def at_next_step(self, call: Callable[[], None]) -> None:
         """Have ``call`` run in the training thread at the next recorded step boundary."""
         self._at_step.append(call)
@@ -295,6 +274,7 @@ class Probe:
         """Over, for the process ends or the probe fails too often: say so in the ring, which stays for the agent."""
         try:
             self._off = True
+            self._asked.clear()  # nobody could look any more
             if self.helper is not None:
                 self.helper.stop()
                 self.helper = None
@@ -305,20 +285,24 @@ class Probe:
     def after_fork(self) -> None:
         """In a forked child: forget the parent's ring, socket and thread. A child that uses a device gets its own."""
         try:
-            ring, helper, folder = self.ring, self.helper, self._folder
+            outlet, helper = self._outlet, self.helper
             self._forked = True
-            self._reset()
-            if ring is not None:
-                ring.abandon()
+            self._reset(self.checkpoints.save)
             if helper is not None:
                 helper.abandon()
-            if folder is not None:
-                folder.close()
+            if outlet is not None:
+                outlet.abandon()
         except Exception as error:
             self.faults.caught("forgetting its parent", error)
 
+    @property
+    def socket_path(self) -> Optional[str]:
+        """Where commands are taken, once they are."""
+        return self._outlet.socket_path if self._outlet is not None else None
+
     def describe(self) -> dict[str, Any]:
         """What ``ping`` answers."""
+        ring = self._outlet.ring if self._outlet is not None else None
         return {
             "pid": os.getpid(),
             "version": __version__,
@@ -327,8 +311,10 @@ class Probe:
             "step": self.steps.steps,
             "raw_steps": self.steps.raw_steps,
             "devices": list(self.watch.used) if self.watch is not None else [],
-            "ring": self.ring.path if self.ring is not None else None,
+            "ring": ring.path if ring is not None else None,
             "limit_fraction": self.cap.fraction,
+            "gpu_share": fraction_in(self._environ, SHARE_VARIABLE),
+            "checkpoint": self.checkpoints.means().way,
             "errors": self.faults.count,
         }
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
+from tidegauge.core.alloc_conf import conf_names
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
+from tidegauge.probe.fraction import SHARE_VARIABLE, fraction_in
 from tidegauge.probe.process_facts import ProcessFacts
 
 _MAX_COUNT = 1 << 24
@@ -68,8 +70,12 @@ def identify(
     *,
     level: str,
     limit_fraction: Optional[float] = None,
+    checkpoint: Optional[str] = None,
 ) -> RankIdentity:
-    """The identity that a ring carries. Always gives one: a lone process is rank 0 of 1 of a job of its own."""
+    """The identity that a ring carries. Always gives one: a lone process is rank 0 of 1 of a job of its own.
+
+    ``checkpoint`` is ``checkpoint_means.Means.way``.
+    """
     place = claimed_place(environ)
     if place is None and torch.distributed is not None:
         rank, size = torch.distributed
@@ -88,8 +94,10 @@ def identify(
         profile=level,
         device_uuids=torch.device_uuids,
         torch_version=_text(torch.version),
-        alloc_conf=_alloc_conf(environ, torch.version),
+        alloc_conf=_first(environ, *conf_names(torch.version)),
         limit_fraction=limit_fraction,
+        checkpoint=checkpoint,
+        gpu_share=fraction_in(environ, SHARE_VARIABLE),
     )
 
 
@@ -160,24 +168,8 @@ def _scheduler(environ: Mapping[str, str]) -> str:
         return "slurm"
     if "KUBERNETES_SERVICE_HOST" in environ:
         return "kubernetes"
-    return "ray" if "RAY_JOB_ID" in environ else "local"
-
-
-def _alloc_conf(environ: Mapping[str, str], version: Optional[str]) -> Optional[str]:
-    """The configuration string that this torch reads: the CUDA name wins, and up to 2.9 it is the only one."""
-    names = ["PYTORCH_CUDA_ALLOC_CONF"]
-    if version is None or torch_at_least(version, 2, 10):
-        names += ["PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
-    return _first(environ, *names)
-
-
-def torch_at_least(version: str, major: int, minor: int) -> bool:
-    """Whether a ``torch.__version__`` like ``2.11.0+cu130`` is at least ``major.minor``; false for one that is odd."""
-    try:
-        first, second = version.split(".")[:2]
-        return (int(first), int(second)) >= (major, minor)
-    except ValueError:
-        return False
+    # Ray's workers have the first, the entrypoint of a submitted job and what it starts (torchrun) the second.
+    return "ray" if {"RAY_JOB_ID", "RAY_JOB_CONFIG_JSON_ENV_VAR"} & set(environ) else "local"
 
 
 def _first(environ: Mapping[str, str], *names: str) -> Optional[str]:

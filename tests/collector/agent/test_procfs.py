@@ -70,6 +70,18 @@ def test_a_process_that_ended_is_gone_even_before_its_parent_reaps_it() -> None:
         assert ProcFs().find(identified) is None
 
 
+def test_a_process_descends_from_its_parent_first() -> None:
+    with child("sh", "-c", "sleep 60; true") as shell:
+        sleep = _wait_for_sleep(shell.pid)
+        inner, parent = process_id(sleep), process_id(shell.pid)
+        assert inner is not None
+        chain = ProcFs().ancestors(inner)
+        assert chain[:2] == (parent, me())
+        assert chain[-1].pid == 1 or len(chain) > 2
+        assert ProcFs().ancestors(inner._replace(start_ticks=1)) == ()
+        os.kill(sleep, 9)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may make a pid namespace here")
 def test_finds_a_process_of_a_nested_pid_namespace_by_its_own_pid() -> None:
     with child("unshare", "--pid", "--fork", "sleep", "60") as outer:

@@ -8,6 +8,8 @@ import pytest
 
 from fake_node import FakeClock
 from tidegauge.agent.runner import AgentRunner, Beat
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.views import NodeSummary
 
 
@@ -24,6 +26,9 @@ class FakeAgent:
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary:
         return NodeSummary(node_id, "node-a", 1, incarnation, metrics_address, self.clock.now_s)
 
+    def carry_out(self, order: Order) -> OrderResult:
+        return OrderResult(order.order_id, reply={"ok": True})
+
 
 @dataclass
 class FakeReporter:
@@ -31,11 +36,12 @@ class FakeReporter:
     summaries: list[NodeSummary] = field(default_factory=list)
     calls: int = 0
 
-    def report(self, summary: NodeSummary) -> None:
+    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
         self.calls += 1
         if self.failing:
             raise ConnectionError("the coordinator is away")
         self.summaries.append(summary)
+        return ()
 
 
 @dataclass
@@ -106,6 +112,38 @@ def test_a_beat_is_due_once() -> None:
     beat = Beat(1.0, now_s=10)
     assert [beat.is_due(now_s) for now_s in (10, 10.5, 11, 11.1, 14.5, 14.6, 15.4, 15.5)] == [
         True, False, True, False, True, False, False, True,
+    ]  # fmt: skip
+
+
+def test_a_beat_can_be_due_earlier_but_not_later() -> None:
+    beat = Beat(10.0, now_s=0)
+    assert beat.is_due(0)
+    beat.hasten(3.0)
+    beat.hasten(5.0)
+    assert [beat.is_due(now_s) for now_s in (2.9, 3.0, 4.0)] == [False, True, False]
+
+
+def test_orders_are_carried_out_and_their_results_reported_long_before_the_next_beat() -> None:
+    reported = threading.Event()
+    order = Order("o1", OrderTo.RANK, ProcessId(1, 2), 1000, {"command": "ping"}, 10.0)
+
+    class Reporter(FakeReporter):
+        def report(self, summary: NodeSummary) -> tuple[Order, ...]:
+            super().report(summary)
+            if summary.order_results:
+                reported.set()
+                return ()
+            return (order,)
+
+    reporter = Reporter()
+    runner = AgentRunner(
+        FakeAgent(FakeClock()), reporter, poll_period_s=600, report_period_s=600, node_id="n", incarnation="i"
+    )  # fmt: skip
+    runner.start()
+    assert reported.wait(30)
+    runner.stop()
+    assert [summary.order_results for summary in reporter.summaries] == [
+        (), (OrderResult("o1", reply={"ok": True}),)
     ]  # fmt: skip
 
 

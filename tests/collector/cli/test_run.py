@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,14 @@ SHOW = "import os, sys, json; print(json.dumps([dict(os.environ), sys.argv[1:]])
 
 
 def tidegauge_run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGAUGE_", "SLURM_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "tidegauge", "run", *arguments],
-        env={**clean, **environ}, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+    others = ("TIDEGAUGE_", "SLURM_", "KUBERNETES_", "RAY_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    with tempfile.TemporaryDirectory() as run_dir:
+        return subprocess.run(
+            [sys.executable, "-m", "tidegauge", "run", *arguments],
+            env={**clean, "TIDEGAUGE_RUN_DIR": run_dir, **environ}, capture_output=True, text=True, timeout=30,
+            check=False,
+        )  # fmt: skip
 
 
 def test_bare_run_means_auto_and_names_the_job() -> None:
@@ -98,3 +102,85 @@ def test_a_wrong_level_in_the_environment_is_named() -> None:
     done = tidegauge_run("--", "true", TIDEGAUGE_PROFILE="loud")
     assert done.returncode == 2
     assert "'loud' is not one of off" in done.stderr
+
+
+def test_a_command_that_fails_fails_the_run() -> None:
+    assert tidegauge_run("--", "false").returncode == 1
+
+
+def test_a_job_of_its_own_has_a_keeper_and_counts_its_attempts() -> None:
+    environ, _ = json.loads(tidegauge_run("--", sys.executable, "-c", SHOW).stdout)
+    assert environ["TIDEGAUGE_ATTEMPT"] == "0"
+    assert environ["TIDEGAUGE_KEEPER"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "who"),
+    [
+        ("SLURM_JOB_ID", "Slurm"),
+        ("KUBERNETES_SERVICE_HOST", "Kubernetes"),
+        ("RAY_JOB_ID", "Ray"),
+        ("RAY_JOB_CONFIG_JSON_ENV_VAR", "Ray"),
+    ],
+)
+def test_where_a_scheduler_restarts_jobs_the_command_replaces_us(variable: str, who: str) -> None:
+    done = tidegauge_run("--requeue", "--no-actions", "--", sys.executable, "-c", SHOW, **{variable: "7"})
+    environ, _ = json.loads(done.stdout)
+    assert "TIDEGAUGE_KEEPER" not in environ
+    assert f"--requeue and --no-actions count for nothing here ({who})" in done.stderr
+
+
+def test_a_run_inside_a_kept_job_is_not_kept_again() -> None:
+    inner = [sys.executable, "-m", "tidegauge", "run", "--", sys.executable, "-c", "import os; print(os.getppid())"]
+    outer = tidegauge_run("--", "sh", "-c", 'echo $PPID; exec "$@"', "sh", *inner)
+    keeper, parent = outer.stdout.split()
+    assert parent == keeper
+
+
+def test_the_keeper_of_another_job_does_not_count() -> None:
+    environ, _ = json.loads(tidegauge_run("--", sys.executable, "-c", SHOW, TIDEGAUGE_KEEPER="1-1").stdout)
+    assert environ["TIDEGAUGE_KEEPER"] != "1-1"
+
+
+def test_a_job_that_is_not_watched_is_not_kept() -> None:
+    done = tidegauge_run("--memory-profile=off", "--requeue", "--", sys.executable, "-c", SHOW)
+    assert "TIDEGAUGE_KEEPER" not in json.loads(done.stdout)[0]
+    assert "--requeue count" in done.stderr
+
+
+def test_the_way_to_a_checkpoint_reaches_the_ranks(tmp_path: Path) -> None:
+    flags = ["--checkpoint-signal", "--checkpoint-path", f"{tmp_path}/a", "--checkpoint-path", "b"]
+    environ, _ = json.loads(tidegauge_run(*flags, "--", sys.executable, "-c", SHOW).stdout)
+    assert environ["TIDEGAUGE_CHECKPOINT_SIGNAL"] == "SIGUSR1"
+    assert environ["TIDEGAUGE_CHECKPOINT_PATH"] == f"{tmp_path}/a:{os.getcwd()}/b"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--checkpoint-signal=TERM", "--checkpoint-path=a"], "USR1"),
+        (["--checkpoint-signal=USR1"], "go together"),
+        (["--checkpoint-path=a"], "go together"),
+        (["--checkpoint-signal=USR1", "--checkpoint-path=a:b"], "':'"),
+        (["--gpu-share=0"], "above 0"),
+        (["--gpu-share=5/4"], "at most 1"),
+        (["--gpu-share=1/0"], "such as 1/4"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_the_job_starts(flags: list[str], told: str) -> None:
+    done = tidegauge_run(*flags, "--", "echo", "started")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_a_share_is_told_to_the_ranks_and_caps_them_below_it() -> None:
+    environ, _ = json.loads(tidegauge_run("--gpu-share", "1/4", "--", sys.executable, "-c", SHOW).stdout)
+    assert environ["TIDEGAUGE_GPU_SHARE"] == "0.25"
+    assert 0.2 < float(environ["TIDEGAUGE_MEMORY_FRACTION"]) < 0.25
+
+
+@pytest.mark.parametrize(("flags", "fraction"), [(["--memory-fraction=0.1"], "0.1"), ([], None)])
+def test_a_fraction_beats_a_share_and_a_whole_gpu_is_no_cap(flags: list[str], fraction: str | None) -> None:
+    share = "1/4" if flags else "1"
+    environ, _ = json.loads(tidegauge_run(f"--gpu-share={share}", *flags, "--", sys.executable, "-c", SHOW).stdout)
+    assert environ.get("TIDEGAUGE_MEMORY_FRACTION") == fraction

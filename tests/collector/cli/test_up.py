@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cli import up
-from tidegauge.cluster.processes import boot_id, identity_of
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, prepare_state_dir, write_address
+from tidegauge.launch.processes import boot_id, identity_of
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.agent_service import AgentService
+from tidegauge.core.orders import Order
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge_exporter.server import MetricsServer
 
@@ -24,10 +25,11 @@ class Listener:
         self.heard: list[NodeSummary] = []
         self.twice = threading.Event()
 
-    def report(self, summary: NodeSummary) -> None:
+    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
         self.heard.append(summary)
         if len(self.heard) >= 2:
             self.twice.set()
+        return ()
 
 
 def open_metrics(view: Callable[[], NodeView], host: str, port: int) -> MetricsServer:

@@ -12,6 +12,7 @@ from sample_views import LEAK, rank_summary
 from tidegauge.cluster.coordinator import MAX_EVENTS, Coordinator
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import OK, LeakState, Severity
 from tidegauge.core.views import NodeSummary, RankSummary
 
@@ -256,3 +257,18 @@ def test_last_heard_is_measured_on_the_monotonic_clock(site: Site) -> None:
     assert site.coordinator.last_heard("id-a") is None
     site.report()
     assert site.coordinator.last_heard("id-a") == (50.0, "i1")
+
+
+def test_a_job_has_the_launch_of_the_same_report_as_its_ranks() -> None:
+    launch = LaunchSummary(
+        ProcessId(7, 70), 1001, "4711", None, restarts=1, state=LaunchState.RUNNING, requeueable=True, exempt=False,
+        gpu_share=None, started_unix_s=1e9,
+    )  # fmt: skip
+    site = Site()
+    site.report(rank_summary(0, launch=launch.process), launches=(launch,))
+    (job,) = site.coordinator.jobs()
+    assert (job.launch, job.launch_node, job.rank_nodes, job.rank_hostnames) == (launch, "id-a", ("id-a",), ("node-a",))
+    site.time.elapsed_s += 1
+    site.report(rank_summary(0, launch=launch.process), launches=())
+    (job,) = site.coordinator.jobs()
+    assert (job.launch, job.launch_node) == (None, None)

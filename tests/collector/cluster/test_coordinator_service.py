@@ -12,9 +12,11 @@ import pytest
 
 from sample_views import LEAK, identity, rank_summary
 from tidegauge.cli.main import main
+from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService, Pages
+from tidegauge.cluster.store import StoreError
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band
@@ -35,6 +37,10 @@ class NoEngine:
     hold_agent = end_agent = ensure_agent
 
 
+def no_database() -> Opened:
+    raise StoreError("no database here")
+
+
 class Lab:
     """A coordinator service and the reports that a test sends it."""
 
@@ -42,14 +48,15 @@ class Lab:
         self.now_s = 100.0
         coordinator = Coordinator(wall_s=lambda: 1.8e9, monotonic_s=lambda: self.now_s, incarnation="c")
         pages = Pages(
-            job_metrics=lambda jobs, _, accept: job_metrics(
-                jobs, cluster="lab", now_unix_s=1_800_000_000.25, accept=accept
+            job_metrics=lambda jobs, loop, _, accept: job_metrics(
+                jobs, cluster="lab", now_unix_s=1_800_000_000.25, accept=accept, loop=loop
             ),
             http_sd=lambda nodes, own: http_sd(nodes, cluster="lab", coordinator_address=own),
         )
         self.service = CoordinatorService(
-            coordinator, NoEngine(), pages, cluster="lab", host="127.0.0.1", port=port, advertise_host="10.0.0.1"
-        )
+            coordinator, NoEngine(), pages, ActionDesk(no_database, keep_incidents_s=0.0), cluster="lab",
+            host="127.0.0.1", port=port, advertise_host="10.0.0.1",
+        )  # fmt: skip
         self.service.start()
 
     def report(self, *ranks: RankSummary) -> None:

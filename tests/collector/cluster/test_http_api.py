@@ -12,11 +12,32 @@ from urllib.parse import quote
 import pytest
 
 from tidegauge.cluster import client
-from tidegauge.cluster.http_api import MAX_REQUESTS_AT_ONCE, Answer, HttpApi, Request, Route, json_route
+from tidegauge.cluster.http_api import (
+    MAX_REQUESTS_AT_ONCE,
+    Answer,
+    BadRequestError,
+    HttpApi,
+    NotFoundError,
+    Request,
+    Route,
+    UnavailableError,
+    json_route,
+)
 
 
 def explode(_: Request) -> Answer:
     raise RuntimeError("secret detail")
+
+
+def missing(_: Request) -> Answer:
+    raise NotFoundError("there is no incident 9")
+
+
+def away(_: Request) -> Answer:
+    raise UnavailableError("the database is locked")
+
+
+PAGES = ("/value", "/accept", "/explode", "/missing", "/away", "/wait")
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +55,8 @@ def api(gate: threading.Event) -> Iterator[HttpApi]:
         "/value": json_route(lambda request: {"after": request.number("after", default=7)}),
         "/accept": lambda request: Answer((request.accept or "").encode(), "text/plain"),
         "/explode": explode,
+        "/missing": missing,
+        "/away": away,
         "/wait": wait,
     }
     api = HttpApi(routes, host="127.0.0.1", port=0)
@@ -65,7 +88,7 @@ def test_the_answer_may_depend_on_what_the_client_accepts(api: HttpApi) -> None:
 @pytest.mark.parametrize("path", ["/", "/../etc/passwd", "/value/", "/%76alue", "/value%00", "/" + "a" * 5000])
 def test_any_other_path_is_not_found_and_the_pages_are_named(api: HttpApi, path: str) -> None:
     status, body = ask(api, path)
-    assert (status, json.loads(body)["pages"]) == (404, ["/accept", "/explode", "/value", "/wait"])
+    assert (status, json.loads(body)["pages"]) == (404, sorted(PAGES))
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1e9", "\u0661", "9" * 16, "1\0"])
@@ -73,6 +96,18 @@ def test_a_number_that_is_none_is_a_bad_request(api: HttpApi, text: str) -> None
     status, body = ask(api, f"/value?after={quote(text)}")
     assert status == 400
     assert "after must be a whole number" in json.loads(body)["error"]
+
+
+def test_a_number_above_the_most_is_a_bad_request() -> None:
+    request = Request({"limit": "11"}, None)
+    assert request.number("limit", default=3, most=11) == 11
+    with pytest.raises(BadRequestError, match="limit may be 10 at most, not 11"):
+        request.number("limit", default=3, most=10)
+
+
+def test_what_does_not_exist_and_what_is_away_are_said_in_a_sentence(api: HttpApi) -> None:
+    assert ask(api, "/missing") == (404, b'{"error":"there is no incident 9"}')
+    assert ask(api, "/away") == (503, b'{"error":"the database is locked"}')
 
 
 def test_a_defect_in_a_page_is_an_error_without_its_details(api: HttpApi) -> None:
@@ -131,3 +166,17 @@ def test_the_client_says_which_address_failed_and_how(api: HttpApi) -> None:
         client.get("ftp://example", "/value")
     with pytest.raises(client.ApiError, match="does not answer"):
         client.get(api.url, "/accept")
+
+
+def test_the_client_tells_a_refusal_from_a_defect(api: HttpApi) -> None:
+    found = {}
+    for path in ("/missing", "/away", "/explode", "/no-such-page"):
+        with pytest.raises(client.ApiError) as caught:
+            client.get(api.url, path)
+        found[path] = (caught.value.status, caught.value.refusal)
+    assert found == {
+        "/missing": (404, "there is no incident 9"),
+        "/away": (503, "the database is locked"),
+        "/explode": (500, None),
+        "/no-such-page": (404, None),
+    }

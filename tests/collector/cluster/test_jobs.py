@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sample_views import LEAK, identity, rank_summary
 from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import RankSummary
 
 
-def on(*ranks: RankSummary, host: str = "a", stale: bool = False) -> list[RankOnNode]:
-    return [RankOnNode(rank, host, stale) for rank in ranks]
+def on(
+    *ranks: RankSummary, host: str = "a", stale: bool = False, launch: LaunchSummary | None = None
+) -> list[RankOnNode]:
+    return [RankOnNode(rank, host, stale, f"node-{host}", launch) for rank in ranks]
+
+
+def launched(pid: int) -> LaunchSummary:
+    return LaunchSummary(
+        ProcessId(pid, 1), 1001, "4711", None, restarts=0, state=LaunchState.RUNNING, requeueable=True, exempt=False,
+        gpu_share=None, started_unix_s=1e9,
+    )  # fmt: skip
 
 
 def test_the_leaking_rank_is_named_and_the_healthy_one_is_not() -> None:
@@ -57,3 +69,34 @@ def test_ranks_stand_in_order_wherever_they_come_from() -> None:
     ranks = [rank_summary(0, identity=identity(n, world_size=11)) for n in (10, 2, 0)]
     (job,) = jobs_of(on(*ranks))
     assert ([rank.identity.rank for rank in job.ranks], job.world_size) == ([0, 2, 10], 11)
+
+
+def test_every_rank_has_its_node_and_host_beside_it() -> None:
+    (job,) = jobs_of(on(rank_summary(1), host="b") + on(rank_summary(0), host="a"))
+    assert (job.rank_nodes, job.rank_hostnames) == (("node-a", "node-b"), ("a", "b"))
+
+
+def test_a_job_whose_living_ranks_descend_from_one_launch_has_that() -> None:
+    dead = rank_summary(1, alive=False)
+    (job,) = jobs_of(on(rank_summary(0), launch=launched(7)) + on(dead, launch=None))
+    assert (job.launch, job.launch_node) == (launched(7), "node-a")
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        on(rank_summary(1), launch=None),
+        on(rank_summary(1), launch=launched(8)),
+        on(rank_summary(1), host="b", launch=launched(7)),
+    ],
+    ids=["one without", "two launches", "two nodes"],
+)
+def test_ranks_that_do_not_all_descend_from_one_launch_have_none(others: list[RankOnNode]) -> None:
+    (job,) = jobs_of(on(rank_summary(0), launch=launched(7)) + others)
+    assert (job.launch, job.launch_node) == (None, None)
+
+
+def test_a_job_without_a_living_rank_has_no_launch() -> None:
+    # Its keeper may be in another attempt by now, and nothing may be done to that on account of this one.
+    (job,) = jobs_of(on(rank_summary(0, alive=False), launch=launched(7)))
+    assert job.launch is None

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cluster import service_control
-from tidegauge.cluster.processes import boot_id, identity_of
 from tidegauge.cluster.service_record import (
     LONGEST_ENGINE_DIR,
     NodeSpec,
@@ -30,6 +29,7 @@ from tidegauge.cluster.service_record import (
     write_spec,
 )
 from tidegauge.core.ids import ProcessId
+from tidegauge.launch.processes import boot_id, identity_of
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cluster import service_control
-from tidegauge.cluster.processes import descendants, is_alive, send_signal
 from tidegauge.cluster.service_record import (
     NodeSpec,
     ServiceRecord,
@@ -23,6 +22,7 @@ from tidegauge.cluster.service_record import (
     write_spec,
 )
 from tidegauge.core.ids import ProcessId
+from tidegauge.launch.processes import descendants, is_alive, send_signal
 
 SUPERVISE = """
 import sys

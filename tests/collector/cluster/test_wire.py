@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
 from sample_views import LEAK, job_view
-from tidegauge.cluster.wire import identity_from_wire, to_json, to_wire, verdict_from_wire
-from tidegauge.core.verdicts import OK, Band, LeakState, Verdict
+from scheduler_values import JOB, decision, facts, finding, incident, oom_record, record
+from tidegauge.cluster.wire import from_wire, to_json, to_wire
+from tidegauge.core.actions import ActionKind, LoopStatus, Outcome, UnderWay
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.verdicts import OK, Band, LeakState
 
 
 def test_a_job_keeps_the_order_of_its_fields() -> None:
@@ -41,11 +45,54 @@ def test_a_thing_that_is_no_value_is_refused() -> None:
         to_wire(object())
 
 
-@pytest.mark.parametrize("verdict", [OK, LEAK, LEAK._replace(steps_to_oom=Band(1.0, 2.0, math.inf), cause=None)])
-def test_a_verdict_comes_back_as_it_was(verdict: Verdict) -> None:
-    assert verdict_from_wire(json.loads(to_json(verdict))) == verdict
+def test_a_set_is_a_sorted_list() -> None:
+    assert to_wire(frozenset({ActionKind.REQUEUE, ActionKind.CAP})) == ["cap", "requeue"]
 
 
-def test_an_identity_comes_back_as_it_was() -> None:
-    identity = job_view().ranks[0].identity
-    assert identity_from_wire(json.loads(to_json(identity))) == identity
+VERDICTS = (OK, LEAK, LEAK._replace(steps_to_oom=Band(1.0, 2.0, math.inf), cause=None))
+INCIDENTS = (
+    incident(),
+    incident(
+        IncidentCause.OUT_OF_MEMORY,
+        findings=(finding(0, oom=oom_record(), uuid=None),),
+        seconds_to_oom=Band(1.0, 2.0, math.inf),
+    ),
+)
+ALL_VALUES = (
+    *VERDICTS,
+    *INCIDENTS,
+    job_view().ranks[0].identity,
+    facts(),
+    facts(scheduler_facts=None, checkpoint=None),
+    decision(parameters={"alloc_conf": {"expandable_segments": "True"}}),
+    record(decision(ActionKind.REQUEUE), Outcome.DONE),
+    IncidentChange(ChangeKind.OPENED, 1.5, incident()),
+    LoopStatus("act", None, under_way=(UnderWay("1:leak:0:1", ActionKind.CAP, JOB, 2.0, "asking"),)),
+)
+
+
+@pytest.mark.parametrize("value", ALL_VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_comes_back_as_it_was(value: Any) -> None:
+    assert from_wire(type(value), json.loads(to_json(value))) == value
+
+
+def test_what_a_newer_service_adds_is_passed_over_and_what_an_older_one_lacks_is_the_default() -> None:
+    raw = json.loads(to_json(LoopStatus("act", None, incidents_open=3)))
+    del raw["incidents_open"]
+    assert from_wire(LoopStatus, {**raw, "shiny": 1}) == LoopStatus("act", None)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"severity": "awful"}, {"number": "1"}, {"number": True}, {"findings": 3}, {"key": None}, {"flaps": None}],
+)
+def test_a_thing_that_is_no_incident_is_refused(damage: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="this is no Incident that"):
+        from_wire(Incident, {**json.loads(to_json(incident())), **damage})
+
+
+def test_a_field_without_a_default_must_be_there() -> None:
+    raw = json.loads(to_json(incident()))
+    del raw["findings"]
+    with pytest.raises(ValueError, match=r"no Incident that this version of Tidegauge can read: .*findings"):
+        from_wire(Incident, raw)

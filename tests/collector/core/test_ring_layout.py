@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegauge.core.actions import CheckpointWay
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, RankIdentity
 from tidegauge.core.ring_layout import (
+    CHECKPOINT_WAYS,
     HEADER_BYTES,
     IDENTITY_OFFSET,
     MAX_IDENTITY_BYTES,
@@ -110,9 +112,26 @@ def test_damaged_header_names_its_reason(offset: int, value: bytes, reason: str)
 
 def test_identity_comes_back_as_it_was() -> None:
     identity = IDENTITY._replace(
-        device_uuids=(DeviceUuid("GPU-1"), DeviceUuid("GPU-2")), limit_fraction=0.5, job_name="résumé 2", run_id="r"
-    )
+        device_uuids=(DeviceUuid("GPU-1"), DeviceUuid("GPU-2")), limit_fraction=0.5, job_name="résumé 2", run_id="r",
+        checkpoint="signal", gpu_share=0.25,
+    )  # fmt: skip
     assert decode_identity(bytes(page_with(identity))) == identity
+
+
+def test_an_older_ring_without_the_later_fields_is_read() -> None:
+    identity = decode_identity(bytes(page_with(IDENTITY)))
+    assert identity is not None
+    assert (identity.checkpoint, identity.gpu_share) == (None, None)
+
+
+def test_a_way_of_a_later_version_is_no_way_for_this_one() -> None:
+    identity = decode_identity(bytes(page_with(IDENTITY._replace(checkpoint="telepathy"))))
+    assert identity is not None
+    assert identity.checkpoint is None
+
+
+def test_the_ways_are_those_of_the_actions() -> None:
+    assert set(CHECKPOINT_WAYS) == {way.value for way in CheckpointWay}
 
 
 def test_identity_is_unreadable_while_its_generation_is_odd() -> None:
@@ -128,7 +147,9 @@ def test_identity_of_any_length_fits_its_page(texts: list[str]) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"rank": 8}, {"rank": -1}, {"world_size": 0}, {"job_id": ""}, {"job_id": "a\nb"}, {"limit_fraction": 0.0},
-     {"limit_fraction": float("nan")}, {"attempt": True}, {"hostname": 7}, {"device_uuids": "GPU-1"}],
+     {"limit_fraction": float("nan")}, {"attempt": True}, {"hostname": 7}, {"device_uuids": "GPU-1"},
+     {"gpu_share": 0.0}, {"gpu_share": 1.5}, {"gpu_share": True}, {"gpu_share": "1/4"}, {"checkpoint": 1},
+     {"checkpoint": "a\nb"}],
 )  # fmt: skip
 def test_identity_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     page = page_with(IDENTITY._replace(**wrong))  # type: ignore[arg-type]  # the point of the test

@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.run_dirs import process_of, ring_name, run_dirs, socket_name
+from tidegauge.core.run_dirs import (
+    launch_draft_name,
+    launch_name,
+    launch_socket_name,
+    process_of,
+    ring_name,
+    run_dirs,
+    socket_name,
+)
 
 
 def test_a_chosen_run_dir_is_the_only_one() -> None:
@@ -13,11 +21,25 @@ def test_a_chosen_run_dir_is_the_only_one() -> None:
 
 def test_names_lead_back_to_their_process() -> None:
     process = ProcessId(12, 3456)
-    assert process_of(ring_name(process)) == process_of(socket_name(process)) == process
+    names = {make(process) for make in (ring_name, socket_name, launch_name, launch_draft_name, launch_socket_name)}
+    assert len(names) == 5
+    assert {process_of(name) for name in names} == {process}
 
 
 @pytest.mark.parametrize(
-    "name", ["", "12.ring", "12-.ring", "-5.ring", "a-5.ring", "12-5.txt", "١٢-5.ring", "1-2-3.ring"]
+    "name",
+    [
+        "",
+        "12.ring",
+        "12-.ring",
+        "-5.ring",
+        "a-5.ring",
+        "12-5.txt",
+        "١٢-5.ring",
+        "1-2-3.ring",
+        "1-2.job.ring",
+        "1-2.x.job",
+    ],
 )
 def test_other_files_are_nobodys_ring(name: str) -> None:
     assert process_of(name) is None

@@ -254,6 +254,57 @@ class InCode(ActivationTestCase):
     def test_step_without_a_probe_does_nothing(self) -> None:
         self.check(self.run_code("import tidegauge, sys; tidegauge.step(); print('torch' in sys.modules)"), "False")
 
+    def test_the_public_names(self) -> None:
+        result = self.run_code(
+            """
+            import tidegauge
+            print(*tidegauge.__all__, *(name for name in tidegauge.__all__ if not hasattr(tidegauge, name)))
+            """
+        )
+        self.check(result, "CheckpointRequest __version__ attach on_checkpoint_request step")
+
+    def test_a_checkpoint_callback_may_be_registered_whenever_and_is_given_back(self) -> None:
+        for code in (
+            "tidegauge.on_checkpoint_request(save); tidegauge.attach(); import torch",
+            "import torch; tidegauge.attach(); tidegauge.on_checkpoint_request(save)",
+        ):
+            with self.subTest(code):
+                result = self.run_code(
+                    f"""
+                    import tidegauge
+                    @tidegauge.on_checkpoint_request
+                    def replaced(): pass
+                    def save(request: tidegauge.CheckpointRequest): pass
+                    {code}
+                    from tidegauge.probe import entry
+                    print(entry._probe.checkpoints.save is save, replaced.__name__)
+                    tidegauge.on_checkpoint_request(None)
+                    print(entry._probe.checkpoints.save)
+                    """
+                )
+                self.check(result, "True replaced\nNone")
+
+    def test_a_callback_in_a_process_that_is_not_watched_does_nothing(self) -> None:
+        result = self.run_code(
+            """
+            import tidegauge, sys
+            tidegauge.on_checkpoint_request(print)
+            print('torch' in sys.modules, len(sys.meta_path))
+            """
+        )
+        plain = self.run_code("import sys; print(len(sys.meta_path))")
+        self.check(result, f"False {plain.stdout.strip()}")
+
+    def test_what_cannot_save_is_an_error_at_once(self) -> None:
+        result = self.run_code(
+            """
+            import tidegauge
+            try: tidegauge.on_checkpoint_request('save')
+            except TypeError as error: print(error)
+            """
+        )
+        self.check(result, "a function that saves the job's state is needed, not str")
+
     def test_importing_tidegauge_imports_nothing_else(self) -> None:
         code = "import sys; before = set(sys.modules); import tidegauge; print(sorted(set(sys.modules) - before))"
         self.check(self.run_code(code), "['__future__', 'tidegauge']")

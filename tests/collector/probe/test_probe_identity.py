@@ -7,7 +7,8 @@ from typing import Optional
 
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
 from tidegauge.core.ring_layout import HEADER_BYTES, IDENTITY_OFFSET, decode_identity, encode_identity
-from tidegauge.probe.identity import Place, TorchFacts, claimed_place, identify, torch_at_least
+from tidegauge.core.torch_version import torch_at_least
+from tidegauge.probe.identity import Place, TorchFacts, claimed_place, identify
 from tidegauge.probe.process_facts import ProcessFacts
 
 PROCESS = ProcessFacts(
@@ -134,6 +135,7 @@ class OtherClaims(unittest.TestCase):
             (SRUN, "slurm"),
             ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
             ({"RAY_JOB_ID": "01"}, "ray"),
+            ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "RANK": "0"}, "ray"),
             ({}, "local"),
         ):
             with self.subTest(scheduler):
@@ -146,6 +148,11 @@ class OtherClaims(unittest.TestCase):
         self.assertEqual(who(SRUN).job_name, "llm")
         self.assertEqual(who({**SRUN, "TIDEGAUGE_JOB_NAME": "x"}).job_name, "x")
         self.assertEqual(who({}).job_name, "train.py")
+
+    def test_the_share_of_a_gpu_is_a_fraction_or_unknown(self) -> None:
+        for text, share in (("0.25", 0.25), ("1", 1.0), ("0", None), ("2", None), ("half", None), ("", None)):
+            self.assertEqual(who({"TIDEGAUGE_GPU_SHARE": text}).gpu_share, share, text)
+        self.assertIsNone(who({}).gpu_share)
 
     def test_only_a_torch_that_reads_the_new_name_is_said_to_use_it(self) -> None:
         new = {"PYTORCH_ALLOC_CONF": "a:1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -12,6 +13,8 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 
 PROC = Path("/proc")
+MAX_GENERATIONS = 64
+"""Parents of parents that are looked at; a chain that changes while it is read could have a loop."""
 
 
 def stat_of(pid: int) -> ProcStat | None:
@@ -35,8 +38,27 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def all_processes() -> list[ProcStat]:
-    stats = (stat_of(int(entry)) for entry in os.listdir(PROC) if entry.isdigit())
-    return [stat for stat in stats if stat is not None]
+    """Every process that this one may see: on a ``/proc`` mounted with ``hidepid``, the user's own."""
+    found: list[ProcStat] = []
+    for entry in os.listdir(PROC):
+        if entry.isdigit():
+            with contextlib.suppress(PermissionError):
+                stat = stat_of(int(entry))
+                if stat is not None:
+                    found.append(stat)
+    return found
+
+
+def descends(pid: int, ancestor_pid: int) -> bool:
+    """Whether ``pid`` is ``ancestor_pid`` or descends from it, as far as can be seen now."""
+    for _ in range(MAX_GENERATIONS):
+        if pid == ancestor_pid:
+            return True
+        stat = stat_of(pid) if pid > 1 else None
+        if stat is None:
+            return False
+        pid = stat.parent_pid
+    return False
 
 
 def descendants(pid: int) -> list[ProcStat]:

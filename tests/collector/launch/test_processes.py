@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegauge.cluster.processes import (
+from tidegauge.core.ids import ProcessId
+from tidegauge.launch.processes import (
     descendants,
     end_processes,
     identity_of,
@@ -19,7 +20,6 @@ from tidegauge.cluster.processes import (
     session_members,
     stat_of,
 )
-from tidegauge.core.ids import ProcessId
 
 FAMILY = """
 import os, subprocess, sys, time

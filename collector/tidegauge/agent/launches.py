@@ -1,0 +1,250 @@
+"""Finds what ``tidegauge run`` keeps on this node: the records beside the rings, and which ranks descend from whom.
+
+A record is believed as a ring is, which is little (``safe_files``): that its keeper lives and whose it is, says the
+kernel; the rest is what its owner says about their own job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from tidegauge.agent.ports import ProcSource
+from tidegauge.agent.process_socket import ProcessSocket
+from tidegauge.agent.safe_files import (
+    RefusedError,
+    Signature,
+    look_at,
+    open_checked,
+    opened_folder,
+    remove,
+    uids_in,
+)
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
+from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.run_dirs import LAUNCH_SUFFIX, launch_socket_name, process_of
+from tidegauge.core.views import RankView
+
+_log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""How often folders are listed for new records and changed ones; a report goes out as often."""
+SEARCH_S = 15.0
+"""For how long the process of a record is searched for: it may be in a container, where looking costs more."""
+MAX_LAUNCHES_PER_UID = 64
+MAX_LAUNCHES = 512
+MAX_NAMES_PER_UID = 12288
+"""Names of one folder that are looked at, as for rings."""
+
+
+@dataclass(eq=False)
+class _Launch:
+    """One record. ``process`` is ``None`` while no living process is known that could have written it."""
+
+    folder: Path
+    name: str
+    uid: int
+    claimed: ProcessId
+    signature: Signature
+    record: LaunchRecord
+    process: ProcessId | None = None
+    unseen_since_s: float = 0.0
+
+
+class Launches:
+    """Thread-safe as far as ``summaries`` and ``sockets`` go; ``look`` and ``named`` belong to one thread."""
+
+    def __init__(self, run_dirs: Sequence[Path], procs: ProcSource, *, linger_s: float) -> None:
+        """``linger_s``: for how long the record of a dead keeper stays, and one whose keeper cannot be seen."""
+        self._run_dirs = tuple(run_dirs)
+        self._procs = procs
+        self._linger_s = linger_s
+        self._skips = SkipCounts(_log)
+        self._records: dict[tuple[Path, str], _Launch] = {}
+        self._refused: dict[tuple[Path, str], Signature | None] = {}
+        self._living: dict[ProcessId, _Launch] = {}
+        self._keepers: dict[ProcessId, ProcessId | None] = {}
+        """By rank: the keeper that it descends from."""
+        self._look_s = float("-inf")
+
+    def look(self, now_s: float) -> None:
+        """Bring what is known up to date. ``now_s`` is a monotonic clock."""
+        for launch in self._records.values():
+            if launch.process is not None and self._has_ended(launch.process):
+                launch.process, launch.unseen_since_s = None, now_s
+        if now_s - self._look_s >= LOOK_EVERY_S:
+            self._look_s = now_s
+            # Who had none may only have lost a parent while we read its chain.
+            self._keepers = {rank: keeper for rank, keeper in self._keepers.items() if keeper is not None}
+            found = {(folder, name): uid for folder, uid, name in self._names()}
+            for place in [*(self._records.keys() - found.keys()), *(self._refused.keys() - found.keys())]:
+                self._records.pop(place, None)
+                self._refused.pop(place, None)
+            for (folder, name), uid in found.items():
+                self._take(folder, name, uid, now_s)
+        living = {launch.process: launch for launch in self._records.values() if launch.process is not None}
+        if living.keys() != self._living.keys():
+            self._keepers.clear()
+        self._living = living
+
+    @property
+    def summaries(self) -> tuple[LaunchSummary, ...]:
+        """Every keeper that lives, in a fixed order."""
+        return tuple(_summary(process, launch) for process, launch in sorted(self._living.items()))
+
+    def sockets(self) -> dict[ProcessId, ProcessSocket]:
+        """Where each of them can be asked."""
+        return {
+            process: ProcessSocket(
+                launch.folder.parent, launch.uid, launch_socket_name(launch.claimed), process
+            )
+            for process, launch in self._living.items()
+        }  # fmt: skip
+
+    def named(self, ranks: Sequence[RankView]) -> tuple[RankView, ...]:
+        """``ranks`` with the keeper that each descends from, where there is one."""
+        self._keepers = {rank.process: self._keeper_of(rank) for rank in ranks}
+        return tuple(
+            rank if (keeper := self._keepers[rank.process]) is None else replace(rank, launch=keeper) for rank in ranks
+        )
+
+    def _keeper_of(self, rank: RankView) -> ProcessId | None:
+        if rank.process in self._keepers or not self._living or not rank.alive:
+            return self._keepers.get(rank.process)
+        with suppress(OSError):
+            for ancestor in self._procs.ancestors(rank.process):
+                launch = self._living.get(ancestor)
+                if launch is not None and launch.uid == rank.uid:
+                    return ancestor
+        return None
+
+    def _has_ended(self, process: ProcessId) -> bool:
+        try:
+            return self._procs.usage(process) is None
+        except OSError:
+            return False  # a failure to look says nothing; the ranks' own look tells of it
+
+    def _names(self) -> Iterator[tuple[Path, int, str]]:
+        """Folder, owner and name of every record that may be looked at."""
+        left = MAX_LAUNCHES
+        for run_dir in self._run_dirs:
+            for uid in self._uids(run_dir):
+                folder = run_dir / str(uid)
+                names = self._names_in(folder, uid)[: min(left, MAX_LAUNCHES_PER_UID)]
+                left -= len(names)
+                yield from ((folder, uid, name) for name in names)
+
+    def _uids(self, run_dir: Path) -> list[int]:
+        try:
+            return list(uids_in(run_dir))
+        except OSError:
+            return []  # the ring finder has said so already
+
+    def _names_in(self, folder: Path, uid: int) -> list[str]:
+        """Newest names first: beyond the bound the oldest are left out."""
+        try:
+            with opened_folder(folder, uid) as fd, os.scandir(fd) as entries:
+                names = [entry.name for entry in islice(entries, MAX_NAMES_PER_UID)]
+        except (RefusedError, OSError):
+            return []  # as above
+        return sorted((name for name in names if name.endswith(LAUNCH_SUFFIX)), key=_start_ticks, reverse=True)
+
+    def _take(self, folder: Path, name: str, uid: int, now_s: float) -> None:
+        """Read a record that is new or has changed; search for its keeper; delete what is left of a dead one."""
+        place = (folder, name)
+        known = self._records.get(place)
+        try:
+            with opened_folder(folder, uid) as fd:
+                signature = look_at(fd, name)
+                if self._refused.get(place) == signature:
+                    return
+                if known is None or known.signature != signature:
+                    known = self._read(fd, folder, name, uid, known, now_s)
+        except FileNotFoundError:
+            return
+        except (RefusedError, OSError) as error:
+            self._refuse(place, error, now_s)
+            return
+        self._records[place] = known
+        self._refused.pop(place, None)
+        if known.process is None:
+            self._search(known, now_s)
+
+    def _read(self, fd: int, folder: Path, name: str, uid: int, before: _Launch | None, now_s: float) -> _Launch:
+        """Raises ``RefusedError`` and ``OSError``."""
+        claimed = process_of(name)
+        if claimed is None:
+            raise RefusedError("name", "the name is not <pid>-<starttime>.job")
+        file, signature = open_checked(fd, name, uid)
+        try:
+            data = os.read(file, MAX_RECORD_BYTES + 1)
+        finally:
+            os.close(file)
+        try:
+            record = decode_launch_record(data)
+        except ValueError as error:
+            raise RefusedError("record", str(error)) from error
+        if record.process != claimed:
+            raise RefusedError("process", f"it speaks of process {record.process.pid}, its name of {claimed.pid}")
+        process = None if before is None else before.process
+        return _Launch(folder, name, uid, claimed, signature, record, process, unseen_since_s=now_s)
+
+    def _search(self, launch: _Launch, now_s: float) -> None:
+        unseen_s = now_s - launch.unseen_since_s
+        over = unseen_s >= self._linger_s
+        try:
+            facts = self._procs.find(launch.claimed) if unseen_s <= SEARCH_S or over else None
+        except OSError:
+            return
+        if facts is not None and facts.uid == launch.uid:
+            launch.process = facts.process
+        elif over:
+            self._records.pop((launch.folder, launch.name), None)
+            try:
+                remove(
+                    launch.folder, launch.name, launch.signature,
+                    socket=launch_socket_name(launch.claimed), uid=launch.uid,
+                )  # fmt: skip
+            except OSError as error:
+                _log.info("could not delete the record of an ended tidegauge run, %s: %s", launch.name, error)
+
+    def _refuse(self, place: tuple[Path, str], error: Exception, now_s: float) -> None:
+        folder, name = place
+        self._records.pop(place, None)
+        reason = error.reason if isinstance(error, RefusedError) else "unreadable"
+        if place not in self._refused:
+            self._skips.add(reason, str(folder / name), str(error), now_s=now_s)
+        try:
+            with opened_folder(folder, int(folder.name)) as fd:
+                self._refused[place] = look_at(fd, name)
+        except (RefusedError, OSError):
+            self._refused[place] = None
+
+
+def _start_ticks(name: str) -> int:
+    process = process_of(name)
+    return -1 if process is None else process.start_ticks
+
+
+def _summary(process: ProcessId, launch: _Launch) -> LaunchSummary:
+    record = launch.record
+    return LaunchSummary(
+        process=process,
+        uid=launch.uid,
+        job_id=record.job_id,
+        job_name=record.job_name,
+        restarts=record.restarts,
+        state=record.state,
+        requeueable=record.requeueable,
+        exempt=record.exempt,
+        gpu_share=record.gpu_share,
+        started_unix_s=record.started_unix_s,
+        remarks=record.remarks,
+    )

@@ -1,0 +1,116 @@
+"""Carries out the coordinator's orders on this node: each once, several at a time, results kept until they are known.
+
+An order is in every reply until the coordinator has its result, so most of what arrives is a repetition.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.orders import Order, OrderResult, OrderTo
+
+_log = logging.getLogger(__name__)
+
+MAX_THREADS = 4
+"""A rank that is stopped in a debugger holds one up for the whole time of its order."""
+MAX_REMEMBERED = 4096
+"""Orders whose result the coordinator has, by id: a late repetition is not carried out again. Ids are never reused, so
+what falls out at the far end is older than any reply that can still be under way."""
+
+Sockets = Mapping[tuple[OrderTo, ProcessId], ProcessSocket]
+"""Every process of this node that can be asked, by what an order calls it."""
+
+
+def carry_out(order: Order, sockets: Sockets) -> OrderResult:
+    """Ask the process that the order names, if this node knows it and the kernel says that it is its owner's."""
+    to = sockets.get((order.to, order.process))
+    if to is None:
+        what = "rank" if order.to is OrderTo.RANK else "tidegauge run"
+        return OrderResult(order.order_id, error=f"no {what} with pid {order.process.pid} lives here: it has ended")
+    if to.uid != order.uid:
+        return OrderResult(
+            order.order_id,
+            error=f"pid {order.process.pid} belongs to uid {to.uid}, not to {order.uid}: nothing was sent",
+        )
+    try:
+        return OrderResult(order.order_id, reply=ask(to, order.request, timeout_s=order.timeout_s))
+    except NotAskedError as error:
+        return OrderResult(order.order_id, error=str(error))
+
+
+class _Waiting(NamedTuple):
+    order: Order
+    taken_s: float
+
+
+class OrderCarrier:
+    """Thread-safe. ``carry_out`` runs in daemon threads of its own, which call ``announce`` after each result."""
+
+    def __init__(
+        self,
+        carry_out: Callable[[Order], OrderResult],
+        *,
+        announce: Callable[[], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._carry_out = carry_out
+        self._announce = announce
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._under_way: set[str] = set()
+        self._results: dict[str, OrderResult] = {}
+        """Not known to the coordinator yet."""
+        self._over: dict[str, None] = {}
+        """Known to the coordinator, oldest first."""
+        self._queue: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
+        self._threads = 0
+
+    def take(self, orders: Collection[Order]) -> None:
+        """All orders that the coordinator has now: new ones are begun, results that it does not wait for forgotten."""
+        wanted = {order.order_id for order in orders}
+        now_s = self._monotonic_s()
+        with self._lock:
+            for order_id in [order_id for order_id in self._results if order_id not in wanted]:
+                del self._results[order_id]
+                self._over[order_id] = None
+            while len(self._over) > MAX_REMEMBERED:
+                del self._over[next(iter(self._over))]
+            for order in orders:
+                if order.order_id not in self._under_way | self._results.keys() | self._over.keys():
+                    self._under_way.add(order.order_id)
+                    self._queue.put(_Waiting(order, now_s))
+            wanted_threads = min(MAX_THREADS, len(self._under_way))
+            while self._threads < wanted_threads:
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"tidegauge-orders-{self._threads}", daemon=True).start()
+
+    def results(self) -> tuple[OrderResult, ...]:
+        """What the next report is to bring: results that the coordinator may not have."""
+        with self._lock:
+            return tuple(self._results.values())
+
+    def _work(self) -> None:
+        while True:
+            waiting = self._queue.get()
+            result = self._result_of(waiting)
+            with self._lock:
+                self._under_way.discard(result.order_id)
+                self._results[result.order_id] = result
+            self._announce()
+
+    def _result_of(self, waiting: _Waiting) -> OrderResult:
+        order = waiting.order
+        if self._monotonic_s() - waiting.taken_s > order.timeout_s:
+            return OrderResult(order.order_id, error="not sent: slow processes before it used up its time")
+        try:
+            return self._carry_out(order)
+        except Exception as error:
+            _log.exception("order %s to pid %d failed", order.order_id, order.process.pid)
+            return OrderResult(order.order_id, error=f"the agent failed: {type(error).__name__}")

@@ -1,0 +1,144 @@
+"""One incident on one page: for the admin who is asked "why did you end my job?". Values in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+from tidegauge.cli.timeline import MODE_WORDS, Entry
+from tidegauge.cli.times import clock, day, moment
+from tidegauge.core.actions import DecisionRecord, LoopStatus
+from tidegauge.core.incidents import Incident, IncidentState, RankFinding
+from tidegauge.core.units import format_band, format_bytes, format_duration
+from tidegauge.core.wording import CLOSURES, hint, incident_sentence, rate, since, time_left
+
+RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "nontorch", "limit", "since step",
+               "per step", "out of memory in")  # fmt: skip
+MOST_RANKS = 16
+"""Rows of the table of ranks, worst first; ``--json`` has all of them."""
+
+
+def headline(incident: Incident) -> str:
+    """The first two lines."""
+    title = f"incident {incident.number}: {incident.key.cause.value}, {incident.severity.value}, {incident.state.value}"
+    return f"{title}\n{incident_sentence(incident)}"
+
+
+def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
+    """Name and value of everything known about the incident as a whole."""
+    job = incident.key.job
+    lines = [
+        ("job", f"{job.job_id}, attempt {job.attempt}" + (f", {incident.job_name}" if incident.job_name else "")),
+        ("owner", f"{incident.user_name} (uid {job.uid})"),
+        ("ranks", f"{len(incident.findings)} of {incident.world_size}"
+                  + (", all alike: a workload that grows, or code that all run" if incident.common else "")),
+        ("scheduler", incident.scheduler or "none"),
+        ("opened", f"{moment(incident.opened_unix_s)} ({_ago(incident.opened_unix_s, now_s)})"),
+        ("state", _state(incident)),
+        ("severity", _severity(incident)),
+        ("growth", _growth(incident)),
+        ("runs out in", _end(incident)),
+        ("meaning", hint(incident.key.cause)),
+        ("explanation", incident.explanation),
+        ("snapshots", ", ".join(incident.snapshots)),
+        ("reports", ", ".join(incident.reports)),
+    ]  # fmt: skip
+    return [(name, text) for name, text in lines if text]
+
+
+def rank_rows(incident: Incident) -> list[Sequence[str]]:
+    """The ranks to look at first, under ``RANK_HEADER``."""
+    return [_rank_row(finding) for finding in incident.findings[:MOST_RANKS]]
+
+
+def story(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    """The timeline: what stands before each text, and the text; a line of its own for each new day."""
+    lines: list[tuple[str, str]] = []
+    today = ""
+    for entry in entries:
+        if day(entry.at_s) != today:
+            today = day(entry.at_s)
+            lines.append(("", today))
+        lines.append((f"  {clock(entry.at_s)}  ", entry.text))
+    return lines
+
+
+def what_next(incident: Incident, records: Sequence[DecisionRecord], status: LoopStatus) -> str:
+    """What happens next, and who can change it."""
+    if not incident.is_open:
+        return "Nothing: the incident is closed."
+    ours = {record.decision.decision_id for record in records}
+    for under_way in status.under_way:
+        if under_way.decision_id in ours:
+            return f"Under way: {under_way.action.value}: {under_way.what}."
+    if status.store_problem is not None:
+        return f"Nothing is decided or done until the database works again: {status.store_problem}"
+    if status.paused is not None:
+        return f"Nothing, until somebody says `tidegauge policy resume`: actions are paused {status.paused}."
+    if status.breaker is not None:
+        return (
+            f"Nothing, until somebody says `tidegauge policy resume`: the circuit breaker is open ({status.breaker})."
+        )
+    if incident.stale:
+        return "Nothing, until every node of the job reports again: the figures are old."
+    if incident.state is IncidentState.RECOVERING:
+        return "Nothing, unless it comes back; if it stays away, the incident is closed."
+    mode = f"The policy's mode is {status.mode}: {MODE_WORDS[status.mode]}."
+    return f"What the policy's rules say (`tidegauge policy show`). {mode}"
+
+
+def _ago(unix_s: float, now_s: float) -> str:
+    return f"{format_duration(max(now_s - unix_s, 0.0))} ago"
+
+
+def _state(incident: Incident) -> str:
+    parts = [incident.state.value]
+    if incident.recovering_since_unix_s is not None and incident.state is IncidentState.RECOVERING:
+        parts.append(f"since {moment(incident.recovering_since_unix_s)}")
+    if incident.closed_unix_s is not None:
+        parts.append(f"at {moment(incident.closed_unix_s)}")
+    text = " ".join(parts)
+    if incident.closure is not None:
+        text += f": {CLOSURES[incident.closure]}"
+    if incident.flaps:
+        text += f"; came back {incident.flaps} time{'s' * (incident.flaps > 1)} while it recovered"
+    if incident.stale:
+        text += "; a node of the job does not report, the figures are old and nothing is done on them"
+    return text
+
+
+def _severity(incident: Incident) -> str:
+    worst = incident.worst_severity
+    was_worse = worst is not None and worst is not incident.severity
+    return incident.severity.value + (f" (it was {worst.value})" if worst is not None and was_worse else "")
+
+
+def _growth(incident: Incident) -> Optional[str]:
+    band = incident.bytes_per_step
+    if band is None:
+        return None
+    grown = "" if incident.grown_bytes is None else f", {format_bytes(incident.grown_bytes)} gained"
+    return f"{rate(band)} per step ({format_band(band, format_bytes)}){grown}{since(incident.onset_step)}"
+
+
+def _end(incident: Incident) -> Optional[str]:
+    end = time_left(incident.seconds_to_oom) if incident.is_open else None
+    return f"{end}, counted from {moment(incident.updated_unix_s)}" if end else None
+
+
+def _rank_row(finding: RankFinding) -> Sequence[str]:
+    verdict = finding.verdict
+    return (
+        str(finding.rank),
+        finding.hostname,
+        "-" if finding.gpu is None else str(finding.gpu),
+        str(finding.process.pid),
+        str(finding.step),
+        format_bytes(finding.allocated_bytes),
+        format_bytes(finding.reserved_bytes),
+        "-" if finding.nontorch_bytes is None else format_bytes(finding.nontorch_bytes),
+        "-" if finding.limit_bytes is None else format_bytes(finding.limit_bytes),
+        "-" if verdict.onset_step is None else str(verdict.onset_step),
+        rate(verdict.bytes_per_step) or "-",
+        time_left(verdict.seconds_to_oom, verdict.steps_to_oom) or "-",
+    )

@@ -1,0 +1,105 @@
+"""``tidegauge incidents``: what went wrong with jobs' memory, and what was done about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidegauge.cli import incident_page
+from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
+from tidegauge.cli.timeline import last_action, timeline
+from tidegauge.cli.times import ago, moment, since_unix_s
+from tidegauge.core.actions import DecisionRecord, LoopStatus
+from tidegauge.core.incidents import Incident
+from tidegauge.core.units import format_duration
+from tidegauge.core.wording import list_ranks, rate, time_left
+
+HELP = "list what is wrong with jobs' memory, or tell the whole story of one incident"
+
+HEADER = ("number", "job", "cause", "severity", "state", "ranks", "since step", "per step", "out of memory in",
+          "opened", "last action")  # fmt: skip
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+    parser.add_argument("what", nargs="?", choices=["show"], help="show: everything about one incident")
+    parser.add_argument("number", nargs="?", type=int, help="of the incident to show")
+    parser.add_argument("--all", action="store_true", help="list closed incidents too")
+    parser.add_argument("--since", type=ago, metavar="7d", help="list those of this time, closed ones too")
+    parser.add_argument("--limit", type=int, default=200, metavar="N", help="list so many at most (default: 200)")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.what is None:
+        return _list(args)
+    if args.number is None:
+        raise CommandError("which one? `tidegauge incidents show NUMBER`; the list says the numbers", exit_code=USAGE)
+    return _show(args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    since_s = 0 if args.since is None else since_unix_s(args.since)
+    closed_too = int(args.all or args.since is not None)
+    answer = ask(args, f"/api/v1/incidents?all={closed_too}&since={since_s}&limit={max(args.limit, 0)}")
+    if args.json:
+        print(json.dumps(answer, indent=2))
+        return FINE
+    now_s = time.time()
+    rows = [_row(raw, now_s=now_s) for raw in answer["incidents"]]
+    if rows:
+        print_table(HEADER, rows)
+        if len(rows) == args.limit:
+            print(f"\nthe newest {len(rows)}; there may be more: --limit N")
+    else:
+        print("no incident" if closed_too else "no incident is open; `tidegauge incidents --all` lists closed ones")
+    return FINE
+
+
+def _row(raw: Mapping[str, Any], *, now_s: float) -> Sequence[str]:
+    incident = read(Incident, raw)
+    job = incident.key.job
+    last = raw.get("last_decision")
+    return (
+        str(incident.number),
+        job.job_id if job.attempt == 0 else f"{job.job_id} (attempt {job.attempt})",
+        incident.key.cause.value,
+        incident.severity.value,
+        incident.state.value + (", stale" if incident.stale else ""),
+        list_ranks(raw.get("ranks", incident.ranks), common=incident.common),
+        "-" if incident.onset_step is None else str(incident.onset_step),
+        rate(incident.bytes_per_step) or "-",
+        (time_left(incident.seconds_to_oom) if incident.is_open else None) or "-",
+        f"{format_duration(max(now_s - incident.opened_unix_s, 0.0))} ago",
+        "-" if last is None else last_action([read(DecisionRecord, last)]),
+    )
+
+
+def _show(args: argparse.Namespace) -> int:
+    answer = ask(args, f"/api/v1/incident?number={args.number}", timeout_s=LONG_ANSWER_S)
+    if args.json:
+        print(json.dumps(answer, indent=2))
+        return FINE
+    incident = read(Incident, answer["incident"])
+    records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
+    status = read(LoopStatus, ask(args, "/api/v1/policy"))
+    print(incident_page.headline(incident))
+    print()
+    for name, text in incident_page.figures(incident, now_s=time.time()):
+        print_wrapped(f"{name:<12}", text)
+    if incident.findings:
+        print(f"\nThe ranks, worst first, as they were at {moment(incident.updated_unix_s)}")
+        print_table(incident_page.RANK_HEADER, incident_page.rank_rows(incident))
+        left_out = len(incident.findings) - incident_page.MOST_RANKS
+        if left_out > 0:
+            print(f"and {left_out} more ranks; --json has all of them")
+    print("\nWhat happened")
+    for start, text in incident_page.story(timeline(answer["history"], records)):
+        print_wrapped(start, text)
+    print("\nWhat happens next")
+    print_wrapped("  ", incident_page.what_next(incident, records, status))
+    return FINE

@@ -1,0 +1,112 @@
+"""``tidegauge policy status`` and ``log``: how the policy and its actions stand, and every decision that it made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from tidegauge.cli.errors import BAD_NEWS, FINE
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.service_api import add_api_arguments, ask, read
+from tidegauge.cli.timeline import MODE_WORDS, became, whence
+from tidegauge.cli.times import ago, clock, moment, since_unix_s
+from tidegauge.core.actions import DecisionRecord, LoopStatus
+from tidegauge.core.wording import name_job
+
+LOG_HEADER = ("time", "incident", "job", "user", "action", "outcome", "policy", "why")
+DAY_S = 86400.0
+
+
+def prepare_status(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+
+
+def prepare_log(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+    parser.add_argument("--since", type=ago, default=DAY_S, metavar="1d", help="how far back (default: 1d)")
+    parser.add_argument("--limit", type=int, default=1000, metavar="N", help="the newest N (default and most: 1000)")
+
+
+def status(args: argparse.Namespace) -> int:
+    answer = ask(args, "/api/v1/policy")
+    found = read(LoopStatus, answer)
+    if args.json:
+        print(json.dumps(answer, indent=2))
+    else:
+        for name, text in lines(found):
+            print_wrapped(f"{name:<12}", text)
+    return FINE if is_well(found) else BAD_NEWS
+
+
+def is_well(found: LoopStatus) -> bool:
+    """Whether all works as it is meant to; a pause is meant."""
+    broken = (found.policy_problem, found.breaker, found.store_problem)
+    return all(problem is None for problem in broken) and not found.scheduler_problems
+
+
+def lines(found: LoopStatus) -> list[tuple[str, str]]:
+    """The page, as name and text."""
+    page = [
+        ("mode", f"{found.mode}: {MODE_WORDS[found.mode]}"),
+        ("policy", found.policy_file or "the default; `tidegauge policy show --default` prints it"),
+    ]
+    if found.policy_problem is not None:
+        page.append(("PROBLEM", f"{found.policy_problem} (the last good policy stays in force, else the default)"))
+    page += [
+        ("actions", "not paused" if found.paused is None else f"PAUSED {found.paused}"),
+        (
+            "breaker",
+            "closed" if found.breaker is None else f"OPEN: {found.breaker}; `tidegauge policy resume` resets it",
+        ),
+        ("database", "works" if found.store_problem is None else f"PROBLEM, nothing is decided: {found.store_problem}"),
+        *((name, f"PROBLEM: {problem}") for name, problem in sorted(found.scheduler_problems.items())),
+        ("incidents", f"{found.incidents_open} open"),
+    ]
+    for each in found.under_way:
+        what = f"{each.action.value} of {name_job(each.job)} since {clock(each.since_s)}: {each.what}"
+        page.append(("under way", what))
+    return page
+
+
+def in_one_line(found: LoopStatus) -> str:
+    """The same for ``tidegauge status``."""
+    parts = [f"policy {found.mode}", f"{found.incidents_open} incident{'s' * (found.incidents_open != 1)} open"]
+    if found.paused is not None:
+        parts.append(f"PAUSED {found.paused}")
+    if found.breaker is not None:
+        parts.append("circuit breaker OPEN")
+    if found.under_way:
+        parts.append(f"{len(found.under_way)} action{'s' * (len(found.under_way) != 1)} under way")
+    if found.policy_problem or found.store_problem or found.scheduler_problems:
+        parts.append("PROBLEMS, see `tidegauge policy status`")
+    return ", ".join(parts)
+
+
+def log(args: argparse.Namespace) -> int:
+    answer = ask(args, f"/api/v1/decisions?since={since_unix_s(args.since)}&limit={max(args.limit, 0)}")
+    if args.json:
+        print(json.dumps(answer, indent=2))
+        return FINE
+    records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
+    if answer["left_out"]:
+        print(f"{answer['left_out']} older decisions of this time are left out (--limit)\n")
+    if records:
+        print_table(LOG_HEADER, [_row(record) for record in records])
+    else:
+        print("nothing was decided in this time")
+    return FINE
+
+
+def _row(record: DecisionRecord) -> Sequence[str]:
+    decision = record.decision
+    return (
+        moment(decision.decided_s),
+        str(decision.incident.number),
+        name_job(decision.target.job).removeprefix("job "),
+        decision.incident.user_name,
+        decision.action.value,
+        became(record) + (f": {record.detail}" if record.detail else ""),
+        whence(decision),
+        decision.reason,
+    )

@@ -1,0 +1,105 @@
+"""``tidegauge policy pause`` and ``resume``: the switch for all actions, a file on the head that needs no service."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from tidegauge.cli.config import add_settings_arguments, load_settings
+from tidegauge.cli.errors import FINE, CommandError
+
+if TYPE_CHECKING:
+    from tidegauge.cluster.action_switch import ActionSwitch
+    from tidegauge.cluster.service_record import StateFiles
+
+IN_FORCE = "In force within a second: the switch is looked at every second, and again right before each action."
+
+
+def prepare_pause(parser: argparse.ArgumentParser) -> None:
+    add_settings_arguments(parser)
+    parser.add_argument("--reason", metavar="TEXT", help="why, for everybody who asks why nothing is done")
+
+
+def prepare_resume(parser: argparse.ArgumentParser) -> None:
+    add_settings_arguments(parser)
+
+
+def pause(args: argparse.Namespace) -> int:
+    files, switch = _switch(args)
+    try:
+        switch.pause(args.reason, _who(), time.time())
+    except OSError as error:
+        _not_written(files, error)
+    print("actions are paused: nothing is done to any job until `tidegauge policy resume`. Incidents are still kept.")
+    _tell_when(files)
+    print("What was handed to a scheduler before cannot be called back; `tidegauge policy status` says what that is.")
+    return FINE
+
+
+def resume(args: argparse.Namespace) -> int:
+    files, switch = _switch(args)
+    try:
+        switch.resume(_who(), time.time())
+    except OSError as error:
+        _not_written(files, error)
+    print("actions are no longer paused, and the circuit breaker is reset: it opens again only for what comes now.")
+    print("The policy decides what is done: in the modes observe and warn, nothing is done to jobs.")
+    _tell_when(files)
+    return FINE
+
+
+def _switch(args: argparse.Namespace) -> tuple[StateFiles, ActionSwitch]:
+    """The head's files and its switch. Raises ``CommandError`` where this is not the head."""
+    from tidegauge.cluster.action_switch import ActionSwitch
+    from tidegauge.cluster.service_record import RecordError, StateFiles, read_spec
+
+    files = StateFiles(load_settings(args).state_dir.resolve())
+    try:
+        if not files.node.exists():
+            raise CommandError(
+                f"no service was ever started with the state directory {files.root}. The switch is on the head, in the "
+                "state directory of the user who runs the service: go there, become that user, or name the directory "
+                "with --set state_dir=DIR"
+            )
+        spec = read_spec(files.node)
+    except (OSError, RecordError) as error:
+        raise CommandError(
+            f"the service's files cannot be read ({error}): become the user who runs the service"
+        ) from error
+    if not spec.is_head:
+        raise CommandError(
+            f"this node has only an agent; actions are decided on the head {spec.head_address}: say it there"
+        )
+    return files, ActionSwitch(files.actions)
+
+
+def _not_written(files: StateFiles, error: OSError) -> NoReturn:
+    raise CommandError(
+        f"NOTHING HAS CHANGED: {files.actions} cannot be written ({error.strerror}). To stop all actions another way, "
+        "end the service with `tidegauge down`; jobs go on untouched"
+    ) from error
+
+
+def _tell_when(files: StateFiles) -> None:
+    from tidegauge.cluster.service_control import running_record
+    from tidegauge.cluster.service_record import RecordError
+
+    try:
+        runs = running_record(files) is not None
+    except RecordError:
+        runs = True
+    print(IN_FORCE if runs else "No service runs here now; it holds as soon as one does.")
+
+
+def _who() -> str:
+    """The person as the kernel knows them, and whoever became root by sudo."""
+    uid = os.geteuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"uid {uid}"
+    behind = os.environ.get("SUDO_USER")
+    return f"{name} ({behind})" if behind and behind != name else name

@@ -1,0 +1,86 @@
+"""The story of an incident by time: what happened to it, what was decided, what came of that. Values in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents import ChangeKind
+
+OUTCOME_WORDS = {
+    Outcome.DONE: "done",
+    Outcome.FAILED: "failed",
+    Outcome.UNVERIFIED: "was accepted, but not seen to happen",
+    Outcome.NO_PROOF: "brought no proof in time",
+    Outcome.SUPERSEDED: "not done, because it was overtaken",
+    Outcome.STOPPED: "not done, because actions were stopped",
+}
+MODE_WORDS = {
+    "observe": "everything is decided and written down, nothing is done",
+    "warn": "owners are told, nothing else is done",
+    "act": "what the rules say is done, as far as the brakes allow",
+}
+
+
+class Entry(NamedTuple):
+    """One line of the story."""
+
+    at_s: float
+    text: str
+
+
+def timeline(history: Iterable[Mapping[str, Any]], records: Iterable[DecisionRecord]) -> list[Entry]:
+    """Everything that is worth a line, oldest first; ``history`` as the API gives it.
+
+    New figures alone are not worth one: the decisions say what they rest on.
+    """
+    entries = [Entry(raw["at_unix_s"], raw["text"]) for raw in history if raw["kind"] != ChangeKind.UPDATED.value]
+    for record in records:
+        entries += _entries(record)
+    return sorted(entries, key=lambda entry: entry.at_s)
+
+
+def whence(decision: Decision) -> str:
+    """Where in the policy a decision comes from: "rule leak-with-checkpoint, rung 2, try 1"."""
+    again = f", try {decision.attempt}" if decision.attempt > 1 else ""
+    return f"rule {decision.rule}, rung {decision.rung + 1}{again}"
+
+
+def became(record: DecisionRecord) -> str:
+    """What became of a decision, in few words."""
+    decision = record.decision
+    if decision.disposition is Disposition.WOULD:
+        return f"would be done (mode {decision.mode})"
+    if decision.disposition is Disposition.WITHHELD:
+        return f"withheld ({decision.brake})"
+    if record.outcome is not None:
+        return OUTCOME_WORDS[record.outcome]
+    return "under way" if record.status is DecisionStatus.STARTED else "waits for its turn"
+
+
+def last_action(records: Sequence[DecisionRecord]) -> str:
+    """For a table: "checkpoint: done", "would requeue", "-" where nothing was decided yet."""
+    if not records:
+        return "-"
+    decision = records[-1].decision
+    if decision.disposition is Disposition.WOULD:
+        return f"would {decision.action.value}"
+    return f"{decision.action.value}: {became(records[-1])}"
+
+
+def _entries(record: DecisionRecord) -> list[Entry]:
+    decision = record.decision
+    why = decision.reason if whence(decision) in decision.reason else f"({whence(decision)}) {decision.reason}"
+    if decision.disposition is Disposition.WOULD:
+        return [Entry(decision.decided_s, f"would {decision.action.value}: {why}")]
+    if decision.disposition is Disposition.WITHHELD:
+        return [Entry(decision.decided_s, f"withheld: {decision.action.value}, by the brake {decision.brake}: {why}")]
+    entries = [Entry(decision.decided_s, f"decided: {decision.action.value}: {why}")]
+    if record.started_s is not None:
+        times = f" (start {record.starts}, after a crash or a temporary failure)" if record.starts > 1 else ""
+        entries.append(Entry(record.started_s, f"{decision.action.value}: begun{times}"))
+    if record.outcome is not None and record.finished_s is not None:
+        detail = f": {record.detail}" if record.detail else ""
+        entries.append(Entry(record.finished_s, f"{decision.action.value}: {OUTCOME_WORDS[record.outcome]}{detail}"))
+    return entries

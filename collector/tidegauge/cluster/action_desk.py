@@ -1,0 +1,151 @@
+"""Incidents and actions inside the coordinator: opened as soon as the database can be, then one turn a second.
+
+The hooks (policy, carrying out, adapters) are imported here and nowhere else of the cluster, when they are needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.action_switch import ActionSwitch
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.order_desk import OrderDesk
+from tidegauge.cluster.policy_clock import PolicyClock
+from tidegauge.cluster.service_record import StateFiles
+from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
+from tidegauge.core.actions import AuditError, LoopStatus
+
+log = logging.getLogger(__name__)
+
+TURN_EVERY_S = 1.0
+DAY_S = 86400.0
+
+
+class Loop(Protocol):
+    """``tidegauge_scheduler_hooks.closed_loop.ClosedLoop``."""
+
+    def tick(self) -> None: ...
+
+    def status(self) -> LoopStatus: ...
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The loop and what it writes to."""
+
+    store: Store
+    loop: Loop
+    now_s: Callable[[], float]
+
+
+class ActionDesk:
+    """``start`` begins the turns in a thread; ``status`` and ``store`` answer from any."""
+
+    def __init__(self, open_all: Callable[[], Opened], *, keep_incidents_s: float) -> None:
+        self._open_all = open_all
+        self._keep_incidents_s = keep_incidents_s
+        self._opened: Opened | None = None
+        self._problem: str | None = None
+        self._stopped = threading.Event()
+        self._pruned_s = float("-inf")
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="tidegauge-actions", daemon=True).start()
+
+    def stop(self) -> None:
+        """Begin no further turn. What is under way ends by itself, or the next coordinator takes it up."""
+        self._stopped.set()
+
+    def status(self) -> LoopStatus:
+        """Of the loop; before the database could be opened, why that is so."""
+        if self._opened is not None:
+            return self._opened.loop.status()
+        return LoopStatus(mode="observe", policy_file=None, store_problem=self._problem or "not opened yet")
+
+    def store(self) -> Store:
+        """Raises ``StoreError`` while there is none."""
+        if self._opened is None:
+            raise StoreError(self._problem or "the database is not opened yet")
+        return self._opened.store
+
+    def turn(self) -> None:
+        """One turn; never raises."""
+        try:
+            if self._opened is None:
+                self._opened = self._open_all()
+                self._problem = None
+                log.info("incidents and actions: taken up where the database ends")
+            self._opened.loop.tick()
+            self._prune(self._opened)
+        except (StoreError, AuditError) as error:
+            if self._problem is None:
+                log.error("incidents are not kept and nothing is done: %s", error)
+            self._problem = str(error)
+        except Exception:
+            # The loop is what looks after actions under way: it must outlive a defect in one turn.
+            log.exception("a turn of incidents and actions failed; going on")
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TURN_EVERY_S):
+            self.turn()
+
+    def _prune(self, opened: Opened) -> None:
+        now_s = opened.now_s()
+        if now_s - self._pruned_s >= DAY_S:
+            self._pruned_s = now_s
+            opened.store.prune(before_s=now_s - self._keep_incidents_s)
+
+
+def open_actions(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Opened:
+    """The whole of it for one coordinator. Raises ``StoreError``, ``AuditError``."""
+    from tidegauge_scheduler_hooks.closed_loop import WORKERS, ClosedLoop
+    from tidegauge_scheduler_hooks.policy_source import PolicySource
+
+    store = open_store(settings.database_url or sqlite_url(files.root))
+    clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic, not_before_s=store.newest_s())
+    switch = ActionSwitch(files.actions)
+    workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tidegauge-action")
+    loop = ClosedLoop(
+        cluster=coordinator,
+        incidents=store.incidents,
+        audit=store.audit,
+        schedulers=_schedulers(settings, coordinator.orders),
+        policy=PolicySource(settings.policy_file),
+        switches=lambda: switch.read(now_s=clock.now_s()),
+        now_s=clock.now_s,
+        monotonic_s=time.monotonic,
+        wall_s=time.time,
+        submit=workers.submit,
+    )
+    return Opened(store, loop, clock.now_s)
+
+
+def _schedulers(settings: Settings, orders: OrderDesk) -> Mapping[str, Any]:
+    from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
+    from tidegauge_scheduler_hooks.ray_jobs.adapter import RayJobs
+    from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
+
+    schedulers: dict[str, Any] = {"local": LocalScheduler(orders)}
+    if settings.ray_jobs_address is not None:
+        api = RayJobsApi(settings.ray_jobs_address, token_file=settings.ray_jobs_token_file)
+        schedulers["ray"] = RayJobs(api, orders, uid=_uid_of(settings.ray_jobs_user))
+    return schedulers
+
+
+def _uid_of(user: str | None) -> int:
+    """Raises ``StoreError`` for a user that this machine does not know: acting for the wrong one is worse than not."""
+    if user is None:
+        return os.geteuid()
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise StoreError(f"ray_jobs_user: there is no user {user!r} on this machine") from None

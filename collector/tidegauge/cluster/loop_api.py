@@ -1,0 +1,207 @@
+"""The HTTP API's pages on incidents, decisions and the policy: read only, bounded, and what scrapes need of them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from tidegauge.cluster.http_api import NotFoundError, Request, Route, UnavailableError, json_route
+from tidegauge.cluster.wire import Wire, to_wire
+from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.loop_figures import LoopFigures
+from tidegauge.core.wording import change_in_words
+
+FEW, MANY = 200, 1000
+"""Incidents, decisions or lines of one history in an answer: by default, and at most."""
+MOST_CHANGES = 5000
+"""Changes of all incidents in one answer; of more, those that only tell new figures are left out first."""
+MOST_FINDINGS = 16
+"""Ranks with their figures in an answer that holds an incident many times."""
+FINDINGS_IN_ALL = 30_000
+"""The same over all changes in one answer: some 30 MB."""
+
+
+class IncidentReads(Protocol):
+    """What is read of incidents. Every method raises ``AuditError``."""
+
+    def incidents(self, *, open_only: bool, since_s: float | None, limit: int | None) -> Sequence[Incident]:
+        """Newest first: those that are open, and unless ``open_only`` those that were closed since ``since_s``."""
+
+    def incident(self, number: int, /) -> Incident | None: ...
+
+    def history(self, number: int, /) -> Sequence[IncidentChange]:
+        """Oldest first."""
+
+    def changes(self, *, since_s: float) -> Sequence[IncidentChange]:
+        """Of all incidents, oldest first."""
+
+    def totals(self) -> Mapping[IncidentCause, int]:
+        """Incidents ever opened."""
+
+
+class AuditReads(Protocol):
+    """What is read of decisions. Every method raises ``AuditError``."""
+
+    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
+        """Oldest first."""
+
+    def records_of(self, number: int, /) -> Sequence[DecisionRecord]:
+        """Of one incident, oldest first."""
+
+    def action_totals(self) -> Mapping[tuple[str, str], int]:
+        """Decisions ever made that are over, by action and outcome, ``would`` and ``withheld`` included."""
+
+
+class LoopStore(Protocol):
+    """The database as far as it is read here."""
+
+    @property
+    def incidents(self) -> IncidentReads: ...
+
+    @property
+    def audit(self) -> AuditReads: ...
+
+
+def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]) -> dict[str, Route]:
+    """Pages by path. ``store`` raises ``AuditError`` for as long as there is none."""
+    pages = _Pages(store)
+    return {
+        "/api/v1/incidents": json_route(pages.incidents),
+        "/api/v1/incident": json_route(pages.incident),
+        "/api/v1/incident-changes": json_route(pages.changes),
+        "/api/v1/decisions": json_route(pages.decisions),
+        "/api/v1/policy": json_route(lambda _: status()),
+    }
+
+
+def loop_figures(store: Callable[[], LoopStore], status: LoopStatus) -> LoopFigures:
+    """What one scrape tells of incidents and actions. Never raises ``AuditError``."""
+    figures = LoopFigures(
+        store_works=False,
+        acting=status.mode == "act",
+        paused=status.paused is not None,
+        breaker_open=status.breaker is not None,
+    )
+    try:
+        tables = store()
+        open_now = tables.incidents.incidents(open_only=True, since_s=None, limit=None)
+        return replace(
+            figures,
+            store_works=True,
+            incidents_total=tables.incidents.totals(),
+            incidents_open=Counter((incident.key.cause, incident.severity) for incident in open_now),
+            actions_total=tables.audit.action_totals(),
+        )
+    except AuditError:
+        return figures
+
+
+def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, Request], object]:
+    @functools.wraps(page)
+    def answer(self: _Pages, request: Request) -> object:
+        try:
+            return page(self, request)
+        except AuditError as error:
+            raise UnavailableError(f"the database of incidents and actions does not answer: {error}") from error
+
+    return answer
+
+
+class _Pages:
+    def __init__(self, store: Callable[[], LoopStore]) -> None:
+        self._store = store
+
+    @_from_store
+    def incidents(self, request: Request) -> object:
+        closed_too = request.number("all", default=0, most=1) == 1
+        limit = request.number("limit", default=FEW, most=MANY)
+        since_s = float(request.number("since", default=0))
+        store = self._store()
+        found = store.incidents.incidents(open_only=not closed_too, since_s=since_s, limit=limit)
+        return {"incidents": [_line(incident, store.audit.records_of(incident.number)) for incident in found]}
+
+    @_from_store
+    def incident(self, request: Request) -> object:
+        number = request.number("number", default=0)
+        store = self._store()
+        found = store.incidents.incident(number)
+        if found is None:
+            raise NotFoundError(
+                f"there is no incident {number}; `tidegauge incidents --all` lists those that there are"
+            )
+        changes = store.incidents.history(number)
+        shown = _thinned(changes, MANY)
+        return {
+            "incident": found,
+            "history": [_told(change) for change in shown],
+            "decisions": [_short_record(record) for record in store.audit.records_of(number)],
+            "left_out": len(changes) - len(shown),
+        }
+
+    @_from_store
+    def decisions(self, request: Request) -> object:
+        limit = request.number("limit", default=FEW, most=MANY)
+        records = self._store().audit.records(since_s=float(request.number("since", default=0)))
+        shown = records[max(len(records) - limit, 0) :]
+        return {"decisions": [_short_record(record) for record in shown], "left_out": len(records) - len(shown)}
+
+    @_from_store
+    def changes(self, request: Request) -> object:
+        since_s = float(request.number("since", default=0))
+        store = self._store()
+        changes = store.incidents.changes(since_s=since_s)
+        shown = _thinned(changes, MOST_CHANGES)
+        most_findings = max(FINDINGS_IN_ALL // max(len(shown), 1), 1)
+        numbers = {change.incident.number for change in shown}
+        return {
+            "changes": [change._replace(incident=_shortened(change.incident, most_findings)) for change in shown],
+            "facts": {number: facts for number in numbers if (facts := _facts(store.audit.records_of(number)))},
+            "left_out": len(changes) - len(shown),
+        }
+
+
+def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
+    """An incident in a list: with all its ranks by number, and what was last decided about it."""
+    last = _short_record(records[-1]) if records else None
+    raw = to_wire(_shortened(incident))
+    assert isinstance(raw, dict), "an incident is an object"
+    return {**raw, "ranks": list(incident.ranks), "last_decision": to_wire(last)}
+
+
+def _told(change: IncidentChange) -> Wire:
+    """A line of the history, in words too: its figures are cut short."""
+    return {
+        "kind": change.kind.value,
+        "at_unix_s": change.at_unix_s,
+        "text": change_in_words(change),
+        "incident": to_wire(_shortened(change.incident)),
+    }
+
+
+def _thinned(changes: Sequence[IncidentChange], most: int) -> Sequence[IncidentChange]:
+    """At most so many: every second, third … of those that only tell new figures, then the newest."""
+    figures = sum(change.kind is ChangeKind.UPDATED for change in changes)
+    room = max(most - (len(changes) - figures), 0)
+    keep_every = -(-figures // room) if room else figures + 1
+    places = itertools.count(1)
+    kept = [c for c in changes if c.kind is not ChangeKind.UPDATED or next(places) % keep_every == 0]
+    return kept[max(len(kept) - most, 0) :]
+
+
+def _facts(records: Sequence[DecisionRecord]) -> JobFacts | None:
+    """What the first decision on an incident knew of its job, if possible with what the scheduler said."""
+    known = [record.decision.facts for record in records]
+    return next((facts for facts in known if facts.scheduler_facts is not None), known[0] if known else None)
+
+
+def _shortened(incident: Incident, most: int = MOST_FINDINGS) -> Incident:
+    return replace(incident, findings=incident.findings[:most])
+
+
+def _short_record(record: DecisionRecord) -> DecisionRecord:
+    return replace(record, decision=replace(record.decision, incident=_shortened(record.decision.incident)))

@@ -1,0 +1,149 @@
+"""Where the coordinator's actions ask processes on nodes: questions wait here for the agents' reports and answers.
+
+It is the hooks' ``ProcessCommands``. Nothing is kept on disk: whoever asked and got no answer asks again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegauge.core.actions import RankTarget
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
+
+TRIP_S = 3.0
+"""Of the time that an ask may take: for the way there and back. An agent hears of an order with its report after the
+next one (two periods of a second) and reports the result at once."""
+MAX_TEXT = 300
+"""Characters of a process's own words that are passed on: it may be anybody's."""
+
+
+@dataclass(eq=False)
+class _Asked:
+    """An order that somebody waits for."""
+
+    order: Order
+    node_id: str
+    deadline_s: float
+    reply: Reply | None = None
+
+
+class OrderDesk:
+    """Thread-safe. ``incarnation`` makes order ids the coordinator's own; ``hostname_of`` names a node for people."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: str,
+        hostname_of: Callable[[str], str],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._incarnation = incarnation
+        self._hostname_of = hostname_of
+        self._monotonic_s = monotonic_s
+        self._changed = threading.Condition()
+        self._open: dict[str, _Asked] = {}
+        self._last_number = 0
+
+    def ask_ranks(
+        self, job: JobKey, ranks: Collection[RankTarget], request: Mapping[str, Any], *, timeout_s: float
+    ) -> Mapping[int, Reply]:
+        """The same request to several ranks at once; replies by global rank, one for each. Blocks, never raises."""
+        where = [(rank.node_id, OrderTo.RANK, rank.process) for rank in ranks]
+        replies = self._ask(job, where, request, timeout_s=timeout_s)
+        return {rank.rank: reply for rank, reply in zip(ranks, replies)}
+
+    def ask_launch(
+        self, job: JobKey, node_id: str, handle: Mapping[str, Any], request: Mapping[str, Any], *, timeout_s: float
+    ) -> Reply:
+        """A request to the keeper that ``handle`` (``pid``, ``start_ticks``) names. Blocks, never raises."""
+        pid, start_ticks = handle.get("pid"), handle.get("start_ticks")
+        if not isinstance(pid, int) or not isinstance(start_ticks, int):
+            return Reply(error="it is not known which tidegauge run keeps the job")
+        where = [(node_id, OrderTo.LAUNCH, ProcessId(pid, start_ticks))]
+        (reply,) = self._ask(job, where, request, timeout_s=timeout_s)
+        return reply
+
+    def orders_for(self, node_id: str) -> tuple[Order, ...]:
+        """What the node's agent is to do now: orders without a result whose time is not over, oldest first."""
+        now_s = self._monotonic_s()
+        with self._changed:
+            return tuple(
+                asked.order
+                for asked in self._open.values()
+                if asked.node_id == node_id and asked.reply is None and now_s < asked.deadline_s
+            )
+
+    def take_results(self, node_id: str, results: Iterable[OrderResult]) -> None:
+        """Results in a report of the node's agent. Those that nobody waits for, or that were another node's to give,
+        are dropped."""
+        with self._changed:
+            for result in results:
+                asked = self._open.get(result.order_id)
+                if asked is not None and asked.node_id == node_id and asked.reply is None:
+                    asked.reply = reply_of(result)
+            self._changed.notify_all()
+
+    def _ask(
+        self,
+        job: JobKey,
+        where: Iterable[tuple[str, OrderTo, ProcessId]],
+        request: Mapping[str, Any],
+        *,
+        timeout_s: float,
+    ) -> list[Reply]:
+        deadline_s = self._monotonic_s() + timeout_s
+        with self._changed:
+            asked = [
+                _Asked(self._order(to, process, job.uid, request, timeout_s), node_id, deadline_s)
+                for node_id, to, process in where
+            ]
+            self._open.update({one.order.order_id: one for one in asked})
+            try:
+                while any(one.reply is None for one in asked):
+                    left_s = deadline_s - self._monotonic_s()
+                    if left_s <= 0:
+                        break
+                    self._changed.wait(left_s)
+            finally:
+                for one in asked:
+                    del self._open[one.order.order_id]
+        return [one.reply or self._no_answer(one.node_id, timeout_s) for one in asked]
+
+    def _order(self, to: OrderTo, process: ProcessId, uid: int, request: Mapping[str, Any], timeout_s: float) -> Order:
+        self._last_number += 1
+        return Order(
+            order_id=f"{self._incarnation}-{self._last_number}",
+            to=to,
+            process=process,
+            uid=uid,
+            request=request,
+            timeout_s=max(timeout_s - TRIP_S, timeout_s / 2),
+        )
+
+    def _no_answer(self, node_id: str, timeout_s: float) -> Reply:
+        host = self._hostname_of(node_id) or f"node {node_id[:8]}"
+        return Reply(error=f"no answer from the agent on {host} within {timeout_s:g} s")
+
+
+def reply_of(result: OrderResult) -> Reply:
+    """What the agent says came of an order; what the process says went wrong is an error like any other."""
+    if result.error is not None:
+        return Reply(error=result.error, kind=result.kind)
+    if result.reply is None:
+        return Reply(error="the agent reported neither an answer nor why there is none")
+    if "error" in result.reply:
+        kind = result.reply.get("kind")
+        stable = isinstance(kind, str) and kind != GONE  # who answers has not ended, whatever it says
+        return Reply(error=_text(result.reply["error"]), kind=_text(kind) if stable else None)
+    return Reply(value=result.reply)
+
+
+def _text(said: object) -> str:
+    """A process's words in one bounded line, without anything that a terminal would obey."""
+    return "".join(char if char.isprintable() else " " for char in str(said)[:MAX_TEXT])

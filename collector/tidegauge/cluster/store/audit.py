@@ -1,0 +1,115 @@
+"""`SqlAudit`: every decision, written down before it is carried out, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, select, update
+
+from tidegauge.cluster.store import counts
+from tidegauge.cluster.store.database import Database, StoreError
+from tidegauge.cluster.store.tables import decisions
+from tidegauge.cluster.store.values import DECISION, column_name, column_text
+from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition, Outcome
+
+
+class SqlAudit:
+    """Implements the hooks' ``ports.Audit``. Thread-safe; every method raises ``StoreError``, an ``AuditError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def write_ahead(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """All or none; returns those that were not there yet."""
+        if not decisions:
+            return ()
+        with self._database.writing() as connection:
+            return [decision for decision in decisions if _insert(connection, decision)]
+
+    def begin(self, decision_id: str, *, at_s: float) -> None:
+        """It is about to be carried out, once more. One that is finished stays so."""
+        changes = {"status": DecisionStatus.STARTED.value, "started_s": at_s, "starts": decisions.c.starts + 1}
+        with self._database.writing() as connection:
+            self._change(connection, decision_id, changes)
+
+    def finish(self, decision_id: str, outcome: Outcome, detail: str, *, at_s: float) -> None:
+        """It is over. The first outcome stays."""
+        changes = {
+            "status": DecisionStatus.FINISHED.value,
+            "outcome": outcome.value,
+            "detail": column_text(detail),
+            "finished_s": at_s,
+        }
+        with self._database.writing() as connection:
+            action = self._change(connection, decision_id, changes)
+            if action is not None:
+                counts.add_one(connection, counts.ACTIONS, action, outcome.value)
+
+    def unfinished(self) -> Sequence[DecisionRecord]:
+        """Decisions to carry out that have no outcome yet, oldest first."""
+        return self._records(select(decisions).where(decisions.c.status != DecisionStatus.FINISHED.value))
+
+    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
+        """All decisions made at or after ``since_s``, oldest first."""
+        return self._records(select(decisions).where(decisions.c.decided_s >= since_s))
+
+    def records_of(self, incident_number: int) -> Sequence[DecisionRecord]:
+        """The decisions about one incident, oldest first."""
+        return self._records(select(decisions).where(decisions.c.incident_number == incident_number))
+
+    def action_totals(self) -> Mapping[tuple[str, str], int]:
+        """How many decisions ever ended, by action and outcome; ``would`` and ``withheld`` are outcomes here."""
+        with self._database.reading() as connection:
+            return counts.read(connection, counts.ACTIONS)
+
+    def _change(self, connection: Connection, decision_id: str, changes: Mapping[str, Any]) -> str | None:
+        """The action of the decision that was changed; ``None`` if it was finished before."""
+        known = decisions.c.decision_id == column_name(decision_id)
+        action = connection.scalar(select(decisions.c.action).where(known))
+        if action is None:
+            raise StoreError(f"decision {decision_id} is not in the database {self._database.name}")
+        unfinished = known & (decisions.c.status != DecisionStatus.FINISHED.value)
+        changed = connection.execute(update(decisions).where(unfinished).values(**changes)).rowcount
+        return str(action) if changed else None
+
+    def _records(self, query: Select[Any]) -> Sequence[DecisionRecord]:
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(decisions.c.decided_s, decisions.c.seq)).all()
+        return [_record(row) for row in rows]
+
+
+def _insert(connection: Connection, decision: Decision) -> bool:
+    is_to_do = decision.disposition is Disposition.DO
+    status = DecisionStatus.DECIDED if is_to_do else DecisionStatus.FINISHED
+    insert = counts.insert_into(connection, decisions).values(
+        decision_id=column_name(decision.decision_id),
+        incident_number=decision.incident.number,
+        action=decision.action.value,
+        disposition=decision.disposition.value,
+        status=status.value,
+        decided_s=decision.decided_s,
+        starts=0,
+        value=DECISION.write(decision),
+    )
+    insert = insert.on_conflict_do_nothing(index_elements=[decisions.c.decision_id])
+    # SQLAlchemy does not keep the count of an INSERT unless it is asked to.
+    is_new = connection.execute(insert, execution_options={"preserve_rowcount": True}).rowcount == 1
+    if is_new and not is_to_do:
+        counts.add_one(connection, counts.ACTIONS, decision.action.value, decision.disposition.value)
+    return is_new
+
+
+def _record(row: Row[Any]) -> DecisionRecord:
+    try:
+        return DecisionRecord(
+            decision=DECISION.read(row.value),
+            status=DecisionStatus(row.status),
+            outcome=None if row.outcome is None else Outcome(row.outcome),
+            detail=row.detail,
+            started_s=row.started_s,
+            finished_s=row.finished_s,
+            starts=row.starts,
+        )
+    except ValueError as error:
+        raise StoreError(f"decision {row.decision_id} in the database cannot be read: {error}") from error

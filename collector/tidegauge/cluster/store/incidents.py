@@ -1,0 +1,114 @@
+"""`IncidentStore`: incidents as they are, and everything that was told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, select, update
+
+from tidegauge.cluster.store import counts
+from tidegauge.cluster.store.database import Database, StoreError
+from tidegauge.cluster.store.tables import incident_changes, incidents
+from tidegauge.cluster.store.values import INCIDENT, column_name
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
+
+
+class IncidentStore:
+    """Thread-safe. Every method raises ``StoreError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def save(self, changes: Sequence[IncidentChange]) -> None:
+        """Write all of them or, with an error, none. Those that were saved before change nothing."""
+        if not changes:
+            return
+        with self._database.writing() as connection:
+            for change in changes:
+                _save(connection, change)
+
+    def open_incidents(self) -> Sequence[Incident]:
+        """Those that are not closed, as they were last told, by number."""
+        return self.incidents(open_only=True, since_s=None, limit=None)[::-1]
+
+    def next_number(self) -> int:
+        """One more than the highest ever given, also after the incident was pruned."""
+        with self._database.reading() as connection:
+            return counts.read(connection, counts.LAST_NUMBER).get(("", ""), 0) + 1
+
+    def incidents(
+        self, *, open_only: bool = False, since_s: float | None = None, limit: int | None = 1000
+    ) -> Sequence[Incident]:
+        """The newest first. ``since_s``: those that are open, or were closed at or after it."""
+        query = select(incidents.c.number, incidents.c.value).order_by(incidents.c.number.desc()).limit(limit)
+        if open_only:
+            query = query.where(incidents.c.closed_s.is_(None))
+        if since_s is not None:
+            query = query.where(incidents.c.closed_s.is_(None) | (incidents.c.closed_s >= since_s))
+        return [_incident(row) for row in self._rows(query)]
+
+    def incident(self, number: int) -> Incident | None:
+        """``None``: no such incident, or it was pruned."""
+        rows = self._rows(select(incidents.c.number, incidents.c.value).where(incidents.c.number == number))
+        return _incident(rows[0]) if rows else None
+
+    def history(self, number: int) -> Sequence[IncidentChange]:
+        """What was told of one incident, oldest first."""
+        return self._changes(select(incident_changes).where(incident_changes.c.number == number))
+
+    def changes(self, *, since_s: float) -> Sequence[IncidentChange]:
+        """What was told at or after ``since_s``, oldest first."""
+        return self._changes(select(incident_changes).where(incident_changes.c.at_s >= since_s))
+
+    def totals(self) -> Mapping[IncidentCause, int]:
+        """How many were ever opened, by cause; causes that never occurred are 0."""
+        with self._database.reading() as connection:
+            counted = counts.read(connection, counts.INCIDENTS)
+        return {cause: counted.get((cause.value, ""), 0) for cause in IncidentCause}
+
+    def _changes(self, query: Select[Any]) -> list[IncidentChange]:
+        rows = self._rows(query.order_by(incident_changes.c.seq))
+        return [IncidentChange(ChangeKind(row.kind), row.at_s, _incident(row)) for row in rows]
+
+    def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        with self._database.reading() as connection:
+            return connection.execute(query).all()
+
+
+def _save(connection: Connection, change: IncidentChange) -> None:
+    incident, value = change.incident, INCIDENT.write(change.incident)
+    at = {"number": incident.number, "kind": change.kind.value, "at_s": change.at_unix_s, "value": value}
+    if connection.execute(select(incident_changes.c.seq).filter_by(**at)).first() is not None:
+        return
+    row = _row(incident, value)
+    if connection.execute(update(incidents).filter_by(number=incident.number).values(row)).rowcount == 0:
+        connection.execute(incidents.insert().values(row))
+        counts.raise_to(connection, counts.LAST_NUMBER, incident.number)
+        counts.add_one(connection, counts.INCIDENTS, incident.key.cause.value)
+    connection.execute(incident_changes.insert().values(at))
+
+
+def _row(incident: Incident, value: str) -> dict[str, Any]:
+    key = incident.key
+    return {
+        "number": incident.number,
+        "job_id": column_name(key.job.job_id),
+        "attempt": key.job.attempt,
+        "uid": key.job.uid,
+        "cause": key.cause.value,
+        "state": incident.state.value,
+        "severity": incident.severity.value,
+        "user_name": column_name(incident.user_name),
+        "opened_s": incident.opened_unix_s,
+        "updated_s": incident.updated_unix_s,
+        "closed_s": incident.closed_unix_s,
+        "value": value,
+    }
+
+
+def _incident(row: Row[Any]) -> Incident:
+    try:
+        return INCIDENT.read(row.value)
+    except ValueError as error:
+        raise StoreError(f"incident {row.number} in the database cannot be read: {error}") from error

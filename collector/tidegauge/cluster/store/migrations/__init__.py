@@ -1,0 +1,1 @@
+"""How the tables came about: Alembic runs ``versions`` in their order when a store is opened."""

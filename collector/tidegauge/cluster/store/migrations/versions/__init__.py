@@ -1,0 +1,1 @@
+"""One module per change of the tables, never edited once released: ``NNNN_what.py``."""

@@ -1,0 +1,76 @@
+"""The tables as the newest migration leaves them (a test compares the two). Times are seconds of the policy clock."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Double, ForeignKey, Index, Integer, MetaData, Table, Text
+from sqlalchemy.sql import text
+
+metadata = MetaData()
+
+incidents = Table(
+    "incidents",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("job_id", Text, nullable=False),
+    Column("attempt", BigInteger, nullable=False),
+    Column("uid", BigInteger, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("user_name", Text, nullable=False),
+    Column("opened_s", Double, nullable=False),
+    Column("updated_s", Double, nullable=False),
+    Column("closed_s", Double),
+    Column("value", Text, nullable=False),
+    Index(
+        "incidents_one_open_per_key", "job_id", "attempt", "uid", "cause",
+        unique=True, sqlite_where=text("closed_s IS NULL"), postgresql_where=text("closed_s IS NULL"),
+    ),
+    Index("incidents_by_end", "closed_s"),
+)  # fmt: skip
+"""One row per incident as it is now; ``value`` is all of it, the other columns are what is searched for."""
+
+incident_changes = Table(
+    "incident_changes",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("number", Integer, ForeignKey("incidents.number", ondelete="CASCADE"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("value", Text, nullable=False),
+    Index("incident_changes_by_number", "number", "seq"),
+    Index("incident_changes_by_time", "at_s"),
+)
+"""The history: each change with the whole incident as it was after it."""
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("decision_id", Text, nullable=False, unique=True),
+    Column("incident_number", Integer, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("disposition", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("decided_s", Double, nullable=False),
+    Column("started_s", Double),
+    Column("finished_s", Double),
+    Column("outcome", Text),
+    Column("detail", Text),
+    Column("starts", Integer, nullable=False),
+    Column("value", Text, nullable=False),
+    Index("decisions_by_time", "decided_s"),
+    Index("decisions_by_incident", "incident_number"),
+    Index("decisions_by_status", "status"),
+)
+"""The audit. No foreign key: a decision is written down even if its incident, for whatever reason, is not."""
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("outcome", Text, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+"""Totals that outlive the rows that they counted."""

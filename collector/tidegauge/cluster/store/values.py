@@ -1,0 +1,95 @@
+"""Frozen values as JSON text that gives back the same value: the form in which whole incidents and decisions lie in
+the database.
+
+Fields go by name, so that a value may gain fields with defaults anywhere: an older text lacks them, and what a newer
+version wrote beyond what is known here is passed over. Anything else about a value that an older reader would not
+understand (a field renamed, another meaning, a new word of an enum) needs a migration, which older versions refuse.
+Infinity, which JSON lacks, is the string "Infinity".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from tidegauge.core.actions import Decision
+from tidegauge.core.incidents import Incident
+
+V = TypeVar("V")
+_UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
+"""What pydantic calls a field that a NamedTuple does not have (dataclasses pass it over); the second since 2.14."""
+_LONGEST_NAME = 200
+"""Characters. PostgreSQL takes no more than 2704 bytes into an index, and a job may call itself anything."""
+
+
+class ValueText(Generic[V]):
+    """One type of value as text."""
+
+    def __init__(self, value_type: type[V]) -> None:
+        self._adapter: TypeAdapter[V] = TypeAdapter(value_type)
+
+    def write(self, value: V) -> str:
+        """The same text for the same value."""
+        return json.dumps(_plain(value), allow_nan=False, separators=(",", ":"))
+
+    def read(self, text: str) -> V:
+        """Raises ``ValueError`` for a text that is none of ``write``'s."""
+        raw = json.loads(text)
+        try:
+            return self._adapter.validate_python(raw)
+        except ValidationError as error:
+            unknown = [one["loc"] for one in error.errors() if one["type"] in _UNKNOWN_FIELD]
+            if not unknown:
+                raise
+        for path in unknown:
+            _drop(raw, path)
+        return self._adapter.validate_python(raw)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: _plain(part) for name, part in zip(value._fields, value)}
+    if isinstance(value, Mapping):
+        return {str(_plain(name)): _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(_plain(part) for part in value)
+    return value
+
+
+def _drop(raw: Any, path: tuple[int | str, ...]) -> None:
+    for step in path[:-1]:
+        raw = raw[step]
+    raw.pop(path[-1], None)
+
+
+def column_text(text: str) -> str:
+    """Text for people as every database takes it: without NUL, and without bytes that were no UTF-8."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+
+
+def column_name(name: str) -> str:
+    """A name as every database takes it, its index too. Different names stay different: nobody is to make two jobs
+    look like one. What no database takes becomes an escape, the end of a long name its hash."""
+    shown = name.replace("\\", "\\\\").replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(shown) <= _LONGEST_NAME:
+        return shown
+    return f"{shown[:_LONGEST_NAME]}~{hashlib.sha256(shown.encode()).hexdigest()}"
+
+
+INCIDENT = ValueText(Incident)
+DECISION = ValueText(Decision)

@@ -1,0 +1,77 @@
+"""The figures of an incident, made of its ranks' findings, and whether they have moved. Pure.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Optional
+
+from tidegauge.core.incidents import Incident, IncidentCause, RankFinding
+from tidegauge.core.verdicts import Band
+from tidegauge.core.views import JobView
+
+
+def with_findings(incident: Incident, findings: Sequence[RankFinding], job: JobView, *, now_s: float) -> Incident:
+    """``incident`` as these findings, the one to look at first first, show it now."""
+    verdicts = [finding.verdict for finding in findings]
+    onsets = [_first_bad_step(incident.key.cause, finding) for finding in findings]
+    growth = [verdict.grown_bytes for verdict in verdicts if verdict.grown_bytes is not None]
+    is_growth = incident.key.cause.is_growth
+    most = len(job.ranks) > 1 and len(findings) * 2 > len(job.ranks)
+    return replace(
+        incident,
+        world_size=job.world_size,
+        findings=tuple(findings),
+        common=most and (job.common or not is_growth),
+        updated_unix_s=now_s,
+        onset_step=min((step for step in onsets if step is not None), default=None),
+        bytes_per_step=_largest([verdict.bytes_per_step for verdict in verdicts]) if is_growth else None,
+        seconds_to_oom=_soonest([verdict.seconds_to_oom for verdict in verdicts]) if is_growth else None,
+        grown_bytes=max(growth, default=None) if is_growth else None,
+    )
+
+
+def moved(told: Incident, now: Incident, *, share: float) -> bool:
+    """Other ranks or other errors, or a figure that changed by more than ``share`` of itself."""
+    if {(one.rank, one.oom) for one in told.findings} != {(one.rank, one.oom) for one in now.findings}:
+        return True
+    return any(
+        (old is None) is not (new is None)
+        or (old is not None and new is not None and not math.isclose(old, new, rel_tol=share))
+        for old, new in zip(_figures(told), _figures(now))
+    )
+
+
+def halved(told: Incident, now: Incident) -> bool:
+    """The likely time to out-of-memory is less than half of what was told."""
+    if now.seconds_to_oom is None:
+        return False
+    before_s = math.inf if told.seconds_to_oom is None else told.seconds_to_oom.likely
+    return now.seconds_to_oom.likely < before_s / 2
+
+
+def _figures(incident: Incident) -> tuple[Optional[float], ...]:
+    return (
+        None if incident.bytes_per_step is None else incident.bytes_per_step.likely,
+        None if incident.seconds_to_oom is None else incident.seconds_to_oom.likely,
+        incident.grown_bytes,
+        sum(finding.reserved_bytes for finding in incident.findings),
+    )
+
+
+def _first_bad_step(cause: IncidentCause, finding: RankFinding) -> Optional[int]:
+    if cause is IncidentCause.OUT_OF_MEMORY:
+        return None if finding.oom is None else finding.oom.step
+    return finding.verdict.onset_step if cause.is_growth else None
+
+
+def _largest(bands: Sequence[Optional[Band]]) -> Optional[Band]:
+    return max((band for band in bands if band is not None), key=lambda band: band.likely, default=None)
+
+
+def _soonest(bands: Sequence[Optional[Band]]) -> Optional[Band]:
+    return min((band for band in bands if band is not None), key=lambda band: band.likely, default=None)

@@ -1,0 +1,247 @@
+"""`IncidentTracker`: jobs as they are now in, what changed about their incidents out. No clock, no I/O.
+
+At most one incident per job, attempt and cause is open at a time; ``core.incident_steps`` says what becomes of it.
+Here is what surrounds that: which jobs are heard of, which have ended, and time. Time never runs backwards: an earlier
+``now_s`` is taken for the latest one. After a gap between two looks (a suspended host, a clock that was set) all
+waiting begins anew, so that nothing closes for want of watching.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.incident_steps import (
+    DEFAULT_RULES,
+    Step,
+    close_incident,
+    open_incident,
+    step_while_open,
+    step_while_recovering,
+    wait_anew,
+)
+from tidegauge.core.incident_steps import IncidentRules as IncidentRules  # what the tracker is made with
+from tidegauge.core.incidents import (
+    ChangeKind,
+    Closure,
+    Incident,
+    IncidentCause,
+    IncidentChange,
+    IncidentKey,
+    IncidentState,
+    JobKey,
+)
+from tidegauge.core.oom_memory import OomMemory
+from tidegauge.core.sightings import (
+    ExplainOom,
+    ShareUse,
+    Sighting,
+    growing_causes,
+    job_key,
+    see_growth,
+    see_ooms,
+    see_share,
+    share_uses,
+)
+from tidegauge.core.views import JobView
+
+
+@dataclass
+class _Followed:
+    """An incident that is not closed, and what is remembered of it between two looks."""
+
+    incident: Incident
+    told: IncidentChange
+    """Its last change."""
+    missing_since_s: Optional[float] = None
+    """Since when its job, or a rank that it is about, has not been heard of."""
+    ended: frozenset[int] = frozenset()
+    """Ranks that were seen to have ended: nobody waits for them."""
+
+
+class IncidentTracker:
+    """Not thread-safe: one thread calls ``update``, once a second or so."""
+
+    def __init__(
+        self,
+        open_incidents: Iterable[Incident],
+        *,
+        next_number: int,
+        rules: IncidentRules = DEFAULT_RULES,
+        explain_oom: Optional[ExplainOom] = None,
+        closed: Iterable[Incident] = (),
+    ) -> None:
+        """Take up where another tracker ended. ``closed``: incidents of the last hours that are over, so that their
+        out-of-memory errors are not taken for new ones while the ranks are still shown."""
+        self._next_number = next_number
+        self._rules = rules
+        self._explain_oom = explain_oom
+        self._followed = {
+            incident.key: _Followed(incident, IncidentChange(ChangeKind.UPDATED, incident.updated_unix_s, incident))
+            for incident in open_incidents
+        }
+        self._ooms = OomMemory((*closed, *self.incidents), keep_s=rules.remember_ooms_s)
+        self._now_s: Optional[float] = None
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next incident gets."""
+        return self._next_number
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Those that are not closed, by number, with the figures of the last look (``update`` tells less often)."""
+        return tuple(sorted((one.incident for one in self._followed.values()), key=lambda incident: incident.number))
+
+    def update(
+        self,
+        jobs: Iterable[JobView],
+        *,
+        now_s: float,
+        gpu_total_bytes: Optional[Mapping[DeviceUuid, int]] = None,
+    ) -> tuple[IncidentChange, ...]:
+        """Look at all jobs. ``gpu_total_bytes``: what a share of a GPU is a share of, where it is known.
+
+        An incident changes at most once a look.
+        """
+        now_s = self._pass_time(now_s)
+        views = {job_key(job): job for job in jobs if job.ranks}
+        uses = share_uses(views.values(), gpu_total_bytes or {})
+        attempts = _newest_attempts(views)
+        changes: dict[IncidentKey, IncidentChange] = {}
+        for job, view in views.items():
+            for key in self._keys_to_look_at(job, view, uses):
+                step = self._look(key, view, self._see(key, view, uses.get(job, ())), now_s)
+                if step is not None and step.kind is not None:
+                    changes[key] = self._change(step.incident, step.kind, now_s)
+        for key in [key for key in self._followed if key not in changes]:
+            followed = self._followed[key]
+            if self._has_ended(followed, views.get(key.job), attempts, now_s):
+                closed = close_incident(followed.incident, Closure.JOB_ENDED, now_s).incident
+                changes[key] = self._change(closed, ChangeKind.CLOSED, now_s)
+            elif self._is_stale_news(followed, now_s):
+                changes[key] = self._change(followed.incident, ChangeKind.UPDATED, now_s)
+        self._ooms.pass_time(views.keys(), now_s)
+        return tuple(changes.values())
+
+    def _pass_time(self, now_s: float) -> float:
+        if self._now_s is None:
+            self._now_s = max([now_s, *(_newest_s(incident) for incident in self.incidents)])
+            for followed in self._followed.values():
+                # A moment to be heard of again, before it is told that nobody was.
+                followed.told = followed.told._replace(at_unix_s=self._now_s)
+        gap_s, self._now_s = now_s - self._now_s, max(now_s, self._now_s)
+        if gap_s > self._rules.longest_gap_s:
+            for followed in self._followed.values():
+                followed.incident = wait_anew(followed.incident, self._now_s)
+                followed.missing_since_s = None
+        return self._now_s
+
+    def _keys_to_look_at(
+        self, job: JobKey, view: JobView, uses: Mapping[JobKey, tuple[ShareUse, ...]]
+    ) -> list[IncidentKey]:
+        """Most jobs have nothing to show: only those causes that an incident or a rank speaks of, in their order."""
+        causes = set(growing_causes(view))
+        if any(rank.last_oom is not None for rank in view.ranks):
+            causes.add(IncidentCause.OUT_OF_MEMORY)
+        if job in uses:
+            causes.add(IncidentCause.SHARE_EXCEEDED)
+        keys = [IncidentKey(job, cause) for cause in IncidentCause]
+        return [key for key in keys if key.cause in causes or key in self._followed]
+
+    def _see(self, key: IncidentKey, view: JobView, uses: Iterable[ShareUse]) -> Sighting:
+        if key.cause is IncidentCause.OUT_OF_MEMORY:
+            sighting = see_ooms(view, self._ooms.of(key.job), self._explain_oom)
+            self._ooms.learn(key.job, sighting.sure)
+            return sighting
+        if key.cause is IncidentCause.SHARE_EXCEEDED:
+            return see_share(view, uses, self._rules.share_tolerance)
+        return see_growth(view, key.cause, self._rules.min_severity)
+
+    def _look(self, key: IncidentKey, view: JobView, sighting: Sighting, now_s: float) -> Optional[Step]:
+        followed = self._followed.get(key)
+        if followed is None:
+            if not sighting.sure:
+                return None
+            number, self._next_number = self._next_number, self._next_number + 1
+            return open_incident(number, key, view, sighting, now_s)
+        if not sighting.sure and not any(rank.alive for rank in view.ranks):
+            return None  # nothing can be seen of it any more: it ends, or is waited for
+        missing = self._missing(followed, view, now_s)
+        incident = replace(followed.incident, stale=bool(view.stale or missing))
+        sighting = sighting._replace(unheard=sighting.unheard | missing)
+        if incident.state is IncidentState.RECOVERING:
+            step = step_while_recovering(incident, view, sighting, now_s, self._rules)
+        else:
+            step = step_while_open(incident, followed.told, view, sighting, now_s, self._rules)
+        followed.incident = step.incident
+        return step
+
+    def _missing(self, followed: _Followed, view: JobView, now_s: float) -> frozenset[int]:
+        """Ranks of the incident that the job is shown without: not heard of yet, after a restart of the coordinator."""
+        alive = frozenset(int(rank.identity.rank) for rank in view.ranks if rank.alive)
+        known = frozenset(int(rank.identity.rank) for rank in view.ranks)
+        followed.ended = (followed.ended | (known - alive)) - alive
+        missing = frozenset(followed.incident.ranks) - known - followed.ended
+        if not missing:
+            followed.missing_since_s = None
+        elif self._has_waited(followed, now_s):
+            followed.ended |= missing
+            return frozenset()
+        return missing
+
+    def _has_ended(
+        self, followed: _Followed, view: Optional[JobView], attempts: Mapping[tuple[str, int], int], now_s: float
+    ) -> bool:
+        """Whether no process of the job lives. A job of which nobody can say is waited for, its incident stale."""
+        job = followed.incident.key.job
+        alive = [] if view is None else [int(rank.identity.rank) for rank in view.ranks if rank.alive]
+        stale = () if view is None else view.stale
+        if any(rank not in stale for rank in alive):
+            return False
+        if attempts.get((job.job_id, job.uid), job.attempt) > job.attempt:
+            return True
+        if alive:
+            return False
+        if view is not None and not stale:
+            return True
+        followed.incident = wait_anew(replace(followed.incident, stale=True), now_s)
+        return self._has_waited(followed, now_s)
+
+    def _is_stale_news(self, followed: _Followed, now_s: float) -> bool:
+        incident, told = followed.incident, followed.told
+        is_due = now_s - told.at_unix_s >= self._rules.update_every_s
+        return is_due and incident.state is IncidentState.OPEN and incident.stale is not told.incident.stale
+
+    def _has_waited(self, followed: _Followed, now_s: float) -> bool:
+        """Whether what is missing has been so for long enough to be gone."""
+        followed.missing_since_s = now_s if followed.missing_since_s is None else followed.missing_since_s
+        return now_s - followed.missing_since_s >= self._rules.absent_grace_s
+
+    def _change(self, incident: Incident, kind: ChangeKind, now_s: float) -> IncidentChange:
+        change = IncidentChange(kind, now_s, incident)
+        if kind is ChangeKind.CLOSED:
+            del self._followed[incident.key]
+        elif kind is ChangeKind.OPENED:
+            self._followed[incident.key] = _Followed(incident, change)
+        else:
+            self._followed[incident.key].told = change
+        return change
+
+
+def _newest_attempts(views: Mapping[JobKey, JobView]) -> Mapping[tuple[str, int], int]:
+    """The latest attempt of each job, by id and owner, of which a process is known to live."""
+    newest: dict[tuple[str, int], int] = {}
+    for job, view in views.items():
+        if any(rank.alive and int(rank.identity.rank) not in view.stale for rank in view.ranks):
+            newest[job.job_id, job.uid] = max(job.attempt, newest.get((job.job_id, job.uid), job.attempt))
+    return newest
+
+
+def _newest_s(incident: Incident) -> float:
+    times = (incident.updated_unix_s, incident.recovering_since_unix_s, incident.easing_since_unix_s)
+    return max(time_s for time_s in times if time_s is not None)

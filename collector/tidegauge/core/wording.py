@@ -1,0 +1,199 @@
+"""Findings in plain words: one place, so that commands, reports, messages to owners and the policy's reasons agree.
+
+Values in, text out; quantities are written by ``core.units``. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey, RankFinding
+from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.verdicts import Band, Severity
+
+MOST_RANKS_NAMED = 6
+"""More are counted in a sentence."""
+MOST_RANKS_IN_A_CELL = 4
+
+
+class _Words(NamedTuple):
+    one: str
+    """What one rank does; ``{rate}`` is "12.0 MiB per step", or "memory" where that is not known."""
+    several: str
+    hint: str
+    """Where to look."""
+
+
+_WORDS = {
+    IncidentCause.LEAK: _Words(
+        "leaks {rate}",
+        "leak",
+        "Live tensors pile up: something keeps a reference from step to step. The usual places are lists of losses or "
+        "outputs without .detach(), module hooks that store activations, and caches without a bound.",
+    ),
+    IncidentCause.FRAGMENTATION: _Words(
+        "loses {rate} to fragmentation",
+        "lose memory to fragmentation",
+        "The allocator holds ever more memory while live tensors do not grow: free pieces do not fit what is asked "
+        "for. The usual cure is expandable_segments:True in PyTorch's allocator configuration.",
+    ),
+    IncidentCause.OUTSIDE_ALLOCATOR: _Words(
+        "grows by {rate} outside PyTorch's allocator",
+        "grow outside PyTorch's allocator",
+        "The process takes device memory that PyTorch does not know of: new NCCL communicators (process groups made "
+        "in a loop), other CUDA libraries or extensions that call cudaMalloc.",
+    ),
+    IncidentCause.HOST_MEMORY: _Words(
+        "leaks {rate} of host memory",
+        "leak host memory",
+        "The rank's memory on the host grows: often a loss that is kept with its graph, which costs little on the GPU "
+        "and much in RAM. It ends with the node's OOM killer.",
+    ),
+    IncidentCause.OUT_OF_MEMORY: _Words(
+        "ran out of memory",
+        "ran out of memory",
+        "PyTorch's allocator could not get what a step asked for; the job sees torch.OutOfMemoryError.",
+    ),
+    IncidentCause.SHARE_EXCEEDED: _Words(
+        "takes more of its GPU than the share that its job asked for",
+        "take more of their GPUs than the share that their job asked for",
+        "The GPU is shared: what this job takes beyond its share, the other jobs on it may lack.",
+    ),
+}
+
+CLOSURES = {
+    Closure.RECOVERED: "it stopped and did not come back",
+    Closure.JOB_ENDED: "no process of this attempt lives any more",
+}
+"""Why an incident was closed."""
+
+
+def incident_sentence(incident: Incident) -> str:
+    """The incident in one sentence: who, what, since when, and when it ends."""
+    cause, job = incident.key.cause, name_job(incident.key.job)
+    if not incident.findings:
+        return f"Ranks of {job} {do(cause)}."
+    worst = incident.findings[0]
+    if len(incident.findings) == 1:
+        return f"Rank {worst.rank} of {job} {_does_so(incident, worst)}"
+    if not incident.common:
+        who, alike = name_ranks(incident.ranks), ""
+    elif len(incident.findings) == incident.world_size:
+        who, alike = f"all {incident.world_size} ranks", " alike"
+    else:
+        who, alike = f"{len(incident.findings)} of {incident.world_size} ranks", " alike"
+    first = f"The one to look at first, rank {worst.rank}, {_does_so(incident, worst)}"
+    return f"{capitalised(who)} of {job} {do(cause)}{alike}. {first}"
+
+
+def change_in_words(change: IncidentChange) -> str:
+    """What happened to an incident: "severity rose to critical: rank 1, 12.0 MiB per step, out of memory in 14 min"."""
+    incident = change.incident
+    if change.kind is ChangeKind.CLOSED:
+        return f"closed: {CLOSURES[incident.closure]}" if incident.closure is not None else "closed"
+    if change.kind is ChangeKind.RECOVERING:
+        return "recovering: it has stopped, and is closed if it does not come back for a while"
+    happened = {
+        ChangeKind.OPENED: f"opened, severity {incident.severity.value}",
+        ChangeKind.ESCALATED: f"severity rose to {incident.severity.value}",
+        ChangeKind.EASED: f"severity fell to {incident.severity.value}",
+        ChangeKind.SPREAD: "it spread to more ranks",
+        ChangeKind.REOPENED: "it came back",
+        ChangeKind.UPDATED: "new figures",
+    }
+    end, speed = time_left(incident.seconds_to_oom), rate(incident.bytes_per_step)
+    figures = [list_ranks(incident.ranks, common=incident.common)]
+    figures += [f"{speed} per step"] * (speed is not None) + [f"out of memory in {end}"] * (end is not None)
+    return f"{happened[change.kind]}: {', '.join(figures)}"
+
+
+def does(cause: IncidentCause, bytes_per_step: Optional[Band] = None) -> str:
+    """What one rank does: "leaks 12.0 MiB per step"."""
+    amount = rate(bytes_per_step)
+    return _WORDS[cause].one.format(rate=f"{amount} per step" if amount else "memory")
+
+
+def do(cause: IncidentCause) -> str:
+    """What several ranks do: "lose memory to fragmentation"."""
+    return _WORDS[cause].several
+
+
+def hint(cause: IncidentCause) -> str:
+    """Where to look, by what happens."""
+    return _WORDS[cause].hint
+
+
+def since(onset_step: Optional[int]) -> str:
+    """ " since step 1,234", or nothing."""
+    return "" if onset_step is None else f" since step {onset_step:,}"
+
+
+def outlook(severity: Optional[Severity], seconds: Optional[Band], steps: Optional[Band] = None) -> str:
+    """How it ends, as the rest of a sentence: "; at this rate it runs out of memory in 14-22 min."."""
+    if severity is Severity.NOTE:
+        return "; at this rate it would take weeks to matter."
+    end = time_left(seconds, steps)
+    return f"; at this rate it runs out of memory in {end}." if end else "."
+
+
+def time_left(seconds: Optional[Band], steps: Optional[Band] = None) -> Optional[str]:
+    """ "14-22 min", or in steps where time is not known; ``None`` without an end in sight."""
+    if seconds is not None:
+        return None if math.isinf(seconds.low) else format_band(seconds)
+    if steps is not None and not math.isinf(steps.low):
+        return format_band(steps, lambda count: f"{count:,.0f} steps")
+    return None
+
+
+def rate(bytes_per_step: Optional[Band]) -> Optional[str]:
+    """The likely growth per step: "12.0 MiB"."""
+    return None if bytes_per_step is None else format_bytes(bytes_per_step.likely)
+
+
+def name_job(job: JobKey) -> str:
+    """ "job 4711", "job 4711 (attempt 2)": the first attempt is 0 and goes without saying."""
+    return f"job {job.job_id}" if job.attempt == 0 else f"job {job.job_id} (attempt {job.attempt})"
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """In a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > MOST_RANKS_NAMED:
+        return f"{len(ranks)} ranks"
+    numbers = [str(number) for number in sorted(ranks)]
+    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
+def list_ranks(ranks: Sequence[int], *, common: bool) -> str:
+    """In a table's cell, in the order given: "rank 3", "rank 0, 3 and 5 more", "all alike (64)", "-"."""
+    if not ranks:
+        return "-"
+    if common:
+        return f"all alike ({len(ranks)})"
+    more = len(ranks) - MOST_RANKS_IN_A_CELL
+    return f"rank {', '.join(map(str, ranks[:MOST_RANKS_IN_A_CELL]))}" + (f" and {more} more" if more > 0 else "")
+
+
+def capitalised(text: str) -> str:
+    """With a capital letter in front, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def _does_so(incident: Incident, worst: RankFinding) -> str:
+    cause = incident.key.cause
+    if not cause.is_growth:
+        return f"{does(cause)}{_at_the_oom(worst)}."
+    grows = does(cause, incident.bytes_per_step)
+    return f"{grows}{since(incident.onset_step)}{outlook(incident.severity, incident.seconds_to_oom)}"
+
+
+def _at_the_oom(finding: RankFinding) -> str:
+    oom = finding.oom
+    if oom is None:
+        return ""
+    return (
+        f" at step {oom.step:,}: {format_bytes(oom.wanted_bytes)} were wanted, {format_bytes(oom.free_bytes)} were free"
+    )

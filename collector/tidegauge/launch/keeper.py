@@ -1,0 +1,291 @@
+"""The keeper of one job: starts its command, stays its parent, ends it and starts it again when it is asked to.
+
+One thread that sleeps until something happens: a signal (read from a file, never handled), a request on the socket, the
+next look at a job that is being ended. Whatever of this fails, the command runs on as if it had been started alone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import signal
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Optional
+
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.launch_record import LaunchRecord
+from tidegauge.core.launches import LaunchState
+from tidegauge.core.proc_stat import ProcStat
+from tidegauge.launch.desk import ATTEMPT_VARIABLE, Desk
+from tidegauge.launch.ending import Ending
+from tidegauge.launch.kernel_calls import Arrived, SignalFile
+from tidegauge.launch.launch_files import TOUCH_EVERY_S, LaunchFiles
+from tidegauge.launch.processes import descendants, descends, identity_of, send_signal
+from tidegauge.launch.terminal import say
+from tidegauge.probe.command_socket import CommandSocket
+
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Sent to the keeper alone they are meant for the job. The terminal sends its own to the whole group by itself."""
+ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+READ_SIGNALS = (*FORWARDED, signal.SIGCHLD)
+PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Ignored by every Python program for itself; the command gets them as a shell would give them."""
+PERSON_ENDS_S = 60.0
+"""For so long after a person asked the job to end it is not started again: the job may take a while to obey."""
+STUCK_AFTER_S = 30.0
+"""After SIGKILL: what still runs then sits in the kernel, and the person should know what everybody waits for."""
+STOPPED_EXIT = 1
+"""After an action that ended the job and did not start it again."""
+CANNOT_START_EXIT = 126
+IDLE_LOOK_S = 1.0
+"""How often clients that say nothing are looked for while there are any."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What ``tidegauge run`` was asked to start."""
+
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    record: LaunchRecord
+    again: Sequence[str]
+    """The command that starts it anew, to be shown to its owner."""
+    child_mask: frozenset[int]
+    """Signals that were blocked for ``tidegauge run``, and are so for the command."""
+
+
+class Keeper:
+    """``run`` returns the exit code, negative for a signal as in ``os.waitstatus_to_exitcode``."""
+
+    def __init__(self, launch: Launch, signals: SignalFile, files: Optional[LaunchFiles]) -> None:
+        self._launch = launch
+        self._signals = signals
+        self._files = files
+        self._desk = Desk(launch.record, launch.environ, save=self._save, say=say, held_back=self._held_back)
+        self._socket: Optional[CommandSocket] = None
+        self._record_fails = False
+        self._strangers = (
+            frozenset(stat.process for stat in descendants(os.getpid())) if _has_children() else frozenset()
+        )
+        """Children from before the job: a script may start some and then ``exec`` us."""
+        self._command: Optional[ProcessId] = None
+        """``None`` between two attempts."""
+        self._exit_code: Optional[int] = None
+        """Of the command, as ``os.waitstatus_to_exitcode`` gives it, once it has ended."""
+        self._ending: Optional[Ending] = None
+        self._stuck_s = float("inf")
+        self._person_ended_s = float("-inf")
+        self._person_signal: Optional[int] = None
+        """The signal by which a person asked to end the job, while it was being ended."""
+        self._touch_s = time.monotonic() + TOUCH_EVERY_S
+
+    def run(self) -> int:
+        """Start the command and stay until it has ended for good. Raises ``OSError`` if it cannot be started."""
+        self._open_files()
+        try:
+            self._start(restarts=0)
+            return self._stay()
+        finally:
+            self._give_up_files(None)
+
+    def _stay(self) -> int:
+        try:
+            while True:
+                exit_code = self._turn()
+                if exit_code is not None:
+                    return exit_code
+        except Exception as error:
+            self._give_up_files(f"a slip of its own ({type(error).__name__}: {error})")
+            return self._only_wait()
+
+    def _only_wait(self) -> int:
+        """What is left of a keeper that failed: the job has its terminal, and its exit code is passed on."""
+        if self._exit_code is None and self._command is not None:
+            self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self._command.pid, 0)[1])
+        return STOPPED_EXIT if self._exit_code is None else self._exit_code
+
+    def _turn(self) -> Optional[int]:
+        """Wait for what comes next and deal with it; the exit code when all is over."""
+        ready = self._wait()
+        for arrived in self._signals.arrived():
+            if arrived.number != signal.SIGCHLD:
+                self._heard(arrived)
+        self._reap()
+        if self._ending is None and self._exit_code is not None:
+            self._desk.ended(LaunchState.ENDED)
+            return self._exit_code
+        self._serve(ready)
+        stop, now_s = self._desk.stop, time.monotonic()
+        if stop is None or self._command is None:
+            return None
+        if self._ending is None:
+            self._ending = Ending(self._command, self._family, grace_s=stop.grace_s, now_s=now_s)
+            self._stuck_s = now_s + stop.grace_s + STUCK_AFTER_S
+        left = self._ending.look(now_s) if self._exit_code is not None or now_s >= self._ending.next_look_s else None
+        if left is not None and now_s > self._stuck_s:
+            self._stuck_s = float("inf")
+            say(f"waiting for {_named(left)}: not even SIGKILL has ended it yet")
+        return self._after(stop.then) if self._nobody_left(left) else None
+
+    def _after(self, then: LaunchState) -> Optional[int]:
+        """Everything has ended because it was asked to: go on from here."""
+        self._ending, self._command, self._exit_code = None, None, None
+        person = self._person_signal
+        if then is LaunchState.RUNNING and person is None:
+            return self._start_again()
+        self._desk.ended(LaunchState.ENDED if then is LaunchState.RUNNING else then)
+        if then is LaunchState.RUNNING and person is not None:
+            say("ended, and not started again: you asked it to end")
+            return -person
+        if then is LaunchState.HELD:
+            changes = [f"{name}={value}" for name, value in self._desk.changed_environ.items()]
+            again = shlex.join([*(["env", *changes] if changes else []), *self._launch.again])
+            say(f"held. It starts again when you say so:\n    {again}")
+        return STOPPED_EXIT
+
+    def _start_again(self) -> Optional[int]:
+        restarts = self._desk.record.restarts + 1
+        say(f"starting again (attempt {restarts})")
+        try:
+            self._start(restarts=restarts)
+        except OSError as error:
+            say(f"{self._launch.command[0]} cannot be started again: {error.strerror}")
+            self._desk.ended(LaunchState.ENDED)
+            return CANNOT_START_EXIT
+        return None
+
+    def _start(self, *, restarts: int) -> None:
+        environ = {**self._desk.environ, ATTEMPT_VARIABLE: str(restarts)}
+        pid = os.posix_spawnp(
+            self._launch.command[0], list(self._launch.command), environ,
+            setsigmask=self._launch.child_mask, setsigdef=PYTHON_IGNORES,
+        )  # fmt: skip
+        self._command, self._exit_code = identity_of(pid), None
+        assert self._command is not None  # a zombie at least: only we can reap it
+        self._desk.attempt_began(time.time(), restarts=restarts)
+
+    # Signals and children
+
+    def _heard(self, arrived: Arrived) -> None:
+        if arrived.by_process and descends(arrived.sender_pid, os.getpid()):
+            return  # the job's own "kill my group": it means others than itself
+        if arrived.number in ENDING_SIGNALS:
+            self._person_ended_s = time.monotonic()
+            if self._desk.stop is not None:
+                if self._person_signal is not None and self._ending is not None:
+                    self._ending.hurry(time.monotonic())
+                self._person_signal = arrived.number
+        if arrived.by_process and self._command is not None:
+            send_signal(self._command, arrived.number)
+
+    def _held_back(self) -> Optional[str]:
+        self._reap()
+        if self._exit_code is not None:
+            return "its command has just ended"
+        if time.monotonic() - self._person_ended_s < PERSON_ENDS_S:
+            return "its owner asked it to end a moment ago"
+        return None
+
+    def _reap(self) -> None:
+        """See who ended: the command, and orphans of it that became ours."""
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if self._command is not None and pid == self._command.pid:
+                    self._exit_code = os.waitstatus_to_exitcode(status)
+
+    def _family(self) -> list[ProcStat]:
+        return [stat for stat in descendants(os.getpid()) if stat.process not in self._strangers]
+
+    def _nobody_left(self, looked: Optional[Collection[ProcStat]]) -> bool:
+        """Whether the job has no process any more. The kernel knows: orphans become our children, and one whose parent
+        ends while /proc is read is in no list."""
+        if self._exit_code is None:
+            return False
+        if self._strangers:
+            return looked is not None and not looked
+        return not _has_children()
+
+    # The socket and the record: the job goes on without them
+
+    def _open_files(self) -> None:
+        if self._files is None:
+            say("no run directory can be used (see docs/run.md): this job cannot be requeued or told anything")
+            return
+        try:
+            self._files.write(self._desk.record)
+            self._socket = self._files.listen(self._desk.answer)
+        except OSError as error:
+            self._give_up_files(f"cannot listen for requests ({error.strerror})")
+
+    def _save(self, record: LaunchRecord) -> None:
+        """What cannot be written is remembered all the same: nothing is done twice while this keeper lives."""
+        if self._files is not None:
+            try:
+                self._files.write(record)
+            except OSError as error:
+                if not self._record_fails:
+                    say(f"cannot write its record ({error.strerror}): the job goes on")
+                self._record_fails = True
+
+    def _give_up_files(self, why: Optional[str]) -> None:
+        """Close what others see of us; with a reason if it happens before the end."""
+        files, self._files = self._files, None
+        with suppress(OSError):
+            if self._socket is not None:
+                self._socket.close(unlink=True)
+        self._socket = None
+        if files is not None:
+            files.close()
+        if why is not None:
+            say(f"{why}: the job goes on, and cannot be requeued or told anything")
+
+    def _wait(self) -> list[int]:
+        """Descriptors of the socket that are readable, after the next thing that happened."""
+        now_s = time.monotonic()
+        due_s = [self._touch_s] if self._files is not None else []
+        if self._ending is not None:
+            due_s.append(self._ending.next_look_s)
+        descriptors = self._descriptors()
+        if len(descriptors) > 1:
+            due_s.append(now_s + IDLE_LOOK_S)
+        poll = select.poll()
+        for descriptor in (self._signals.descriptor, *descriptors):
+            poll.register(descriptor, select.POLLIN)
+        timeout_ms = max(0.0, min(due_s) - now_s) * 1000 + 1 if due_s else None
+        return [descriptor for descriptor, _ in poll.poll(timeout_ms) if descriptor != self._signals.descriptor]
+
+    def _descriptors(self) -> Sequence[int]:
+        return [] if self._socket is None else self._socket.descriptors()
+
+    def _serve(self, ready: Iterable[int]) -> None:
+        now_s = time.monotonic()
+        try:
+            if self._socket is not None:
+                for descriptor in ready:
+                    self._socket.serve(descriptor, now_s=now_s)
+                self._socket.drop_idle(now_s=now_s)
+            if self._files is not None and now_s >= self._touch_s:
+                self._touch_s = now_s + TOUCH_EVERY_S
+                self._files.touch()
+        except Exception as error:
+            self._give_up_files(f"a slip of its own in serving a request ({type(error).__name__}: {error})")
+
+
+def _has_children() -> bool:
+    """Also such that have ended, and that nobody has reaped."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _named(stats: Iterable[ProcStat]) -> str:
+    return ", ".join(f"pid {stat.process.pid} ({stat.name})" for stat in stats)

@@ -1,0 +1,64 @@
+"""What the standard library has no function for: orphans that stay ours (prctl(2)), signals as a file (signalfd(2)).
+
+``ctypes`` is missing from some Pythons, and a sandbox may forbid a call: whoever calls must be able to go on without.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SFD_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK  # SFD_CLOEXEC and SFD_NONBLOCK are these on Linux
+_SIGINFO = struct.Struct("=Iiii112x")
+"""``ssi_signo, ssi_errno, ssi_code, ssi_pid`` of ``struct signalfd_siginfo``; the rest is not used."""
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants re-parented to this process instead of to init. Raises ``OSError``, ``ImportError``."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+class Arrived(NamedTuple):
+    """A signal that came."""
+
+    number: int
+    by_process: bool
+    """Sent by somebody's kill(2), not by the kernel (a key at the terminal, a terminal that closed, a child's end)."""
+    sender_pid: int
+    """Of that process; 0 for one outside our pid namespace, and where the kernel sent it."""
+
+
+class SignalFile:
+    """Signals to be read instead of handled. They must be blocked (``signal.pthread_sigmask``) by the caller."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        """Raises ``OSError``, ``ImportError``."""
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        # glibc's sigset_t has 128 bytes, of which the kernel reads the first 8.
+        mask = (ctypes.c_uint64 * 16)(sum(1 << (number - 1) for number in numbers))
+        self.descriptor: int = libc.signalfd(-1, ctypes.byref(mask), _SFD_FLAGS)
+        if self.descriptor < 0:
+            raise OSError(ctypes.get_errno(), "signalfd")
+
+    def arrived(self) -> Iterator[Arrived]:
+        """Those that came since the last call, without waiting."""
+        while True:
+            try:
+                data = os.read(self.descriptor, _SIGINFO.size)
+            except BlockingIOError:
+                return
+            number, _, code, sender_pid = _SIGINFO.unpack(data)
+            yield Arrived(number, by_process=code <= 0 and number != signal.SIGCHLD, sender_pid=sender_pid)
+
+    def close(self) -> None:
+        os.close(self.descriptor)

@@ -1,0 +1,116 @@
+"""What is asked of a rank when its job is to save its state, and what the job's own function gets. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Optional
+
+from tidegauge.core.ring_layout import CHECKPOINT_WAYS
+
+CALLBACK, SIGNAL = CHECKPOINT_WAYS
+
+_LAST_UNIX_S = 1e12
+_MAX_ID = 200
+_MAX_REASON = 300
+
+
+class CheckpointRequest(NamedTuple):
+    """What a function that was given to ``tidegauge.on_checkpoint_request`` is called with."""
+
+    request_id: str
+    """The same on all ranks that are asked."""
+    step: int
+    """Training steps that this process has finished, as Tidegauge counts them; the same on all ranks."""
+    deadline_unix_s: float
+    """When nobody waits for the checkpoint any longer, in unix seconds."""
+    reason: Optional[str] = None
+    """Why it is wanted, for the log."""
+
+
+Save = Callable[[CheckpointRequest], object]
+
+
+class RefusedError(Exception):
+    """A request that is not taken on. ``kind`` is a stable word for programs: ``usage``, ``unable`` (no callback, no
+    handler, no readable path), ``passed`` (the step is over already), ``late``, ``busy``, ``unknown``, ``begun``."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Ask(NamedTuple):
+    """A request to save the state at the boundary at which ``at_step`` steps are finished; ``None``: at the next."""
+
+    request_id: str
+    way: str
+    at_step: Optional[int]
+    deadline_unix_s: float
+    ranks: int = 1
+    """How many ranks are asked for this step. More than one make sure at the boundary that all of them are there."""
+    reason: Optional[str] = None
+
+
+def request_id_of(request: Mapping[str, Any]) -> str:
+    """The ``id`` of a command. Raises ``RefusedError``."""
+    request_id = request.get("id")
+    if not isinstance(request_id, str) or not 0 < len(request_id) <= _MAX_ID:
+        raise RefusedError("usage", f"id must be a text of 1 to {_MAX_ID} characters")
+    return request_id
+
+
+def is_a_look(request: Mapping[str, Any]) -> bool:
+    """Whether ``{"command": "checkpoint", "id": …}`` says nothing more, and so only wants to know how far it is."""
+    return request.keys() <= {"command", "id"}
+
+
+def parse_ask(request: Mapping[str, Any]) -> Ask:
+    """The request in a command. Raises ``RefusedError``."""
+    way, at_step, ranks = request.get("way"), request.get("at_step"), request.get("ranks", 1)
+    deadline = request.get("deadline_unix_s")
+    if way not in CHECKPOINT_WAYS:
+        raise RefusedError("usage", f"way must be one of {', '.join(CHECKPOINT_WAYS)}")
+    if at_step is not None and (isinstance(at_step, bool) or not isinstance(at_step, int) or at_step < 0):
+        raise RefusedError("usage", "at_step must be a whole number of finished steps, or null for the next boundary")
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1 or (ranks > 1 and at_step is None):
+        raise RefusedError("usage", "ranks must be how many ranks are asked; more than one need an at_step")
+    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 <= deadline <= _LAST_UNIX_S:
+        raise RefusedError("usage", "deadline_unix_s must be a time in unix seconds")
+    reason = request.get("reason")
+    return Ask(
+        request_id=request_id_of(request),
+        way=way,
+        at_step=at_step,
+        deadline_unix_s=float(deadline),
+        ranks=ranks,
+        reason=reason[:_MAX_REASON] if isinstance(reason, str) else None,
+    )
+
+
+def saver(fn: Callable[..., object]) -> Save:
+    """``fn`` as a function of one request.
+
+    It gets the request if its first positional parameter has no default or is named ``request``, or if it has
+    ``*args``; else nothing, so that ``def save(path="last.pt")`` keeps its path. Raises ``TypeError`` for what cannot
+    be called so.
+    """
+    import inspect  # here, for a process that registers nothing
+
+    if not callable(fn):
+        raise TypeError(f"a function that saves the job's state is needed, not {type(fn).__name__}")
+    try:
+        signature = inspect.signature(fn)
+    except ValueError:
+        return fn  # a builtin that does not tell
+    named = [
+        one for one in signature.parameters.values() if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    takes_more = any(one.kind is one.VAR_POSITIONAL for one in signature.parameters.values())
+    takes_it = takes_more or any(one.default is one.empty or one.name == "request" for one in named[:1])
+    try:
+        signature.bind(*([None] if takes_it else []))
+    except TypeError:
+        raise TypeError(
+            f"{fn!r} takes {signature}: it must be callable with one CheckpointRequest, or with nothing"
+        ) from None
+    return fn if takes_it else lambda _request: fn()

@@ -1,0 +1,77 @@
+"""The rows of the table of metrics that tell of incidents and actions, on the coordinator's page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tidegauge.core.actions import ActionKind
+from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.loop_figures import ACTION_OUTCOMES, LoopFigures
+from tidegauge.core.verdicts import Severity
+from tidegauge_exporter.metric_rows import CountedMetric, Kind
+
+_Numbers = Mapping[tuple[str, ...], float]
+
+
+def _incidents_total(figures: LoopFigures) -> _Numbers:
+    return {(cause.value,): figures.incidents_total.get(cause, 0) for cause in IncidentCause}
+
+
+def _incidents_open(figures: LoopFigures) -> _Numbers:
+    pairs = [(cause, severity) for cause in IncidentCause for severity in Severity]
+    return {
+        (cause.value, severity.value): figures.incidents_open.get((cause, severity), 0) for cause, severity in pairs
+    }
+
+
+def _actions_total(figures: LoopFigures) -> _Numbers:
+    pairs = [(action.value, outcome) for action in ActionKind for outcome in ACTION_OUTCOMES]
+    return {pair: figures.actions_total.get(pair, 0) for pair in pairs}
+
+
+def _from_store(
+    what: str, kind: Kind, text: str, labels: tuple[str, ...], read_all: Callable[[LoopFigures], _Numbers]
+) -> CountedMetric[LoopFigures]:
+    def read(figures: LoopFigures) -> _Numbers:
+        return read_all(figures) if figures.store_works else {}
+
+    return CountedMetric(f"tidegauge_{what}", kind, text, ("cluster", *labels), "database", read_all=read)
+
+
+def _flag(what: str, text: str, read: Callable[[LoopFigures], bool]) -> CountedMetric[LoopFigures]:
+    return CountedMetric(
+        f"tidegauge_policy_{what}", Kind.GAUGE, text, ("cluster",), "coordinator",
+        read_all=lambda figures: {(): float(read(figures))},
+    )  # fmt: skip
+
+
+LOOP_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
+    _from_store(
+        "incidents_total",
+        Kind.COUNTER,
+        "Incidents opened, by what happened.",
+        ("cause",),
+        _incidents_total,
+    ),
+    _from_store(
+        "incidents_open",
+        Kind.GAUGE,
+        "Incidents that are not closed, by what happens and how much it matters now.",
+        ("cause", "severity"),
+        _incidents_open,
+    ),
+    _from_store(
+        "actions_total",
+        Kind.COUNTER,
+        "Actions by how they ended; `would`: the policy's mode does not allow it; `withheld`: a brake held it back.",
+        ("action", "outcome"),
+        _actions_total,
+    ),
+    _flag("acting", "1 if the policy's mode is `act`, 0 if it only observes or warns.", lambda figures: figures.acting),
+    _flag("paused", "1 while a person has paused all actions.", lambda figures: figures.paused),
+    _flag(
+        "breaker_open",
+        "1 while the circuit breaker stops all actions, because too many jobs were touched.",
+        lambda figures: figures.breaker_open,
+    ),
+)

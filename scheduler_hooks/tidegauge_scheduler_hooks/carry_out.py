@@ -1,0 +1,207 @@
+"""The decisions that are to be carried out, handed to workers one step at a time.
+
+What is to be done, and how far it is, stands in the audit: ``CarryOut`` may be thrown away at any moment, and another
+goes on from there. One of them works on an audit at a time. What a step is says ``carry_out_steps``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, UnderWay
+from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Progress, Stage, Steps
+from tidegauge_scheduler_hooks.ports import Audit, AuditError, SchedulerPort
+
+log = logging.getLogger(__name__)
+
+
+class _Job(NamedTuple):
+    """What at most one acting decision is carried out on at a time: a job in all its attempts."""
+
+    scheduler: str
+    job_id: str
+    uid: int
+
+
+@dataclass
+class _Work:
+    """A decision that was taken up, and where it stands; seconds of the policy clock."""
+
+    decision: Decision
+    since_s: float
+    progress: Progress
+    worker_since_s: float | None = None
+    """Since when a worker has it; ``None``: none does."""
+    called_slow: bool = False
+    audit_problem: str | None = None
+    """Why what is to be written next could not be written."""
+
+
+class CarryOut:
+    """``tick`` every second or so, from one thread; ``under_way`` from any.
+
+    ``now_s`` is the policy clock, ``wall_s`` the host's, in which jobs are told their deadlines. ``held_back`` says why
+    a decision must not be carried out now, or ``None``; it is asked right before anything is done. ``submit`` runs a
+    call in a worker, some time soon; a pool needs more workers than ``calls_per_scheduler`` times the schedulers, so
+    that those that hang leave some free.
+    """
+
+    def __init__(
+        self,
+        audit: Audit,
+        schedulers: Mapping[str, SchedulerPort],
+        *,
+        now_s: Callable[[], float],
+        wall_s: Callable[[], float],
+        held_back: Callable[[DecisionRecord], str | None],
+        submit: Callable[[Callable[[], None]], object],
+        times: CarryOutTimes | None = None,
+    ) -> None:
+        self._audit = audit
+        self._now_s = now_s
+        self._submit = submit
+        self._times = times or CarryOutTimes()
+        self._steps = Steps(
+            audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=held_back, times=self._times
+        )  # fmt: skip
+        self._works: dict[str, _Work] = {}
+        self._lock = threading.Lock()
+        self._audit_fails = False
+
+    def tick(self) -> None:
+        """Hand out the next step of every decision that is due. Waits for the audit, never for a scheduler."""
+        # Who is busy is noted before the audit is read: what a worker ends in between is then not handed out again.
+        with self._lock:
+            busy = {name: work for name, work in self._works.items() if work.worker_since_s is not None}
+        self._tell_slow(busy)
+        try:
+            records = self._audit.unfinished()
+        except AuditError as error:
+            if not self._audit_fails:
+                log.error("nothing is carried out while the audit cannot be read: %s", error)
+            self._audit_fails = True
+            return
+        self._audit_fails = False
+        self._forget_all_but({record.decision.decision_id for record in records} | set(busy))
+        for record in self._due(records, busy):
+            self._hand_out(record)
+
+    def under_way(self) -> tuple[UnderWay, ...]:
+        """What is being carried out now, and where it stands; the longest under way first."""
+        now_s = self._now_s()
+        with self._lock:
+            works = [replace(work) for work in self._works.values()]
+        return tuple(
+            UnderWay(
+                decision_id=work.decision.decision_id,
+                action=work.decision.action,
+                job=work.decision.target.job,
+                since_s=work.since_s,
+                what=_standing(work, now_s),
+            )
+            for work in sorted(works, key=lambda work: work.since_s)
+        )
+
+    def _due(self, records: Sequence[DecisionRecord], busy: Mapping[str, _Work]) -> Iterator[DecisionRecord]:
+        """The decisions to hand out, at most one acting one of a job: the one that was begun, else the oldest."""
+        now_s = self._now_s()
+        calls = Counter(work.decision.target.scheduler for work in busy.values())
+        taken = {_job(work.decision) for work in busy.values() if work.decision.action.is_acting}
+        for record in sorted(records, key=lambda record: record.status is DecisionStatus.DECIDED):
+            decision = record.decision
+            if decision.decision_id in busy:
+                continue
+            if decision.action.is_acting:
+                if _job(decision) in taken:
+                    continue
+                taken.add(_job(decision))
+            work = self._works.get(decision.decision_id)
+            if work is not None and now_s < work.progress.due_s:
+                continue
+            if calls[decision.target.scheduler] >= self._times.calls_per_scheduler:
+                continue
+            calls[decision.target.scheduler] += 1
+            yield record
+
+    def _hand_out(self, record: DecisionRecord) -> None:
+        now_s, decision = self._now_s(), record.decision
+        with self._lock:
+            since_s = now_s if record.started_s is None else record.started_s
+            work = self._works.setdefault(decision.decision_id, _Work(decision, since_s, Progress()))
+            work.worker_since_s, work.called_slow = now_s, False
+        try:
+            self._submit(lambda: self._work(record, work))
+        except Exception:
+            # No worker will run it: have it handed out again.
+            log.exception("no worker for decision %s", decision.decision_id)
+            with self._lock:
+                work.worker_since_s = None
+
+    def _work(self, record: DecisionRecord, work: _Work) -> None:
+        """In a worker: one step, and the outcome if that was the last. What cannot be written is kept and tried again,
+        without asking the scheduler again."""
+        progress, problem = work.progress, None
+        try:
+            if progress.outcome is None:
+                progress = self._steps.advance(record, progress)
+            if progress.outcome is not None:
+                self._audit.finish(work.decision.decision_id, progress.outcome, progress.seen, at_s=self._now_s())
+        except AuditError as error:
+            problem = str(error)
+            if work.audit_problem is None:
+                log.error("decision %s waits, it cannot be written down: %s", work.decision.decision_id, error)
+        except Exception as error:
+            # ``advance`` makes outcomes of defects, so this is ``finish``, and the outcome must not be lost over it.
+            problem = f"{type(error).__name__}: {error}"
+            if work.audit_problem is None:
+                log.exception("the outcome of decision %s cannot be written down", work.decision.decision_id)
+        finally:
+            if problem is not None:
+                progress = replace(progress, due_s=self._now_s() + self._times.look_every_s)
+            with self._lock:
+                work.progress, work.worker_since_s, work.audit_problem = progress, None, problem
+                if problem is None and progress.outcome is not None:
+                    self._works.pop(work.decision.decision_id, None)
+
+    def _forget_all_but(self, decision_ids: set[str]) -> None:
+        """What the audit does not hold as unfinished any more is over, whoever wrote that."""
+        with self._lock:
+            self._works = {name: work for name, work in self._works.items() if name in decision_ids}
+
+    def _tell_slow(self, busy: Mapping[str, _Work]) -> None:
+        for decision_id, work in busy.items():
+            since_s = work.worker_since_s
+            if since_s is None or work.called_slow or self._now_s() - since_s < self._times.slow_call_s:
+                continue
+            work.called_slow = True
+            log.warning(
+                "decision %s (%s job %s): adapter %s has not returned for %.0f s, and is not asked again meanwhile",
+                decision_id, work.decision.action.value, work.decision.target.job.job_id,
+                work.decision.target.scheduler, self._now_s() - since_s,
+            )  # fmt: skip
+
+
+def _job(decision: Decision) -> _Job:
+    target = decision.target
+    return _Job(target.scheduler, target.job.job_id, target.job.uid)
+
+
+def _standing(work: _Work, now_s: float) -> str:
+    """For people: where a decision that is under way stands."""
+    progress = work.progress
+    if work.worker_since_s is not None:
+        return f"being carried out for {now_s - work.worker_since_s:.0f} s"
+    if progress.outcome is not None:
+        return f"{progress.outcome.value} ({progress.seen}), not written down yet: {work.audit_problem}"
+    if work.audit_problem is not None:
+        return f"cannot be written down: {work.audit_problem}"
+    if progress.stage is Stage.READY:
+        return f"to be tried again in {max(0.0, progress.due_s - now_s):.0f} s: {progress.seen}"
+    what = "accepted, not seen yet" if progress.stage is Stage.ACCEPTED else "waiting for proof of a checkpoint"
+    assert progress.deadline_s is not None
+    return f"{what}, {max(0.0, progress.deadline_s - now_s):.0f} s left: {progress.seen}"

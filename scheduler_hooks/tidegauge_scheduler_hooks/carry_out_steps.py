@@ -1,0 +1,310 @@
+"""One decision, step by step: look, write down that it begins, act, look whether it happened. See docs/actions.md.
+
+``advance`` takes what the audit knows and what this process remembers, and returns what to remember. What is remembered
+may be lost at any moment: without it the next step looks first and asks the scheduler again, which the port's contract
+makes harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
+from tidegauge_scheduler_hooks.ports import (
+    Audit,
+    AuditError,
+    ChangedError,
+    CheckpointStage,
+    PermanentError,
+    Presence,
+    RequeueChanges,
+    SchedulerError,
+    SchedulerPort,
+    TemporaryError,
+)
+
+log = logging.getLogger(__name__)
+
+LEADS_TO: Mapping[ActionKind, frozenset[Presence]] = {
+    ActionKind.REQUEUE: frozenset({Presence.REPLACED}),
+    # Not every scheduler can keep a job that it has ended; there, holding is ending.
+    ActionKind.HOLD: frozenset({Presence.HELD, Presence.GONE}),
+    ActionKind.CANCEL: frozenset({Presence.GONE}),
+}
+"""What is seen of a run when it was ended in this way."""
+
+SEEN_AS = {
+    Presence.RUNNING: "still runs",
+    Presence.STOPPING: "is being ended",
+    Presence.REPLACED: "has been started again, or waits for that",
+    Presence.HELD: "is held",
+    Presence.GONE: "has ended",
+}
+
+
+@dataclass(frozen=True)
+class CarryOutTimes:
+    """How long things may take, on the policy clock."""
+
+    expires_after_s: float = 900.0
+    """A decision whose turn comes later is not begun any more: what it rests on is outdated."""
+    verify_within_s: float = 180.0
+    """How long an accepted action may take to be seen. Ending a run takes 30 s in Slurm (``KillWait``) and as long in
+    Kubernetes before either kills, and a busy controller needs its time."""
+    look_every_s: float = 2.0
+    most_starts: int = 5
+    """Beginnings of one decision, over crashes and temporary failures."""
+    longest_retry_s: float = 120.0
+    """However long an adapter wants to wait."""
+    slow_call_s: float = 60.0
+    """A call that takes longer is said to."""
+    calls_per_scheduler: int = 3
+    """Calls to one adapter at once: one that hangs takes no more workers than these."""
+
+
+class Stage(Enum):
+    """Where a decision stands, as far as this process remembers."""
+
+    READY = "ready"
+    """To be begun, or begun again."""
+    ACCEPTED = "accepted"
+    """The scheduler said yes; it is to be seen."""
+    ASKED = "asked"
+    """The job was asked to save its state; the proof is to come."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What this process remembers of a decision beyond the audit."""
+
+    stage: Stage = Stage.READY
+    due_s: float = float("-inf")
+    """Not to be touched before."""
+    deadline_s: float | None = None
+    """Until when there is time for it to be seen or proven."""
+    seen: str = ""
+    """What was last seen or said, for people; with an outcome: its detail."""
+    unseen_since_s: float | None = None
+    """Since when the scheduler has not said where the job is."""
+    outcome: Outcome | None = None
+    """It is over, and remains to be written down."""
+
+
+class Steps:
+    """``held_back`` says why a decision must not be carried out now, or ``None``."""
+
+    def __init__(
+        self,
+        audit: Audit,
+        schedulers: Mapping[str, SchedulerPort],
+        *,
+        now_s: Callable[[], float],
+        wall_s: Callable[[], float],
+        held_back: Callable[[DecisionRecord], str | None],
+        times: CarryOutTimes,
+    ) -> None:
+        self._audit = audit
+        self._schedulers = schedulers
+        self._now_s = now_s
+        self._wall_s = wall_s
+        self._held_back = held_back
+        self._times = times
+
+    def advance(self, record: DecisionRecord, progress: Progress) -> Progress:
+        """The next step. Blocks for as long as the adapter does.
+
+        Raises ``AuditError``, and then the scheduler has not been asked to do anything."""
+        decision = record.decision
+        try:
+            port = self._schedulers.get(decision.target.scheduler)
+            if port is None:
+                return _over(Outcome.FAILED, f"no adapter for the scheduler {decision.target.scheduler!r} runs here")
+            if progress.stage is Stage.ACCEPTED:
+                return self._verify(port, decision, progress)
+            if progress.stage is Stage.ASKED:
+                return self._prove(port, decision, progress)
+            return self._start(port, record, progress)
+        except AuditError:
+            raise
+        except PermanentError as error:
+            return _over(Outcome.FAILED, str(error))
+        except ChangedError as error:
+            begun = record.status is DecisionStatus.STARTED or progress.stage is not Stage.READY
+            return _left(decision, str(error), begun=begun)
+        except Exception as error:
+            log.exception("carrying out decision %s failed over a defect", decision.decision_id)
+            return _over(Outcome.FAILED, f"a defect, see the coordinator's log: {type(error).__name__}: {error}")
+
+    def _start(self, port: SchedulerPort, record: DecisionRecord, progress: Progress) -> Progress:
+        """From a decision that waits, or was left begun, to the scheduler's answer."""
+        decision = record.decision
+        begun = record.status is DecisionStatus.STARTED
+        if not begun:
+            over = self._too_late(decision, progress) or self._stopped(record)
+            if over is not None:
+                return over
+        if decision.action.is_acting:
+            try:
+                seen = _look(port, decision.target)
+            except TemporaryError as error:
+                return self._unseen(begun, progress, error)
+            over = self._already(decision, seen, begun=begun)
+            if over is not None:
+                return over
+        # Looking may have taken a while, and a pause must hold from the moment that it is given.
+        over = self._stopped(record)
+        if over is not None:
+            return over
+        if record.starts >= self._times.most_starts:
+            last = progress.seen or "interrupted each time"
+            return _over(Outcome.FAILED, f"begun {record.starts} times without success; the last: {last}")
+        self._audit.begin(decision.decision_id, at_s=self._now_s())
+        if decision.action is ActionKind.CHECKPOINT:
+            return self._prove(port, decision, progress)
+        try:
+            said = _act(port, decision)
+        except TemporaryError as error:
+            return Progress(due_s=self._now_s() + self._wait_s(error), seen=str(error))
+        except ChangedError as error:
+            if not (begun and decision.action.is_stop):
+                raise
+            # Not that run any more: that may be our own doing, from the time before, and a look will tell.
+            return Progress(due_s=self._now_s() + self._times.look_every_s, seen=str(error))
+        if not decision.action.is_stop:
+            return _over(Outcome.DONE, said)
+        return Progress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=said)
+
+    def _too_late(self, decision: Decision, progress: Progress) -> Progress | None:
+        patience_s = self._times.expires_after_s
+        if decision.action is ActionKind.CHECKPOINT:
+            patience_s = min(patience_s, _grace_s(decision))
+        age_s = self._now_s() - decision.decided_s
+        if age_s <= patience_s:
+            return None
+        if progress.seen:
+            return _over(Outcome.FAILED, f"given up after {age_s:.0f} s, nothing was done: {progress.seen}")
+        return _over(Outcome.SUPERSEDED, f"its turn came {age_s:.0f} s after it was decided, too late to rest on that")
+
+    def _stopped(self, record: DecisionRecord) -> Progress | None:
+        why = self._held_back(record)
+        if why is None:
+            return None
+        if record.status is DecisionStatus.STARTED:
+            return _over(Outcome.UNVERIFIED, f"it was begun, may still happen, and is not asked for again: {why}")
+        return _over(Outcome.STOPPED, why)
+
+    def _unseen(self, begun: bool, progress: Progress, error: TemporaryError) -> Progress:
+        """The scheduler does not say where the job is. What was not begun waits until it is too late for it."""
+        now_s = self._now_s()
+        since_s = now_s if progress.unseen_since_s is None else progress.unseen_since_s
+        if begun and now_s - since_s >= self._times.verify_within_s:
+            return _over(Outcome.UNVERIFIED, f"it was begun, and what came of it cannot be seen: {error}")
+        return replace(progress, due_s=now_s + self._wait_s(error), seen=str(error), unseen_since_s=since_s)
+
+    def _already(self, decision: Decision, seen: Presence, *, begun: bool) -> Progress | None:
+        """``None`` for a run that can be acted on. ``begun``: it may be our own doing that it looks like this."""
+        if seen is Presence.RUNNING:
+            return None
+        what = f"{_name(decision.target)} {SEEN_AS[seen]}"
+        if not begun or not decision.action.is_stop:
+            return _left(decision, what, begun=begun)
+        if seen in LEADS_TO[decision.action]:
+            return _over(Outcome.DONE, what)
+        if seen is Presence.STOPPING:
+            return Progress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=what)
+        return _over(Outcome.UNVERIFIED, f"it was begun, and {what}")
+
+    def _verify(self, port: SchedulerPort, decision: Decision, progress: Progress) -> Progress:
+        assert progress.deadline_s is not None
+        try:
+            seen = _look(port, decision.target)
+        except SchedulerError as error:
+            what = str(error)
+        else:
+            what = f"{_name(decision.target)} {SEEN_AS[seen]}"
+            if seen in LEADS_TO[decision.action]:
+                return _over(Outcome.DONE, what)
+        now_s = self._now_s()
+        if now_s >= progress.deadline_s:
+            return _over(Outcome.UNVERIFIED, f"accepted {self._times.verify_within_s:.0f} s ago, but {what}")
+        return replace(progress, due_s=min(now_s + self._times.look_every_s, progress.deadline_s), seen=what)
+
+    def _prove(self, port: SchedulerPort, decision: Decision, progress: Progress) -> Progress:
+        """Ask for a checkpoint, or look how far it is: the first call asks, whichever process makes it."""
+        grace_s = _grace_s(decision)
+        deadline_s = decision.decided_s + grace_s
+        try:
+            found = port.checkpoint(
+                decision.target,
+                decision_id=decision.decision_id,
+                deadline_unix_s=self._wall_s() + deadline_s - self._now_s(),
+            )
+        except TemporaryError as error:
+            stage, what, wait_s = progress.stage, str(error), self._wait_s(error)
+        else:
+            if found.stage is CheckpointStage.PROVEN:
+                return _over(Outcome.DONE, found.detail)
+            if found.stage is CheckpointStage.REFUSED:
+                return _over(Outcome.FAILED, found.detail)
+            stage, what, wait_s = Stage.ASKED, found.detail, self._times.look_every_s
+        now_s = self._now_s()
+        if now_s >= deadline_s:
+            return _over(Outcome.NO_PROOF, f"no proof of a checkpoint within {grace_s:.0f} s: {what}")
+        return Progress(stage, due_s=min(now_s + wait_s, deadline_s), deadline_s=deadline_s, seen=what)
+
+    def _wait_s(self, error: TemporaryError) -> float:
+        return max(0.0, min(error.retry_after_s, self._times.longest_retry_s))
+
+
+def _over(outcome: Outcome, detail: str) -> Progress:
+    return Progress(outcome=outcome, seen=detail)
+
+
+def _left(decision: Decision, what: str, *, begun: bool) -> Progress:
+    """The run is over, and not by this decision. ``superseded`` says that nothing was done: limits do not count it."""
+    if not begun:
+        return _over(Outcome.SUPERSEDED, what)
+    outcome = Outcome.NO_PROOF if decision.action is ActionKind.CHECKPOINT else Outcome.UNVERIFIED
+    return _over(outcome, f"it was begun, and {what}")
+
+
+def _name(target: JobTarget) -> str:
+    return f"job {target.job.job_id} attempt {target.job.attempt}"
+
+
+def _look(port: SchedulerPort, target: JobTarget) -> Presence:
+    """Where the run is. Raises ``TemporaryError`` also if the scheduler cannot say."""
+    seen = port.presence(target)
+    if seen is Presence.UNKNOWN:
+        raise TemporaryError(f"the scheduler cannot say where {_name(target)} is")
+    return seen
+
+
+def _grace_s(decision: Decision) -> float:
+    return float(decision.parameters["grace_s"])
+
+
+def _act(port: SchedulerPort, decision: Decision) -> str:
+    """Ask for what was decided (a checkpoint has its own way); returns what can be said of it, for people."""
+    target, action, decision_id = decision.target, decision.action, decision.decision_id
+    parameters, reason = decision.parameters, decision.reason
+    if action is ActionKind.NOTIFY:
+        port.notify(target, parameters.get("text", reason), decision_id=decision_id)
+        return "the owner was told"
+    if action is ActionKind.ANNOTATE:
+        port.annotate(target, parameters.get("text", reason), decision_id=decision_id)
+        return "a remark was left on the job"
+    if action is ActionKind.CAP:
+        return port.cap(target, float(parameters["fraction"]), decision_id=decision_id)
+    if action is ActionKind.REQUEUE:
+        changes = RequeueChanges(parameters.get("alloc_conf", {}), parameters.get("environ", {}))
+        port.requeue(target, changes, reason, decision_id=decision_id)
+    elif action is ActionKind.HOLD:
+        port.hold(target, reason, decision_id=decision_id)
+    else:
+        assert action is ActionKind.CANCEL, action
+        port.cancel(target, reason, decision_id=decision_id)
+    return f"the scheduler accepted to {action.value} {_name(target)}"

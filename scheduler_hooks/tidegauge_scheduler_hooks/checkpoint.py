@@ -1,0 +1,228 @@
+"""Has a job save its state through its ranks' command sockets, the same for every scheduler. See docs/checkpoint.md.
+
+Saving is often collective, so all ranks are asked for one step that none of them has reached yet. Where they stand is
+kept by the ranks themselves under the decision's id: a coordinator that was restarted looks, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tidegauge.core.actions import CheckpointWay, JobTarget, RankTarget
+from tidegauge.core.orders import GONE
+from tidegauge_scheduler_hooks.ports import (
+    CheckpointProgress,
+    CheckpointStage,
+    ProcessCommands,
+    Reply,
+    TemporaryError,
+)
+
+RANK_TIMEOUT_S = 10.0
+"""A node's agent takes orders about once a second; a probe answers at once, unless its file server is slow."""
+MEASURE_S = 8.0
+"""For how long the job's pace is watched. A job that ends no step in that time makes at most one in it."""
+LOOK_EVERY_S = 1.0
+ASK_S = 2.0
+"""Added to the time that an answer took: the next one may take longer, and ranks are not asked at the same moment."""
+TRIES = 3
+"""Steps that are tried, each further away, when the one before was over before every rank had heard of it."""
+MAX_REMEMBERED = 256
+
+UNKNOWN, PASSED, BUSY = "unknown", "passed", "busy"
+"""The probe's kinds of refusal that need not be the end of it."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Who was asked, and how."""
+
+    way: CheckpointWay
+    ranks: tuple[RankTarget, ...]
+
+
+class _Pace(NamedTuple):
+    """How fast the ranks get on."""
+
+    step: int
+    """The furthest that any of them is."""
+    behind: int
+    """Steps from there to the last of them."""
+    steps_per_s: float
+    """At most."""
+    answer_s: float
+    """The longest that an answer took."""
+
+
+class RankCheckpoint:
+    """Thread-safe for different decisions."""
+
+    def __init__(
+        self,
+        commands: ProcessCommands,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._commands = commands
+        self._monotonic_s = monotonic_s
+        self._sleep = sleep
+        self._asked: dict[str, _Asked] = {}
+
+    def advance(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
+        """Ask the ranks, or look how far they are. Raises ``TemporaryError``."""
+        looks = self._send(target, target.ranks, {"command": "checkpoint_status", "id": decision_id})
+        begun = {
+            rank: reply.value
+            for rank, reply in looks.items()
+            if reply.value is not None and not reply.value.get("withdrawn")
+        }
+        asked = self._asked.get(decision_id)
+        if asked is None and begun:
+            asked = _means(target, self._ping(target, target.ranks))
+        if begun and asked is not None:
+            missing = [rank for rank in asked.ranks if rank.rank not in begun and looks[rank.rank].kind != GONE]
+            # The coordinator ended while it asked: some ranks know of it, and would wait for the others in vain.
+            halfway = missing and all(value.get("stage") == "waiting" for value in begun.values())
+            if not halfway:
+                return _judged(asked, looks)
+        self._refuse_silence(target, [looks[rank.rank] for rank in target.ranks if rank.rank not in begun])
+        if begun:
+            self._withdraw(target, target.ranks, decision_id)
+        return self._begin(target, decision_id, deadline_unix_s)
+
+    def _begin(self, target: JobTarget, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
+        asked = _means(target, self._ping(target, target.ranks))
+        if asked is None:
+            return _refused("no rank can be asked: there is neither a callback nor a signal with a path of checkpoints")
+        pace = self._pace(target, asked.ranks)
+        if pace.behind > 2 + pace.steps_per_s * pace.answer_s:
+            return _refused(
+                f"the ranks count their steps differently (one is at {pace.step}, another {pace.behind} behind), so "
+                "they cannot be asked for the same; see tidegauge.step() in docs/checkpoint.md"
+            )
+        lead_s = 2 * pace.answer_s + ASK_S
+        for _ in range(TRIES):
+            at_step = pace.step + 1 + math.ceil(pace.steps_per_s * lead_s)
+            request = {
+                "command": "checkpoint",
+                "id": decision_id,
+                "at_step": at_step,
+                "deadline_unix_s": deadline_unix_s,
+                "way": asked.way.value,
+                "ranks": len(asked.ranks),
+            }
+            replies = self._send(target, asked.ranks, request)
+            refusals = {rank: reply for rank, reply in replies.items() if reply.error is not None}
+            if not refusals:
+                self._remember(decision_id, asked)
+                return CheckpointProgress(
+                    CheckpointStage.ASKED, f"{_ranks(len(asked.ranks))} asked to save at step {at_step}"
+                )
+            self._withdraw(target, asked.ranks, decision_id)
+            if any(reply.kind != PASSED for reply in refusals.values()):
+                return self._given_up(target, refusals)
+            lead_s *= 2
+            pace = self._pace(target, asked.ranks)
+        raise TemporaryError(
+            f"job {target.job.job_id}: {TRIES} times the step was over before every rank had heard of it"
+        )
+
+    def _given_up(self, target: JobTarget, refusals: Mapping[int, Reply]) -> CheckpointProgress:
+        self._refuse_silence(target, refusals.values())
+        rank, reply = min((rank, reply) for rank, reply in refusals.items() if reply.kind != PASSED)
+        return _refused(f"rank {rank}: {reply.error}")
+
+    def _refuse_silence(self, target: JobTarget, replies: Iterable[Reply]) -> None:
+        """Raises ``TemporaryError`` if one of those who did not take it on may yet: it did not answer, or has
+        another request to finish first."""
+        for reply in replies:
+            if reply.error is not None and reply.kind in (None, BUSY, GONE):
+                raise TemporaryError(f"job {target.job.job_id} cannot be asked to save its state now: {reply.error}")
+
+    def _pace(self, target: JobTarget, ranks: Sequence[RankTarget]) -> _Pace:
+        """Watch the steps until two were seen, or for ``MEASURE_S``."""
+        first: int | None = None
+        begin_s = self._monotonic_s()
+        answer_s = 0.0
+        while True:
+            asked_s = self._monotonic_s()
+            replies = self._ping(target, ranks)
+            now_s = self._monotonic_s()
+            answer_s = max(answer_s, now_s - asked_s)
+            steps = [value["step"] for value in replies.values()]
+            first = max(steps) if first is None else first
+            seen, took_s = max(steps) - first, now_s - begin_s
+            if seen >= 2 or took_s >= MEASURE_S:
+                # One more than was seen: a step may have been about to end at either end of the time.
+                pace_steps_per_s = (seen + 1) / max(took_s, LOOK_EVERY_S)
+                return _Pace(max(steps), max(steps) - min(steps), pace_steps_per_s, answer_s)
+            self._sleep(LOOK_EVERY_S)
+
+    def _ping(self, target: JobTarget, ranks: Sequence[RankTarget]) -> Mapping[int, Mapping[str, Any]]:
+        replies = self._send(target, ranks, {"command": "ping"})
+        for rank, reply in sorted(replies.items()):
+            if reply.value is None or not isinstance(reply.value.get("step"), int):
+                raise TemporaryError(f"job {target.job.job_id}: rank {rank} does not say where it is: {reply.error}")
+        return {rank: reply.value for rank, reply in replies.items() if reply.value is not None}
+
+    def _withdraw(self, target: JobTarget, ranks: Sequence[RankTarget], decision_id: str) -> None:
+        """As far as it goes: a rank that does not hear of it saves only if all do (``ranks`` in the request)."""
+        self._send(target, ranks, {"command": "checkpoint_withdraw", "id": decision_id})
+
+    def _send(self, target: JobTarget, ranks: Sequence[RankTarget], request: Mapping[str, Any]) -> Mapping[int, Reply]:
+        return self._commands.ask_ranks(target.job, ranks, request, timeout_s=RANK_TIMEOUT_S)
+
+    def _remember(self, decision_id: str, asked: _Asked) -> None:
+        while len(self._asked) >= MAX_REMEMBERED:
+            self._asked.pop(next(iter(self._asked)))
+        self._asked[decision_id] = asked
+
+
+def _means(target: JobTarget, pings: Mapping[int, Mapping[str, Any]]) -> _Asked | None:
+    """Whom to ask: those with a callback, else those with a signal; ``None`` if nobody has either.
+
+    One rank that can be asked is enough: many jobs save on rank 0 alone.
+    """
+    for way in (CheckpointWay.CALLBACK, CheckpointWay.SIGNAL):
+        ranks = tuple(rank for rank in target.ranks if pings[rank.rank].get("checkpoint") == way.value)
+        if ranks:
+            return _Asked(way, ranks)
+    return None
+
+
+def _judged(asked: _Asked, looks: Mapping[int, Reply]) -> CheckpointProgress:
+    """What the ranks say comes to. By callback all of them must have saved; by signal one fresh file is the proof."""
+    values = {rank.rank: looks[rank.rank].value for rank in asked.ranks}
+    by_stage = {
+        stage: {rank: value for rank, value in values.items() if value is not None and value.get("stage") == stage}
+        for stage in ("waiting", "asked", "done", "failed")
+    }
+    done, failed, all_ranks = by_stage["done"], by_stage["failed"], len(asked.ranks)
+    if len(done) == all_ranks or (done and asked.way is CheckpointWay.SIGNAL):
+        rank, value = min(done.items())
+        detail = f"rank {rank}: {value.get('detail')}"
+        return CheckpointProgress(CheckpointStage.PROVEN, f"{len(done)} of {_ranks(all_ranks)} saved; {detail}")
+    gone = [rank for rank, reply in looks.items() if rank in values and reply.kind == GONE]
+    if failed and (asked.way is CheckpointWay.CALLBACK or len(failed) == all_ranks):
+        rank, value = min(failed.items())
+        return _refused(f"rank {rank}: {value.get('detail')}")
+    if gone and asked.way is CheckpointWay.CALLBACK:
+        return _refused(f"rank {min(gone)} has ended before it had saved")
+    waiting = by_stage["asked"] or by_stage["waiting"] or {}
+    rest = [f"rank {rank}: {value.get('detail')}" for rank, value in sorted(waiting.items())]
+    silent = [f"rank {rank}: {looks[rank].error}" for rank, value in sorted(values.items()) if value is None]
+    detail = (rest + silent)[0] if rest or silent else ""
+    return CheckpointProgress(CheckpointStage.ASKED, f"{len(done)} of {_ranks(all_ranks)} saved; {detail}")
+
+
+def _refused(detail: str) -> CheckpointProgress:
+    return CheckpointProgress(CheckpointStage.REFUSED, detail)
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank" if count == 1 else f"{count} ranks"

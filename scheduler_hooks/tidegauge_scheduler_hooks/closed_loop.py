@@ -1,0 +1,254 @@
+"""One turn of the closed loop: jobs -> incidents -> facts -> decisions -> actions, each written down before the next.
+
+Everything that decides is pure and elsewhere (``core.incident_tracker``, ``policy``); everything that acts is behind
+``CarryOut``. Here is the order in which they are called, and what happens when the database or a scheduler is away:
+incidents go on in memory, and nothing is decided that could not be written down.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from tidegauge.core.actions import (
+    AuditError,
+    Decision,
+    DecisionRecord,
+    DecisionStatus,
+    Disposition,
+    LoopStatus,
+    Outcome,
+    Switches,
+)
+from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.incident_tracker import IncidentTracker
+from tidegauge.core.incidents import Incident, IncidentChange, IncidentState, JobKey
+from tidegauge.core.oom import explanation_for
+from tidegauge.core.sightings import job_key
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.facts import job_facts
+from tidegauge_scheduler_hooks.policy.decide import decide
+from tidegauge_scheduler_hooks.policy.models import MEMORY_S
+from tidegauge_scheduler_hooks.policy.state import PolicyState
+from tidegauge_scheduler_hooks.policy_source import PolicySource
+from tidegauge_scheduler_hooks.ports import Audit, SchedulerPort
+from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
+
+log = logging.getLogger(__name__)
+
+WORKERS = 8
+"""Adapter calls at once: schedulers that hang hold some of them, never all, and never the loop."""
+RECENT_S, MOST_RECENT = 86400.0, 1000
+"""Incidents that are over are known again after a restart, so that their out-of-memory errors are not new ones."""
+FORGET_EVERY_S = 3600.0
+
+
+class Cluster(Protocol):
+    """What the coordinator knows."""
+
+    def jobs(self) -> Sequence[JobView]:
+        """Jobs across their nodes, running ones and such that ended a moment ago."""
+
+    def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
+        """What CUDA calls the total of each GPU."""
+
+
+class Incidents(Protocol):
+    """Where incidents are written. Every method raises ``AuditError``."""
+
+    def save(self, changes: Sequence[IncidentChange]) -> None:
+        """All or none; saving the same changes again is harmless."""
+
+    def open_incidents(self) -> Sequence[Incident]:
+        """As of the last save."""
+
+    def next_number(self) -> int:
+        """The number that no incident has had."""
+
+    def incidents(self, *, open_only: bool, since_s: float, limit: int) -> Sequence[Incident]:
+        """Those opened or changed at or after ``since_s``, newest first."""
+
+
+class ClosedLoop:
+    """``tick`` once a second or so, from one thread; ``status`` and ``held_back`` from any."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        incidents: Incidents,
+        audit: Audit,
+        schedulers: Mapping[str, SchedulerPort],
+        policy: PolicySource,
+        switches: Callable[[], Switches],
+        now_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
+        wall_s: Callable[[], float],
+        submit: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """Takes up where the audit ends. ``submit`` runs a call in a worker, of which there are ``WORKERS`` or more.
+
+        Raises ``AuditError``.
+        """
+        self._cluster = cluster
+        self._incidents = incidents
+        self._policy = policy
+        self._switches = switches
+        self._now_s = now_s
+        self._tracker = IncidentTracker(
+            incidents.open_incidents(), next_number=incidents.next_number(), explain_oom=explanation_for,
+            closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MOST_RECENT),
+        )  # fmt: skip
+        # All that is kept: a ladder and a breaker that has been open for long must not begin anew.
+        self._state = PolicyState.of(audit.records(since_s=0.0))
+        self._forgot_s = float("-inf")
+        self._audit = _WatchedAudit(audit)
+        self._unsaved: list[IncidentChange] = []
+        self._store_problem: str | None = None
+        self._open: dict[int, Incident] = {incident.number: incident for incident in self._tracker.incidents}
+        self._lock = threading.Lock()
+        self._watch = SchedulerWatch(schedulers, submit=submit, monotonic_s=monotonic_s)
+        self._carry_out = CarryOut(
+            self._audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=self.held_back, submit=submit
+        )
+
+    def tick(self) -> None:
+        """One turn. Raises nothing that is to be expected."""
+        now_s = self._now_s()
+        jobs = tuple(self._cluster.jobs())
+        self._unsaved += self._tracker.update(jobs, now_s=now_s, gpu_total_bytes=self._cluster.gpu_usable_bytes())
+        with self._lock:
+            self._open = {incident.number: incident for incident in self._tracker.incidents}
+        try:
+            self._save()
+            self._decide_all(jobs, now_s)
+            self._store_problem = None
+        except AuditError as error:
+            if self._store_problem is None:
+                log.error("nothing is decided while the database cannot be used: %s", error)
+            self._store_problem = str(error)
+        self._carry_out.tick()
+
+    def status(self) -> LoopStatus:
+        """Where it stands."""
+        policy, switches, state = self._policy.current(), self._switches(), self._state
+        return LoopStatus(
+            mode=policy.mode,
+            policy_file=None if self._policy.path is None else str(self._policy.path),
+            policy_problem=self._policy.problem,
+            paused=switches.paused,
+            breaker=state.breaker,
+            store_problem=self._store_problem,
+            scheduler_problems=self._watch.problems(),
+            incidents_open=len(self._open),
+            under_way=self._carry_out.under_way(),
+        )
+
+    def held_back(self, record: DecisionRecord) -> str | None:
+        """Asked again right before anything is done: why it must not be done any more, or ``None``."""
+        decision, switches = record.decision, self._switches()
+        if switches.paused is not None:
+            return f"actions are paused: {switches.paused}"
+        if not decision.action.is_acting:
+            return None
+        if self._policy.current().mode != "act":
+            return f"the policy's mode is {self._policy.current().mode} by now"
+        breaker = replace(self._state, breaker_reset_s=switches.breaker_reset_s).breaker
+        if breaker is not None:
+            return f"the circuit breaker is open: {breaker}"
+        with self._lock:
+            incident = self._open.get(decision.incident.number)
+        if incident is None or incident.state is not IncidentState.OPEN:
+            return f"incident {decision.incident.number} is over"
+        return None
+
+    def _save(self) -> None:
+        if self._unsaved:
+            self._incidents.save(self._unsaved)
+            for change in self._unsaved:
+                log.info("incident %d %s", change.incident.number, change.kind.value)
+            self._unsaved = []
+
+    def _decide_all(self, jobs: Sequence[JobView], now_s: float) -> None:
+        self._state = self._state.with_records(self._audit.news())
+        switches = self._switches()
+        state = replace(self._state, paused=switches.paused, breaker_reset_s=switches.breaker_reset_s)
+        views = {job_key(job): job for job in jobs}
+        incidents = [incident for incident in self._tracker.incidents if incident.key.job in views]
+        self._watch.ask([views[key] for key in {incident.key.job for incident in incidents}])
+        policy = self._policy.current()
+        for incident in sorted(incidents, key=_most_urgent_first):
+            job = views[incident.key.job]
+            if not self._watch.is_known(job):
+                continue
+            facts = job_facts(job, jobs, self._watch.facts(job), usable_bytes=self._cluster.gpu_usable_bytes())
+            decisions, after = decide(incident, facts, policy, state, now_s=now_s)
+            if decisions:
+                self._audit.write_ahead(decisions)
+                for decision in decisions:
+                    _log_decision(decision)
+            state = after
+        self._state = state
+        if now_s - self._forgot_s >= FORGET_EVERY_S:
+            self._forgot_s = now_s
+            self._state = state.forget(now_s - MEMORY_S, open_incidents={one.number for one in self._tracker.incidents})
+
+
+class _WatchedAudit:
+    """``Audit`` that also keeps what was finished since the last look, so that the policy's state follows without
+    reading the whole audit again every second."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._decisions: dict[str, Decision] = {}
+        self._news: queue.SimpleQueue[DecisionRecord] = queue.SimpleQueue()
+
+    def write_ahead(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        return self._audit.write_ahead(decisions)
+
+    def begin(self, decision_id: str, *, at_s: float) -> None:
+        self._audit.begin(decision_id, at_s=at_s)
+
+    def finish(self, decision_id: str, outcome: Outcome, detail: str, *, at_s: float) -> None:
+        self._audit.finish(decision_id, outcome, detail, at_s=at_s)
+        decision = self._decisions.pop(decision_id, None)
+        if decision is not None:
+            log.info("decision %s: %s: %s", decision_id, outcome.value, detail)
+            self._news.put(
+                DecisionRecord(decision, DecisionStatus.FINISHED, outcome, detail, finished_s=at_s, starts=1)
+            )
+
+    def unfinished(self) -> Sequence[DecisionRecord]:
+        records = self._audit.unfinished()
+        for record in records:
+            self._decisions.setdefault(record.decision.decision_id, record.decision)
+        return records
+
+    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
+        return self._audit.records(since_s=since_s)
+
+    def news(self) -> list[DecisionRecord]:
+        """What was finished since this was last asked."""
+        found: list[DecisionRecord] = []
+        while not self._news.empty():  # the loop alone takes from it
+            found.append(self._news.get())
+        return found
+
+
+def _most_urgent_first(incident: Incident) -> tuple[int, float, int]:
+    oom = incident.seconds_to_oom
+    return -incident.severity.level, float("inf") if oom is None else oom.low, incident.number
+
+
+def _log_decision(decision: Decision) -> None:
+    job: JobKey = decision.target.job
+    level = logging.WARNING if decision.disposition is Disposition.DO else logging.INFO
+    log.log(
+        level, "%s: %s %s on job %s attempt %d: %s", decision.decision_id, decision.disposition.value,
+        decision.action.value, job.job_id, job.attempt, decision.reason,
+    )  # fmt: skip

@@ -1,0 +1,205 @@
+"""``SchedulerPort`` for one workstation: what ``tidegauge run`` keeps is ended and started again by its keeper.
+
+A job that nobody keeps (a plain ``torchrun``) can still be capped and asked for a checkpoint, through its own ranks; it
+can be neither ended nor told anything, and Tidegauge never ends a process that it did not start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.orders import GONE
+from tidegauge.core.sightings import job_key
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.checkpoint import RANK_TIMEOUT_S, RankCheckpoint
+from tidegauge_scheduler_hooks.ports import (
+    ChangedError,
+    CheckpointProgress,
+    PermanentError,
+    Presence,
+    ProcessCommands,
+    Reply,
+    RequeueChanges,
+    TemporaryError,
+)
+from tidegauge_scheduler_hooks.rank_caps import cap_ranks
+
+log = logging.getLogger(__name__)
+
+NAME = "local"
+LAUNCH_TIMEOUT_S = 10.0
+STOP_GRACE_S = 30.0
+"""Between SIGTERM and SIGKILL, as long as torchrun gives its ranks."""
+BUSY_RETRY_S = 20.0
+"""A keeper that says that it cannot be now: its owner asked the job to end a moment ago."""
+
+THROUGH_RANKS = frozenset({ActionKind.CAP, ActionKind.CHECKPOINT})
+"""What needs no keeper."""
+
+_PRESENCE = {
+    LaunchState.RUNNING: Presence.RUNNING,
+    LaunchState.STOPPING: Presence.STOPPING,
+    LaunchState.HELD: Presence.HELD,
+    LaunchState.ENDED: Presence.GONE,
+}
+
+
+class LocalScheduler:
+    """``commands`` is the way to keepers and ranks. A held job is one that has ended: its owner starts it again."""
+
+    def __init__(self, commands: ProcessCommands, *, checkpoints: RankCheckpoint | None = None) -> None:
+        self._commands = commands
+        self._checkpoints = checkpoints or RankCheckpoint(commands)
+
+    def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
+        """From what the agents report; jobs of other schedulers are left out. Asks nobody."""
+        found: dict[JobKey, SchedulerFacts] = {}
+        for job in jobs:
+            if job.launch is not None and job.launch_node is not None:
+                found[job_key(job)] = _kept(job, job.launch, job.launch_node)
+            elif job.scheduler in (None, NAME):
+                found[job_key(job)] = _alone(job)
+        return found
+
+    def presence(self, target: JobTarget) -> Presence:
+        """As the keeper says; of a job without one, as its ranks do. Raises ``TemporaryError``."""
+        if not target.handle:
+            return self._presence_of_ranks(target)
+        reply = self._ask(target, {"command": "describe"})
+        if reply.kind == GONE:
+            return Presence.GONE
+        try:
+            said = _value(target, reply)
+            restarts, state = int(said["restarts"]), LaunchState(said["state"])
+        except (KeyError, TypeError, ValueError, PermanentError) as error:
+            raise TemporaryError(f"job {target.job.job_id}: its keeper says nothing of use ({error})") from error
+        if restarts != target.handle.get("restarts"):
+            return Presence.REPLACED
+        return _PRESENCE[state]
+
+    def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """Lines on the job's stderr."""
+        self._order(target, "notify", decision_id, text=text)
+
+    def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """A remark in the launch's record: ``tidegauge jobs --json`` shows it."""
+        self._order(target, "annotate", decision_id, text=text)
+
+    def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
+        """By the ranks' own command sockets now, by the keeper for later attempts."""
+        if target.handle:
+            self._order(target, "cap", decision_id, fraction=fraction)
+        self._check_running(target)
+        done = cap_ranks(self._commands, target, fraction)
+        return f"{done}, and later attempts" if target.handle else done
+
+    def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
+        """By the ranks' own command sockets."""
+        self._check_running(target)
+        return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
+
+    def requeue(self, target: JobTarget, changes: RequeueChanges, reason: str, *, decision_id: str) -> None:
+        """The keeper ends the command and starts it again."""
+        self._order(
+            target, "requeue", decision_id, reason=reason, grace_s=STOP_GRACE_S,
+            alloc_conf=dict(changes.alloc_conf), environ=dict(changes.environ),
+            torch_version=target.handle.get("torch_version"),
+        )  # fmt: skip
+
+    def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """The keeper ends the command and tells its owner how to start it again."""
+        self._order(target, "hold", decision_id, reason=reason, grace_s=STOP_GRACE_S)
+
+    def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """The keeper ends the command."""
+        self._order(target, "cancel", decision_id, reason=reason, grace_s=STOP_GRACE_S)
+
+    def _order(self, target: JobTarget, command: str, decision_id: str, **more: Any) -> None:
+        """Have the keeper do it. Raises as ``SchedulerPort`` says."""
+        if not target.handle:
+            raise PermanentError(
+                f"job {target.job.job_id} cannot be sent {command}: it was not started by tidegauge run"
+            )
+        request = {"command": command, "id": decision_id, "restarts": target.handle.get("restarts"), **more}
+        value = _value(target, self._ask(target, request))
+        done = "was done before" if value.get("already") else "accepted"
+        log.info("decision %s: %s of job %s %s", decision_id, command, target.job.job_id, done)
+
+    def _ask(self, target: JobTarget, request: Mapping[str, Any]) -> Reply:
+        node_id = str(target.handle.get("node", ""))
+        return self._commands.ask_launch(target.job, node_id, target.handle, request, timeout_s=LAUNCH_TIMEOUT_S)
+
+    def _presence_of_ranks(self, target: JobTarget) -> Presence:
+        if target.incarnation != _ranks_incarnation([rank.process for rank in target.ranks]):
+            return Presence.GONE  # no run of ours
+        replies = self._commands.ask_ranks(target.job, target.ranks, {"command": "ping"}, timeout_s=RANK_TIMEOUT_S)
+        if any(reply.value is not None for reply in replies.values()):
+            return Presence.RUNNING
+        if all(reply.kind == GONE for reply in replies.values()):
+            return Presence.GONE
+        errors = sorted(reply.error for reply in replies.values() if reply.error is not None and reply.kind != GONE)
+        raise TemporaryError(f"job {target.job.job_id}: no rank answers: {errors[0]}")
+
+    def _check_running(self, target: JobTarget) -> None:
+        """Raises ``ChangedError`` for a run that is over."""
+        seen = self.presence(target)
+        if seen is not Presence.RUNNING:
+            raise ChangedError(f"job {target.job.job_id}: its run {target.incarnation} is over ({seen.value})")
+
+
+def _kept(job: JobView, launch: LaunchSummary, node_id: str) -> SchedulerFacts:
+    versions = {rank.identity.torch_version for rank in job.ranks if rank.alive}
+    requeue = {ActionKind.REQUEUE} if launch.requeueable else set()
+    return SchedulerFacts(
+        incarnation=f"{launch.process.pid}-{launch.process.start_ticks}#{launch.restarts}",
+        running=launch.state is LaunchState.RUNNING,
+        requeueable=launch.requeueable,
+        exempt=launch.exempt,
+        restarts=launch.restarts,
+        started_unix_s=launch.started_unix_s,
+        gpu_share=launch.gpu_share,
+        can=frozenset(ActionKind) - {ActionKind.REQUEUE} | requeue,
+        handle={
+            "pid": launch.process.pid,
+            "start_ticks": launch.process.start_ticks,
+            "restarts": launch.restarts,
+            "node": node_id,
+            "torch_version": versions.pop() if len(versions) == 1 else None,
+        },
+    )
+
+
+def _alone(job: JobView) -> SchedulerFacts:
+    """Of a job that nobody keeps: it is the run of its ranks' processes, and runs as long as they do."""
+    living = [rank for rank in job.ranks if rank.alive]
+    shares = {rank.identity.gpu_share for rank in living}
+    return SchedulerFacts(
+        incarnation=_ranks_incarnation([rank.process for rank in living]),
+        running=job.running,
+        requeueable=False,
+        gpu_share=shares.pop() if len(shares) == 1 else None,
+        can=THROUGH_RANKS,
+    )
+
+
+def _ranks_incarnation(processes: Sequence[ProcessId]) -> str:
+    first = min(processes, key=lambda process: (process.start_ticks, process.pid), default=None)
+    return "no ranks" if first is None else f"ranks since {first.pid}-{first.start_ticks}"
+
+
+def _value(target: JobTarget, reply: Reply) -> Mapping[str, Any]:
+    """The keeper's yes. Raises what its no means."""
+    if reply.value is not None:
+        return reply.value
+    what = f"job {target.job.job_id}: {reply.error}"
+    if reply.kind in ("changed", GONE):
+        raise ChangedError(what)
+    if reply.kind == "refused":
+        raise PermanentError(what)
+    raise TemporaryError(what, retry_after_s=BUSY_RETRY_S if reply.kind == "busy" else 5.0)

@@ -1,0 +1,250 @@
+"""The brakes: what holds a decision back although the ladder has come to it. A table that ``held_back`` walks.
+
+Each is looked at anew whenever the decision would be due, so a decision that is held back is made when the brake lets
+go. docs/policy.md is made from the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidegauge.core.actions import ActionKind
+from tidegauge.core.incidents import IncidentState
+from tidegauge.core.units import format_duration
+from tidegauge_scheduler_hooks.policy import limits
+from tidegauge_scheduler_hooks.policy.allocator_settings import too_new
+from tidegauge_scheduler_hooks.policy.case import (
+    Case,
+    exemption,
+    requeues_used,
+    wants_new_checkpoint,
+    warnings_given,
+)
+from tidegauge_scheduler_hooks.policy.conditions import settings_in_force
+from tidegauge_scheduler_hooks.policy.ladder import checkpoint_before
+from tidegauge_scheduler_hooks.policy.rungs import RequeueRung
+
+
+class Held(NamedTuple):
+    """A brake and, for people, why it holds."""
+
+    brake: str
+    reason: str
+
+
+class Brake(NamedTuple):
+    """One row. ``holds`` returns why, or ``None``."""
+
+    name: str
+    actions: frozenset[ActionKind]
+    meaning: str
+    """For the reference."""
+    holds: Callable[[Case], str | None]
+
+
+def held_back(case: Case) -> Held | None:
+    """The first brake that holds."""
+    for brake in BRAKES:
+        if case.action in brake.actions and (reason := brake.holds(case)) is not None:
+            return Held(brake.name, reason)
+    return None
+
+
+def _paused(case: Case) -> str | None:
+    return None if case.state.paused is None else f"actions are paused: {case.state.paused}"
+
+
+def _recovering(case: Case) -> str | None:
+    return "it has stopped for now" if case.incident.state is IncidentState.RECOVERING else None
+
+
+def _exempt(case: Case) -> str | None:
+    return exemption(case.facts, case.policy.brakes.exempt)
+
+
+def _no_adapter(case: Case) -> str | None:
+    scheduler = case.facts.target.scheduler
+    return f"no adapter knows the job (scheduler {scheduler})" if case.facts.scheduler_facts is None else None
+
+
+def _unsupported(case: Case) -> str | None:
+    scheduler = case.facts.scheduler_facts
+    if scheduler is None or case.action in scheduler.can:
+        return None
+    return f"{case.facts.target.scheduler} cannot {case.action.value} this job"
+
+
+def _not_running(case: Case) -> str | None:
+    scheduler = case.facts.scheduler_facts
+    if case.facts.target.job != case.incident.key.job:
+        return "the job runs in another attempt by now"
+    running = case.facts.running and scheduler is not None and scheduler.running
+    return None if running else "the job does not run any more"
+
+
+def _stale(case: Case) -> str | None:
+    stale = case.incident.stale or case.facts.stale
+    return "a node of the job has not reported lately: its figures are old" if stale else None
+
+
+def _severity(case: Case) -> str | None:
+    least, severity = case.policy.brakes.min_severity, case.incident.severity
+    if not case.incident.key.cause.is_growth or severity.level >= least.level:
+        return None
+    return f"its severity is {severity.value}, actions want {least.value}"
+
+
+def _min_age(case: Case) -> str | None:
+    age_s = max(case.now_s - case.incident.opened_unix_s, 0.0)
+    least_s = case.policy.brakes.min_age
+    return (
+        None
+        if age_s >= least_s
+        else f"it has been open for {format_duration(age_s)}, actions want {format_duration(least_s)}"
+    )
+
+
+def _not_requeueable(case: Case) -> str | None:
+    scheduler = case.facts.scheduler_facts
+    allowed = scheduler is not None and scheduler.requeueable
+    return None if allowed else "its owner has not said that it may be ended and started again"
+
+
+def _no_checkpoint(case: Case) -> str | None:
+    known = case.facts.checkpoint is not None
+    return None if known else "the job has no way to be asked for a checkpoint that gives proof"
+
+
+def _no_fraction(case: Case) -> str | None:
+    if case.facts.cap_fraction is not None:
+        return None
+    return "what the cap ought to be is not known" + (
+        f": {case.facts.cap_explanation}" if case.facts.cap_explanation else ""
+    )
+
+
+def _no_change(case: Case) -> str | None:
+    facts, rung = case.facts, case.rung
+    if case.action is ActionKind.CAP:
+        in_force = facts.limit_fraction
+        is_tight = in_force is not None and facts.cap_fraction is not None and in_force <= facts.cap_fraction
+        return f"a cap of {in_force:.3g} is in force already" if is_tight else None
+    changes_nothing = (
+        isinstance(rung, RequeueRung)
+        and rung.alloc_conf
+        and not rung.environ
+        and settings_in_force(facts, rung.alloc_conf)
+    )
+    return (
+        f"it runs with {facts.alloc_conf} already: another start with it changes nothing" if changes_nothing else None
+    )
+
+
+def _allocator_setting(case: Case) -> str | None:
+    rung, version = case.rung, case.facts.torch_version
+    unknown = too_new(rung.alloc_conf, version) if isinstance(rung, RequeueRung) else ()
+    if not unknown:
+        return None
+    torch = "the job's torch is not known, and one" if version is None else f"torch {version}"
+    return f"{torch} that does not know {', '.join(unknown)} would not start"
+
+
+def _requeues(case: Case) -> str | None:
+    used = requeues_used(case)
+    return f"Tidegauge requeued it {used} times already" if used >= case.policy.brakes.requeues_per_job else None
+
+
+def _tries(case: Case) -> str | None:
+    failures, most = case.step.failures, case.rung.tries
+    return f"{failures} of {most} tries failed" if failures >= most else None
+
+
+def _warnings(case: Case) -> str | None:
+    brakes, given = case.policy.brakes, warnings_given(case)
+    if len(given) < brakes.warnings_before_stop:
+        return f"{len(given)} of {brakes.warnings_before_stop} warnings have reached the owner"
+    if not brakes.warnings_before_stop:
+        return None
+    since_s = max(case.now_s - given[brakes.warnings_before_stop - 1], 0.0)
+    if since_s >= brakes.warning_interval:
+        return None
+    wanted = format_duration(brakes.warning_interval)
+    return f"the last warning that counts was {format_duration(since_s)} ago, a stop wants {wanted}"
+
+
+def _proof(case: Case) -> str | None:
+    if not wants_new_checkpoint(case) or checkpoint_before(case.rule, case.step.rung) is not None:
+        return None
+    return "the rule asks for no checkpoint before, and does not say without_checkpoint"
+
+
+_ALL = frozenset(ActionKind)
+_ACTING = frozenset(kind for kind in ActionKind if kind.is_acting)
+_STOPS = frozenset(kind for kind in ActionKind if kind.is_stop)
+
+BRAKES = (
+    Brake("paused", _ALL, "A person has paused all actions, messages too (`tidegauge policy pause`).", _paused),
+    Brake("recovering", _ALL, "What the incident is about has stopped for now.", _recovering),
+    Brake("exempt", _ACTING, "The owner or the policy exempts the job; messages it gets.", _exempt),
+    Brake("no_adapter", _ALL, "No scheduler's adapter knows the job, so nothing can be done to it.", _no_adapter),
+    Brake(
+        "unsupported", _ALL, "The adapter cannot do this to this job. Such words and caps are left out.", _unsupported
+    ),
+    Brake("not_running", _ACTING, "The job has ended, or is another attempt by now.", _not_running),
+    Brake("stale", _ACTING, "A node of the job has not reported lately: nothing is done on old figures.", _stale),
+    Brake("severity", _ACTING, "Growth is less severe than `min_severity`.", _severity),
+    Brake("min_age", _ACTING, "The incident has been open for less than `min_age`.", _min_age),
+    Brake(
+        "not_requeueable",
+        frozenset({ActionKind.REQUEUE}),
+        "The owner has not said that the job may be started again.",
+        _not_requeueable,
+    ),
+    Brake(
+        "no_checkpoint",
+        frozenset({ActionKind.CHECKPOINT}),
+        "The job has no way to be asked for a checkpoint that gives proof.",
+        _no_checkpoint,
+    ),
+    Brake(
+        "no_fraction",
+        frozenset({ActionKind.CAP}),
+        "What the cap ought to be is not known, mostly because the job's share is not. The cap is left out.",
+        _no_fraction,
+    ),
+    Brake(
+        "no_change",
+        frozenset({ActionKind.CAP, ActionKind.REQUEUE}),
+        "The cap, or all of `alloc_conf`, is in force already. The cap is left out; the requeue is not done.",
+        _no_change,
+    ),
+    Brake(
+        "allocator_setting",
+        frozenset({ActionKind.REQUEUE}),
+        "The job's torch does not know, or may not know, a key of `alloc_conf`: it would not start.",
+        _allocator_setting,
+    ),
+    Brake(
+        "requeues",
+        frozenset({ActionKind.REQUEUE}),
+        "`requeues_per_job` is used up, and the rung says `when_used_up: leave`.",
+        _requeues,
+    ),
+    Brake("tries", _ALL, "The rung has failed as often as it may be tried: the ladder ends here.", _tries),
+    Brake("warnings", _STOPS, "Fewer warnings than `warnings_before_stop` were delivered, or too lately.", _warnings),
+    Brake("proof", _STOPS, "There is no checkpoint before it in the ladder, nor `without_checkpoint`.", _proof),
+    Brake("actions_per_hour", _ACTING, "That many actions were begun within the hour, on all jobs.", limits.per_hour),
+    Brake("actions_per_user_per_hour", _ACTING, "The same, on the jobs of this user.", limits.per_user),
+    Brake("actions_per_job_per_hour", _ACTING, "The same, on this job.", limits.per_job),
+    Brake("breaker", _ACTING, "The circuit breaker is open, or would have to open for this.", limits.breaker),
+)
+"""In the order in which they are asked: what only passes comes after what says no for good, and limits come last, so
+that the breaker opens for nothing that would not have been done anyway."""
+PASSING = frozenset(
+    {
+        "min_age", "requeues", "warnings",
+        "actions_per_hour", "actions_per_user_per_hour", "actions_per_job_per_hour",
+    }
+)  # fmt: skip
+"""Brakes that may let go by time alone; the others wait for the job, a person or the policy to change."""

@@ -1,0 +1,87 @@
+"""A decision that is due, with all that brakes and texts look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegauge.core.actions import ActionKind, JobFacts
+from tidegauge.core.incidents import Incident
+from tidegauge_scheduler_hooks.policy.conditions import matches_any
+from tidegauge_scheduler_hooks.policy.ladder import Step
+from tidegauge_scheduler_hooks.policy.models import Exempt, Policy, Rule
+from tidegauge_scheduler_hooks.policy.rungs import Rung, stops
+from tidegauge_scheduler_hooks.policy.state import PolicyState
+
+
+@dataclass(frozen=True)
+class Case:
+    """A decision that is due, before the brakes have been asked."""
+
+    incident: Incident
+    facts: JobFacts
+    policy: Policy
+    state: PolicyState
+    now_s: float
+    rule: Rule
+    step: Step
+    action: ActionKind
+    """The rung's, or what is done instead once the job's requeues are used up."""
+    real: bool
+    """The policy's mode lets it be carried out."""
+
+    @property
+    def rung(self) -> Rung:
+        """What the policy says of it."""
+        return self.rule.ladder[self.step.rung]
+
+
+def exemption(facts: JobFacts, exempt: Exempt) -> str | None:
+    """Why a job is not to be acted on: its owner's word first, then the site's; ``None``: it is not exempt."""
+    scheduler = facts.scheduler_facts
+    if scheduler is not None and scheduler.exempt:
+        return "its owner asked for no actions"
+    rows = [("user", facts.user_name, exempt.users), ("job name", facts.job_name, exempt.job_names)]
+    if scheduler is not None:
+        rows += [
+            ("account", scheduler.account, exempt.accounts),
+            ("partition", scheduler.partition, exempt.partitions),
+            ("namespace", scheduler.namespace, exempt.namespaces),
+            ("QOS", scheduler.qos, exempt.qos),
+        ]
+    return next((f"{what} {value} is exempt" for what, value, globs in rows if matches_any(value, globs)), None)
+
+
+def warnings_given(case: Case) -> list[float]:
+    """When the warnings that count were delivered: messages in this incident, ``warning_interval`` apart or more."""
+    marks = case.state.of_incident(case.incident.number)
+    delivered = sorted(
+        mark.done_s
+        for mark in marks
+        if mark.action is ActionKind.NOTIFY and mark.done_s is not None and mark.counts(real=case.real)
+    )
+    counted: list[float] = []
+    for at_s in delivered:
+        if not counted or at_s - counted[-1] >= case.policy.brakes.warning_interval:
+            counted.append(at_s)
+    return counted
+
+
+def wants_new_checkpoint(case: Case) -> bool:
+    """Whether a stop needs a proven checkpoint that it does not have, or that is too old to end the job on."""
+    if not stops(case.rung) or case.rung.without_checkpoint:
+        return False
+    proven = [
+        mark.done_s
+        for mark in case.state.of_incident(case.incident.number)
+        if mark.action is ActionKind.CHECKPOINT
+        and (mark.rule, mark.incarnation) == (case.rule.name, case.facts.target.incarnation)
+        and mark.done_s is not None
+        and mark.counts(real=case.real)
+    ]
+    return not proven or case.now_s - max(proven) > case.policy.brakes.proof_max_age
+
+
+def requeues_used(case: Case) -> int:
+    """How often we requeued the job within the time that counts."""
+    since_s = case.now_s - case.policy.brakes.requeues_within
+    return case.state.requeues(case.incident.key.job, since_s=since_s, real=case.real)

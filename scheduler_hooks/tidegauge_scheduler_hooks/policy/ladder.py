@@ -1,0 +1,126 @@
+"""How far an incident has come on a rule's ladder, from the decisions made so far. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidegauge.core.actions import ActionKind, Disposition, Outcome
+from tidegauge.core.incidents import Incident
+from tidegauge_scheduler_hooks.policy.models import Mode, Rule, carries_out
+from tidegauge_scheduler_hooks.policy.rungs import Rung, StopRung, stops
+from tidegauge_scheduler_hooks.policy.state import Mark
+
+PASSED_OVER = frozenset(
+    {
+        (ActionKind.NOTIFY, "unsupported"),
+        (ActionKind.ANNOTATE, "unsupported"),
+        (ActionKind.CAP, "unsupported"),
+        (ActionKind.CAP, "no_fraction"),
+        (ActionKind.CAP, "no_change"),
+    }
+)
+"""Rungs that are left out where the brake says that there is nothing to be done on them. What follows does not rest on
+them: a stop wants its warnings and its proof by itself."""
+BEST_EFFORT = frozenset({(ActionKind.CHECKPOINT, "unsupported"), (ActionKind.CHECKPOINT, "no_checkpoint")})
+"""The same before a stop that may be done without a checkpoint."""
+
+
+class Step(NamedTuple):
+    """The rung that is next."""
+
+    rung: int
+    attempt: int
+    """Which try this would be, from 1."""
+    failures: int
+    """Tries that failed since it was last done."""
+    due_s: float
+    """Not before this; infinite while the time to out-of-memory that it waits for is not known."""
+
+
+def next_step(rule: Rule, marks: Iterable[Mark], incident: Incident, *, mode: Mode) -> Step | None:
+    """The first rung that is not finished; ``None`` at the end of the ladder. ``marks`` are those of the incident."""
+    mine = [mark for mark in marks if mark.rule == rule.name]
+    since_s = incident.opened_unix_s
+    for index, rung in enumerate(rule.ladder):
+        tries = _tries(index, rung, mine, mode)
+        finished_s = _finished_s(rule, index, tries)
+        if finished_s is None:
+            return _step(index, rung, tries, max(since_s + rung.after, _near_enough_s(rung, incident)))
+        since_s = finished_s
+    return None
+
+
+def again(rule: Rule, index: int, marks: Iterable[Mark], *, mode: Mode) -> Step:
+    """Rung ``index`` once more, though it is finished: due at once, unless a try has just failed."""
+    mine = [mark for mark in marks if mark.rule == rule.name]
+    rung = rule.ladder[index]
+    return _step(index, rung, _tries(index, rung, mine, mode), -math.inf)
+
+
+def checkpoint_before(rule: Rule, index: int) -> int | None:
+    """The last rung before ``index`` that asks for a checkpoint."""
+    return next((one for one in range(index - 1, -1, -1) if rule.ladder[one].kind is ActionKind.CHECKPOINT), None)
+
+
+def stop_after(rule: Rule, index: int) -> StopRung | None:
+    """The first rung from ``index`` on that ends the job."""
+    return next((rung for rung in rule.ladder[index:] if stops(rung)), None)
+
+
+def _tries(index: int, rung: Rung, marks: Sequence[Mark], mode: Mode) -> list[Mark]:
+    """What was decided on this rung and counts in this mode, and what was held back; in order of time."""
+    real = carries_out(mode, rung.kind)
+    mine = [
+        mark
+        for mark in marks
+        if mark.rung == index and (mark.disposition is Disposition.WITHHELD or mark.counts(real=real))
+    ]
+    return sorted(mine, key=lambda mark: mark.ended_s)
+
+
+def _is_of(rung: Rung, mark: Mark) -> bool:
+    """Whether it is this rung's action, and not that of another one which stood here before the policy was edited."""
+    return mark.action is rung.kind or (stops(rung) and mark.action.is_stop)
+
+
+def _finished_s(rule: Rule, index: int, tries: Sequence[Mark]) -> float | None:
+    """When the ladder could go on after this rung."""
+    rung = rule.ladder[index]
+    tries = [mark for mark in tries if _is_of(rung, mark)]
+    done = [mark.done_s for mark in tries if mark.done_s is not None]
+    if done:
+        return max(done)
+    stop = stop_after(rule, index + 1)
+    best_effort = rung.kind is ActionKind.CHECKPOINT and stop is not None and stop.without_checkpoint
+    may_pass = PASSED_OVER | BEST_EFFORT if best_effort else PASSED_OVER
+    passed = [mark.decided_s for mark in tries if (mark.action, mark.brake) in may_pass]
+    if passed:
+        return min(passed)
+    failed = [mark.ended_s for mark in tries if _failed(mark)]
+    goes_on = best_effort or rung.kind in (ActionKind.NOTIFY, ActionKind.ANNOTATE, ActionKind.CAP)
+    return failed[rung.tries - 1] if goes_on and len(failed) >= rung.tries else None
+
+
+def _step(index: int, rung: Rung, tries: Sequence[Mark], due_s: float) -> Step:
+    tried = [mark for mark in tries if mark.disposition is not Disposition.WITHHELD]
+    mine = [mark for mark in tried if _is_of(rung, mark)]
+    done_s = max((mark.done_s for mark in mine if mark.done_s is not None), default=-math.inf)
+    since_done = [mark for mark in mine if mark.done_s is None and mark.ended_s >= done_s]
+    retry_s = max((mark.ended_s + rung.retry_after for mark in since_done), default=-math.inf)
+    return Step(index, len(tried) + 1, sum(map(_failed, since_done)), max(due_s, retry_s))
+
+
+def _failed(mark: Mark) -> bool:
+    """It was tried in vain. What a pause or the breaker stopped was not tried."""
+    return mark.outcome not in (None, Outcome.DONE, Outcome.STOPPED)
+
+
+def _near_enough_s(rung: Rung, incident: Incident) -> float:
+    """When the out-of-memory will be as near as the rung wants it; infinite while that cannot be told."""
+    if rung.before_oom is None:
+        return -math.inf
+    if incident.seconds_to_oom is None:
+        return math.inf
+    return incident.updated_unix_s + incident.seconds_to_oom.low - rung.before_oom

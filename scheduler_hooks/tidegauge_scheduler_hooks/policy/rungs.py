@@ -1,0 +1,164 @@
+"""The rungs of a ladder: what is done, after what time, how often it is tried."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Annotated, ClassVar, Literal, TypeGuard, Union
+
+from pydantic import AfterValidator, Field
+
+from tidegauge.core.actions import ActionKind
+from tidegauge_scheduler_hooks.policy.allocator_settings import check_settings
+from tidegauge_scheduler_hooks.policy.conditions import PolicyModel, Settings
+from tidegauge_scheduler_hooks.policy.durations import Duration
+
+PLACEHOLDERS = {
+    "what": "the incident in one sentence: which ranks, what grows, since which step, when it runs out",
+    "next": "what Tidegauge does next, and when",
+    "advice": "what the owner can do about it, the setting included",
+    "exemption": "how to keep Tidegauge from acting on the job",
+    "job": "`job 4711 (attempt 2)`",
+    "job_name": "its name, or its id",
+    "user": "the owner's login name",
+    "incident": "the incident's number",
+    "cause": "`leak`, `fragmentation` and so on",
+    "time_left": "time to out-of-memory as a range, or `an unknown time`",
+    "explanation": "of an out-of-memory: what it was and whether trying again makes sense",
+}
+"""What a text may contain, in braces."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+def _check_template(text: str) -> str:
+    try:
+        fields = [
+            name + (f"!{convert}" if convert else "") + (f":{form}" if form else "")
+            for _, name, form, convert in string.Formatter().parse(text)
+            if name is not None
+        ]
+    except ValueError as error:
+        raise ValueError(f"the text cannot be filled in ({error}); write a brace that is meant as one twice") from error
+    unknown = [f"{{{name}}}" for name in fields if name not in PLACEHOLDERS]
+    if unknown:
+        valid = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+        raise ValueError(f"the text has {unknown[0]}; what can be filled in is {valid}")
+    return text
+
+
+def _check_environ(environ: dict[str, str]) -> dict[str, str]:
+    for name in environ:
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of an environment variable")
+        if name in _ALLOCATOR_VARIABLES:
+            raise ValueError(f"{name} would undo the owner's settings; use alloc_conf, which is merged into them")
+    return environ
+
+
+def _check_alloc_conf(settings: dict[str, str]) -> dict[str, str]:
+    return dict(check_settings(settings))
+
+
+Template = Annotated[str, Field(min_length=1), AfterValidator(_check_template)]
+
+
+class _Rung(PolicyModel):
+    """What every rung has."""
+
+    after: Duration = 0.0
+    """Time since the rung before was finished; for the first one, since the incident was opened."""
+    before_oom: Duration | None = None
+    """Only when the near end of the time to out-of-memory is this or less: the job runs on for as long as it safely
+    can. While the time is not known, the rung is not due."""
+    tries: int = Field(default=2, ge=1, le=20)
+    """How often it is tried in all."""
+    retry_after: Duration = 60.0
+    """Time between a try that failed and the next."""
+
+    kind: ClassVar[ActionKind]
+    """The action as the audit names it."""
+
+
+class NotifyRung(_Rung):
+    """Tell the owner."""
+
+    kind: ClassVar[ActionKind] = ActionKind.NOTIFY
+    action: Literal["notify"]
+    text: Template | None = None
+    """What to write, with placeholders in braces; left out: a text that says all of it. What Tidegauge does next is
+    added where the text does not say it."""
+
+
+class AnnotateRung(_Rung):
+    """Leave a remark on the job where the scheduler shows it."""
+
+    kind: ClassVar[ActionKind] = ActionKind.ANNOTATE
+    action: Literal["annotate"]
+    text: Template = "tidegauge incident {incident}: {what}"
+    """What to write, with placeholders in braces."""
+
+
+class CapRung(_Rung):
+    """Set the memory fraction of the job's ranks, as derived from its share of the GPU. It frees nothing: what is above
+    the cap stays, what comes on top fails with an out-of-memory error in this job instead of in its neighbour."""
+
+    kind: ClassVar[ActionKind] = ActionKind.CAP
+    action: Literal["cap"]
+
+
+class CheckpointRung(_Rung):
+    """Ask the job to save its state, and wait for proof."""
+
+    kind: ClassVar[ActionKind] = ActionKind.CHECKPOINT
+    action: Literal["checkpoint"]
+    grace: Duration = 600.0
+    """How long to wait for the proof."""
+
+
+class _StopRung(_Rung):
+    """What every rung that ends the job's processes has."""
+
+    without_checkpoint: bool = False
+    """Do it also if no checkpoint of this ladder was proven: work is lost. Off, there is no stop without one."""
+
+
+class RequeueRung(_StopRung):
+    """End the job and have it start again."""
+
+    kind: ClassVar[ActionKind] = ActionKind.REQUEUE
+    action: Literal["requeue"]
+    alloc_conf: Annotated[Settings, AfterValidator(_check_alloc_conf)] = Field(default_factory=dict)
+    """Allocator settings to merge into those of the job, such as ``{expandable_segments: True}``. Where they are all in
+    force already, the job is not requeued for them."""
+    environ: Annotated[Settings, AfterValidator(_check_environ)] = Field(default_factory=dict)
+    """Other variables for the next attempt."""
+    when_used_up: Literal["hold", "cancel", "leave"] = "hold"
+    """What is done instead once Tidegauge has requeued the job ``brakes.requeues_per_job`` times."""
+
+
+class HoldRung(_StopRung):
+    """End the job; it starts again when a person says so."""
+
+    kind: ClassVar[ActionKind] = ActionKind.HOLD
+    action: Literal["hold"]
+
+
+class CancelRung(_StopRung):
+    """End the job for good."""
+
+    kind: ClassVar[ActionKind] = ActionKind.CANCEL
+    action: Literal["cancel"]
+
+
+StopRung = Union[RequeueRung, HoldRung, CancelRung]
+Rung = Annotated[
+    Union[NotifyRung, AnnotateRung, CapRung, CheckpointRung, StopRung],
+    Field(discriminator="action"),
+]
+
+
+def stops(rung: Rung) -> TypeGuard[StopRung]:
+    """Whether the rung ends the job's processes."""
+    return rung.kind.is_stop

@@ -1,0 +1,110 @@
+"""What a policy that is well-formed still gets wrong: rungs that are never reached, stops that never come or come
+without what they want. Pure; ``check`` adds the lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.verdicts import Severity
+from tidegauge_scheduler_hooks.policy.durations import write_duration
+from tidegauge_scheduler_hooks.policy.ladder import checkpoint_before, stop_after
+from tidegauge_scheduler_hooks.policy.models import Brakes, Policy, Rule
+from tidegauge_scheduler_hooks.policy.rungs import CheckpointRung, NotifyRung, RequeueRung, StopRung, stops
+
+
+class Remark(NamedTuple):
+    """``level`` is ``error`` where the policy cannot mean it, ``warning`` where it may."""
+
+    level: str
+    path: tuple[str | int, ...]
+    message: str
+
+
+def remarks(policy: Policy) -> Iterator[Remark]:
+    """All of them."""
+    if not policy.rules:
+        yield Remark("warning", ("rules",), "there are no rules: nothing is ever done")
+    yield from _about_brakes(policy.brakes)
+    for index, rule in enumerate(policy.rules):
+        wider = next((one for one in policy.rules[:index] if one.when.covers(rule.when)), None)
+        if wider is not None:
+            message = f"rule {rule.name} is never reached: all that it matches, rule {wider.name} before it matches"
+            yield Remark("error", ("rules", index, "name"), message)
+        for rung in range(len(rule.ladder)):
+            for level, message in _about_rung(policy, rule, rung):
+                yield Remark(level, ("rules", index, "ladder", rung), f"rule {rule.name}, rung {rung + 1}: {message}")
+
+
+def _about_brakes(brakes: Brakes) -> Iterator[Remark]:
+    if brakes.min_severity is not Severity.CRITICAL:
+        message = (
+            "jobs are acted on at less than critical severity: such alarms are withdrawn 31 to 132 times in 1,000 "
+            "hours of a rank (docs/detector.md)"
+        )
+        yield Remark("warning", ("brakes", "min_severity"), message)
+    if brakes.warnings_before_stop == 0:
+        yield Remark("warning", ("brakes", "warnings_before_stop"), "jobs may be ended without a warning")
+
+
+def _about_rung(policy: Policy, rule: Rule, index: int) -> Iterator[tuple[str, str]]:
+    rung, when, brakes = rule.ladder[index], rule.when, policy.brakes
+    causes = when.cause or tuple(IncidentCause)
+    if any(stops(one) for one in rule.ladder[:index]):
+        yield "error", "never reached: the job was ended before"
+        return
+    if stops(rung):
+        yield from _about_stop(rule, index, rung, brakes)
+    if rung.before_oom is not None and not any(cause.is_growth for cause in causes):
+        yield "error", "never due: before_oom wants a time to out-of-memory, and only growth has one"
+    least = when.severity.level if when.severity is not None else 0
+    if rung.kind.is_acting and any(cause.is_growth for cause in causes) and least < brakes.min_severity.level:
+        severity = brakes.min_severity.value
+        yield (
+            "warning",
+            f"growth that is less than {severity} waits here; `severity: {severity}` keeps it out of the rule",
+        )
+    if isinstance(rung, CheckpointRung):
+        if rung.before_oom is not None and rung.before_oom < rung.grace:
+            yield "warning", "before_oom is less than grace: the job may run out of memory while it is waited for"
+        stop = stop_after(rule, index + 1)
+        if when.checkpoint is not True and not (stop is not None and stop.without_checkpoint):
+            yield "warning", "a job that cannot be asked waits here; `checkpoint: true` keeps it out of the rule"
+    if isinstance(rung, RequeueRung) and when.requeueable is not True:
+        yield "warning", "a job that must not be requeued waits here; `requeueable: true` keeps it out of the rule"
+
+
+def _about_stop(rule: Rule, index: int, stop: StopRung, brakes: Brakes) -> Iterator[tuple[str, str]]:
+    given, wanted = _warnings_before(rule, index, brakes), brakes.warnings_before_stop
+    if given < wanted:
+        yield (
+            "error",
+            f"never done: it wants {wanted} notify rungs before it, {write_duration(brakes.warning_interval)} or more "
+            f"apart (brakes.warnings_before_stop and warning_interval), and there are {given}",
+        )
+    if stop.without_checkpoint:
+        yield "warning", "the job may be ended without a proven checkpoint: work is lost"
+        return
+    checkpoint = checkpoint_before(rule, index)
+    if checkpoint is None:
+        yield "error", "never done: put a checkpoint before it, or write `without_checkpoint: true`, and work is lost"
+        return
+    age_s = sum(rung.after for rung in rule.ladder[checkpoint + 1 : index + 1])
+    if age_s > brakes.proof_max_age:
+        yield "error", f"its checkpoint would be {write_duration(age_s)} old, more than brakes.proof_max_age"
+    limits = (brakes.actions_per_hour, brakes.actions_per_user_per_hour, brakes.actions_per_job_per_hour)
+    if min(limits) < 2:
+        yield "warning", "never done: with its checkpoint it is two actions, and a limit per hour is less"
+    if isinstance(stop, RequeueRung) and brakes.requeues_per_job == 0:
+        yield "warning", "never a requeue: brakes.requeues_per_job is 0, so when_used_up is done at once"
+
+
+def _warnings_before(rule: Rule, index: int, brakes: Brakes) -> int:
+    """How many of the messages before the stop are sure to count as warnings."""
+    count, since_counted_s = 0, 0.0
+    for rung in rule.ladder[:index]:
+        since_counted_s += rung.after
+        if isinstance(rung, NotifyRung) and (count == 0 or since_counted_s >= brakes.warning_interval):
+            count, since_counted_s = count + 1, 0.0
+    return count

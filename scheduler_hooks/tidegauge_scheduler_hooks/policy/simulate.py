@@ -1,0 +1,133 @@
+"""What a policy would have done to incidents of the past: time is walked through in thought, every action is taken as
+done at once. Pure.
+
+It cannot know what the actions would have changed: a job that would have been ended is left out from then on, although
+in the history it went on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegauge.core.actions import ActionKind, Decision, Disposition, JobFacts, JobTarget, SchedulerFacts
+from tidegauge.core.incidents import Incident, IncidentChange, JobKey
+from tidegauge_scheduler_hooks.policy.decide import decide, next_look_s
+from tidegauge_scheduler_hooks.policy.models import Policy
+from tidegauge_scheduler_hooks.policy.state import JobName, PolicyState, job_name
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What would have been done."""
+
+    decisions: tuple[Decision, ...]
+    """In order of time; ``would``: it would have been carried out in mode ``act``; ``withheld``: a brake held it."""
+    from_s: float
+    until_s: float
+    incidents: int
+    assumed: tuple[int, ...]
+    """Incidents of which no facts are recorded: taken as jobs that can be told, and neither saved nor requeued."""
+    breaker: str | None
+    """Why the circuit breaker would have opened; ``None``: it would not."""
+
+    @property
+    def totals(self) -> Mapping[ActionKind, int]:
+        """How often each action would have been carried out; those that never would are left out."""
+        return Counter(one.action for one in self._carried_out())
+
+    @property
+    def jobs_told(self) -> frozenset[JobName]:
+        """Jobs whose owner would have heard something."""
+        return self._jobs(acting=False)
+
+    @property
+    def jobs_touched(self) -> frozenset[JobName]:
+        """Jobs that would have been acted on."""
+        return self._jobs(acting=True)
+
+    @property
+    def brakes(self) -> Mapping[str, int]:
+        """How many decisions each brake held back, for a while or for good."""
+        return Counter(one.brake for one in self.decisions if one.brake is not None)
+
+    def _jobs(self, *, acting: bool) -> frozenset[JobName]:
+        return frozenset(job_name(one.target.job) for one in self._carried_out() if one.action.is_acting is acting)
+
+    def _carried_out(self) -> Iterable[Decision]:
+        return (one for one in self.decisions if one.disposition is Disposition.WOULD)
+
+
+def simulate(
+    changes: Sequence[IncidentChange],
+    facts: Mapping[int, JobFacts],
+    policy: Policy,
+    *,
+    until_s: float | None = None,
+) -> Simulation:
+    """What ``policy`` would have done in mode ``act``, whatever its own is.
+
+    ``changes`` are the incidents' history, ``facts`` what is known of their jobs, by the incident's number: the facts
+    of any decision on it. Incidents that are still open are followed until ``until_s``, by default the last change.
+    """
+    # Observing takes every action as done at once and meets the same brakes: just what is wanted here.
+    observing = policy.model_copy(update={"mode": "observe"})
+    ordered = sorted(changes, key=lambda change: change.at_unix_s)
+    recorded = {change.incident.number: facts.get(change.incident.number) for change in ordered}
+    end_s = until_s if until_s is not None else max((change.at_unix_s for change in ordered), default=0.0)
+    times_s = [*(change.at_unix_s for change in ordered[1:]), math.inf]
+    state, made = PolicyState(), list[Decision]()
+    incidents: dict[int, Incident] = {}
+    for change, next_s in zip(ordered, times_s):
+        incidents[change.incident.number] = change.incident
+        jobs = [
+            (incident, recorded[number] or unknown_job(incident))
+            for number, incident in sorted(incidents.items())
+            if incident.is_open
+        ]
+        before_s = min(next_s, math.nextafter(end_s, math.inf))
+        decisions, state = _pass_time(jobs, observing, state, from_s=change.at_unix_s, before_s=before_s)
+        made += decisions
+    opening = state.breaker_opening(real=False)
+    return Simulation(
+        decisions=tuple(made),
+        from_s=ordered[0].at_unix_s if ordered else end_s,
+        until_s=end_s,
+        incidents=len(recorded),
+        assumed=tuple(sorted(number for number, of_job in recorded.items() if of_job is None)),
+        breaker=None if opening is None else opening.reason,
+    )
+
+
+def _pass_time(
+    jobs: Sequence[tuple[Incident, JobFacts]], policy: Policy, state: PolicyState, *, from_s: float, before_s: float
+) -> tuple[list[Decision], PolicyState]:
+    """What is decided while nothing changes but the time."""
+    made: list[Decision] = []
+    looks_s = [from_s] * len(jobs)
+    while (now_s := min(looks_s, default=math.inf)) < before_s:
+        for index, (incident, facts) in enumerate(jobs):
+            if looks_s[index] <= now_s:
+                decisions, state = decide(incident, facts, policy, state, now_s=now_s)
+                made += decisions
+                looks_s[index] = next_look_s(incident, facts, policy, state, now_s=now_s)
+    return made, state
+
+
+def unknown_job(incident: Incident) -> JobFacts:
+    """The facts of a job of which nothing is recorded beside its incident: whatever would allow an action is absent."""
+    job: JobKey = incident.key.job
+    incarnation = f"attempt {job.attempt}"
+    return JobFacts(
+        target=JobTarget(job, incident.scheduler or "unknown", incarnation),
+        scheduler_facts=SchedulerFacts(incarnation, running=True, requeueable=False),
+        running=True,
+        stale=incident.stale,
+        world_size=incident.world_size,
+        user_name=incident.user_name,
+        job_name=incident.job_name,
+        checkpoint=None,
+        shared_gpu=False,
+    )

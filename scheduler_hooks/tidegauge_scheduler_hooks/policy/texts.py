@@ -1,0 +1,158 @@
+"""What owners are told: the incident, what Tidegauge does next and when, what they can do. The one place for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+from tidegauge.core.actions import ActionKind, JobFacts
+from tidegauge.core.alloc_conf import CUDA_NAME, merge_alloc_conf
+from tidegauge.core.incidents import Incident, IncidentCause
+from tidegauge.core.units import format_duration
+from tidegauge.core.wording import capitalised, hint, incident_sentence, name_job, time_left
+from tidegauge_scheduler_hooks.policy.case import Case, exemption, requeues_used, warnings_given
+from tidegauge_scheduler_hooks.policy.conditions import settings_in_force
+from tidegauge_scheduler_hooks.policy.rungs import AnnotateRung, CheckpointRung, NotifyRung, RequeueRung, Rung
+
+EXPANDABLE = {"expandable_segments": "True"}
+
+EXEMPTIONS: Mapping[str, str] = {
+    "local": "start it with `tidegauge run --no-actions`",
+    "ray": 'submit it with the metadata {"tidegauge.actions": "off"}',
+}
+"""How an owner exempts a job, by adapter."""
+
+
+def message(case: Case) -> str:
+    """The text of a notify or annotate rung."""
+    rung = case.rung
+    assert isinstance(rung, (NotifyRung, AnnotateRung)), rung
+    if rung.text is None:
+        parts = (_heading(case), incident_sentence(case.incident), next_actions(case), advice(case), _exempting(case))
+        return "\n".join(filter(None, parts))
+    text = rung.text.format_map(_placeholders(case))
+    adds_next = isinstance(rung, NotifyRung) and "{next}" not in rung.text and _acting_rungs(case)
+    return f"{text}\n{next_actions(case)}" if adds_next else text
+
+
+def reason(case: Case) -> str:
+    """Why, in one sentence, for the audit and the scheduler's records."""
+    count = len(case.rule.ladder)
+    where = f"rule {case.rule.name}, rung {case.step.rung + 1} of {count}"
+    used_up = case.action.value != case.rung.action
+    instead = f" (instead of another requeue: {requeues_used(case)} were made)" if used_up else ""
+    return f"{incident_sentence(case.incident)} Incident {case.incident.number}, {where}{instead}."
+
+
+def next_actions(case: Case) -> str:
+    """What Tidegauge does next, and when; never more than it will do in this mode."""
+    exempt = exemption(case.facts, case.policy.brakes.exempt)
+    if exempt is not None:
+        return f"Tidegauge takes no action on this job: {exempt}."
+    acting = _acting_rungs(case)
+    if not acting:
+        return "Tidegauge takes no action on this job by itself."
+    first, *rest = (_does(case, rung) for rung in acting)
+    return (
+        "; ".join([f"If this goes on, {_when(case, acting[0])}Tidegauge {first}", *(f"then it {one}" for one in rest)])
+        + "."
+    )
+
+
+def advice(case: Case) -> str:
+    """What the owner can do."""
+    cause, facts = case.incident.key.cause, case.facts
+    parts = [capitalised(case.incident.explanation or hint(cause))]
+    if cause is IncidentCause.FRAGMENTATION:
+        parts.append(_fragmentation_advice(facts))
+    if cause is IncidentCause.LEAK and facts.checkpoint is None:
+        parts.append(
+            "So that a job can be saved before it runs out of memory, give it tidegauge.on_checkpoint_request(fn) or a "
+            "checkpoint signal (docs/run.md)."
+        )
+    if cause is IncidentCause.SHARE_EXCEEDED and facts.cap_fraction is not None:
+        parts.append(f"Its share would be kept with a memory fraction of {facts.cap_fraction:.3g}.")
+    return " ".join(parts)
+
+
+def _fragmentation_advice(facts: JobFacts) -> str:
+    if settings_in_force(facts, EXPANDABLE):
+        return (
+            "It is in force already: what else helps is fewer different sizes (padding to a few lengths) and "
+            "torch.cuda.empty_cache() between phases, such as after an evaluation."
+        )
+    in_force = {CUDA_NAME: facts.alloc_conf} if facts.alloc_conf else {}
+    ((name, value),) = merge_alloc_conf(in_force, EXPANDABLE, torch_version=facts.torch_version).items()
+    return f"Start the job with {name}={value}."
+
+
+def _acting_rungs(case: Case) -> list[Rung]:
+    """What the ladder does to the job after this rung; nothing in a mode that only warns, or to an exempt job."""
+    if case.policy.mode == "warn" or exemption(case.facts, case.policy.brakes.exempt) is not None:
+        return []
+    return [rung for rung in case.rule.ladder[case.step.rung + 1 :] if rung.kind.is_acting]
+
+
+def _does(case: Case, rung: Rung) -> str:
+    if isinstance(rung, CheckpointRung):
+        return f"asks the job to save its state and waits up to {format_duration(rung.grace)} for it"
+    if isinstance(rung, RequeueRung) and (
+        rung.when_used_up == "leave" or requeues_used(case) < case.policy.brakes.requeues_per_job
+    ):
+        changes = ", ".join(f"{key}:{value}" for key, value in rung.alloc_conf.items())
+        return "ends it and has it start again" + (f" with {changes}" if changes else "")
+    action = ActionKind(rung.when_used_up) if isinstance(rung, RequeueRung) else rung.kind
+    if action is ActionKind.CAP:
+        fraction = case.facts.cap_fraction
+        return "limits the job's memory to its share" + ("" if fraction is None else f" (a fraction of {fraction:.3g})")
+    return "ends it and holds it until a person releases it" if action is ActionKind.HOLD else "ends it for good"
+
+
+def _when(case: Case, rung: Rung) -> str:
+    """When the first rung that acts is due, as far as that is known now; with a comma, or empty."""
+    index = case.rule.ladder.index(rung, case.step.rung + 1)
+    wait_s = sum(one.after for one in case.rule.ladder[case.step.rung + 1 : index + 1])
+    conditions = []
+    if wait_s:
+        conditions.append(f"not before {datetime.fromtimestamp(case.now_s + wait_s, timezone.utc):%H:%M} UTC")
+    if rung.before_oom is not None:
+        conditions.append(f"once it may be {format_duration(rung.before_oom)} or less from running out of memory")
+    return f"{' and '.join(conditions)}, " if conditions else ""
+
+
+def _heading(case: Case) -> str:
+    """Who it is about, and which warning it is where the ladder ends in a stop."""
+    job = name_job(case.incident.key.job)
+    name = f" {case.facts.job_name}" if case.facts.job_name else ""
+    wanted = case.policy.brakes.warnings_before_stop
+    threatens = wanted > 0 and any(rung.kind.is_stop for rung in _acting_rungs(case))
+    number = len(warnings_given(case)) + 1
+    warning = f", warning {number} of {wanted} before it may be ended" if threatens and number <= wanted else ""
+    return f"Tidegauge, incident {case.incident.number}: {job}{name} of {case.facts.user_name}{warning}."
+
+
+def _exempting(case: Case) -> str:
+    """How to keep the job from being acted on, where it would be."""
+    return _how_to_exempt(case.facts) if _acting_rungs(case) else ""
+
+
+def _how_to_exempt(facts: JobFacts) -> str:
+    how = EXEMPTIONS.get(facts.target.scheduler, "ask the cluster's admins to exempt it")
+    return f"To keep Tidegauge from acting on the job: {how}."
+
+
+def _placeholders(case: Case) -> dict[str, str]:
+    incident: Incident = case.incident
+    return {
+        "what": incident_sentence(incident),
+        "next": next_actions(case),
+        "advice": advice(case),
+        "exemption": _how_to_exempt(case.facts),
+        "job": name_job(incident.key.job),
+        "job_name": case.facts.job_name or incident.key.job.job_id,
+        "user": case.facts.user_name,
+        "incident": str(incident.number),
+        "cause": incident.key.cause.value,
+        "time_left": time_left(incident.seconds_to_oom) or "an unknown time",
+        "explanation": capitalised(incident.explanation or ""),
+    }

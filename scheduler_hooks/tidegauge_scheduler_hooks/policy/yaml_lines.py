@@ -1,0 +1,99 @@
+"""YAML that remembers its lines: so that what is wrong in a policy is said with the line it stands on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+
+class YamlError(Exception):
+    """It is not YAML, or not such as a policy may be. ``line`` counts from 1."""
+
+    def __init__(self, message: str, line: int | None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """Without YAML 1.1's surprises that look like durations or modes: ``1:30`` is a text (and not 90), ``off`` too."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, regexp)
+        for tag, regexp in resolvers
+        if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"), list("-+.0123456789")
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"([Tt]rue|[Ff]alse|TRUE|FALSE)$"), list("tTfF"))
+
+
+@dataclass(frozen=True)
+class Document:
+    """What stands in the file, and where."""
+
+    value: Any
+    root: yaml.Node | None
+
+    def line(self, path: Sequence[str | int]) -> int | None:
+        """The line, from 1, of what ``path`` leads to, or of the last part of it that exists.
+
+        Parts that are neither a key nor an index there are skipped (pydantic names the kind of a rung, for instance).
+        """
+        node, line = self.root, None if self.root is None else _line(self.root)
+        for part in path:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+                if found is not None:
+                    line, node = _line(found[0]), found[1]
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                node = node.value[part]
+                line = _line(node)
+        return line
+
+
+def read(text: str) -> Document:
+    """The one document in ``text``. Raises ``YamlError``, also for a key that stands twice."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is not None:
+            _refuse_duplicates(root)
+        return Document(None if root is None else loader.construct_document(root), root)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlError(f"it is no YAML: {error.problem}", None if mark is None else mark.line + 1) from error
+    except RecursionError as error:
+        raise YamlError("it is no policy: something in it contains itself", None) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise YamlError(f"it is no YAML: {error}", None) from error
+    finally:
+        loader.dispose()
+
+
+def _refuse_duplicates(node: yaml.Node) -> None:
+    """YAML parsers keep the last of two equal keys, so half of what somebody wrote would silently not hold."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise YamlError(f"{name} stands here for the second time, first on line {seen[name]}", _line(key))
+            seen[name] = _line(key)
+            _refuse_duplicates(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_duplicates(item)
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,282 @@
+"""``SchedulerPort`` for the jobs of one Ray cluster that belongs to users. See docs/ray_jobs.md and ADR 4."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.sightings import job_key
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
+from tidegauge_scheduler_hooks.ports import (
+    ChangedError,
+    CheckpointProgress,
+    PermanentError,
+    Presence,
+    ProcessCommands,
+    RequeueChanges,
+    SchedulerError,
+    TemporaryError,
+)
+from tidegauge_scheduler_hooks.rank_caps import cap_ranks
+from tidegauge_scheduler_hooks.ray_jobs import submissions
+from tidegauge_scheduler_hooks.ray_jobs.api import RayJob, RayJobsApi
+
+log = logging.getLogger(__name__)
+
+NAME = "ray"
+"""As the probe calls this scheduler."""
+
+STOP_WITHIN_S = 45.0
+"""Ray kills 3 s after it asked, unless the cluster's ``RAY_JOB_STOP_WAIT_TIME_S`` says otherwise."""
+STOP_RETRY_S = 30.0
+LOOK_EVERY_S = 0.25
+
+THROUGH_RANKS = frozenset({ActionKind.CAP, ActionKind.CHECKPOINT})
+"""What does not need Ray."""
+
+
+class RayJobs:
+    """``uid`` is the user whose processes the cluster's jobs are: ranks of anybody else are not taken for its jobs,
+    whatever they say they are.
+
+    Ray can neither hold a job nor show remarks: a held job is one that was stopped, and ``notify`` and ``annotate``
+    refuse.
+    """
+
+    def __init__(
+        self,
+        api: RayJobsApi,
+        commands: ProcessCommands,
+        *,
+        uid: int,
+        checkpoints: RankCheckpoint | None = None,
+        stop_within_s: float = STOP_WITHIN_S,
+    ) -> None:
+        self._api = api
+        self._commands = commands
+        self._checkpoints = checkpoints or RankCheckpoint(commands)
+        self._uid = uid
+        self._stop_within_s = stop_within_s
+        self._fractions: dict[str, float] = {}
+        """Caps set by this process, by incarnation; older ones are in ``JobTarget.handle``."""
+
+    def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
+        """One query for all of them. Raises ``TemporaryError``, ``PermanentError``."""
+        ours = [view for view in jobs if view.ranks[0].uid == self._uid]
+        if not ours:
+            return {}
+        known = self._api.jobs()
+        facts: dict[JobKey, SchedulerFacts] = {}
+        for view in ours:
+            job, named = submissions.find(view, known)
+            if job is not None:
+                facts[job_key(view)] = _facts(job, view, named)
+        return facts
+
+    def presence(self, target: JobTarget) -> Presence:
+        """RUNNING also while it waits for its start. Raises ``TemporaryError``, ``PermanentError``."""
+        job = self._look(target)
+        if job is None:
+            return Presence.GONE
+        if not job.finished:
+            return Presence.RUNNING
+        if job.submission_id is None:
+            return Presence.GONE
+        if _follows(self._api.job(submissions.follower_id(job)), job):
+            return Presence.REPLACED
+        # Ended by us and not started again yet: the requeue has to be repeated, as for a run that still runs.
+        return Presence.RUNNING if self._is_half_requeued(job) else Presence.GONE
+
+    def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """Always raises ``PermanentError``: Ray has no such place."""
+        raise _no_place(target, text, decision_id)
+
+    def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """Always raises ``PermanentError``: what a job's metadata says cannot be changed."""
+        raise _no_place(target, text, decision_id)
+
+    def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
+        """By the ranks' own command sockets; a requeue takes it along."""
+        self._check_running(target)
+        done = cap_ranks(self._commands, target, fraction)
+        self._fractions[target.incarnation] = fraction
+        log.info("decision %s: job %s capped at %g", decision_id, target.job.job_id, fraction)
+        return done
+
+    def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
+        """By the ranks' own command sockets."""
+        self._check_running(target)
+        return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
+
+    def requeue(self, target: JobTarget, changes: RequeueChanges, reason: str, *, decision_id: str) -> None:
+        """Stop the run, wait until it has ended, submit it again under the id of its next attempt."""
+        job = self._own(target)
+        if not submissions.may_requeue(job):
+            raise PermanentError(f"job {job.submission_id} may not be started again: its owner's metadata does not "
+                                 f"say {submissions.REQUEUE_KEY}=true")  # fmt: skip
+        next_id = submissions.follower_id(job)
+        if self._is_followed(job, next_id, by=decision_id):
+            return
+        if job.finished and not self._is_half_requeued(job):
+            raise _ended(job)
+        fraction = self._fractions.get(target.incarnation, target.handle.get("memory_fraction"))
+        request = submissions.follower_request(
+            job, changes, target.handle, fraction=fraction, decision_id=decision_id
+        )  # fmt: skip
+        self._keep_packages(job)
+        if not job.finished:
+            self._leave(submissions.requeue_mark(job))
+            self._stop(job)
+            self._wait_for_end(job)
+        try:
+            self._api.submit(request)
+        except SchedulerError:
+            # It may have been taken all the same, now or by a call before this one.
+            if not self._is_followed(job, next_id, by=decision_id):
+                raise
+        self._fractions.pop(target.incarnation, None)
+        log.info("decision %s: Ray job %s goes on as %s: %s", decision_id, job.submission_id, next_id, reason)
+
+    def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """Stop the run. Nothing but its owner starts it again."""
+        self.cancel(target, reason, decision_id=decision_id)
+
+    def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """Stop the run; returns when Ray has accepted that."""
+        job = self._own(target)
+        if job.finished:
+            raise _ended(job)
+        if self._api.has_package(submissions.requeue_mark(job)):
+            # A requeue of this run failed a while ago; from now on it is not half done, but over.
+            self._leave(submissions.cancel_mark(job))
+        self._stop(job)
+        log.info("decision %s: Ray job %s is stopped: %s", decision_id, job.submission_id, reason)
+
+    # Looking
+
+    def _look(self, target: JobTarget) -> RayJob | None:
+        """The run as it is now; ``None``: Ray does not know it, or knows another job by its id."""
+        ray_id, started_unix_ms = submissions.parse_incarnation(target.incarnation)
+        job = self._api.job(ray_id) if ray_id else None
+        return job if job is not None and job.started_unix_ms == started_unix_ms else None
+
+    def _check_running(self, target: JobTarget) -> None:
+        """Raises ``ChangedError`` for a run that is over."""
+        job = self._look(target)
+        if job is None or job.finished:
+            raise ChangedError(f"job {target.job.job_id}: its run {target.incarnation} has ended")
+
+    def _own(self, target: JobTarget) -> RayJob:
+        """The run, running or not, if we may end it. Raises ``ChangedError``, ``PermanentError``."""
+        job = self._look(target)
+        if job is None:
+            raise ChangedError(f"job {target.job.job_id}: {self._api.address} does not know its run "
+                               f"{target.incarnation}")  # fmt: skip
+        if job.submission_id != submissions.parse_incarnation(target.incarnation)[0]:
+            raise PermanentError(f"job {target.job.job_id} cannot be told from other clusters' jobs: give it a name, "
+                                 f"{submissions.NAME_VARIABLE} in the env_vars of its submission")  # fmt: skip
+        return job
+
+    def _is_followed(self, job: RayJob, next_id: str, *, by: str) -> bool:
+        """Whether this very decision has started the next run. Raises ``ChangedError`` if another has, and
+        ``PermanentError`` if the id is another job's."""
+        other = self._api.job(next_id)
+        if other is None:
+            return False
+        if not _follows(other, job):
+            raise PermanentError(f"job {job.submission_id} cannot go on: the id {next_id} is another job's "
+                                 f"(once that has ended: ray job delete {next_id})")  # fmt: skip
+        decision = other.metadata.get(submissions.DECISION_KEY)
+        if decision != by:
+            raise ChangedError(f"job {job.submission_id} goes on as {next_id} already, by decision {decision}")
+        return True
+
+    # Ending and starting
+
+    def _stop(self, job: RayJob) -> None:
+        assert job.submission_id is not None
+        if not self._api.stop(job.submission_id):
+            raise TemporaryError(f"job {job.submission_id}: Ray finds nothing of it to stop at the moment")
+
+    def _wait_for_end(self, job: RayJob) -> None:
+        assert job.submission_id is not None
+        deadline_s = time.monotonic() + self._stop_within_s
+        while True:
+            now = self._api.job(job.submission_id)
+            if now is None or now.status == "SUCCEEDED":
+                raise _ended(job if now is None else now)
+            if now.finished:
+                return
+            if time.monotonic() >= deadline_s:
+                raise TemporaryError(f"job {job.submission_id} was told to stop and still runs after "
+                                     f"{self._stop_within_s:g} s", retry_after_s=STOP_RETRY_S)  # fmt: skip
+            time.sleep(LOOK_EVERY_S)
+
+    def _leave(self, mark: str) -> None:
+        """Leave word on the cluster of what we are about to do to a run, for ten minutes.
+
+        Without it nobody could tell, after a crash, whether its owner has stopped it meanwhile.
+        """
+        self._api.put_package(mark, b"tidegauge")
+        self._api.has_package(mark)  # what was never asked for lasts for ever
+
+    def _is_half_requeued(self, job: RayJob) -> bool:
+        """Of a run that has ended and that none follows: whether it was ended so that another could.
+
+        A run that came to its natural end just then is over all the same."""
+        if job.status == "SUCCEEDED" or not self._api.has_package(submissions.requeue_mark(job)):
+            return False
+        return not self._api.has_package(submissions.cancel_mark(job))
+
+    def _keep_packages(self, job: RayJob) -> None:
+        """Ray deletes what a job uploaded as soon as the job has ended, unless it was asked for a moment ago."""
+        for uri in submissions.packages_of(job.runtime_env):
+            if not self._api.has_package(uri):
+                raise PermanentError(f"job {job.submission_id} cannot be started again: {uri}, which its owner "
+                                     "uploaded, is no longer on the cluster; they must submit it anew")  # fmt: skip
+
+
+def _facts(job: RayJob, view: JobView, named: bool) -> SchedulerFacts:
+    ends = {ActionKind.HOLD, ActionKind.CANCEL} if named else set()
+    requeueable = named and submissions.may_requeue(job)
+    return SchedulerFacts(
+        incarnation=submissions.incarnation_of(job, named=named),
+        running=not job.finished,
+        requeueable=requeueable,
+        exempt=submissions.is_exempt(job),
+        restarts=submissions.restarts_of(job),
+        started_unix_s=job.started_unix_ms / 1000,
+        gpu_share=submissions.gpu_share_of(job),
+        can=THROUGH_RANKS | ends | ({ActionKind.REQUEUE} if requeueable else set()),
+        handle=_handle(view),
+    )
+
+
+def _handle(view: JobView) -> dict[str, Any]:
+    """What all living ranks are known to run with, for the next run."""
+    ranks = [rank for rank in view.ranks if rank.alive]
+    found: dict[str, set[Any]] = {
+        "torch_version": {rank.identity.torch_version for rank in ranks},
+        "alloc_conf": {rank.identity.alloc_conf for rank in ranks},
+        "memory_fraction": {rank.cap_fraction for rank in ranks},
+    }
+    return {name: min(values) for name, values in found.items() if len(values) == 1 and None not in values}
+
+
+def _follows(other: RayJob | None, job: RayJob) -> bool:
+    incarnation = submissions.incarnation_of(job, named=True)
+    return other is not None and other.metadata.get(submissions.FOLLOWS_KEY) == incarnation
+
+
+def _ended(job: RayJob) -> ChangedError:
+    return ChangedError(f"job {job.submission_id} has ended ({job.status}), and not by this decision")
+
+
+def _no_place(target: JobTarget, text: str, decision_id: str) -> PermanentError:
+    return PermanentError(f"decision {decision_id}: Ray has no place where the owner of job {target.job.job_id} would "
+                          f"see: {text}")  # fmt: skip

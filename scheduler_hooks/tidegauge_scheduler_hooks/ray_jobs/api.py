@@ -1,0 +1,246 @@
+"""Ray's job REST API, as far as it is needed: https://docs.ray.io, "Ray Jobs REST API". Standard library only.
+
+Every call is a connection of its own with a deadline for the whole answer. No proxy is asked and no redirection is
+followed: the token goes to the configured address and nowhere else, and is in no message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
+
+TIMEOUT_S = 15.0
+"""For a whole answer. The longest seen on a busy two-core head was 2 s; Ray waits 5 s for its own parts."""
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""A failed job carries up to 20,000 characters of its log, so that this holds about 3,000 of them."""
+MAX_WORDS = 300
+
+FINISHED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
+"""The states that a submission never leaves; the others are PENDING and RUNNING."""
+
+
+@dataclass(frozen=True)
+class RayJob:
+    """One job of the cluster (``JobDetails`` of the API)."""
+
+    submission_id: str | None
+    """``None``: a driver that somebody started by hand; Ray can neither stop nor start that."""
+    ray_job_id: str | None
+    """``RAY_JOB_ID`` of its (last) driver: counted from 01000000 in every cluster. ``None``: it has not connected."""
+    status: str
+    entrypoint: str
+    started_unix_ms: int
+    """When it was submitted; stays the same for as long as Ray knows the job."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables that the owner set for driver and workers (``env_vars``)."""
+        return _texts(self.runtime_env.get("env_vars"))
+
+    @property
+    def finished(self) -> bool:
+        return self.status in FINISHED
+
+
+class _Answer(NamedTuple):
+    status: int
+    kind: str
+    """Its Content-Type."""
+    body: bytes
+
+    @property
+    def words(self) -> str:
+        """What it says, short. Of a stack trace (how Ray reports most failures) that is the last line."""
+        lines = [line.strip() for line in self.body.decode(errors="replace").splitlines()]
+        said = [line for line in lines if len(line) > 1]
+        return said[-1][:MAX_WORDS] if said else "(nothing)"
+
+
+class RayJobsApi:
+    """The job API at ``address`` (``http://head:8265``, or ``https://`` with whatever path a gateway adds).
+
+    ``token_file`` holds the cluster's token and is read for every call, so that it may be replaced; ``None``: the
+    cluster wants none. Raises ``ValueError`` for an address that is none. Every method raises ``TemporaryError`` if the
+    answer is missing, late, cut off or not Ray's, and ``PermanentError`` if it is a refusal.
+    """
+
+    def __init__(self, address: str, *, token_file: Path | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+            raise ValueError("the address of a Ray cluster's job API looks like http://head:8265")
+        self.address = address.rstrip("/")
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._prefix = parts.path.rstrip("/")
+        self._token_file = token_file
+        self._timeout_s = timeout_s
+
+    def jobs(self) -> list[RayJob]:
+        """Every job that the cluster remembers, finished ones and hand-started drivers included."""
+        to = "list its jobs"
+        answer = self._ask("GET", "/api/jobs/", to=to)
+        entries = self._json(answer, to)
+        if not isinstance(entries, list):
+            raise self._odd(answer, to)
+        return [self._job(entry, answer, to) for entry in entries]
+
+    def job(self, job_id: str) -> RayJob | None:
+        """The job with this submission id or Ray job id; ``None``: the cluster does not know it."""
+        to = f"describe job {job_id}"
+        answer = self._ask("GET", f"/api/jobs/{quote(job_id, safe='')}", to=to, may_be_missing=True)
+        return None if answer.status == 404 else self._job(self._json(answer, to), answer, to)
+
+    def submit(self, request: Mapping[str, Any]) -> None:
+        """Start a job: ``entrypoint``, ``submission_id``, ``runtime_env`` … as the API names them.
+
+        An id that exists is refused; whatever is raised, the job may have been taken."""
+        to = f"start job {request['submission_id']}"
+        self._json(self._ask("POST", "/api/jobs/", json.dumps(request).encode(), to=to), to)
+
+    def stop(self, submission_id: str) -> bool:
+        """Have a job ended: SIGTERM, three seconds later SIGKILL, unless its owner or the cluster set another signal
+        or time. Returns at once; false if nothing of it runs."""
+        to = f"stop job {submission_id}"
+        answer = self._ask("POST", f"/api/jobs/{quote(submission_id, safe='')}/stop", b"", to=to, may_be_missing=True)
+        if answer.status == 404:
+            return False
+        said = self._json(answer, to)
+        return isinstance(said, dict) and said.get("stopped") is True
+
+    def has_package(self, uri: str) -> bool:
+        """Whether a package (``gcs://…``) is there; if so the cluster keeps it for another ten minutes."""
+        return self._ask("GET", _package_path(uri), to=f"look for {uri}", may_be_missing=True).status != 404
+
+    def put_package(self, uri: str, data: bytes) -> None:
+        """Leave a package, for good unless ``has_package`` is asked about it."""
+        self._ask("PUT", _package_path(uri), data, to=f"take {uri}")
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, *, to: str, may_be_missing: bool = False
+    ) -> _Answer:
+        """The answer, which is 200, or 404 where that ``may_be_missing``; anything else is raised."""
+        headers = {"User-Agent": "tidegauge", "Accept": "application/json", "Connection": "close", **self._token()}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection = self._connection()
+        late = threading.Event()
+        watchdog: threading.Timer | None = None
+        try:
+            connection.connect()
+            watchdog = threading.Timer(self._timeout_s, _hang_up, (connection.sock, late))
+            watchdog.daemon = True
+            watchdog.start()
+            connection.request(method, self._prefix + path, body, headers)
+            got = connection.getresponse()
+            answer = _Answer(got.status, got.getheader("Content-Type", "?"), got.read(MAX_ANSWER_BYTES + 1))
+            if late.is_set():
+                raise TimeoutError
+            if got.length and len(answer.body) <= MAX_ANSWER_BYTES:
+                raise http.client.IncompleteRead(answer.body, got.length)
+        except (OSError, http.client.HTTPException) as error:
+            timed_out = late.is_set() or isinstance(error, TimeoutError)
+            why = f"not within {self._timeout_s:g} s" if timed_out else repr(error)
+            raise TemporaryError(f"{self.address} was asked to {to}; no whole answer: {why}") from error
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+            connection.close()
+        self._check(answer, to, may_be_missing)
+        return answer
+
+    def _connection(self) -> http.client.HTTPConnection:
+        # Not urllib: it follows redirections with the token, and asks the proxy of http_proxy.
+        if self._secure:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+
+    def _token(self) -> dict[str, str]:
+        # Never from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH: in this process those name the token of our own engine.
+        if self._token_file is None:
+            return {}
+        try:
+            token = self._token_file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            raise PermanentError(f"the token for {self.address} in {self._token_file} cannot be read: "
+                                 f"{error.__class__.__name__}") from error  # fmt: skip
+        if not token.isprintable():
+            raise PermanentError(f"{self._token_file} does not hold a token for {self.address}: it has several lines")
+        return {"Authorization": f"Bearer {token}"}
+
+    def _check(self, answer: _Answer, to: str, may_be_missing: bool) -> None:
+        status = answer.status
+        if len(answer.body) > MAX_ANSWER_BYTES:
+            raise PermanentError(f"{self.address} was asked to {to} and answers more than {MAX_ANSWER_BYTES} bytes: "
+                                 "delete finished jobs there (ray job delete)")  # fmt: skip
+        if status == 200 or (status == 404 and may_be_missing):
+            return
+        if status == 404:
+            raise PermanentError(f"{self.address} has no job API: it needs ray[default] and its dashboard on")
+        if status in (401, 403):
+            hint = "set ray_jobs_token_file" if self._token_file is None else f"is {self._token_file} that cluster's?"
+            raise PermanentError(f"{self.address} refuses to {to} ({status}): {hint}")
+        said = f"{self.address} was asked to {to} and answers {status}: {answer.words}"
+        # The head passes on what the node said, a refusal too, as an internal error of its own.
+        if (status < 500 and status != 429) or b"Request failed with status code 400" in answer.body:
+            raise PermanentError(said)
+        raise TemporaryError(said)
+
+    def _json(self, answer: _Answer, to: str) -> object:
+        try:
+            return json.loads(answer.body)
+        except (ValueError, RecursionError) as error:
+            raise self._odd(answer, to) from error
+
+    def _job(self, entry: object, answer: _Answer, to: str) -> RayJob:
+        try:
+            return _parse(entry)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._odd(answer, to) from error
+
+    def _odd(self, answer: _Answer, to: str) -> TemporaryError:
+        # Nothing of what it says: it may be a job with the secrets that its owner keeps in variables.
+        return TemporaryError(f"{self.address} was asked to {to} and does not answer as Ray does "
+                              f"({answer.kind}, {len(answer.body)} bytes)")  # fmt: skip
+
+
+def _parse(entry: Any) -> RayJob:
+    """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what is no job."""
+    return RayJob(
+        submission_id=None if entry["submission_id"] is None else str(entry["submission_id"]),
+        ray_job_id=None if entry["job_id"] is None else str(entry["job_id"]),
+        status=str(entry["status"]),
+        entrypoint=str(entry["entrypoint"]),
+        started_unix_ms=int(entry["start_time"] or 0),
+        metadata=_texts(entry["metadata"]),
+        runtime_env=dict(entry["runtime_env"] or {}),
+    )
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(key): str(text) for key, text in value.items()} if isinstance(value, dict) else {}
+
+
+def _package_path(uri: str) -> str:
+    protocol, _, name = uri.partition("://")
+    return f"/api/packages/{quote(protocol, safe='')}/{quote(name, safe='')}"
+
+
+def _hang_up(sock: socket.socket, late: threading.Event) -> None:
+    """End a call that takes too long as a whole, however steadily it drips: no socket timeout sees that."""
+    late.set()
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

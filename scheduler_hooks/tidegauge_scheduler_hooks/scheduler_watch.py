@@ -1,0 +1,120 @@
+"""What the schedulers say of the jobs that have an incident: asked in the background, one query a scheduler at a time.
+
+The loop never waits for a scheduler: it works with the latest answer, and with none if that is too old. Whether the job
+is still the one that was described is looked at again right before anything is done to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from tidegauge.core.actions import SchedulerFacts
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.sightings import job_key
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.ports import SchedulerError, SchedulerPort
+
+log = logging.getLogger(__name__)
+
+ASK_EVERY_S = 5.0
+ASK_AT_MOST_EVERY_S = 1.0
+"""For a job that has not been described yet."""
+TOO_OLD_S = 60.0
+"""An answer older than this says nothing any more: a busy slurmctld takes up to half a minute."""
+
+
+def scheduler_name(job: JobView) -> str:
+    """Which adapter a job belongs to: what ``tidegauge run`` keeps is ``local`` whatever started that."""
+    return "local" if job.launch is not None else job.scheduler or "local"
+
+
+@dataclass
+class _Desk:
+    """One scheduler; times on the monotonic clock."""
+
+    port: SchedulerPort
+    asking: bool = False
+    asked_s: float = float("-inf")
+    answered_s: float = float("-inf")
+    facts: Mapping[JobKey, SchedulerFacts] = field(default_factory=dict)
+    known: frozenset[JobKey] = frozenset()
+    """The jobs that the answer is about; those without facts are not known to the scheduler."""
+    problem: str | None = None
+
+
+class SchedulerWatch:
+    """Thread-safe. ``submit`` runs a call in another thread, some time soon."""
+
+    def __init__(
+        self,
+        schedulers: Mapping[str, SchedulerPort],
+        *,
+        submit: Callable[[Callable[[], None]], object],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._desks = {name: _Desk(port) for name, port in schedulers.items()}
+        self._submit = submit
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+
+    def ask(self, jobs: Iterable[JobView]) -> None:
+        """Have ``jobs`` described, if it is time to. Returns at once."""
+        by_scheduler: dict[str, list[JobView]] = {}
+        for job in jobs:
+            by_scheduler.setdefault(scheduler_name(job), []).append(job)
+        for name, wanted in by_scheduler.items():
+            desk = self._desks.get(name)
+            if desk is not None and self._is_due(desk, wanted):
+                self._submit(partial(self._describe, name, desk, wanted))
+
+    def facts(self, job: JobView) -> SchedulerFacts | None:
+        """The latest answer about ``job``; ``None`` if there is none, or only one that is too old."""
+        desk = self._desks.get(scheduler_name(job))
+        if desk is None:
+            return None
+        with self._lock:
+            fresh = self._monotonic_s() - desk.answered_s <= TOO_OLD_S
+            return desk.facts.get(job_key(job)) if fresh else None
+
+    def is_known(self, job: JobView) -> bool:
+        """Whether the scheduler has been asked about ``job`` at all: before that, nothing should be judged."""
+        desk = self._desks.get(scheduler_name(job))
+        with self._lock:
+            return desk is None or job_key(job) in desk.known or desk.problem is not None
+
+    def problems(self) -> dict[str, str]:
+        """Schedulers that do not answer, and why."""
+        with self._lock:
+            return {name: desk.problem for name, desk in self._desks.items() if desk.problem is not None}
+
+    def _is_due(self, desk: _Desk, jobs: Iterable[JobView]) -> bool:
+        with self._lock:
+            now_s = self._monotonic_s()
+            wait_s = ASK_EVERY_S if all(job_key(job) in desk.known for job in jobs) else ASK_AT_MOST_EVERY_S
+            if desk.asking or now_s - desk.asked_s < wait_s:
+                return False
+            desk.asking, desk.asked_s = True, now_s
+            return True
+
+    def _describe(self, name: str, desk: _Desk, jobs: list[JobView]) -> None:
+        problem: str | None = None
+        facts: Mapping[JobKey, SchedulerFacts] | None = None
+        try:
+            facts = desk.port.describe(jobs)
+        except SchedulerError as error:
+            problem = str(error)
+        except Exception as error:
+            log.exception("the adapter for %s failed to describe its jobs", name)
+            problem = f"the adapter for {name} failed: {error}"
+        with self._lock:
+            desk.asking = False
+            if problem is not None and desk.problem is None:
+                log.warning("%s does not describe its jobs: %s", name, problem)
+            desk.problem = problem
+            if facts is not None:
+                desk.facts, desk.answered_s = dict(facts), self._monotonic_s()
+                desk.known = frozenset(map(job_key, jobs))

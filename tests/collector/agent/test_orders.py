@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fake_node import FakeClock, FakeNode
+from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, OrderCarrier, carry_out
+from tidegauge.agent.process_socket import ProcessSocket
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.orders import Order, OrderResult, OrderTo
+
+PATIENCE_S = 20.0
+PROCESS = ProcessId(4242, 777)
+
+
+def order(order_id: str = "o1", *, to: OrderTo = OrderTo.RANK, uid: int = 1000, timeout_s: float = 10.0) -> Order:
+    return Order(order_id, to, PROCESS, uid, {"command": "ping"}, timeout_s)
+
+
+class Stage:
+    """A carrier whose processes answer at once, unless they are held, and the count of what they were asked."""
+
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.asked: Counter[str] = Counter()
+        self.held = threading.Event()
+        self.held.set()
+        self._announced: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.carrier = OrderCarrier(
+            self._carry_out, announce=lambda: self._announced.put(None), monotonic_s=(clock or FakeClock()).monotonic_s
+        )
+
+    def _carry_out(self, order: Order) -> OrderResult:
+        self.asked[order.order_id] += 1
+        self.begun.put(order.order_id)
+        assert self.held.wait(PATIENCE_S)
+        return OrderResult(order.order_id, reply={"ok": True})
+
+    def wait_for(self, results: int) -> None:
+        for _ in range(results):
+            self._announced.get(timeout=PATIENCE_S)
+
+    def results(self) -> dict[str, OrderResult]:
+        return {result.order_id: result for result in self.carrier.results()}
+
+
+def test_an_order_is_carried_out_once_however_often_it_is_repeated() -> None:
+    stage = Stage()
+    for _ in range(3):
+        stage.carrier.take([order()])
+    stage.wait_for(1)
+    stage.carrier.take([order()])
+    assert stage.asked == {"o1": 1}
+    assert stage.results() == {"o1": OrderResult("o1", reply={"ok": True})}
+
+
+def test_a_result_is_told_until_the_order_is_repeated_no_more() -> None:
+    stage = Stage()
+    stage.carrier.take([order()])
+    stage.wait_for(1)
+    stage.carrier.take([order()])
+    assert stage.results().keys() == {"o1"}
+    stage.carrier.take([])
+    assert stage.results() == {}
+
+
+def test_a_late_repetition_of_an_order_that_is_over_does_nothing() -> None:
+    stage = Stage()
+    stage.carrier.take([order()])
+    stage.wait_for(1)
+    stage.carrier.take([])
+    stage.carrier.take([order()])
+    stage.carrier.take([order(), order("o2")])
+    stage.wait_for(1)
+    assert stage.asked == {"o1": 1, "o2": 1}
+
+
+def test_one_process_that_hangs_does_not_hold_up_the_others() -> None:
+    stage = Stage()
+    stage.held.clear()
+    stage.carrier.take([order(f"o{n}") for n in range(MAX_THREADS + 2)])
+    begun = {stage.begun.get(timeout=PATIENCE_S) for _ in range(MAX_THREADS)}
+    assert len(begun) == MAX_THREADS
+    stage.held.set()
+    stage.wait_for(MAX_THREADS + 2)
+    assert len(stage.results()) == MAX_THREADS + 2
+
+
+def test_an_order_whose_time_is_up_before_its_turn_is_not_sent() -> None:
+    clock = FakeClock()
+    stage = Stage(clock)
+    stage.held.clear()
+    stage.carrier.take([order(f"o{n}") for n in range(MAX_THREADS)])
+    for _ in range(MAX_THREADS):
+        stage.begun.get(timeout=PATIENCE_S)
+    stage.carrier.take([*(order(f"o{n}") for n in range(MAX_THREADS)), order("late", timeout_s=5)])
+    clock.pass_s(5.5)
+    stage.held.set()
+    stage.wait_for(MAX_THREADS + 1)
+    assert stage.asked["late"] == 0
+    error = stage.results()["late"].error
+    assert error is not None
+    assert "not sent" in error
+
+
+def test_a_slip_of_ours_is_a_result_too(caplog: pytest.LogCaptureFixture) -> None:
+    announced = threading.Event()
+
+    def slip(_: Order) -> OrderResult:
+        raise ZeroDivisionError
+
+    carrier = OrderCarrier(slip, announce=announced.set)
+    carrier.take([order()])
+    assert announced.wait(PATIENCE_S)
+    assert carrier.results() == (OrderResult("o1", error="the agent failed: ZeroDivisionError"),)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    stage = Stage()
+    for start in range(0, MAX_REMEMBERED + 100, 500):
+        batch = [order(f"o{n}") for n in range(start, start + 500)]
+        stage.carrier.take(batch)
+        stage.wait_for(len(batch))
+    stage.carrier.take([])
+    stage.carrier.take([order("o0"), order("o4400")])
+    stage.wait_for(1)
+    assert (stage.asked["o0"], stage.asked["o4400"]) == (2, 1), "the oldest is forgotten, the newest is not"
+
+
+orders_wanted = st.lists(st.lists(st.sampled_from("abcdef"), unique=True), max_size=12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(orders_wanted)
+def test_whatever_is_wanted_when_an_order_is_carried_out_at_most_once(replies: Sequence[Sequence[str]]) -> None:
+    stage = Stage()
+    seen: set[str] = set()
+    for wanted in replies:
+        stage.carrier.take([order(order_id) for order_id in wanted])
+        stage.wait_for(len(set(wanted) - seen))
+        assert stage.results().keys() >= set(wanted) - seen, "a new order has its result"
+        assert stage.results().keys() <= set(wanted), "nothing is told of orders that nobody waits for"
+        seen |= set(wanted)
+    assert stage.asked == dict.fromkeys(seen, 1)
+
+
+def test_a_process_that_is_not_known_here_is_not_asked() -> None:
+    assert "no rank with pid 4242" in str(carry_out(order(), {}).error)
+    assert "no tidegauge run with pid 4242" in str(carry_out(order(to=OrderTo.LAUNCH), {}).error)
+
+
+def test_a_process_of_another_user_than_the_orders_is_not_asked(tmp_path: Path) -> None:
+    sockets = {(OrderTo.RANK, PROCESS): ProcessSocket(tmp_path, 1001, "4242-777.sock", PROCESS)}
+    assert "belongs to uid 1001, not to 1000" in str(carry_out(order(uid=1000), sockets).error)
+    assert "has no command socket" in str(carry_out(order(uid=1001), sockets).error)
+
+
+def test_the_agent_knows_the_sockets_of_living_ranks_only(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path / "run")
+    rank = node.start_rank()
+    ours = order(uid=rank.uid)
+    assert "no rank" in str(node.agent.carry_out(ours).error), "before it is found"
+    rank.record()
+    node.poll()
+    assert "has no command socket" in str(node.agent.carry_out(ours).error)
+    assert "belongs to uid" in str(node.agent.carry_out(order(uid=rank.uid + 1)).error)
+    node.end(rank)
+    node.poll()
+    assert "no rank" in str(node.agent.carry_out(ours).error)

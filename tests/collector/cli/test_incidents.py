@@ -1,0 +1,220 @@
+"""``tidegauge incidents``: the list, and the page that answers "why did you end my job?"."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from loop_store import FakeStore, serving, told_store
+from sample_views import NOW_S
+from scheduler_values import decision, finding, incident, oom_record, record
+from tidegauge.cli import incident_page
+from tidegauge.cli.main import main
+from tidegauge.cli.timeline import timeline
+from tidegauge.cli.times import clock, day
+from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, LoopStatus, Outcome, UnderWay
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentState
+from tidegauge.core.verdicts import Severity
+
+REQUEUE = UnderWay("1:leak-requeue:3:1", ActionKind.REQUEUE, incident().key.job, NOW_S - 30.0, "waiting, 120 s left")
+STATUS = LoopStatus("act", None, incidents_open=1, under_way=(REQUEUE,))
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return told_store()
+
+
+@pytest.fixture
+def url(store: FakeStore) -> Iterator[str]:
+    with serving(store, STATUS) as url:
+        yield url
+
+
+def test_open_incidents_are_a_table(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "--api", url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].split()[:3] == ["number", "job", "cause"]
+    for word in ("4711", "leak", "critical", "open", "rank 1", "12.0 MiB", "14–22 min", "requeue: under way"):
+        assert word in lines[1]
+
+
+def test_all_means_closed_ones_too_and_they_do_not_run_out_any_more(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["incidents", "--all", "--api", url])
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.startswith("2       4712 (attempt 1)  fragmentation  critical  closed  all alike (64)")
+    assert first.endswith("would requeue")
+    assert "min  " not in first
+
+
+def test_since_means_closed_ones_too(url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["incidents", "--since", "90m", "--json", "--api", url])
+    assert len(json.loads(capsys.readouterr().out)["incidents"]) == 2, "the test's now lies ahead of ours"
+
+
+def test_no_incident_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FakeStore(), STATUS) as url:
+        assert main(["incidents", "--api", url]) == 0
+        assert "no incident is open; `tidegauge incidents --all`" in capsys.readouterr().out
+        main(["incidents", "--all", "--api", url])
+        assert capsys.readouterr().out == "no incident\n"
+
+
+def test_a_list_that_is_cut_says_so(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["incidents", "--all", "--limit", "1", "--api", url])
+    assert "the newest 1; there may be more: --limit N" in capsys.readouterr().out
+
+
+def test_json_is_what_the_service_answers(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "--json", "--api", url]) == 0
+    (only,) = json.loads(capsys.readouterr().out)["incidents"]
+    assert (only["number"], only["ranks"], only["last_decision"]["decision"]["action"]) == (1, [1], "requeue")
+    assert main(["incidents", "show", "1", "--json", "--api", url]) == 0
+    assert sorted(json.loads(capsys.readouterr().out)) == ["decisions", "history", "incident", "left_out"]
+
+
+def test_the_page_tells_the_whole_story_in_order(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "show", "1", "--api", url]) == 0
+    page = capsys.readouterr().out
+    told = [
+        "incident 1: leak, critical, open",
+        "Rank 1 of job 4711 leaks 12.0 MiB per step since step 40; at this rate it runs out of memory in 14–22 min.",
+        "owner       ada (uid 1001)",
+        "growth      12.0 MiB per step (11.5–12.5 MiB), 960.0 MiB gained since step 40",
+        "rank  host   GPU",
+        "1     node0  1    1001",
+        "What happened",
+        f"\n{day(NOW_S - 600.0)}\n",
+        f"{clock(NOW_S - 600.0)}  opened, severity warning: rank 1",
+        f"{clock(NOW_S - 599.0)}  decided: notify: (rule leak-requeue, rung 1) rank 1 of job 4711 leaks",
+        "notify: done: written to the job's terminal",
+        "severity rose to critical",
+        "withheld: checkpoint, by the brake paused: (rule leak-requeue, rung 3) actions are paused: by root since noon",
+        "decided: checkpoint",
+        "checkpoint: begun (start 2, after a crash or a temporary failure)",
+        "checkpoint: done: 2 of 2 ranks saved at step 412",
+        "decided: requeue",
+        "requeue: begun",
+        "What happens next",
+        "Under way: requeue: waiting, 120 s left.",
+    ]
+    places = [page.find(text) for text in told]
+    assert -1 not in places, told[places.index(-1)]
+    assert places == sorted(places)
+    assert "new figures" not in page
+
+
+def test_the_page_of_a_wide_incident_shows_the_worst_ranks_and_counts_the_others(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["incidents", "show", "2", "--api", url])
+    page = capsys.readouterr().out
+    assert "and 48 more ranks; --json has all of them" in page
+    assert "would requeue: (rule fragmentation, rung 1) 64 ranks of job 4712" in page
+    assert "closed at" in page
+    assert "Nothing: the incident is closed." in page
+
+
+def test_an_incident_that_does_not_exist_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "show", "9", "--api", url]) == 2
+    assert capsys.readouterr().err.startswith("tidegauge incidents: there is no incident 9;")
+    assert main(["incidents", "show", "--api", url]) == 2
+    assert "tidegauge incidents show NUMBER" in capsys.readouterr().err
+
+
+def test_a_database_that_is_away_is_the_environments_fault(
+    url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.problem = "disk full"
+    assert main(["incidents", "--api", url]) == 3
+    assert capsys.readouterr().err == (
+        "tidegauge incidents: the database of incidents and actions does not answer: disk full\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["7", "d", "1y", "-1d", "1.5h", "7D", "٣d"])
+def test_a_time_span_that_is_none_names_the_right_form(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["incidents", f"--since={text}"])
+    assert caught.value.code == 2
+    assert "7d" in capsys.readouterr().err
+
+
+def told(made: DecisionRecord) -> list[str]:
+    return [entry.text for entry in timeline([], [made])]
+
+
+def test_a_reason_that_names_its_rule_is_not_told_twice() -> None:
+    reason = "Rank 1 leaks. Incident 1, rule leak, rung 1 of 3."
+    assert told(record(decision(reason=reason))) == [f"decided: notify: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Outcome.FAILED, "requeue: failed: why"),
+        (Outcome.UNVERIFIED, "requeue: was accepted, but not seen to happen: why"),
+        (Outcome.NO_PROOF, "requeue: brought no proof in time: why"),
+        (Outcome.SUPERSEDED, "requeue: not done, because it was overtaken: why"),
+        (Outcome.STOPPED, "requeue: not done, because actions were stopped: why"),
+    ],
+)
+def test_every_outcome_is_told(outcome: Outcome, text: str) -> None:
+    made = record(decision(ActionKind.REQUEUE, attempt=2), outcome, detail="why")
+    assert told(made) == ["decided: requeue: (rule leak, rung 1, try 2) rank 1 of job 4711 leaks 12 MiB a step", text]
+
+
+def test_what_was_not_carried_out_is_one_line() -> None:
+    held = decision(ActionKind.CAP, disposition=Disposition.WITHHELD, brake="exempt", reason="ada is exempt")
+    assert told(record(held)) == ["withheld: cap, by the brake exempt: (rule leak, rung 1) ada is exempt"]
+    would = decision(ActionKind.CAP, disposition=Disposition.WOULD, reason="it leaks")
+    assert told(record(would)) == ["would cap: (rule leak, rung 1) it leaks"]
+
+
+QUIET = LoopStatus("act", None)
+
+
+@pytest.mark.parametrize(
+    ("about", "status", "text"),
+    [
+        (incident(state=IncidentState.CLOSED), QUIET, "Nothing: the incident is closed."),
+        (incident(), replace(QUIET, paused="by ada since noon"), "actions are paused by ada since noon"),
+        (incident(), replace(QUIET, breaker="4 of 20 jobs"), "the circuit breaker is open (4 of 20 jobs)"),
+        (incident(), replace(QUIET, store_problem="disk full"), "until the database works again: disk full"),
+        (incident(stale=True), QUIET, "until every node of the job reports again"),
+        (incident(state=IncidentState.RECOVERING), QUIET, "Nothing, unless it comes back"),
+        (
+            incident(),
+            replace(QUIET, mode="observe"),
+            "mode is observe: everything is decided and written down, nothing",
+        ),
+        (incident(), QUIET, "What the policy's rules say (`tidegauge policy show`). The policy's mode is act"),
+    ],
+)
+def test_what_happens_next_is_said_with_who_can_change_it(about: Incident, status: LoopStatus, text: str) -> None:
+    assert text in incident_page.what_next(about, [], status)
+
+
+def test_another_incidents_action_is_not_this_ones_next() -> None:
+    assert "Under way" not in incident_page.what_next(incident(), [], STATUS)
+
+
+def test_all_that_is_known_is_on_the_page_and_nothing_else() -> None:
+    about = incident(
+        IncidentCause.OUT_OF_MEMORY, findings=(finding(1, oom=oom_record()),), flaps=2, stale=True,
+        worst_severity=Severity.CRITICAL, severity=Severity.WARNING, explanation="It was the cap.",
+        snapshots=("/snap/1.gz",), bytes_per_step=None, seconds_to_oom=None, job_name=None, scheduler=None,
+    )  # fmt: skip
+    page = dict(incident_page.figures(about, now_s=time.time()))
+    assert page["severity"] == "warning (it was critical)"
+    assert page["state"].startswith("open; came back 2 times while it recovered; a node of the job does not report")
+    assert (page["explanation"], page["snapshots"]) == ("It was the cap.", "/snap/1.gz")
+    assert (page["job"], page["scheduler"]) == ("4711, attempt 0", "none")
+    assert not {"growth", "runs out in", "reports"} & set(page)

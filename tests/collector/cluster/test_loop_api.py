@@ -1,0 +1,238 @@
+"""The pages on incidents, decisions and the policy: what they answer, and how much of it at most."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from loop_store import FakeAudit, FakeIncidents, FakeStore, serving, told_store
+from sample_views import NOW_S
+from scheduler_values import decision, facts, finding, incident, record
+from tidegauge.cluster import client
+from tidegauge.cluster.http_api import BadRequestError, NotFoundError, Request, UnavailableError
+from tidegauge.cluster.loop_api import (
+    FINDINGS_IN_ALL,
+    MANY,
+    MOST_CHANGES,
+    MOST_FINDINGS,
+    loop_figures,
+    loop_routes,
+)
+from tidegauge.cluster.store import open_store, sqlite_url
+from tidegauge.cluster.wire import from_wire
+from tidegauge.core.actions import DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.verdicts import Severity
+
+STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1)
+PAGES = ("/api/v1/incidents", "/api/v1/incident", "/api/v1/incident-changes", "/api/v1/decisions")
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return told_store()
+
+
+def get(store: FakeStore, path: str, **query: int) -> Any:
+    route = loop_routes(store, lambda: STATUS)[path]
+    return json.loads(route(Request({name: str(value) for name, value in query.items()}, None)).body)
+
+
+def wide(number: int, ranks: int = 500) -> IncidentChange:
+    """An incident of very many ranks."""
+    about = incident(number=number, findings=tuple(finding(rank) for rank in range(ranks)), world_size=ranks)
+    return IncidentChange(ChangeKind.OPENED, NOW_S + number, about)
+
+
+def test_open_incidents_are_listed_with_what_was_last_decided(store: FakeStore) -> None:
+    (only,) = get(store, "/api/v1/incidents")["incidents"]
+    assert (only["number"], only["ranks"], only["key"]["cause"]) == (1, [1], "leak")
+    assert from_wire(Incident, only) == store.incidents.incident(1)
+    assert from_wire(DecisionRecord, only["last_decision"]) == store.audit.made[-1]
+
+
+def test_closed_ones_are_listed_for_who_asks_for_all(store: FakeStore) -> None:
+    assert [one["number"] for one in get(store, "/api/v1/incidents", all=1)["incidents"]] == [2, 1]
+    since_s = int(NOW_S) - 100
+    assert [one["number"] for one in get(store, "/api/v1/incidents", all=1, since=since_s)["incidents"]] == [1]
+    assert [one["number"] for one in get(store, "/api/v1/incidents", all=1, limit=1)["incidents"]] == [2]
+
+
+def test_an_incident_about_which_nothing_was_decided_has_no_last_decision() -> None:
+    fresh = FakeStore(FakeIncidents([IncidentChange(ChangeKind.OPENED, NOW_S, incident())]))
+    assert get(fresh, "/api/v1/incidents")["incidents"][0]["last_decision"] is None
+
+
+def test_a_list_names_all_ranks_but_not_all_their_figures() -> None:
+    (only,) = get(FakeStore(FakeIncidents([wide(1)])), "/api/v1/incidents")["incidents"]
+    assert only["ranks"] == list(range(500))
+    assert len(only["findings"]) == MOST_FINDINGS
+
+
+def test_one_incident_comes_whole_with_its_history_in_words_and_its_decisions(store: FakeStore) -> None:
+    answer = get(store, "/api/v1/incident", number=1)
+    assert from_wire(Incident, answer["incident"]) == store.incidents.incident(1)
+    assert [change["kind"] for change in answer["history"]] == ["opened", "updated", "escalated", "updated"]
+    assert answer["history"][2]["text"].startswith("severity rose to critical: rank 1, 12.0 MiB per step")
+    assert [from_wire(DecisionRecord, raw) for raw in answer["decisions"]] == store.audit.made[1:]
+
+
+def test_the_history_of_a_wide_incident_is_cut_but_its_words_are_not() -> None:
+    change = wide(1)._replace(incident=replace(wide(1).incident, common=True))
+    audit = FakeAudit([record(decision(incident=change.incident))])
+    answer = get(FakeStore(FakeIncidents([change]), audit), "/api/v1/incident", number=1)
+    assert len(answer["incident"]["findings"]) == 500
+    assert len(answer["history"][0]["incident"]["findings"]) == MOST_FINDINGS
+    assert "all alike (500)" in answer["history"][0]["text"]
+    assert len(answer["decisions"][0]["decision"]["incident"]["findings"]) == MOST_FINDINGS
+
+
+def test_of_a_long_history_new_figures_are_left_out_first() -> None:
+    updates = [IncidentChange(ChangeKind.UPDATED, float(n), incident()) for n in range(MANY)]
+    story = [IncidentChange(ChangeKind.OPENED, 0.0, incident()), *updates]
+    answer = get(FakeStore(FakeIncidents(story)), "/api/v1/incident", number=1)
+    assert answer["history"][0]["kind"] == "opened"
+    assert len(answer["history"]) + answer["left_out"] == MANY + 1
+    assert 0 < answer["left_out"] <= MANY / 2 + 1
+
+
+def test_an_incident_that_does_not_exist_is_not_found(store: FakeStore) -> None:
+    with pytest.raises(NotFoundError, match="there is no incident 9"):
+        get(store, "/api/v1/incident", number=9)
+
+
+def test_the_newest_decisions_come_oldest_first_and_say_how_many_are_left_out(store: FakeStore) -> None:
+    answer = get(store, "/api/v1/decisions", limit=2)
+    assert [raw["decision"]["action"] for raw in answer["decisions"]] == ["checkpoint", "requeue"]
+    assert answer["left_out"] == 3
+    assert get(store, "/api/v1/decisions", since=int(NOW_S) - 40)["left_out"] == 0
+    assert get(store, "/api/v1/decisions", limit=0) == {"decisions": [], "left_out": 5}
+
+
+def test_changes_come_with_the_first_facts_that_a_scheduler_had_a_part_in(store: FakeStore) -> None:
+    unknown = record(decision(decision_id="0", facts=facts(scheduler_facts=None)))
+    store.audit.made.insert(0, unknown)
+    answer = get(store, "/api/v1/incident-changes")
+    assert len(answer["changes"]) == 7
+    assert sorted(answer["facts"]) == ["1", "2"]
+    assert from_wire(JobFacts, answer["facts"]["1"]) == facts()
+    store.audit.made[1:] = []
+    assert from_wire(JobFacts, get(store, "/api/v1/incident-changes")["facts"]["1"]).scheduler_facts is None
+
+
+def test_changes_come_since_a_time_and_facts_only_of_their_incidents(store: FakeStore) -> None:
+    answer = get(store, "/api/v1/incident-changes", since=int(NOW_S) - 300)
+    assert [raw["kind"] for raw in answer["changes"]] == ["updated", "escalated", "updated"][-len(answer["changes"]) :]
+    assert list(answer["facts"]) == ["1"]
+
+
+def test_of_too_many_changes_new_figures_are_left_out_first() -> None:
+    opened = IncidentChange(ChangeKind.OPENED, 0.0, incident())
+    updates = [IncidentChange(ChangeKind.UPDATED, float(n), incident()) for n in range(1, 2 * MOST_CHANGES)]
+    closed = IncidentChange(ChangeKind.CLOSED, 1e6, incident())
+    answer = get(FakeStore(FakeIncidents([opened, *updates, closed])), "/api/v1/incident-changes")
+    kinds = [raw["kind"] for raw in answer["changes"]]
+    assert len(kinds) <= MOST_CHANGES
+    assert (kinds[0], kinds[-1]) == ("opened", "closed")
+    assert answer["left_out"] == 2 * MOST_CHANGES + 1 - len(kinds)
+    gaps = {b["at_unix_s"] - a["at_unix_s"] for a, b in zip(answer["changes"][1:-2], answer["changes"][2:-1])}
+    assert len(gaps) == 1, "what is left out is spread evenly"
+
+
+def test_changes_that_matter_are_bounded_too_and_the_newest_stay() -> None:
+    many = [IncidentChange(ChangeKind.REOPENED, float(n), incident()) for n in range(MOST_CHANGES + 5)]
+    answer = get(FakeStore(FakeIncidents(many)), "/api/v1/incident-changes")
+    assert (len(answer["changes"]), answer["left_out"]) == (MOST_CHANGES, 5)
+    assert answer["changes"][-1]["at_unix_s"] == MOST_CHANGES + 4
+
+
+def test_changes_of_wide_incidents_share_a_bound() -> None:
+    answer = get(FakeStore(FakeIncidents([wide(n) for n in range(100)])), "/api/v1/incident-changes")
+    assert sum(len(raw["incident"]["findings"]) for raw in answer["changes"]) == FINDINGS_IN_ALL
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_database_that_is_away_is_said_so(path: str, store: FakeStore) -> None:
+    store.problem = "disk full"
+    with pytest.raises(UnavailableError, match="the database of incidents and actions does not answer: disk full"):
+        get(store, path)
+
+
+@pytest.mark.parametrize(("path", "most"), [("/api/v1/incidents", MANY), ("/api/v1/decisions", MANY)])
+def test_a_limit_is_limited(path: str, most: int, store: FakeStore) -> None:
+    with pytest.raises(BadRequestError, match=f"limit may be {most} at most"):
+        get(store, path, limit=most + 1)
+
+
+def test_the_policy_page_is_the_loops_status_and_needs_no_database(store: FakeStore) -> None:
+    store.problem = "disk full"
+    assert from_wire(LoopStatus, get(store, "/api/v1/policy")) == STATUS
+
+
+@pytest.fixture
+def url(store: FakeStore) -> Iterator[str]:
+    with serving(store, STATUS) as url:
+        yield url
+
+
+def test_pages_and_refusals_travel_over_http(url: str, store: FakeStore) -> None:
+    answer = client.get(url, f"/api/v1/incidents?{urlencode({'all': 1, 'limit': 5})}")
+    assert len(answer["incidents"]) == 2
+    store.problem = "locked"
+    with pytest.raises(client.ApiError) as caught:
+        client.get(url, "/api/v1/decisions")
+    assert (caught.value.status, caught.value.refusal) == (
+        503, "the database of incidents and actions does not answer: locked"
+    )  # fmt: skip
+
+
+def test_the_real_store_is_read_like_the_one_of_these_tests(store: FakeStore, tmp_path: Path) -> None:
+    real = open_store(sqlite_url(tmp_path))
+    real.incidents.save(store.incidents.story)
+    for made in store.audit.made:
+        name = made.decision.decision_id
+        real.audit.write_ahead([made.decision])
+        for _ in range(made.starts):
+            real.audit.begin(name, at_s=made.started_s or 0.0)
+        if made.outcome is not None:
+            real.audit.finish(name, made.outcome, made.detail or "", at_s=made.finished_s or 0.0)
+    routes = (loop_routes(store, lambda: STATUS), loop_routes(lambda: real, lambda: STATUS))
+    for path, query in (
+        ("/api/v1/incidents", {}),
+        ("/api/v1/incidents", {"all": "1", "since": str(int(NOW_S) - 100), "limit": "1"}),
+        ("/api/v1/incident", {"number": "1"}),
+        ("/api/v1/incident-changes", {}),
+        ("/api/v1/decisions", {"since": str(int(NOW_S) - 150)}),
+    ):
+        answers = [json.loads(table[path](Request(query, None)).body) for table in routes]
+        assert answers[1] == answers[0], path
+    assert loop_figures(lambda: real, STATUS) == replace(
+        loop_figures(store, STATUS),
+        incidents_total={cause: store.incidents.totals().get(cause, 0) for cause in IncidentCause},
+    )
+    real.close()
+
+
+def test_figures_for_a_scrape_come_from_the_store_and_the_status(store: FakeStore) -> None:
+    figures = loop_figures(store, replace(STATUS, paused="by ada", breaker="too many"))
+    assert (figures.store_works, figures.acting, figures.paused, figures.breaker_open) == (True, True, True, True)
+    assert figures.incidents_total == {IncidentCause.LEAK: 1, IncidentCause.FRAGMENTATION: 1}
+    assert figures.incidents_open == {(IncidentCause.LEAK, Severity.CRITICAL): 1}
+    assert figures.actions_total == {
+        ("notify", "done"): 1,
+        ("checkpoint", "done"): 1,
+        ("checkpoint", "withheld"): 1,
+        ("requeue", "would"): 1,
+    }
+
+
+def test_figures_without_a_database_say_so(store: FakeStore) -> None:
+    store.problem = "locked"
+    figures = loop_figures(store, replace(STATUS, mode="observe"))
+    assert (figures.store_works, figures.acting, figures.paused, figures.breaker_open) == (False, False, False, False)

@@ -1,0 +1,145 @@
+"""The sentences that commands, reports, messages and the audit share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+import pytest
+
+from sample_views import MIB, NOW_S
+from scheduler_values import finding, incident, oom_record
+from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.verdicts import Band, Severity
+from tidegauge.core.wording import (
+    change_in_words,
+    does,
+    hint,
+    incident_sentence,
+    list_ranks,
+    name_ranks,
+    time_left,
+)
+
+FOUR = tuple(finding(rank) for rank in (3, 0, 1, 2))
+OOM = IncidentCause.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("about", "sentence"),
+    [
+        (
+            incident(),
+            "Rank 1 of job 4711 leaks 12.0 MiB per step since step 40; at this rate it runs out of memory in "
+            "14–22 min.",
+        ),
+        (
+            incident(job=JobKey("4711", 2, 1001), bytes_per_step=None, onset_step=None, seconds_to_oom=None),
+            "Rank 1 of job 4711 (attempt 2) leaks memory.",
+        ),
+        (
+            incident(IncidentCause.HOST_MEMORY, severity=Severity.NOTE),
+            "Rank 1 of job 4711 leaks 12.0 MiB per step of host memory since step 40; at this rate it would take weeks "
+            "to matter.",
+        ),
+        (
+            incident(IncidentCause.FRAGMENTATION, findings=FOUR[:2], world_size=4, seconds_to_oom=None),
+            "Ranks 0 and 3 of job 4711 lose memory to fragmentation. The one to look at first, rank 3, loses 12.0 MiB "
+            "per step to fragmentation since step 40.",
+        ),
+        (
+            incident(findings=FOUR, common=True, world_size=4, seconds_to_oom=None),
+            "All 4 ranks of job 4711 leak alike. The one to look at first, rank 3, leaks 12.0 MiB per step since step "
+            "40.",
+        ),
+        (
+            incident(findings=FOUR[:3], common=True, world_size=4, seconds_to_oom=None),
+            "3 of 4 ranks of job 4711 leak alike. The one to look at first, rank 3, leaks 12.0 MiB per step since step "
+            "40.",
+        ),
+        (
+            incident(OOM, findings=(finding(1, oom=oom_record()),), bytes_per_step=None, seconds_to_oom=None),
+            "Rank 1 of job 4711 ran out of memory at step 200: 512.0 MiB were wanted, 200.0 MiB were free.",
+        ),
+        (incident(OOM, findings=()), "Ranks of job 4711 ran out of memory."),
+        (
+            incident(IncidentCause.SHARE_EXCEEDED, bytes_per_step=None, seconds_to_oom=None),
+            "Rank 1 of job 4711 takes more of its GPU than the share that its job asked for.",
+        ),
+    ],
+)
+def test_an_incident_is_one_sentence(about: Incident, sentence: str) -> None:
+    assert incident_sentence(about) == sentence
+
+
+@pytest.mark.parametrize("cause", list(IncidentCause))
+def test_every_cause_has_its_words(cause: IncidentCause) -> None:
+    assert "{" not in does(cause, Band(MIB, MIB, MIB))
+    assert hint(cause).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "text"),
+    [
+        (
+            ChangeKind.OPENED,
+            {"severity": Severity.WARNING},
+            "opened, severity warning: rank 1, 12.0 MiB per step, out of memory in 14–22 min",
+        ),
+        (
+            ChangeKind.SPREAD,
+            {"findings": FOUR, "seconds_to_oom": None},
+            "it spread to more ranks: rank 3, 0, 1, 2, 12.0 MiB per step",
+        ),
+        (ChangeKind.ESCALATED, {"bytes_per_step": None, "seconds_to_oom": None}, "severity rose to critical: rank 1"),
+        (ChangeKind.CLOSED, {"closure": Closure.JOB_ENDED}, "closed: no process of this attempt lives any more"),
+        (ChangeKind.CLOSED, {}, "closed"),
+        (
+            ChangeKind.RECOVERING,
+            {},
+            "recovering: it has stopped, and is closed if it does not come back for a while",
+        ),
+    ],
+)
+def test_a_change_says_what_happened(kind: ChangeKind, changes: dict[str, Any], text: str) -> None:
+    assert change_in_words(IncidentChange(kind, NOW_S, incident(**changes))) == text
+
+
+@pytest.mark.parametrize("kind", list(ChangeKind))
+def test_every_change_has_its_words(kind: ChangeKind) -> None:
+    assert change_in_words(IncidentChange(kind, NOW_S, incident()))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sentence", "cell"),
+    [
+        ((3,), "rank 3", "rank 3"),
+        ((3, 0), "ranks 0 and 3", "rank 3, 0"),
+        ((5, 3, 0, 1, 2), "ranks 0, 1, 2, 3 and 5", "rank 5, 3, 0, 1 and 1 more"),
+        (tuple(range(64)), "64 ranks", "rank 0, 1, 2, 3 and 60 more"),
+    ],
+)
+def test_ranks_are_named_as_long_as_they_are_few(ranks: tuple[int, ...], sentence: str, cell: str) -> None:
+    assert name_ranks(ranks) == sentence
+    assert list_ranks(ranks, common=False) == cell
+
+
+def test_ranks_that_are_all_alike_are_counted() -> None:
+    assert list_ranks((1, 0), common=True) == "all alike (2)"
+    assert list_ranks((), common=False) == "-"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "text"),
+    [
+        (Band(60.0, 70.0, 80.0), None, "60–80 s"),
+        (Band(math.inf, math.inf, math.inf), Band(1.0, 2.0, 3.0), None),
+        (None, Band(1000.0, 2000.0, 3000.0), "1,000–3,000 steps"),
+        (None, Band(math.inf, math.inf, math.inf), None),
+        (None, None, None),
+    ],
+)
+def test_time_left_is_said_in_steps_where_time_is_not_known(
+    seconds: Optional[Band], steps: Optional[Band], text: Optional[str]
+) -> None:
+    assert time_left(seconds, steps) == text

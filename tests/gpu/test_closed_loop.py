@@ -1,0 +1,67 @@
+"""The closed loop on a real GPU: a leaking job and a fragmenting one are saved, started again and finish."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.closed_loop_site import Site, done
+from integration.service import Service
+from tidegauge.cli.demo_jobs import last_lines
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+STEPS = 1400
+CAP = 0.034
+"""Of an H200 (139.8 GiB): 4.75 GiB, which a job that leaks 4 MiB a step reaches before step 1,250."""
+
+
+@pytest.fixture
+def site(gpu_python: str, tmp_path: Path) -> Iterator[Site]:
+    service = Service(os.environ)
+    one = Site(service, gpu_python, os.environ, tmp_path)
+    one.set_mode("act")
+    try:
+        service.up()
+        yield one
+    finally:
+        service.close()
+
+
+def test_jobs_that_would_run_out_of_memory_finish(site: Site) -> None:
+    capped = ("--requeue", "--memory-fraction", str(CAP))
+    with (
+        site.job("leaky", "--leak-rank", "1", steps=STEPS, run_flags=capped) as leaky,
+        site.job("fragmenting", "--fragment", steps=2 * STEPS) as fragmenting,
+        site.job("healthy", steps=STEPS) as healthy,
+    ):
+        jobs = {"leaky": leaky, "fragmenting": fragmenting, "healthy": healthy}
+        codes = {name: job.wait(300) for name, job in jobs.items()}
+    logs = "\n".join(f"{name}:\n{last_lines(job.log, 15)}" for name, job in jobs.items())
+    assert set(codes.values()) == {0}, f"{codes}\n{logs}\n{site.service.logs()}"
+
+    assert len(leaky.told("began")) > 1, logs
+    assert [one["step"] for one in leaky.told("began")[1:]] == [one["step"] for one in leaky.told("saved")]
+    assert leaky.told("finished")[0]["step"] == STEPS
+    assert done(site.decisions("leaky")).count("requeue") == len(leaky.told("began")) - 1
+
+    began, finished = fragmenting.told("began"), fragmenting.told("finished")
+    assert [start["alloc_conf"] for start in began] == [None, "expandable_segments:True"], logs
+    assert finished[0]["reserved_bytes"] < fragmenting.told("saved")[0]["reserved_bytes"] / 2
+    assert site.incidents("healthy") == []
+    print(site.service.call("policy", "log").out)
+
+
+def test_same_leak_without_consent_dies_of_its_cap_and_its_owner_is_told_why(site: Site) -> None:
+    with site.job("leaky", "--leak-rank", "1", steps=STEPS, run_flags=("--memory-fraction", str(CAP))) as leaky:
+        assert leaky.wait(200) != 0
+    assert "OutOfMemoryError" in leaky.log.read_text()
+    assert len(leaky.told("began")) == 1
+    assert set(done(site.decisions("leaky"))) == {"notify"}
+    (oom,) = [incident for incident in site.incidents("leaky") if incident["key"]["cause"] == "out_of_memory"]
+    print(oom["explanation"])
+    assert "tensors that are kept grew" in oom["explanation"]
+    assert "The memory fraction set the limit" in oom["explanation"]

@@ -1,0 +1,116 @@
+"""A real service with a policy that acts, and jobs under ``tidegauge run``: for tests of the closed loop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from integration.service import Service
+from tidegauge.cli.demo_jobs import last_lines, stop_job
+from tidegauge.cluster import client
+
+SCRIPT = Path(__file__).with_name("rig_jobs") / "resumable.py"
+POLICY = """
+version: 1
+mode: {mode}
+brakes: {{warnings_before_stop: 2, warning_interval: 1s, min_age: 1s, actions_per_job_per_hour: 12}}
+rules:
+  - name: fragmentation
+    when: {{cause: fragmentation, severity: critical, checkpoint: true, requeueable: true}}
+    ladder:
+      - {{action: notify}}
+      - {{action: notify, after: 1s}}
+      - {{action: checkpoint, after: 1s, grace: 60s}}
+      - {{action: requeue, alloc_conf: {{expandable_segments: True}}}}
+  - name: leak
+    when: {{cause: leak, severity: critical, checkpoint: true, requeueable: true}}
+    ladder:
+      - {{action: notify}}
+      - {{action: notify, after: 1s}}
+      - {{action: checkpoint, after: 1s, grace: 60s}}
+      - {{action: requeue}}
+  - name: everything-else
+    ladder: [{{action: notify}}]
+"""
+
+
+@dataclass
+class Job:
+    """One ``tidegauge run``."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    state: Path
+
+    def story(self) -> list[dict[str, Any]]:
+        """What the script told of its attempts."""
+        path = self.state.with_suffix(".story")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def told(self, what: str) -> list[dict[str, Any]]:
+        return [line for line in self.story() if line["what"] == what]
+
+    def wait(self, within_s: float) -> int:
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"the job did not end; it said:\n{last_lines(self.log, 30)}") from error
+
+
+class Site:
+    """A service with a policy, and jobs under it."""
+
+    def __init__(self, service: Service, python: str, environ: Mapping[str, str], folder: Path) -> None:
+        self.service = service
+        self._python = python
+        self._environ = {**environ, "TIDEGAUGE_RUN_DIR": str(service.run_dir), "OMP_NUM_THREADS": "1"}
+        self._folder = folder
+        service.environ["TIDEGAUGE_POLICY_FILE"] = str(folder / "policy.yaml")
+
+    @contextlib.contextmanager
+    def job(self, name: str, *flags: str, steps: int, run_flags: tuple[str, ...] = ("--requeue",)) -> Iterator[Job]:
+        state, log = self._folder / f"{name}.state", self._folder / f"{name}.log"
+        command = [sys.executable, "-m", "tidegauge", "run", "--job-name", name, *run_flags, "--"]
+        command += [self._python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command += [str(SCRIPT), "--state", str(state), "--steps", str(steps), *flags]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env=self._environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            yield Job(process, log, state)
+        finally:
+            stop_job(process)
+
+    def set_mode(self, mode: str) -> None:
+        policy = self._folder / "policy.yaml"
+        fresh = policy.with_suffix(".new")
+        fresh.write_text(POLICY.format(mode=mode))
+        fresh.replace(policy)
+
+    def incidents(self, name: str) -> list[dict[str, Any]]:
+        return [incident for incident in self._ask("--all")["incidents"] if incident["job_name"] == name]
+
+    def decisions(self, name: str) -> list[dict[str, Any]]:
+        """All decisions about a job, oldest first."""
+        numbers = sorted(incident["number"] for incident in self.incidents(name))
+        return [record for number in numbers for record in self._ask("show", str(number))["decisions"]]
+
+    def _ask(self, *arguments: str) -> Any:
+        """``tidegauge incidents``. Raises ``ApiError`` while the coordinator does not answer."""
+        answer = self.service.call("incidents", *arguments, "--json")
+        if answer.code != 0:
+            raise client.ApiError(answer.err)
+        return answer.json
+
+
+def done(decisions: list[dict[str, Any]]) -> list[str]:
+    """The actions that were carried out, in order."""
+    return [record["decision"]["action"] for record in decisions if record["outcome"] == "done"]

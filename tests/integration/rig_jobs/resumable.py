@@ -1,0 +1,101 @@
+"""A training script that saves its state when Tidegauge asks and goes on from there: the closed loop's job.
+
+Run by ``tidegauge run --requeue -- torchrun … resumable.py``. ``--leak-rank R`` makes rank R keep its outputs;
+``--fragment`` makes every rank ask for ever larger passing blocks with small long-lived ones between them, so that
+reserved memory grows unless segments can expand. Nothing in it knows that the GPUs are fake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import tidegauge
+
+MIB = 1 << 20
+
+
+def block(size_bytes: int) -> torch.Tensor:
+    return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True, help="in all attempts together")
+    parser.add_argument("--state", type=Path, required=True, help="the checkpoint, and each attempt's story beside it")
+    parser.add_argument("--leak-rank", type=int, default=-1)
+    parser.add_argument("--leak-bytes", type=int, default=4 * MIB)
+    parser.add_argument("--fragment", action="store_true")
+    parser.add_argument("--step-seconds", type=float, default=0.03)
+    args = parser.parse_args()
+
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    dist.init_process_group("gloo")
+    network = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
+    model = nn.parallel.DistributedDataParallel(network, device_ids=[torch.cuda.current_device()])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    step = json.loads(args.state.read_text())["step"] if args.state.exists() else 0
+    if rank == 0:
+        tell(args.state, "began", step)
+
+    def save(request: tidegauge.CheckpointRequest) -> None:
+        # Collective, as saving a sharded model is: it hangs unless every rank comes here in the same step.
+        steps = torch.tensor([step])
+        dist.all_reduce(steps, op=dist.ReduceOp.MIN)
+        assert int(steps) == step, "the ranks were asked in different steps"
+        if rank == 0:
+            fresh = args.state.with_suffix(".tmp")
+            fresh.write_text(json.dumps({"step": step, "request": request.request_id}))
+            fresh.replace(args.state)
+            tell(args.state, "saved", step)
+
+    tidegauge.on_checkpoint_request(save)
+    draw = random.Random(1 + rank)
+    kept: list[torch.Tensor] = []
+    between: list[torch.Tensor] = []
+    while step < args.steps:
+        began_s = time.monotonic()
+        loss = model(torch.randn(64, 256).cuda()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        if rank == args.leak_rank:
+            kept.append(block(args.leak_bytes))
+        if args.fragment:
+            del between[:-40]
+            passing = block(12 * MIB + step * MIB // 2)
+            between.append(block(draw.randint(1100, 1900) << 10))
+            del passing
+        step += 1
+        optimizer.step()
+        time.sleep(max(0.0, args.step_seconds - (time.monotonic() - began_s)))
+    if rank == 0:
+        tell(args.state, "finished", step)
+    dist.barrier()
+    del model  # see ddp.py: gloo's threads and the end of the interpreter
+    dist.destroy_process_group()
+
+
+def tell(state: Path, what: str, step: int) -> None:
+    """One line of the story, with what this attempt was given."""
+    line = {
+        "what": what,
+        "step": step,
+        "attempt": int(os.environ.get("TIDEGAUGE_ATTEMPT", "0")),
+        "alloc_conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF"),
+        "reserved_bytes": torch.cuda.memory_reserved(),
+    }
+    with state.with_suffix(".story").open("a") as story:
+        story.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

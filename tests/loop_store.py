@@ -1,0 +1,168 @@
+"""A store of incidents and decisions in memory, and a story to put into it: for tests of what people see of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from sample_views import MIB, NOW_S
+from scheduler_values import decision, facts, finding, incident
+from tidegauge.cluster.http_api import HttpApi
+from tidegauge.cluster.loop_api import LoopStore, loop_routes
+from tidegauge.core.actions import (
+    ActionKind,
+    AuditError,
+    DecisionRecord,
+    DecisionStatus,
+    Disposition,
+    LoopStatus,
+    Outcome,
+)
+from tidegauge.core.incidents import (
+    ChangeKind,
+    Closure,
+    Incident,
+    IncidentCause,
+    IncidentChange,
+    IncidentState,
+    JobKey,
+)
+from tidegauge.core.verdicts import Band, Severity
+
+
+@dataclass
+class FakeIncidents:
+    """``loop_api.IncidentReads``: as of the last change of each incident."""
+
+    story: list[IncidentChange] = field(default_factory=list)
+
+    def incidents(self, *, open_only: bool, since_s: float | None, limit: int | None) -> Sequence[Incident]:
+        latest = {change.incident.number: change.incident for change in self.story}
+        found = [
+            one
+            for one in latest.values()
+            if one.closed_unix_s is None or (not open_only and one.closed_unix_s >= (since_s or 0.0))
+        ]
+        return sorted(found, key=lambda one: -one.number)[:limit]
+
+    def incident(self, number: int) -> Incident | None:
+        return next((change.incident for change in reversed(self.story) if change.incident.number == number), None)
+
+    def history(self, number: int) -> Sequence[IncidentChange]:
+        return [change for change in self.story if change.incident.number == number]
+
+    def changes(self, *, since_s: float) -> Sequence[IncidentChange]:
+        return [change for change in self.story if change.at_unix_s >= since_s]
+
+    def totals(self) -> Mapping[IncidentCause, int]:
+        return Counter(change.incident.key.cause for change in self.story if change.kind is ChangeKind.OPENED)
+
+
+@dataclass
+class FakeAudit:
+    """``loop_api.AuditReads``."""
+
+    made: list[DecisionRecord] = field(default_factory=list)
+
+    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
+        return [record for record in self.made if record.decision.decided_s >= since_s]
+
+    def records_of(self, number: int) -> Sequence[DecisionRecord]:
+        return [record for record in self.made if record.decision.incident.number == number]
+
+    def action_totals(self) -> Mapping[tuple[str, str], int]:
+        return Counter(
+            (
+                record.decision.action.value,
+                record.outcome.value if record.outcome else record.decision.disposition.value,
+            )
+            for record in self.made
+            if record.status is DecisionStatus.FINISHED
+        )
+
+
+@dataclass
+class FakeStore:
+    """``problem`` is what every look at it raises."""
+
+    incidents: FakeIncidents = field(default_factory=FakeIncidents)
+    audit: FakeAudit = field(default_factory=FakeAudit)
+    problem: str | None = None
+
+    def __call__(self) -> FakeStore:
+        if self.problem is not None:
+            raise AuditError(self.problem)
+        return self
+
+
+@contextmanager
+def serving(store: Callable[[], LoopStore], status: LoopStatus) -> Iterator[str]:
+    """The pages on loopback; yields the API's address."""
+    api = HttpApi(loop_routes(store, lambda: status), host="127.0.0.1", port=0)
+    api.start()
+    try:
+        yield api.url
+    finally:
+        api.stop()
+
+
+def told_store() -> FakeStore:
+    """Two incidents: job 4711's rank 1 leaks and is about to be started again; job 4712 recovered by itself."""
+    opened = incident(severity=Severity.WARNING, worst_severity=Severity.WARNING, updated_unix_s=NOW_S - 600.0)
+    now = incident(updated_unix_s=NOW_S - 20.0)
+    other = incident(
+        IncidentCause.FRAGMENTATION, job=JobKey("4712", 1, 1002), number=2, user_name="grace", job_name=None,
+        world_size=64, findings=tuple(finding(rank) for rank in range(64)), common=True,
+        opened_unix_s=NOW_S - 7200.0, updated_unix_s=NOW_S - 7200.0,
+        bytes_per_step=Band(1.0 * MIB, 2.0 * MIB, 3.0 * MIB), seconds_to_oom=None,
+    )  # fmt: skip
+    over = replace(
+        other, state=IncidentState.CLOSED, closure=Closure.RECOVERED, closed_unix_s=NOW_S - 3600.0,
+        updated_unix_s=NOW_S - 3600.0,
+    )  # fmt: skip
+    story = [
+        IncidentChange(ChangeKind.OPENED, NOW_S - 7200.0, other),
+        IncidentChange(ChangeKind.RECOVERING, NOW_S - 4000.0, replace(other, state=IncidentState.RECOVERING)),
+        IncidentChange(ChangeKind.CLOSED, NOW_S - 3600.0, over),
+        IncidentChange(ChangeKind.OPENED, NOW_S - 600.0, opened),
+        IncidentChange(ChangeKind.UPDATED, NOW_S - 300.0, replace(opened, updated_unix_s=NOW_S - 300.0)),
+        IncidentChange(ChangeKind.ESCALATED, NOW_S - 240.0, replace(now, updated_unix_s=NOW_S - 240.0)),
+        IncidentChange(ChangeKind.UPDATED, NOW_S - 20.0, now),
+    ]
+    return FakeStore(FakeIncidents(story), FakeAudit(_decisions(opened, now, other)))
+
+
+def _decisions(opened: Incident, now: Incident, other: Incident) -> list[DecisionRecord]:
+    notify = decision(incident=opened, decided_s=NOW_S - 599.0, rule="leak-requeue")
+    checkpoint = decision(
+        ActionKind.CHECKPOINT, decision_id="1:leak-requeue:2:1", incident=now, decided_s=NOW_S - 120.0,
+        rule="leak-requeue", rung=2,
+    )  # fmt: skip
+    withheld = decision(
+        ActionKind.CHECKPOINT, decision_id="1:leak-requeue:2:1:withheld:min_age", incident=now, rule="leak-requeue",
+        rung=2, decided_s=NOW_S - 200.0, disposition=Disposition.WITHHELD, brake="paused",
+        reason="actions are paused: by root since noon",
+    )  # fmt: skip
+    requeue = decision(
+        ActionKind.REQUEUE, decision_id="1:leak-requeue:3:1", incident=now, decided_s=NOW_S - 30.0,
+        rule="leak-requeue", rung=3,
+    )  # fmt: skip
+    would = decision(
+        ActionKind.REQUEUE, decision_id="2:fragmentation:0:1:would", incident=other, decided_s=NOW_S - 7000.0,
+        disposition=Disposition.WOULD, mode="observe", rule="fragmentation", facts=facts(other.key.job),
+        reason="64 ranks of job 4712 lose memory to fragmentation",
+    )  # fmt: skip
+    finished = DecisionStatus.FINISHED
+    return [
+        DecisionRecord(would, finished),
+        DecisionRecord(
+            notify, finished, Outcome.DONE, "written to the job's terminal", NOW_S - 598.0, NOW_S - 597.0, 1
+        ),
+        DecisionRecord(withheld, finished),
+        DecisionRecord(
+            checkpoint, finished, Outcome.DONE, "2 of 2 ranks saved at step 412", NOW_S - 119.0, NOW_S - 60.0, 2
+        ),
+        DecisionRecord(requeue, DecisionStatus.STARTED, started_s=NOW_S - 29.0, starts=1),
+    ]

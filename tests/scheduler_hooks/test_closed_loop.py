@@ -1,0 +1,266 @@
+"""The closed loop over fakes of its ports: from a leak to the job's next attempt, with everything that can be away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sample_views import GIB, LEAK, MIB, identity, job_view, rank_summary, uuid_of
+from scheduler_hooks.fake_scheduler import UID, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
+from tidegauge.core.actions import AuditError, Disposition, Outcome, Switches
+from tidegauge.core.ids import DeviceUuid, JobId
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState
+from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
+from tidegauge_scheduler_hooks.policy_source import PolicySource
+
+POLICY = """
+version: 1
+mode: {mode}
+brakes: {{warnings_before_stop: 1, warning_interval: 5s, min_age: 5s}}
+rules:
+  - name: leak
+    when: {{cause: leak, checkpoint: true, requeueable: true}}
+    ladder:
+      - {{action: notify}}
+      - {{action: checkpoint, after: 5s, grace: 60s}}
+      - {{action: requeue, environ: {{NEXT: "1"}}}}
+  - name: other
+    ladder: [{{action: notify}}]
+"""
+
+
+class MemoryIncidents:
+    """``closed_loop.Incidents`` in memory."""
+
+    def __init__(self) -> None:
+        self.saved: list[IncidentChange] = []
+        self.failing = False
+
+    def save(self, changes: Sequence[IncidentChange]) -> None:
+        if self.failing:
+            raise AuditError("database or disk is full")
+        self.saved += changes
+
+    def open_incidents(self) -> Sequence[Incident]:
+        return [incident for incident in self._latest().values() if incident.is_open]
+
+    def next_number(self) -> int:
+        return max(self._latest(), default=0) + 1
+
+    def incidents(self, *, open_only: bool, since_s: float, limit: int) -> Sequence[Incident]:
+        return [one for one in self._latest().values() if one.updated_unix_s >= since_s][:limit]
+
+    def _latest(self) -> dict[int, Incident]:
+        return {change.incident.number: change.incident for change in self.saved}
+
+
+class Site:
+    """A cluster of one leaking job, and the loop over it; ``restart`` makes a new loop over the same database."""
+
+    def __init__(self, folder: Path, mode: str = "act") -> None:
+        self.now_s = 1.8e9
+        self.policy_file = folder / "policy.yaml"
+        self.set_policy(POLICY.format(mode=mode))
+        self.job = FakeJob("4711", can_save=True)
+        self.world = FakeWorld(jobs={"4711": self.job})
+        self.scheduler = FakeScheduler(self.world)
+        self.verdict: Verdict = LEAK
+        self.switches = Switches()
+        self.incidents = MemoryIncidents()
+        self.audit = MemoryAudit()
+        self.restart()
+
+    def restart(self) -> None:
+        self.loop = ClosedLoop(
+            cluster=self, incidents=self.incidents, audit=self.audit, schedulers={"fake": self.scheduler},
+            policy=PolicySource(self.policy_file), switches=lambda: self.switches, now_s=lambda: self.now_s,
+            monotonic_s=lambda: self.now_s, wall_s=lambda: self.now_s, submit=lambda call: call(),
+        )  # fmt: skip
+
+    def set_policy(self, text: str) -> None:
+        fresh = self.policy_file.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.replace(self.policy_file)
+
+    def jobs(self) -> Sequence[JobView]:
+        attempt = self.job.starts - 1
+        verdict = self.verdict if attempt == 0 else OK
+        who = identity(0, job_id=JobId("4711"), attempt=attempt, world_size=1, checkpoint="callback")
+        alive = self.job.presence == "running"
+        rank = rank_summary(0, identity=who, uid=UID, verdict=verdict, alive=alive)
+        return [
+            job_view(
+                attempt=attempt, scheduler="fake", world_size=1, ranks=(rank,), rank_nodes=("engine-0",),
+                rank_hostnames=("node0",), state=verdict.state, severity=verdict.severity, signal=verdict.signal,
+                suspects=() if verdict is OK else (0,), running=alive,
+            )
+        ]  # fmt: skip
+
+    def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
+        return {uuid_of(0): 80 * GIB}
+
+    def run(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.loop.tick()
+            self.now_s += 1.0
+
+    def story(self) -> list[tuple[str, str, str | None]]:
+        """What was decided, as (action, disposition, outcome)."""
+        return [
+            (kept.decision.action.value, kept.decision.disposition.value, kept.outcome and kept.outcome.value)
+            for kept in self.audit.kept.values()
+        ]
+
+    def effects(self) -> list[str]:
+        return [action for _, action in self.world.effects]
+
+
+WHOLE_STORY = [("notify", "do", "done"), ("checkpoint", "do", "done"), ("requeue", "do", "done")]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_leak_is_warned_saved_and_requeued(site: Site) -> None:
+    site.run(40)
+    assert site.story() == WHOLE_STORY
+    assert site.effects() == ["notify", "checkpoint", "requeue"]
+    assert site.job.environ["NEXT"] == "1"
+    (incident,) = site.incidents.incidents(open_only=False, since_s=0, limit=9)
+    assert (incident.key.cause, incident.state) == (IncidentCause.LEAK, IncidentState.CLOSED)
+
+
+def test_healthy_job_has_no_incident(site: Site) -> None:
+    site.verdict = OK
+    site.run(40)
+    assert (site.incidents.saved, site.story(), site.scheduler.calls) == ([], [], [])
+
+
+def test_observe_writes_down_what_it_would_do(tmp_path: Path) -> None:
+    site = Site(tmp_path, mode="observe")
+    site.run(40)
+    assert site.story() == [(action, "would", None) for action, _, _ in WHOLE_STORY]
+    assert site.scheduler.calls == []
+
+
+def test_restart_at_every_second_changes_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    for _ in range(40):
+        site.run(1)
+        site.restart()
+    assert site.story() == WHOLE_STORY
+    assert site.effects() == ["notify", "checkpoint", "requeue"]
+
+
+def test_pause_holds_actions_until_it_ends(site: Site) -> None:
+    site.run(3)
+    site.switches = Switches(paused="by ada: maintenance")
+    site.run(40)
+    assert site.effects() == ["notify"]
+    assert site.loop.status().paused == "by ada: maintenance"
+    site.switches = Switches()
+    site.run(40)
+    assert site.effects() == ["notify", "checkpoint", "requeue"]
+
+
+def test_pause_between_decision_and_action_stops_the_action(site: Site) -> None:
+    site.run(5)
+    site.audit.failing = {"begin"}  # the checkpoint is decided, and waits to be begun
+    site.run(5)
+    assert site.story()[1] == ("checkpoint", "do", None)
+    site.switches = Switches(paused="by ada")
+    site.audit.failing = set()
+    site.run(5)
+    assert site.story()[1] == ("checkpoint", "do", "stopped")
+    assert site.effects() == ["notify"]
+
+
+def test_nothing_is_done_that_cannot_be_written_down(site: Site) -> None:
+    site.audit.failing = {"write_ahead"}
+    site.run(20)
+    assert site.scheduler.calls == []
+    assert site.loop.status().store_problem == "database is locked"
+    site.audit.failing = set()
+    site.run(40)
+    assert site.story() == WHOLE_STORY
+    assert site.loop.status().store_problem is None
+
+
+def test_incident_is_saved_once_the_database_is_back(site: Site) -> None:
+    site.incidents.failing = True
+    site.run(20)
+    assert (site.incidents.saved, site.story()) == ([], [])
+    site.incidents.failing = False
+    site.run(1)
+    assert site.incidents.saved[0].kind.value == "opened"
+
+
+def test_leak_that_was_withdrawn_is_not_acted_on(site: Site) -> None:
+    site.run(5)
+    site.audit.failing = {"begin"}
+    site.run(3)
+    site.verdict = OK
+    site.run(2)
+    site.audit.failing = set()
+    site.run(30)
+    assert site.story()[1] == ("checkpoint", "do", "stopped")
+    assert site.effects() == ["notify"]
+
+
+def test_broken_policy_file_leaves_the_last_good_one_in_force(site: Site) -> None:
+    site.run(3)
+    site.set_policy("version: 1\nmode: ackt\n")
+    site.run(40)
+    assert site.effects() == ["notify", "checkpoint", "requeue"]
+    status = site.loop.status()
+    assert status.mode == "act"
+    assert status.policy_problem is not None
+    assert "line 2" in status.policy_problem
+
+
+def test_policy_that_is_broken_from_the_start_only_observes(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.set_policy("rules: [")
+    site.restart()
+    site.run(40)
+    assert site.scheduler.calls == []
+    assert site.loop.status().mode == "observe"
+
+
+def test_policy_that_is_changed_to_observe_stops_what_was_decided(site: Site) -> None:
+    site.run(5)
+    site.audit.failing = {"begin"}
+    site.run(3)
+    site.set_policy(POLICY.format(mode="observe"))
+    site.audit.failing = set()
+    site.run(10)
+    assert site.story()[1] == ("checkpoint", "do", "stopped")
+    assert site.effects() == ["notify"]
+
+
+def test_job_that_no_adapter_knows_is_left_alone(site: Site) -> None:
+    del site.world.jobs["4711"]
+    site.run(40)
+    assert site.effects() == []
+    assert all(disposition != "do" or action == "notify" for action, disposition, _ in site.story())
+
+
+def test_second_leak_of_the_same_job_is_a_new_incident(site: Site) -> None:
+    site.run(40)
+    who = identity(0, job_id=JobId("4711"), attempt=1, world_size=1, checkpoint="callback")
+    rank = rank_summary(0, identity=who, uid=UID, verdict=LEAK._replace(grown_bytes=12 * MIB))
+    leaking = replace(site.jobs()[0], ranks=(rank,), state=LEAK.state, severity=LEAK.severity, suspects=(0,))
+    site.jobs = lambda: [leaking]  # type: ignore[method-assign]  # SAFETY: the loop only calls it
+    site.run(10)
+    assert site.incidents.next_number() == 3
+    notified = [kept for kept in site.audit.kept.values() if kept.decision.incident.number == 2]
+    assert notified[0].decision.disposition is Disposition.DO
+    assert notified[0].outcome is Outcome.DONE

@@ -1,0 +1,141 @@
+"""What a policy gets to know of a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sample_views import GIB, MIB, identity, job_view, rank_summary, uuid_of
+from scheduler_values import scheduler_facts
+from tidegauge.core.actions import CheckpointWay, JobFacts, RankTarget, SchedulerFacts
+from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.views import JobView, RankSummary
+from tidegauge_scheduler_hooks.facts import job_facts
+
+USABLE = {uuid_of(gpu): 80 * GIB for gpu in range(4)}
+
+
+def rank(number: int, *, claims: dict[str, Any] | None = None, **changes: Any) -> RankSummary:
+    """A rank on GPU ``number``."""
+    return rank_summary(number, identity=identity(number, **(claims or {})), **changes)
+
+
+def job(*ranks: RankSummary, host: str = "node7", **changes: Any) -> JobView:
+    """A job with all its ranks on one node."""
+    places = {"rank_nodes": (f"engine-{host}",) * len(ranks), "rank_hostnames": (host,) * len(ranks)}
+    return job_view(ranks=ranks, **places, **changes)
+
+
+def other_job(*ranks: RankSummary, **changes: Any) -> JobView:
+    """Somebody else's."""
+    theirs = (replace(one, identity=one.identity._replace(job_id=JobId("4712")), uid=1002) for one in ranks)
+    return job(*theirs, job_id="4712", **changes)
+
+
+def facts_of(one: JobView, *others: JobView, said: SchedulerFacts | None = None) -> JobFacts:
+    return job_facts(one, [one, *others], said or scheduler_facts(), usable_bytes=USABLE)
+
+
+def test_the_target_is_this_run_and_its_living_ranks() -> None:
+    facts = facts_of(job(rank(0), rank(1, alive=False), rank(2, step=412)))
+    assert facts.target.job == JobKey("4711", 0, 1001)
+    assert facts.target.incarnation == "0@1800000000.0"
+    assert facts.target.handle == {"pid": 900, "start_ticks": 4_000}
+    assert facts.target.ranks == (
+        RankTarget(0, "engine-node7", ProcessId(1000, 5_000), 200),
+        RankTarget(2, "engine-node7", ProcessId(1002, 5_002), 412),
+    )
+
+
+def test_a_job_that_no_adapter_knows_has_no_incarnation() -> None:
+    one = job(rank(0))
+    facts = job_facts(one, [one], None, usable_bytes=USABLE)
+    assert facts.scheduler_facts is None
+    assert (facts.target.scheduler, facts.target.incarnation) == ("slurm", "")
+    assert facts.running
+
+
+def test_it_runs_only_if_both_its_ranks_and_the_scheduler_say_so() -> None:
+    assert facts_of(job(rank(0))).running
+    assert not facts_of(job(rank(0)), said=scheduler_facts(running=False)).running
+    assert not facts_of(job(rank(0, alive=False), running=False)).running
+
+
+def test_old_figures_of_a_living_rank_make_it_stale() -> None:
+    assert facts_of(job(rank(0), rank(1), stale=(1,))).stale
+    assert not facts_of(job(rank(0), rank(1, alive=False), stale=(1,))).stale
+
+
+@pytest.mark.parametrize(
+    ("claims", "way"),
+    [
+        ([None, None], None),
+        (["callback", None], CheckpointWay.CALLBACK),
+        (["signal", "signal"], CheckpointWay.SIGNAL),
+        (["signal", "callback"], CheckpointWay.CALLBACK),
+        (["smoke", None], None),
+    ],
+)
+def test_one_rank_that_can_be_asked_for_a_checkpoint_is_enough(
+    claims: list[str | None], way: CheckpointWay | None
+) -> None:
+    ranks = [rank(number, claims={"checkpoint": claim}) for number, claim in enumerate(claims)]
+    assert facts_of(job(*ranks)).checkpoint is way
+
+
+def test_a_rank_that_ended_cannot_be_asked_for_a_checkpoint() -> None:
+    facts = facts_of(job(rank(0, claims={"checkpoint": "callback"}, alive=False), rank(1)))
+    assert facts.checkpoint is None
+
+
+def test_another_job_on_the_same_gpu_shares_it() -> None:
+    mine = job(rank(0), rank(1))
+    assert facts_of(mine, other_job(rank(1))).shared_gpu
+    assert not facts_of(mine, other_job(rank(2))).shared_gpu
+    assert not facts_of(mine, other_job(rank(1), host="node8")).shared_gpu
+    assert not facts_of(mine, other_job(rank(1, alive=False))).shared_gpu
+    assert not facts_of(job(rank(0, uuid=None)), other_job(rank(0, uuid=None))).shared_gpu
+
+
+def test_a_job_does_not_share_a_gpu_with_its_own_other_attempt() -> None:
+    assert not facts_of(job(rank(0)), job(rank(0), attempt=1)).shared_gpu
+
+
+def test_the_same_job_id_of_another_user_is_another_job() -> None:
+    assert facts_of(job(rank(0)), job(rank(0, uid=1002))).shared_gpu
+
+
+def test_version_and_settings_are_those_that_all_ranks_have() -> None:
+    same = facts_of(job(rank(0), rank(1)))
+    assert (same.torch_version, same.alloc_conf) == ("2.13.0", "expandable_segments:True")
+    mixed = facts_of(job(rank(0), rank(1, claims={"torch_version": "2.9.1", "alloc_conf": None})))
+    assert (mixed.torch_version, mixed.alloc_conf) == (None, None)
+
+
+def test_the_lowest_cap_in_force_counts() -> None:
+    assert facts_of(job(rank(0), rank(1))).limit_fraction is None
+    capped = job(rank(0, cap_fraction=0.5), rank(1, cap_fraction=0.4), rank(2, cap_fraction=0.1, alive=False))
+    assert facts_of(capped).limit_fraction == 0.4
+
+
+def test_the_cap_comes_from_the_share_that_the_scheduler_knows() -> None:
+    mine = job(rank(0, nontorch_bytes=512 * MIB, claims={"gpu_share": 0.1}))
+    facts = facts_of(mine, said=scheduler_facts(gpu_share=0.5))
+    assert facts.cap_fraction == pytest.approx((40 * GIB - 512 * MIB) / (80 * GIB), abs=1e-6)
+    assert facts.cap_explanation is not None
+    assert "measured" in facts.cap_explanation
+
+
+def test_a_claimed_share_counts_where_the_scheduler_says_nothing_but_never_for_more() -> None:
+    claimed = facts_of(job(rank(0, nontorch_bytes=512 * MIB, claims={"gpu_share": 0.25})))
+    assert claimed.cap_fraction == pytest.approx((20 * GIB - 512 * MIB) / (80 * GIB), abs=1e-6)
+    greedy = job(rank(0, claims={"gpu_share": 1.0}))
+    assert facts_of(greedy, other_job(rank(0))).cap_fraction == facts_of(job(rank(0)), other_job(rank(0))).cap_fraction
+    assert facts_of(greedy, other_job(rank(0))).cap_fraction is not None
+
+
+def test_jobs_that_run_are_counted_this_one_included() -> None:
+    assert facts_of(job(rank(0)), other_job(rank(1)), other_job(rank(2, alive=False), running=False)).jobs_running == 2

@@ -1,0 +1,156 @@
+"""What is said of a policy file that is wrong: all of it, with lines and valid choices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidegauge_scheduler_hooks.policy.check import Findings, check_policy
+from tidegauge_scheduler_hooks.policy.files import DEFAULT_FILE, PolicyFileError, load_policy
+
+STOP = """\
+version: 1
+rules:
+  - name: leak
+    when: {cause: leak, severity: critical, checkpoint: true, requeueable: true}
+    ladder:
+      - {action: notify}
+      - {action: notify, after: 5m}
+      - {action: checkpoint, after: 5m, before_oom: 30m}
+      - {action: requeue}
+"""
+
+
+def said(findings: Findings) -> list[str]:
+    return [str(one) for one in findings.found]
+
+
+def test_a_sound_policy_has_nothing_said_of_it() -> None:
+    assert said(check_policy(STOP)) == []
+
+
+def test_the_default_policy_is_sound_and_observes() -> None:
+    findings = check_policy(DEFAULT_FILE.read_text(encoding="utf-8"))
+    assert said(findings) == []
+    assert findings.policy is not None
+    assert findings.policy.mode == "observe"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "error: a policy is lines of `key: value`"),
+        ("version: 1\nmode: {", "line 2: error: it is no YAML"),
+        ("mode: act", "line 1: error: version is missing; write `version: 1`"),
+        ("version: 2", "line 1: error: version: 2 is not possible"),
+        ("version: 1\nmode: off", "line 2: error: mode: 'off' is not possible: input should be 'observe', 'warn' or"),
+        (
+            "version: 1\nmod: act",
+            "line 2: error: there is no key 'mod' here; the keys are version, mode, brakes, rules",
+        ),
+        (
+            "version: 1\nbrakes:\n  breaker: {shar: 1}",
+            "line 3: error: there is no key 'shar' here; the keys are share,",
+        ),
+        ("version: 1\nmode: warn\nmode: act", "line 3: error: mode stands here for the second time, first on line 2"),
+        ("version: 1\nbrakes:\n  min_age: 1:30", "line 3: error: brakes.min_age: '1:30' is no duration"),
+        ("version: 1\nbrakes:\n  exempt: {users: [1]}", "line 3: error: brakes.exempt.users.0: 1 is not possible"),
+        ("a: &a [*a]", "error: it is no policy: something in it contains itself"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line_and_the_choices(text: str, expected: str) -> None:
+    findings = check_policy(text)
+    assert findings.policy is None
+    assert any(expected in one for one in said(findings)), said(findings)
+
+
+@pytest.mark.parametrize(
+    ("rung", "expected"),
+    [
+        ("{action: kill}", "'kill' is no action; the actions are notify, annotate, cap, checkpoint, requeue, hold,"),
+        ("{after: 5m}", "None is no action"),
+        ("{action: notify, grace: 5m}", "no key 'grace' here; the keys are after, before_oom, tries, retry_after,"),
+        ("{action: notify, after: soon}", "'soon' is no duration"),
+    ],
+)
+def test_a_wrong_rung_is_said_on_its_line(rung: str, expected: str) -> None:
+    findings = check_policy(f"version: 1\nrules:\n- name: a\n  ladder:\n  - action: notify\n  - {rung}\n")
+    assert [one.line for one in findings.errors] == [6]
+    assert expected in findings.errors[0].message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "      - {action: notify, after: 5m}\n",
+            "",
+            "line 8: error: rule leak, rung 3: never done: it wants 2 notify",
+        ),
+        ("{action: notify, after: 5m}", "{action: notify, after: 4m}", "5m or more apart"),
+        ("      - {action: checkpoint, after: 5m, before_oom: 30m}\n", "", "never done: put a checkpoint before it"),
+        ("{action: requeue}", "{action: requeue, after: 11m}", "its checkpoint would be 11m old"),
+        (
+            "{action: requeue}",
+            "{action: hold}\n      - {action: notify}",
+            "line 10: error: rule leak, rung 5: never reac",
+        ),
+        ("before_oom: 30m", "before_oom: 5m", "line 8: warning: rule leak, rung 3: before_oom is less than grace"),
+        (", checkpoint: true", "", "rung 3: a job that cannot be asked waits here"),
+        (", requeueable: true", "", "rung 4: a job that must not be requeued waits here"),
+        (", severity: critical", "", "growth that is less than critical waits here"),
+        ("cause: leak", "cause: out_of_memory", "line 8: error: rule leak, rung 3: never due: before_oom wants"),
+        ("{action: requeue}", "{action: requeue, without_checkpoint: true}", "work is lost"),
+        ("rules:", "brakes: {warnings_before_stop: 0}\nrules:", "line 2: warning: jobs may be ended without a warning"),
+        ("rules:", "brakes: {min_severity: warning}\nrules:", "are withdrawn 31 to 132 times"),
+        (
+            "rules:",
+            "brakes: {actions_per_hour: 1}\nrules:",
+            "rung 4: never done: with its checkpoint it is two actions",
+        ),
+        ("rules:", "brakes: {requeues_per_job: 0}\nrules:", "so when_used_up is done at once"),
+    ],
+)
+def test_what_makes_no_sense_is_found(old: str, new: str, expected: str) -> None:
+    assert old in STOP
+    findings = said(check_policy(STOP.replace(old, new)))
+    assert any(expected in one for one in findings), findings
+
+
+def test_a_rule_behind_a_wider_one_is_found() -> None:
+    rules = "- {name: all, ladder: [{action: notify}]}\n- {name: leak, when: {cause: leak}, ladder: [{action: notify}]}"
+    findings = check_policy(f"version: 1\nrules:\n{rules}\n")
+    assert said(findings) == [
+        "line 4: error: rule leak is never reached: all that it matches, rule all before it matches"
+    ]
+
+
+def test_a_policy_without_rules_is_told_that_it_does_nothing() -> None:
+    findings = check_policy("version: 1")
+    assert said(findings) == ["line 1: warning: there are no rules: nothing is ever done"]
+    assert findings.policy is not None
+
+
+def test_a_file_that_cannot_be_used_is_named_with_line_and_choices(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("version: 1\nmode: dry-run\nfoo: 1\n")
+    with pytest.raises(PolicyFileError) as caught:
+        load_policy(path)
+    assert str(caught.value).startswith(f"{path}: line 2: error: mode: 'dry-run' is not possible")
+    assert "'observe', 'warn' or 'act' (and 1 more: `tidegauge policy check` lists them)" in str(caught.value)
+    assert caught.value.findings is not None
+
+
+def test_a_file_that_cannot_be_read_is_a_policy_file_error_too(tmp_path: Path) -> None:
+    with pytest.raises(PolicyFileError, match="cannot be read: No such file"):
+        load_policy(tmp_path / "absent.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"version: 1 # \xe9\n")
+    with pytest.raises(PolicyFileError, match="not UTF-8, at byte 13"):
+        load_policy(tmp_path / "latin.yaml")
+
+
+def test_warnings_do_not_keep_a_policy_from_being_used(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("version: 1\nmode: act\n")
+    assert load_policy(path).mode == "act"

@@ -1,0 +1,131 @@
+"""What owners are told: never more than will happen, and always what they can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policy_runs import Run, policy
+from scheduler_values import JOB, facts, scheduler_facts, target
+from tidegauge.core.incidents import IncidentCause, IncidentKey
+from tidegauge_scheduler_hooks.policy.rungs import PLACEHOLDERS
+
+SAVE = (
+    "[{action: notify}, {action: notify, after: 5m}, {action: checkpoint, after: 5m, before_oom: 30m},"
+    " {action: requeue, alloc_conf: {expandable_segments: True}}]"
+)
+
+
+def first_text(ladder: str = SAVE, *, mode: str = "act", of_job: dict[str, Any] | None = None, **incident: Any) -> str:
+    run = Run(policy(ladder, mode=mode, warnings_before_stop=2), of_job=facts(**(of_job or {})), **incident)
+    run.at(0)
+    return run.text()
+
+
+def caused_by(cause: IncidentCause) -> dict[str, Any]:
+    return {"key": IncidentKey(JOB, cause)}
+
+
+def test_a_warning_says_who_what_when_what_next_and_what_to_do() -> None:
+    assert first_text().splitlines() == [
+        "Tidegauge, incident 1: job 4711 llm-pretrain of ada, warning 1 of 2 before it may be ended.",
+        "Rank 1 of job 4711 leaks 12.0 MiB per step since step 40; at this rate it runs out of memory in 14–22 min.",
+        "If this goes on, not before 08:10 UTC and once it may be 30 min or less from running out of memory, Tidegauge "
+        "asks the job to save its state and waits up to 10 min for it; then it ends it and has it start again with "
+        "expandable_segments:True.",
+        "Live tensors pile up: something keeps a reference from step to step. The usual places are lists of losses or "
+        "outputs without .detach(), module hooks that store activations, and caches without a bound.",
+        "To keep Tidegauge from acting on the job: start it with `tidegauge run --no-actions`.",
+    ]
+
+
+def test_the_second_warning_is_called_so() -> None:
+    run = Run(policy(SAVE, warnings_before_stop=2))
+    run.until(300)
+    assert "warning 2 of 2" in run.text()
+
+
+def test_observe_words_it_as_act_would() -> None:
+    assert first_text(mode="observe") == first_text(mode="act")
+
+
+def test_where_only_words_are_carried_out_nothing_is_threatened() -> None:
+    text = first_text(mode="warn")
+    assert "Tidegauge takes no action on this job by itself." in text
+    assert "warning 1" not in text
+    assert "--no-actions" not in text
+
+
+def test_an_exempt_job_is_told_that_it_is() -> None:
+    text = first_text(of_job={"scheduler_facts": scheduler_facts(exempt=True)})
+    assert "Tidegauge takes no action on this job: its owner asked for no actions." in text
+    assert "warning" not in text
+
+
+@pytest.mark.parametrize(
+    ("rung", "expected"),
+    [
+        ("{action: cap}", "Tidegauge limits the job's memory to its share (a fraction of 0.4)."),
+        ("{action: hold}", "Tidegauge ends it and holds it until a person releases it."),
+        ("{action: cancel}", "Tidegauge ends it for good."),
+        ("{action: requeue}", "Tidegauge ends it and has it start again."),
+    ],
+)
+def test_each_action_is_announced(rung: str, expected: str) -> None:
+    assert f"If this goes on, {expected}" in first_text(f"[{{action: notify}}, {rung}]", of_job={"cap_fraction": 0.4})
+
+
+def test_a_requeue_that_is_used_up_is_announced_as_what_is_done_instead() -> None:
+    run = Run(policy("[{action: notify}, {action: requeue}]", requeues_per_job=0))
+    run.at(0)
+    assert "Tidegauge ends it and holds it" in run.text()
+
+
+def test_a_text_of_the_site_gets_what_is_next_added_unless_it_says_it() -> None:
+    text = first_text("[{action: notify, text: 'Hello {user}, {job_name} has {time_left} left.'}, {action: cancel}]")
+    assert text == (
+        "Hello ada, llm-pretrain has 14–22 min left.\nIf this goes on, Tidegauge ends it for good."
+    )  # fmt: skip
+    assert first_text("[{action: notify, text: '{next}'}, {action: cancel}]").count("Tidegauge") == 1
+    assert first_text("[{action: notify, text: 'Hello.'}]") == "Hello."
+
+
+def test_every_placeholder_can_be_filled_in() -> None:
+    template = " | ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+    text = first_text(f"[{{action: notify, text: '{template}'}}]", explanation="because", seconds_to_oom=None)
+    assert text.count(" | ") == len(PLACEHOLDERS) - 1
+    assert "{" not in text
+    assert "an unknown time" in text
+
+
+def test_the_owner_of_a_fragmenting_job_is_told_the_setting_for_this_torch() -> None:
+    known = caused_by(IncidentCause.FRAGMENTATION)
+    assert "Start the job with PYTORCH_ALLOC_CONF=expandable_segments:True." in first_text(**known)
+    old = {"torch_version": "2.4.0", "alloc_conf": "max_split_size_mb:64"}
+    assert "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True." in first_text(of_job=old, **known)
+    cured = first_text(of_job={"alloc_conf": "expandable_segments:True"}, **known)
+    assert "It is in force already" in cured
+
+
+def test_a_job_that_cannot_be_saved_is_told_how_it_could_be() -> None:
+    assert "tidegauge.on_checkpoint_request(fn)" in first_text(of_job={"checkpoint": None})
+
+
+def test_an_oom_is_explained() -> None:
+    known = caused_by(IncidentCause.OUT_OF_MEMORY)
+    text = first_text("[{action: notify}]", explanation="the card was full; trying again will not help.", **known)
+    assert "The card was full; trying again will not help." in text
+
+
+def test_who_takes_too_much_is_told_its_share() -> None:
+    known = caused_by(IncidentCause.SHARE_EXCEEDED)
+    assert "memory fraction of 0.25" in first_text("[{action: notify}]", of_job={"cap_fraction": 0.25}, **known)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "expected"),
+    [("ray", 'metadata {"tidegauge.actions": "off"}'), ("other", "ask the cluster's admins")],
+)
+def test_the_way_out_is_the_schedulers_own(scheduler: str, expected: str) -> None:
+    assert expected in first_text(of_job={"target": target(scheduler=scheduler)})

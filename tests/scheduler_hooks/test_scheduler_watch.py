@@ -1,0 +1,126 @@
+"""What is known of jobs from their schedulers: asked in the background, never older than a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sample_views import job_view
+from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
+from tidegauge.core.actions import SchedulerFacts
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.ports import TemporaryError
+from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
+
+JOB = job_view(scheduler="local")
+
+
+@dataclass
+class Counting(FakeScheduler):
+    """Counts its queries, and fails them if told to."""
+
+    world: FakeWorld
+    queries: list[tuple[str, ...]] = field(default_factory=list)
+    error: Exception | None = None
+
+    def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
+        self.queries.append(tuple(job.job_id for job in jobs))
+        if self.error is not None:
+            raise self.error
+        return super().describe(jobs)
+
+
+class Bench:
+    """A watch over one scheduler; calls wait in ``waiting`` until they are run."""
+
+    def __init__(self, *, inline: bool = True) -> None:
+        self.now_s = 100.0
+        self.waiting: list[Callable[[], None]] = []
+        self.scheduler = Counting(FakeWorld(jobs={JOB.job_id: FakeJob(JOB.job_id)}))
+        self.watch = SchedulerWatch(
+            {"local": self.scheduler},
+            submit=(lambda call: call()) if inline else self.waiting.append,
+            monotonic_s=lambda: self.now_s,
+        )
+
+
+def test_facts_come_with_the_first_answer() -> None:
+    bench = Bench()
+    assert not bench.watch.is_known(JOB)
+    bench.watch.ask([JOB])
+    assert bench.watch.is_known(JOB)
+    facts = bench.watch.facts(JOB)
+    assert facts is not None
+    assert facts.requeueable
+
+
+def test_many_jobs_are_one_query() -> None:
+    bench = Bench()
+    bench.watch.ask([JOB, job_view(job_id="2", scheduler="local"), job_view(job_id="3", scheduler="local")])
+    assert bench.scheduler.queries == [(JOB.job_id, "2", "3")]
+
+
+def test_scheduler_is_not_asked_again_before_its_time() -> None:
+    bench = Bench()
+    for _ in range(10):
+        bench.watch.ask([JOB])
+        bench.now_s += 0.9
+    assert len(bench.scheduler.queries) == 2
+
+
+def test_scheduler_that_has_not_answered_is_not_asked_again() -> None:
+    bench = Bench(inline=False)
+    for _ in range(10):
+        bench.watch.ask([JOB])
+        bench.now_s += 100.0
+    assert len(bench.waiting) == 1
+
+
+def test_job_that_is_new_is_asked_about_soon() -> None:
+    bench = Bench()
+    bench.watch.ask([JOB])
+    bench.now_s += 1.0
+    bench.watch.ask([JOB, job_view(job_id="2", scheduler="local")])
+    assert len(bench.scheduler.queries) == 2
+
+
+def test_job_that_the_scheduler_does_not_know_has_no_facts() -> None:
+    bench = Bench()
+    stranger = job_view(job_id="stranger", scheduler="local")
+    bench.watch.ask([stranger])
+    assert bench.watch.is_known(stranger)
+    assert bench.watch.facts(stranger) is None
+
+
+def test_job_without_an_adapter_is_known_to_have_no_facts() -> None:
+    bench = Bench()
+    theirs = job_view(scheduler="slurm")
+    bench.watch.ask([theirs])
+    assert bench.watch.is_known(theirs)
+    assert bench.watch.facts(theirs) is None
+
+
+def test_silent_scheduler_keeps_its_last_answer_for_a_minute() -> None:
+    bench = Bench()
+    bench.watch.ask([JOB])
+    bench.scheduler.error = TemporaryError("no answer within 10 s")
+    bench.now_s += 50.0
+    bench.watch.ask([JOB])
+    assert bench.watch.facts(JOB) is not None
+    assert bench.watch.problems() == {"local": "no answer within 10 s"}
+    bench.now_s += 11.0
+    bench.watch.ask([JOB])
+    assert bench.watch.facts(JOB) is None
+
+
+def test_scheduler_that_answers_again_has_no_problem() -> None:
+    bench = Bench()
+    bench.scheduler.error = RuntimeError("a slip of the adapter")
+    bench.watch.ask([JOB])
+    assert bench.watch.problems() == {"local": "the adapter for local failed: a slip of the adapter"}
+    bench.scheduler.error = None
+    bench.now_s += 5.0
+    bench.watch.ask([JOB])
+    assert bench.watch.problems() == {}
+    assert bench.watch.facts(JOB) is not None

@@ -1,0 +1,399 @@
+"""What the store must keep to, whatever database is behind it; a test of each database inherits it.
+
+A class that inherits has a fixture ``url``: the address of an empty database.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import IO
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import text
+
+from sample_views import NOW_S
+from scheduler_values import JOB, decision, finding, incident
+from tidegauge.cluster.store import Store, StoreError, open_store
+from tidegauge.cluster.store.schema import VERSION_TABLE
+from tidegauge.cluster.store.tables import metadata
+from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents import (
+    ChangeKind,
+    Closure,
+    IncidentCause,
+    IncidentChange,
+    IncidentState,
+    JobKey,
+)
+from tidegauge.core.verdicts import Band, Severity
+from tidegauge_scheduler_hooks.ports import Audit
+
+SAVE_AND_HANG = """
+import sys
+from scheduler_values import decision, incident
+from tidegauge.cluster.store import open_store
+from tidegauge.cluster.store.audit import _insert
+store = open_store(sys.argv[1])
+store.audit.write_ahead([decision(decision_id="kept")])
+with store.database.writing() as connection:
+    for number in range(100):
+        _insert(connection, decision(decision_id=f"lost {number}"))
+    print("written, not committed", flush=True)
+    sys.stdin.read()
+"""
+
+SAVE_MANY = """
+import sys
+from scheduler_values import decision
+from tidegauge.cluster.store import open_store
+from tidegauge.core.actions import Outcome
+name = sys.argv[2]
+sys.stdin.readline()
+store = open_store(sys.argv[1])
+for number in range(20):
+    store.audit.write_ahead([decision(decision_id=f"{name} {number}", decided_s=float(number))])
+    store.audit.finish(f"{name} {number}", Outcome.DONE, "", at_s=1.0)
+"""
+
+
+def opened(number: int = 1, *, job: JobKey = JOB, at_s: float = NOW_S, **changes: object) -> IncidentChange:
+    whole = incident(number=number, job=job, opened_unix_s=at_s, updated_unix_s=at_s)
+    return IncidentChange(ChangeKind.OPENED, at_s, replace(whole, **changes))  # type: ignore[arg-type] # SAFETY: tests name real fields
+
+
+def closed(before: IncidentChange, at_s: float) -> IncidentChange:
+    over = replace(before.incident, state=IncidentState.CLOSED, closed_unix_s=at_s, closure=Closure.RECOVERED)
+    return IncidentChange(ChangeKind.CLOSED, at_s, over)
+
+
+def told(kind: ChangeKind, before: IncidentChange, after_s: float, **changes: object) -> IncidentChange:
+    at_s = before.at_unix_s + after_s
+    whole = replace(before.incident, updated_unix_s=at_s, **changes)  # type: ignore[arg-type] # SAFETY: as above
+    return IncidentChange(kind, at_s, whole)
+
+
+@contextmanager
+def child(script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """Another process with the tests' modules, its input and its output; ended with the block."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=environ,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        try:
+            yield process, process.stdin, process.stdout
+        finally:
+            process.kill()
+
+
+class StoreContract:
+    """Inherit, and add a fixture ``url``."""
+
+    @pytest.fixture
+    def store(self, url: str) -> Iterator[Store]:
+        store = open_store(url)
+        yield store
+        store.close()
+
+    # incidents
+
+    def test_an_empty_database_has_no_incident_and_begins_with_number_one(self, store: Store) -> None:
+        assert store.incidents.open_incidents() == []
+        assert store.incidents.incident(1) is None
+        assert store.incidents.next_number() == 1
+        assert store.newest_s() is None
+        assert set(store.incidents.totals().values()) == {0}
+
+    def test_an_incident_comes_back_as_it_was_saved(self, store: Store) -> None:
+        change = opened(seconds_to_oom=Band(1.0, 1e300, float("inf")), explanation="größer \u2013 'quoted' \"\n")
+        store.incidents.save([change])
+        assert store.incidents.open_incidents() == [change.incident]
+        assert store.incidents.incident(1) == change.incident
+        assert store.incidents.history(1) == [change]
+
+    def test_what_was_saved_is_there_for_a_store_opened_later(self, store: Store, url: str) -> None:
+        store.incidents.save([opened()])
+        store.audit.write_ahead([decision()])
+        again = open_store(url)
+        assert again.incidents.open_incidents() == [opened().incident]
+        assert [record.decision for record in again.audit.unfinished()] == [decision()]
+        again.close()
+
+    def test_an_incident_shows_its_last_change_and_its_history_all_of_them(self, store: Store) -> None:
+        first = opened(severity=Severity.WARNING)
+        second = told(ChangeKind.ESCALATED, first, 10.0, severity=Severity.CRITICAL)
+        third = closed(second, NOW_S + 20.0)
+        store.incidents.save([first])
+        store.incidents.save([second, third])
+        assert store.incidents.incident(1) == third.incident
+        assert store.incidents.open_incidents() == []
+        assert store.incidents.history(1) == [first, second, third]
+
+    def test_saving_again_changes_nothing_and_turns_nothing_back(self, store: Store) -> None:
+        first = opened()
+        second = told(ChangeKind.SPREAD, first, 10.0, findings=(finding(0), finding(1)))
+        store.incidents.save([first, second])
+        store.incidents.save([first])
+        store.incidents.save([first, second])
+        assert store.incidents.incident(1) == second.incident
+        assert store.incidents.history(1) == [first, second]
+        assert store.incidents.totals()[IncidentCause.LEAK] == 1
+
+    def test_changes_at_the_same_moment_are_all_kept(self, store: Store) -> None:
+        first = opened()
+        same_time = [told(ChangeKind.REOPENED, first, 0.0, flaps=flaps) for flaps in (1, 2)]
+        store.incidents.save([first, *same_time])
+        assert store.incidents.history(1) == [first, *same_time]
+
+    def test_two_incidents_of_one_job_and_cause_are_never_open_at_once(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        with pytest.raises(StoreError, match="another coordinator"):
+            store.incidents.save([opened(2)])
+        store.incidents.save([closed(opened(1), NOW_S + 1.0), opened(2)])
+        assert [one.number for one in store.incidents.open_incidents()] == [2]
+
+    def test_changes_are_saved_together_or_not_at_all(self, store: Store) -> None:
+        with pytest.raises(StoreError):
+            store.incidents.save([opened(1), opened(2)])
+        assert store.incidents.incidents() == []
+        assert store.incidents.changes(since_s=0.0) == []
+        assert store.incidents.next_number() == 1
+        assert store.incidents.totals()[IncidentCause.LEAK] == 0
+
+    def test_incidents_are_listed_newest_first_and_can_be_narrowed(self, store: Store) -> None:
+        jobs = [JobKey(str(number), 0, 1001) for number in range(4)]
+        changes = [opened(number, job=jobs[number], at_s=NOW_S + number) for number in (1, 2, 3)]
+        store.incidents.save([*changes, closed(changes[0], NOW_S + 50.0)])
+
+        def numbers(found: object) -> list[int]:
+            assert isinstance(found, list)
+            return [one.number for one in found]
+
+        assert numbers(store.incidents.incidents()) == [3, 2, 1]
+        assert numbers(store.incidents.incidents(open_only=True)) == [3, 2]
+        assert numbers(store.incidents.incidents(since_s=NOW_S + 50.0)) == [3, 2, 1]
+        assert numbers(store.incidents.incidents(since_s=NOW_S + 51.0)) == [3, 2]
+        assert numbers(store.incidents.incidents(limit=1)) == [3]
+        assert numbers(store.incidents.open_incidents()) == [2, 3]
+
+    def test_changes_can_be_asked_for_from_a_moment_on(self, store: Store) -> None:
+        first = opened()
+        later = told(ChangeKind.UPDATED, first, 100.0)
+        store.incidents.save([first, later])
+        assert store.incidents.changes(since_s=NOW_S) == [first, later]
+        assert store.incidents.changes(since_s=NOW_S + 1.0) == [later]
+
+    def test_whatever_a_job_calls_itself_it_is_stored_and_is_not_mistaken_for_another(self, store: Store) -> None:
+        names = [
+            "a\0b", "a\\0b", "a\N{REPLACEMENT CHARACTER}b", "a\udc80b", "a\\udc80b", "; DROP TABLE incidents --", "",
+            "x" * 1024, "x" * 1023 + "y",
+            *("".join(chr(0x1F300 + index * step % 500) for index in range(1024)) for step in (7, 11)),
+        ]  # fmt: skip
+        changes = [opened(number, job=JobKey(name, 0, 1001)) for number, name in enumerate(names, start=1)]
+        store.incidents.save(changes)
+        assert store.incidents.open_incidents() == [change.incident for change in changes]
+
+    def test_large_figures_fit(self, store: Store) -> None:
+        change = opened(job=JobKey("4711", 2**31, 2**32 - 1), grown_bytes=2**60)
+        store.incidents.save([change])
+        assert store.incidents.incident(1) == change.incident
+
+    # audit
+
+    def test_it_is_what_the_actions_need(self, store: Store) -> None:
+        audit: Audit = store.audit
+        assert audit.records(since_s=0.0) == []
+
+    def test_a_decision_is_written_down_once(self, store: Store) -> None:
+        first, second = decision(decision_id="1"), decision(decision_id="2")
+        assert store.audit.write_ahead([first]) == [first]
+        assert store.audit.write_ahead([first, second]) == [second]
+        assert store.audit.write_ahead([replace(first, reason="another")]) == []
+        assert [record.decision for record in store.audit.records(since_s=0.0)] == [first, second]
+
+    def test_a_decision_comes_back_with_all_its_evidence(self, store: Store) -> None:
+        made = decision(ActionKind.REQUEUE, parameters={"alloc_conf": {"expandable_segments": "True"}, "n": [1, None]})
+        store.audit.write_ahead([made])
+        (record,) = store.audit.unfinished()
+        assert record.decision == made
+        assert (record.status, record.outcome, record.starts) == (DecisionStatus.DECIDED, None, 0)
+
+    def test_what_is_begun_and_finished_is_told(self, store: Store) -> None:
+        store.audit.write_ahead([decision(decision_id="1")])
+        store.audit.begin("1", at_s=NOW_S + 1.0)
+        store.audit.begin("1", at_s=NOW_S + 2.0)
+        (record,) = store.audit.unfinished()
+        assert (record.status, record.starts, record.started_s) == (DecisionStatus.STARTED, 2, NOW_S + 2.0)
+        store.audit.finish("1", Outcome.FAILED, "said \\no\0", at_s=NOW_S + 3.0)
+        assert store.audit.unfinished() == []
+        (record,) = store.audit.records_of(1)
+        assert (record.status, record.outcome, record.finished_s) == (
+            DecisionStatus.FINISHED, Outcome.FAILED, NOW_S + 3.0,
+        )  # fmt: skip
+        assert record.detail == "said \\no\N{REPLACEMENT CHARACTER}"
+
+    def test_the_first_outcome_stays(self, store: Store) -> None:
+        store.audit.write_ahead([decision(decision_id="1")])
+        store.audit.finish("1", Outcome.DONE, "first", at_s=1.0)
+        store.audit.finish("1", Outcome.FAILED, "second", at_s=2.0)
+        store.audit.begin("1", at_s=3.0)
+        (record,) = store.audit.records(since_s=0.0)
+        assert (record.outcome, record.detail, record.status) == (Outcome.DONE, "first", DecisionStatus.FINISHED)
+        assert store.audit.action_totals() == {("notify", "done"): 1}
+
+    def test_what_is_not_to_be_done_is_counted_and_never_unfinished(self, store: Store) -> None:
+        would = decision(ActionKind.CANCEL, decision_id="1", disposition=Disposition.WOULD)
+        withheld = decision(ActionKind.CANCEL, decision_id="2", disposition=Disposition.WITHHELD)
+        store.audit.write_ahead([would, withheld])
+        store.audit.write_ahead([would])
+        assert store.audit.unfinished() == []
+        assert store.audit.action_totals() == {("cancel", "would"): 1, ("cancel", "withheld"): 1}
+        assert {record.status for record in store.audit.records(since_s=0.0)} == {DecisionStatus.FINISHED}
+
+    def test_decisions_come_oldest_first_and_from_a_moment_on(self, store: Store) -> None:
+        for name, decided_s in (("late", NOW_S + 5.0), ("early", NOW_S), ("same", NOW_S)):
+            store.audit.write_ahead([decision(decision_id=name, decided_s=decided_s)])
+        assert [one.decision.decision_id for one in store.audit.unfinished()] == ["early", "same", "late"]
+        assert [one.decision.decision_id for one in store.audit.records(since_s=NOW_S + 1.0)] == ["late"]
+
+    def test_decisions_can_be_asked_for_by_incident(self, store: Store) -> None:
+        store.audit.write_ahead(
+            [decision(decision_id=str(number), incident=incident(number=number)) for number in (1, 2)]
+        )
+        assert [one.decision.decision_id for one in store.audit.records_of(2)] == ["2"]
+
+    def test_a_decision_that_was_never_written_down_cannot_be_carried_out(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="decision 77 is not in the database"):
+            store.audit.begin("77", at_s=1.0)
+        with pytest.raises(StoreError, match="decision 77 is not in the database"):
+            store.audit.finish("77", Outcome.DONE, "", at_s=1.0)
+
+    def test_the_newest_time_is_that_of_any_row(self, store: Store) -> None:
+        store.incidents.save([opened()])
+        assert store.newest_s() == NOW_S
+        store.audit.write_ahead([decision(decision_id="1", decided_s=NOW_S + 1.0)])
+        assert store.newest_s() == NOW_S + 1.0
+        store.audit.begin("1", at_s=NOW_S + 2.0)
+        assert store.newest_s() == NOW_S + 2.0
+        store.audit.finish("1", Outcome.DONE, "", at_s=NOW_S + 3.0)
+        assert store.newest_s() == NOW_S + 3.0
+
+    # retention
+
+    def test_what_was_closed_long_ago_goes_with_its_history_and_its_decisions(self, store: Store) -> None:
+        old, recent = opened(1), opened(2, job=JobKey("2", 0, 1))
+        store.incidents.save([old, closed(old, NOW_S + 10.0), recent, closed(recent, NOW_S + 30.0)])
+        for number in (1, 2):
+            store.audit.write_ahead([decision(decision_id=str(number), incident=incident(number=number))])
+            store.audit.finish(str(number), Outcome.DONE, "", at_s=NOW_S)
+        assert store.prune(before_s=NOW_S + 20.0) == 1
+        assert [one.number for one in store.incidents.incidents()] == [2]
+        assert {change.incident.number for change in store.incidents.changes(since_s=0.0)} == {2}
+        assert [one.decision.decision_id for one in store.audit.records(since_s=0.0)] == ["2"]
+
+    def test_totals_and_numbers_outlive_what_is_pruned(self, store: Store) -> None:
+        other = opened(2, job=JobKey("2", 0, 1))
+        store.incidents.save([opened(5), closed(opened(5), NOW_S + 1.0), other, closed(other, NOW_S + 1.0)])
+        store.audit.write_ahead([decision(decision_id="1", incident=incident(number=5))])
+        store.audit.finish("1", Outcome.DONE, "", at_s=NOW_S)
+        assert store.prune(before_s=NOW_S + 2.0) == 2
+        assert store.incidents.incidents() == []
+        assert store.incidents.next_number() == 6
+        assert store.incidents.totals()[IncidentCause.LEAK] == 2
+        assert store.audit.action_totals() == {("notify", "done"): 1}
+
+    def test_what_is_open_or_not_finished_is_never_pruned(self, store: Store) -> None:
+        unfinished = opened(2, job=JobKey("2", 0, 1))
+        store.incidents.save([opened(1), unfinished, closed(unfinished, NOW_S + 1.0)])
+        store.audit.write_ahead(
+            [decision(decision_id=f"of {number}", incident=incident(number=number)) for number in (2, 9)]
+        )
+        assert store.prune(before_s=1e12) == 0
+        assert [one.number for one in store.incidents.incidents()] == [2, 1]
+        assert len(store.audit.unfinished()) == 2
+
+    def test_old_decisions_without_an_incident_are_pruned_too(self, store: Store) -> None:
+        would = decision(decision_id="1", disposition=Disposition.WOULD, incident=incident(number=9))
+        store.audit.write_ahead([would])
+        store.prune(before_s=NOW_S)
+        assert len(store.audit.records(since_s=0.0)) == 1
+        store.prune(before_s=NOW_S + 1.0)
+        assert store.audit.records(since_s=0.0) == []
+
+    # several at once
+
+    def test_threads_may_use_one_store_at_once(self, store: Store) -> None:
+        failures: list[BaseException] = []
+
+        def work(name: str) -> None:
+            try:
+                for number in range(5):
+                    one = f"{name} {number}"
+                    store.audit.write_ahead([decision(decision_id=one)])
+                    store.audit.begin(one, at_s=NOW_S)
+                    store.audit.finish(one, Outcome.DONE, "", at_s=NOW_S)
+                    store.incidents.open_incidents()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(str(number),)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert store.audit.action_totals() == {("notify", "done"): 30}
+
+    def test_two_processes_may_set_up_and_use_one_database_at_once(self, url: str) -> None:
+        with child(SAVE_MANY, url, "a") as (first, first_in, _), child(SAVE_MANY, url, "b") as (second, second_in, _):
+            for stdin in (first_in, second_in):
+                stdin.write("go\n")
+                stdin.flush()
+            assert (first.wait(60), second.wait(60)) == (0, 0)
+        store = open_store(url)
+        assert store.audit.action_totals() == {("notify", "done"): 40}
+        store.close()
+
+    def test_a_writer_that_is_killed_leaves_all_of_a_transaction_or_nothing(self, url: str) -> None:
+        with child(SAVE_AND_HANG, url) as (process, _, stdout):
+            assert stdout.readline() == "written, not committed\n"
+            process.send_signal(signal.SIGKILL)
+            process.wait(10)
+        store = open_store(url)
+        assert [record.decision.decision_id for record in store.audit.records(since_s=0.0)] == ["kept"]
+        store.audit.write_ahead([decision(decision_id="next")])
+        store.close()
+
+    # the tables
+
+    def test_the_migrations_make_the_tables_that_the_code_uses(self, store: Store) -> None:
+        with store.database.reading() as connection:
+            context = MigrationContext.configure(
+                connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
+            )
+            assert compare_metadata(context, metadata) == []
+
+    def test_tables_of_a_newer_version_are_refused(self, store: Store, url: str) -> None:
+        with store.database.writing() as connection:
+            connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+        with pytest.raises(StoreError, match=r"newer version of Tidegauge: its tables are version 9999, .* up to \d+"):
+            open_store(url)
+
+    def test_a_row_that_cannot_be_read_is_named(self, store: Store) -> None:
+        store.incidents.save([opened(7)])
+        with store.database.writing() as connection:
+            connection.execute(text("UPDATE incidents SET value = '{}'"))
+        with pytest.raises(StoreError, match="incident 7 in the database cannot be read"):
+            store.incidents.open_incidents()
