@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
@@ -31,6 +32,12 @@ from tidegauge.core.incidents import (
 )
 from tidegauge.core.verdicts import Band, Severity
 
+T = TypeVar("T")
+
+
+def _newest(values: Sequence[T], limit: int) -> Sequence[T]:
+    return values[max(len(values) - limit, 0) :]
+
 
 @dataclass
 class FakeIncidents:
@@ -50,11 +57,11 @@ class FakeIncidents:
     def incident(self, number: int) -> Incident | None:
         return next((change.incident for change in reversed(self.story) if change.incident.number == number), None)
 
-    def history(self, number: int) -> Sequence[IncidentChange]:
-        return [change for change in self.story if change.incident.number == number]
+    def history(self, number: int, *, limit: int) -> Sequence[IncidentChange]:
+        return _newest([change for change in self.story if change.incident.number == number], limit)
 
-    def changes(self, *, since_s: float) -> Sequence[IncidentChange]:
-        return [change for change in self.story if change.at_unix_s >= since_s]
+    def changes(self, *, since_s: float, limit: int) -> Sequence[IncidentChange]:
+        return _newest([change for change in self.story if change.at_unix_s >= since_s], limit)
 
     def totals(self) -> Mapping[IncidentCause, int]:
         return Counter(change.incident.key.cause for change in self.story if change.kind is ChangeKind.OPENED)
@@ -66,8 +73,11 @@ class FakeAudit:
 
     made: list[DecisionRecord] = field(default_factory=list)
 
-    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
-        return [record for record in self.made if record.decision.decided_s >= since_s]
+    def records(self, *, since_s: float, limit: int) -> Sequence[DecisionRecord]:
+        return _newest([record for record in self.made if record.decision.decided_s >= since_s], limit)
+
+    def count(self, *, since_s: float) -> int:
+        return sum(record.decision.decided_s >= since_s for record in self.made)
 
     def records_of(self, number: int) -> Sequence[DecisionRecord]:
         return [record for record in self.made if record.decision.incident.number == number]

@@ -194,6 +194,8 @@ class StoreContract:
         store.incidents.save([first, later])
         assert store.incidents.changes(since_s=NOW_S) == [first, later]
         assert store.incidents.changes(since_s=NOW_S + 1.0) == [later]
+        assert store.incidents.changes(since_s=NOW_S, limit=1) == [later]
+        assert store.incidents.history(first.incident.number, limit=1) == [later]
 
     def test_whatever_a_job_calls_itself_it_is_stored_and_is_not_mistaken_for_another(self, store: Store) -> None:
         names = [
@@ -267,6 +269,9 @@ class StoreContract:
             store.audit.write_ahead([decision(decision_id=name, decided_s=decided_s)])
         assert [one.decision.decision_id for one in store.audit.unfinished()] == ["early", "same", "late"]
         assert [one.decision.decision_id for one in store.audit.records(since_s=NOW_S + 1.0)] == ["late"]
+        newest = store.audit.records(since_s=NOW_S, limit=2)
+        assert [one.decision.decision_id for one in newest] == ["same", "late"]
+        assert (store.audit.count(since_s=NOW_S), store.audit.count(since_s=NOW_S + 1.0)) == (3, 1)
 
     def test_decisions_can_be_asked_for_by_incident(self, store: Store) -> None:
         store.audit.write_ahead(

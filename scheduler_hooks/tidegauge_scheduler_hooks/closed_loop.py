@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Protocol
 
@@ -29,9 +29,9 @@ from tidegauge.core.incident_tracker import IncidentTracker
 from tidegauge.core.incidents import Incident, IncidentChange, IncidentState, JobKey
 from tidegauge.core.oom import explanation_for
 from tidegauge.core.sightings import job_key
-from tidegauge.core.views import JobView
+from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.carry_out import CarryOut
-from tidegauge_scheduler_hooks.facts import job_facts
+from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S
 from tidegauge_scheduler_hooks.policy.state import PolicyState
@@ -101,7 +101,7 @@ class ClosedLoop:
         self._switches = switches
         self._now_s = now_s
         self._tracker = IncidentTracker(
-            incidents.open_incidents(), next_number=incidents.next_number(), explain_oom=explanation_for,
+            incidents.open_incidents(), next_number=incidents.next_number(), explain_oom=_explained,
             closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MOST_RECENT),
         )  # fmt: skip
         # All that is kept: a ladder and a breaker that has been open for long must not begin anew.
@@ -111,6 +111,7 @@ class ClosedLoop:
         self._unsaved: list[IncidentChange] = []
         self._store_problem: str | None = None
         self._open: dict[int, Incident] = {incident.number: incident for incident in self._tracker.incidents}
+        self._crowded: Set[int] = frozenset()
         self._lock = threading.Lock()
         self._watch = SchedulerWatch(schedulers, submit=submit, monotonic_s=monotonic_s)
         self._carry_out = CarryOut(
@@ -121,28 +122,32 @@ class ClosedLoop:
         """One turn. Raises nothing that is to be expected."""
         now_s = self._now_s()
         jobs = tuple(self._cluster.jobs())
-        self._unsaved += self._tracker.update(jobs, now_s=now_s, gpu_total_bytes=self._cluster.gpu_usable_bytes())
+        usable_bytes = self._cluster.gpu_usable_bytes()
+        self._unsaved += self._tracker.update(jobs, now_s=now_s, gpu_total_bytes=usable_bytes)
+        self._tell_crowded()
         with self._lock:
             self._open = {incident.number: incident for incident in self._tracker.incidents}
         try:
             self._save()
-            self._decide_all(jobs, now_s)
+            self._decide_all(jobs, usable_bytes, now_s)
             self._store_problem = None
         except AuditError as error:
             if self._store_problem is None:
                 log.error("nothing is decided while the database cannot be used: %s", error)
             self._store_problem = str(error)
-        self._carry_out.tick()
+        finally:
+            # Also after a defect: what was begun must be seen to its end.
+            self._carry_out.tick()
 
     def status(self) -> LoopStatus:
         """Where it stands."""
-        policy, switches, state = self._policy.current(), self._switches(), self._state
+        policy, switches = self._policy.current(), self._switches()
         return LoopStatus(
             mode=policy.mode,
             policy_file=None if self._policy.path is None else str(self._policy.path),
             policy_problem=self._policy.problem,
             paused=switches.paused,
-            breaker=state.breaker,
+            breaker=replace(self._state, breaker_reset_s=switches.breaker_reset_s).breaker,
             store_problem=self._store_problem,
             scheduler_problems=self._watch.problems(),
             incidents_open=len(self._open),
@@ -167,6 +172,12 @@ class ClosedLoop:
             return f"incident {decision.incident.number} is over"
         return None
 
+    def _tell_crowded(self) -> None:
+        crowded = self._tracker.crowded_uids
+        for uid in sorted(crowded - self._crowded):
+            log.warning("uid %d has as many incidents as one user may: no more of theirs are opened for now", uid)
+        self._crowded = crowded
+
     def _save(self) -> None:
         if self._unsaved:
             self._incidents.save(self._unsaved)
@@ -174,20 +185,26 @@ class ClosedLoop:
                 log.info("incident %d %s", change.incident.number, change.kind.value)
             self._unsaved = []
 
-    def _decide_all(self, jobs: Sequence[JobView], now_s: float) -> None:
+    def _decide_all(self, jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int], now_s: float) -> None:
         self._state = self._state.with_records(self._audit.news())
         switches = self._switches()
         state = replace(self._state, paused=switches.paused, breaker_reset_s=switches.breaker_reset_s)
         views = {job_key(job): job for job in jobs}
         incidents = [incident for incident in self._tracker.incidents if incident.key.job in views]
-        self._watch.ask([views[key] for key in {incident.key.job for incident in incidents}])
-        policy = self._policy.current()
+        # All of them, so that something is known of a job by the time it has its first incident, which may be its last.
+        self._watch.ask(views.values())
+        policy, around = self._policy.current(), surroundings(jobs, usable_bytes)
         for incident in sorted(incidents, key=_most_urgent_first):
             job = views[incident.key.job]
             if not self._watch.is_known(job):
                 continue
-            facts = job_facts(job, jobs, self._watch.facts(job), usable_bytes=self._cluster.gpu_usable_bytes())
-            decisions, after = decide(incident, facts, policy, state, now_s=now_s)
+            try:
+                facts = job_facts(job, around, self._watch.facts(job))
+                decisions, after = decide(incident, facts, policy, state, now_s=now_s)
+            except Exception:
+                # What is odd about one job must not cost the others their decisions.
+                log.exception("nothing could be decided about incident %d", incident.number)
+                continue
             if decisions:
                 self._audit.write_ahead(decisions)
                 for decision in decisions:
@@ -200,12 +217,16 @@ class ClosedLoop:
 
 
 class _WatchedAudit:
-    """``Audit`` that also keeps what was finished since the last look, so that the policy's state follows without
-    reading the whole audit again every second."""
+    """``Audit`` that also keeps what has changed since the last look, so that the policy's state follows without
+    reading the whole audit again every second.
+
+    What the database says counts, not what a call returned: a commit whose answer was lost has happened all the same.
+    """
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
-        self._decisions: dict[str, Decision] = {}
+        self._unfinished: dict[str, Decision] = {}
+        """As of the last look, less what ``finish`` returned for since then."""
         self._news: queue.SimpleQueue[DecisionRecord] = queue.SimpleQueue()
 
     def write_ahead(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
@@ -216,7 +237,7 @@ class _WatchedAudit:
 
     def finish(self, decision_id: str, outcome: Outcome, detail: str, *, at_s: float) -> None:
         self._audit.finish(decision_id, outcome, detail, at_s=at_s)
-        decision = self._decisions.pop(decision_id, None)
+        decision = self._unfinished.pop(decision_id, None)
         if decision is not None:
             log.info("decision %s: %s: %s", decision_id, outcome.value, detail)
             self._news.put(
@@ -225,19 +246,37 @@ class _WatchedAudit:
 
     def unfinished(self) -> Sequence[DecisionRecord]:
         records = self._audit.unfinished()
+        now = {record.decision.decision_id: record.decision for record in records}
+        # A list first: workers take from it. What is told twice is harmless, the first outcome stays.
+        ended = [decision for name, decision in list(self._unfinished.items()) if name not in now]
+        if ended:
+            since_s = min(decision.decided_s for decision in ended)
+            for record in self._audit.records(since_s=since_s):
+                self._news.put(record)
         for record in records:
-            self._decisions.setdefault(record.decision.decision_id, record.decision)
+            if record.decision.decision_id not in self._unfinished:
+                self._news.put(record)
+        self._unfinished = now
         return records
 
     def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
         return self._audit.records(since_s=since_s)
 
     def news(self) -> list[DecisionRecord]:
-        """What was finished since this was last asked."""
+        """What was decided or finished since this was last asked."""
         found: list[DecisionRecord] = []
         while not self._news.empty():  # the loop alone takes from it
             found.append(self._news.get())
         return found
+
+
+def _explained(rank: RankSummary, job: JobView) -> str:
+    """A defect over one job's odd figures must not cost the others their incidents."""
+    try:
+        return explanation_for(rank, job)
+    except Exception:
+        log.exception("an out-of-memory error of job %s cannot be explained", job.job_id)
+        return f"rank {rank.identity.rank} ran out of memory; its figures could not be made sense of"
 
 
 def _most_urgent_first(incident: Incident) -> tuple[int, float, int]:

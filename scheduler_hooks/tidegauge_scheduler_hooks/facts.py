@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
+from typing import NamedTuple
 
 from tidegauge.core.actions import CheckpointWay, JobFacts, JobTarget, RankTarget, SchedulerFacts
 from tidegauge.core.fraction import cap_of_job
 from tidegauge.core.ids import DeviceUuid
-from tidegauge.core.sightings import job_key
+from tidegauge.core.sightings import is_neighbour, job_key
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.scheduler_watch import scheduler_name
 
+_Job = tuple[str, int]
+"""Id and owner, over all attempts: another attempt of a job is not another job."""
+_Place = tuple[str | None, DeviceUuid]
+"""Host and GPU; the host too, because test rigs and virtual machines repeat uuids."""
 
-def job_facts(
-    job: JobView,
-    jobs: Sequence[JobView],
-    scheduler_facts: SchedulerFacts | None,
-    *,
-    usable_bytes: Mapping[DeviceUuid, int],
-) -> JobFacts:
-    """The facts of ``job``, one of ``jobs``; ``usable_bytes`` is CUDA's total of each GPU."""
+
+class Surroundings(NamedTuple):
+    """What the facts of one job need of all others: gathered once a turn, not once for each job."""
+
+    tenants: Mapping[_Place, Sequence[tuple[_Job, RankSummary]]]
+    """The living ranks on each GPU, and whose they are."""
+    usable_bytes: Mapping[DeviceUuid, int]
+    """CUDA's total of each GPU."""
+    jobs_running: int
+
+
+def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]) -> Surroundings:
+    """Of all ``jobs``, the ones that facts will be asked of included."""
+    tenants: dict[_Place, list[tuple[_Job, RankSummary]]] = defaultdict(list)
+    for job in jobs:
+        for place, rank in _places(job):
+            tenants[place].append((_job(job), rank))
+    return Surroundings(tenants, usable_bytes, sum(job.running for job in jobs))
+
+
+def job_facts(job: JobView, around: Surroundings, scheduler_facts: SchedulerFacts | None) -> JobFacts:
+    """The facts of ``job``, one of those that ``around`` was made of."""
     living = [rank for rank in job.ranks if rank.alive]
-    shared_gpu = _shares_a_gpu(job, jobs)
+    if scheduler_facts is not None and job.exempt:
+        scheduler_facts = replace(scheduler_facts, exempt=True)
+    shared_gpu = _shares_a_gpu(job, around)
     share = gpu_share(living, scheduler_facts)
-    cap = cap_of_job(living, share=share, shared_gpu=shared_gpu, usable_bytes=usable_bytes)
+    cap = cap_of_job(living, share=share, shared_gpu=shared_gpu, usable_bytes=around.usable_bytes)
     return JobFacts(
         target=_target(job, scheduler_facts),
         scheduler_facts=scheduler_facts,
         running=job.running and (scheduler_facts is None or scheduler_facts.running),
-        stale=any(int(rank.identity.rank) in job.stale for rank in living),
+        stale=any(int(rank.identity.rank) in job.stale for rank in living) or not _is_whole(living),
         world_size=job.world_size,
         user_name=job.user_name,
         job_name=job.job_name,
@@ -40,7 +63,7 @@ def job_facts(
         limit_fraction=min((rank.cap_fraction for rank in living if rank.cap_fraction is not None), default=None),
         cap_fraction=cap.fraction,
         cap_explanation=cap.explanation,
-        jobs_running=sum(one.running for one in jobs),
+        jobs_running=around.jobs_running,
     )
 
 
@@ -79,18 +102,28 @@ def _target(job: JobView, scheduler_facts: SchedulerFacts | None) -> JobTarget:
     )
 
 
-def _shares_a_gpu(job: JobView, jobs: Iterable[JobView]) -> bool:
-    """Whether a living rank of another job is on one of its GPUs; another attempt of this job is not another job."""
-    me = job.job_id, job_key(job).uid
-    others = [one for one in jobs if (one.job_id, job_key(one).uid) != me]
-    mine = _places(job)
-    return any(not mine.isdisjoint(_places(other)) for other in others)
+def _is_whole(living: Sequence[RankSummary]) -> bool:
+    """Whether every rank of the job is known. After a restart of the coordinator some nodes report before others, and
+    a part of the ranks must not be asked for what all of them have to do together."""
+    return len(living) >= max((rank.identity.world_size for rank in living), default=0)
 
 
-def _places(job: JobView) -> set[tuple[str | None, DeviceUuid]]:
-    """Host and GPU of each living rank; the host too, because test rigs and virtual machines repeat uuids."""
-    ranks = zip_longest(job.ranks, job.rank_hostnames[: len(job.ranks)])
-    return {(hostname, rank.uuid) for rank, hostname in ranks if rank.alive and rank.uuid is not None}
+def _shares_a_gpu(job: JobView, around: Surroundings) -> bool:
+    """Whether a living rank of another job is on one of its GPUs."""
+    me = _job(job)
+    neighbours = (tenant for place, _ in _places(job) for tenant in around.tenants[place])
+    return any(other != me and is_neighbour(rank, me[1]) for other, rank in neighbours)
+
+
+def _job(job: JobView) -> _Job:
+    return job.job_id, job_key(job).uid
+
+
+def _places(job: JobView) -> Iterator[tuple[_Place, RankSummary]]:
+    """Where its living ranks are."""
+    for rank, hostname in zip_longest(job.ranks, job.rank_hostnames[: len(job.ranks)]):
+        if rank.alive and rank.uuid is not None:
+            yield (hostname, rank.uuid), rank
 
 
 def _common(values: Iterable[str | None]) -> str | None:

@@ -55,4 +55,5 @@ def _signature(path: Path) -> _Signature | None:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    # Not the time of the last write: a file that became readable by chmod must be read as well.
+    return status.st_ino, status.st_ctime_ns, status.st_size

@@ -89,7 +89,14 @@ class SchedulerWatch:
     def problems(self) -> dict[str, str]:
         """Schedulers that do not answer, and why."""
         with self._lock:
-            return {name: desk.problem for name, desk in self._desks.items() if desk.problem is not None}
+            found = {name: self._problem(desk) for name, desk in self._desks.items()}
+        return {name: problem for name, problem in found.items() if problem is not None}
+
+    def _problem(self, desk: _Desk) -> str | None:
+        silent_s = self._monotonic_s() - desk.asked_s
+        if desk.asking and silent_s > TOO_OLD_S:
+            return f"it was asked to describe its jobs {silent_s:.0f} s ago, and has not answered"
+        return desk.problem
 
     def _is_due(self, desk: _Desk, jobs: Iterable[JobView]) -> bool:
         with self._lock:

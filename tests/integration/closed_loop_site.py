@@ -72,6 +72,8 @@ class Site:
         self._environ = {**environ, "TIDEGAUGE_RUN_DIR": str(service.run_dir), "OMP_NUM_THREADS": "1"}
         self._folder = folder
         service.environ["TIDEGAUGE_POLICY_FILE"] = str(folder / "policy.yaml")
+        # The jobs live for a minute: what takes report periods should not take seconds of that.
+        service.environ["TIDEGAUGE_REPORT_PERIOD_S"] = "0.25"
 
     @contextlib.contextmanager
     def job(self, name: str, *flags: str, steps: int, run_flags: tuple[str, ...] = ("--requeue",)) -> Iterator[Job]:

@@ -19,9 +19,9 @@ from tidegauge.cli.demo_jobs import last_lines
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(500)]
 
-STEPS = 1400
-CAP = 4.5 / 80
-"""Of 80 GiB: 4.5 GiB, which a job that leaks 4 MiB a step reaches before step 1,150."""
+STEPS = 2400
+CAP = 8 / 80
+"""Of 80 GiB: 8 GiB, which a job that leaks 4 MiB a step reaches before step 2,050."""
 LADDER = ["notify", "notify", "checkpoint", "requeue"]
 
 
@@ -42,7 +42,7 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site)
     capped = ("--requeue", "--memory-fraction", str(CAP))
     with (
         site.job("leaky", "--leak-rank", "1", steps=STEPS, run_flags=capped) as leaky,
-        site.job("fragmenting", "--fragment", steps=2 * STEPS) as fragmenting,
+        site.job("fragmenting", "--fragment", steps=STEPS) as fragmenting,
         site.job("healthy", steps=STEPS) as healthy,
     ):
         codes = {name: job.wait(240) for name, job in (("healthy", healthy), ("leaky", leaky))}
@@ -86,7 +86,7 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site)
 
 def test_observe_does_nothing_and_says_what_it_would(site: Site) -> None:
     site.set_mode("observe")
-    with site.job("leaky", "--leak-rank", "1", steps=STEPS) as leaky:
+    with site.job("leaky", "--leak-rank", "1", steps=6000) as leaky:
         records = eventually(
             lambda: found if "requeue" in _would(found := site.decisions("leaky")) else None,
             "what would have been done", within_s=150,

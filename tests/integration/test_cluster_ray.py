@@ -265,12 +265,14 @@ def test_in_the_foreground_it_runs_until_a_signal_and_leaves_nothing(leads_its_s
         service.close()
 
 
-def test_down_leaves_no_process_and_no_file_but_token_and_logs(head: Service) -> None:
+def test_down_leaves_no_process_and_no_file_but_token_logs_and_incidents(head: Service) -> None:
     record = head.record
     begin_s = time.monotonic()
     down = head.call("down")
     assert (down.code, down.out) == (0, "down\n"), time.monotonic() - begin_s
     assert head.traces(record) == []
-    assert sorted(path.name for path in head.files.root.iterdir()) == ["lock", "logs", "node.json", "token"]
+    assert sorted(path.name for path in head.files.root.iterdir()) == [
+        "lock", "logs", "node.json", "tidegauge.db", "token",
+    ]  # fmt: skip
     assert head.call("down").code == 0
     assert head.call("status").code == 3

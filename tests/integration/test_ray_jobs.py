@@ -26,7 +26,7 @@ from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
 from tidegauge.launch.processes import identity_of, is_alive
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
-from tidegauge_scheduler_hooks.facts import job_facts
+from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, Presence, RequeueChanges
 from tidegauge_scheduler_hooks.ray_jobs.adapter import RayJobs
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
@@ -127,7 +127,7 @@ class RealWorld(ContractWorld):
 
     def target(self, job: JobView) -> JobTarget:
         facts = self.port.describe([job])[job_key(job)]
-        return job_facts(job, [job], facts, usable_bytes={}).target
+        return job_facts(job, surroundings([job], {}), facts).target
 
     def close(self) -> None:
         """Stop what the test has left running."""

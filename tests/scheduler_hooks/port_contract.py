@@ -25,7 +25,7 @@ from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobId
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
-from tidegauge_scheduler_hooks.facts import job_facts
+from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
     CheckpointProgress,
@@ -279,7 +279,7 @@ class PortContract(ABC):
 
     def target(self, world: ContractWorld, job: JobView) -> JobTarget:
         """The job's present run, as decisions name it."""
-        return job_facts(job, [job], self.facts(world, job), usable_bytes={}).target
+        return job_facts(job, surroundings([job], {}), self.facts(world, job)).target
 
     def stranger(self, job: JobView) -> JobView:
         """A job that the scheduler has never heard of."""

@@ -15,7 +15,7 @@ from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
-from tidegauge_scheduler_hooks.facts import job_facts
+from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.ports import (
     RequeueChanges,
     SchedulerPort,
@@ -95,7 +95,7 @@ class RayWorld(ContractWorld):
         """As the policy makes it."""
         described = self.port.describe([job])
         facts = described[JobKey(job.job_id, job.attempt, job.ranks[0].uid)]
-        return job_facts(job, [job], facts, usable_bytes={}).target
+        return job_facts(job, surroundings([job], {}), facts).target
 
     def view(self, job_id: str, attempt: int = 0) -> JobView:
         """The job as the coordinator would see it."""

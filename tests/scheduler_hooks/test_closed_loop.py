@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from sample_views import GIB, LEAK, MIB, identity, job_view, rank_summary, uuid_of
 from scheduler_hooks.fake_scheduler import UID, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
-from tidegauge.core.actions import AuditError, Disposition, Outcome, Switches
+from scheduler_values import decision
+from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.ids import DeviceUuid, JobId
-from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState, JobKey
+from tidegauge.core.sightings import job_key
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.policy_source import PolicySource
+from tidegauge_scheduler_hooks.ports import SchedulerPort
 
 POLICY = """
 version: 1
@@ -71,13 +77,15 @@ class Site:
         self.scheduler = FakeScheduler(self.world)
         self.verdict: Verdict = LEAK
         self.switches = Switches()
+        self.others: dict[str, SchedulerPort] = {}
         self.incidents = MemoryIncidents()
         self.audit = MemoryAudit()
         self.restart()
 
     def restart(self) -> None:
         self.loop = ClosedLoop(
-            cluster=self, incidents=self.incidents, audit=self.audit, schedulers={"fake": self.scheduler},
+            cluster=self, incidents=self.incidents, audit=self.audit,
+            schedulers={"fake": self.scheduler, **self.others},
             policy=PolicySource(self.policy_file), switches=lambda: self.switches, now_s=lambda: self.now_s,
             monotonic_s=lambda: self.now_s, wall_s=lambda: self.now_s, submit=lambda call: call(),
         )  # fmt: skip
@@ -264,3 +272,73 @@ def test_second_leak_of_the_same_job_is_a_new_incident(site: Site) -> None:
     notified = [kept for kept in site.audit.kept.values() if kept.decision.incident.number == 2]
     assert notified[0].decision.disposition is Disposition.DO
     assert notified[0].outcome is Outcome.DONE
+
+
+@pytest.mark.parametrize("method", ["write_ahead", "finish"])
+def test_commit_whose_answer_was_lost_neither_repeats_nor_blocks(site: Site, method: str) -> None:
+    site.run(3)
+    site.audit.failing_after = {method}
+    site.run(20)
+    site.audit.failing_after = set()
+    site.run(60)
+    assert site.story() == WHOLE_STORY
+    assert site.effects() == ["notify", "checkpoint", "requeue"]
+
+
+def test_defect_in_deciding_leaves_nothing_under_way_alone(site: Site) -> None:
+    site.run(5)
+    site.audit.failing = {"begin"}  # the checkpoint is decided, and waits to be begun
+    site.run(3)
+    site.audit.failing = set()
+    site.audit.error = ZeroDivisionError("a slip")
+    site.audit.failing = {"write_ahead"}
+    for _ in range(5):
+        with contextlib.suppress(ZeroDivisionError):
+            site.run(1)
+    assert site.story()[1] == ("checkpoint", "do", "done")
+
+
+class OddScheduler(FakeScheduler):
+    """Says of its jobs what is no fact at all."""
+
+    def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
+        return dict.fromkeys(map(job_key, jobs), cast(SchedulerFacts, "nonsense"))
+
+
+def test_defect_over_one_job_leaves_the_others_their_decisions(site: Site) -> None:
+    odd = replace(site.jobs()[0], job_id="0815", scheduler="odd")
+    odd = replace(odd, ranks=(replace(odd.ranks[0], identity=identity(0, job_id=JobId("0815"), world_size=1)),))
+    jobs = site.jobs
+    site.jobs = lambda: [odd, *jobs()]  # type: ignore[method-assign]  # SAFETY: the loop only calls it
+    site.others = {"odd": OddScheduler(site.world)}
+    site.restart()
+    site.run(40)
+    assert len(site.incidents.incidents(open_only=False, since_s=0, limit=9)) == 2
+    assert site.story() == WHOLE_STORY
+
+
+def test_status_knows_of_a_reset_while_the_database_is_away(site: Site) -> None:
+    opened = decision(
+        ActionKind.CHECKPOINT, disposition=Disposition.WITHHELD, brake="breaker", mode="act", decided_s=site.now_s,
+        parameters={"breaker_reset_s": None},
+    )  # fmt: skip
+    site.audit.write_ahead([opened])
+    site.restart()
+    assert site.loop.status().breaker is not None
+    site.audit.failing = {"write_ahead"}
+    site.incidents.failing = True
+    site.switches = Switches(breaker_reset_s=site.now_s)
+    assert site.loop.status().breaker is None
+
+
+def test_policy_file_that_becomes_readable_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY.format(mode="act"))
+    source = PolicySource(path)
+    text = path.read_bytes()
+    path.write_bytes(b"#" * len(text))
+    written = path.stat()
+    assert source.current().mode == "observe"
+    path.write_bytes(text)
+    os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
+    assert source.current().mode == "act", "the time of the last write says nothing"

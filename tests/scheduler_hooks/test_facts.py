@@ -13,7 +13,7 @@ from tidegauge.core.actions import CheckpointWay, JobFacts, RankTarget, Schedule
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.views import JobView, RankSummary
-from tidegauge_scheduler_hooks.facts import job_facts
+from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 
 USABLE = {uuid_of(gpu): 80 * GIB for gpu in range(4)}
 
@@ -36,7 +36,7 @@ def other_job(*ranks: RankSummary, **changes: Any) -> JobView:
 
 
 def facts_of(one: JobView, *others: JobView, said: SchedulerFacts | None = None) -> JobFacts:
-    return job_facts(one, [one, *others], said or scheduler_facts(), usable_bytes=USABLE)
+    return job_facts(one, surroundings([one, *others], USABLE), said or scheduler_facts())
 
 
 def test_the_target_is_this_run_and_its_living_ranks() -> None:
@@ -52,7 +52,7 @@ def test_the_target_is_this_run_and_its_living_ranks() -> None:
 
 def test_a_job_that_no_adapter_knows_has_no_incarnation() -> None:
     one = job(rank(0))
-    facts = job_facts(one, [one], None, usable_bytes=USABLE)
+    facts = job_facts(one, surroundings([one], USABLE), None)
     assert facts.scheduler_facts is None
     assert (facts.target.scheduler, facts.target.incarnation) == ("slurm", "")
     assert facts.running
@@ -66,7 +66,25 @@ def test_it_runs_only_if_both_its_ranks_and_the_scheduler_say_so() -> None:
 
 def test_old_figures_of_a_living_rank_make_it_stale() -> None:
     assert facts_of(job(rank(0), rank(1), stale=(1,))).stale
-    assert not facts_of(job(rank(0), rank(1, alive=False), stale=(1,))).stale
+    alone = rank(0, claims={"world_size": 1})
+    assert not facts_of(job(alone, rank(1, alive=False), stale=(1,))).stale
+
+
+def test_the_owners_word_above_any_of_its_ranks_exempts_a_job() -> None:
+    for exempt in (False, True):
+        said = facts_of(job(rank(0), rank(1), exempt=exempt)).scheduler_facts
+        assert said is not None
+        assert said.exempt is exempt
+
+
+def test_a_job_of_which_not_all_ranks_are_known_is_stale() -> None:
+    assert facts_of(job(rank(0))).stale
+    assert not facts_of(job(rank(0), rank(1))).stale
+
+
+def test_a_job_that_goes_on_with_fewer_ranks_is_not_stale() -> None:
+    ended = rank(1, alive=False)
+    assert not facts_of(job(rank(0, claims={"world_size": 1}), ended)).stale
 
 
 @pytest.mark.parametrize(
@@ -98,6 +116,12 @@ def test_another_job_on_the_same_gpu_shares_it() -> None:
     assert not facts_of(mine, other_job(rank(1), host="node8")).shared_gpu
     assert not facts_of(mine, other_job(rank(1, alive=False))).shared_gpu
     assert not facts_of(job(rank(0, uuid=None)), other_job(rank(0, uuid=None))).shared_gpu
+
+
+def test_another_users_word_that_it_is_on_a_gpu_is_not_enough() -> None:
+    claim = rank(1, uid=1002, nontorch_bytes=None)
+    assert not facts_of(job(rank(1)), other_job(claim)).shared_gpu, "the driver does not list it there"
+    assert facts_of(job(rank(1)), job(replace(claim, uid=1001), job_id="4712")).shared_gpu, "one's own word is"
 
 
 def test_a_job_does_not_share_a_gpu_with_its_own_other_attempt() -> None:

@@ -15,7 +15,7 @@ from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE, Reply
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
-from tidegauge_scheduler_hooks.facts import job_facts
+from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.local.adapter import BUSY_RETRY_S, LocalScheduler
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
@@ -54,7 +54,7 @@ class World:
         self.commands = FakeCommands(time, self.ranks, keeper=lambda _request: self.answers.pop(0))
         self.local = LocalScheduler(self.commands)
         facts = self.local.describe([job])[job_key(job)]
-        self.target: JobTarget = job_facts(job, [job], facts, usable_bytes={}).target
+        self.target: JobTarget = job_facts(job, surroundings([job], {}), facts).target
 
     def last(self) -> tuple[str, Mapping[str, Any]]:
         return self.commands.log[-1]

@@ -124,3 +124,14 @@ def test_scheduler_that_answers_again_has_no_problem() -> None:
     bench.watch.ask([JOB])
     assert bench.watch.problems() == {}
     assert bench.watch.facts(JOB) is not None
+
+
+def test_scheduler_that_hangs_is_a_problem_after_a_minute() -> None:
+    bench = Bench(inline=False)
+    bench.watch.ask([JOB])
+    bench.now_s += 60.0
+    assert bench.watch.problems() == {}
+    bench.now_s += 1.0
+    assert bench.watch.problems() == {"local": "it was asked to describe its jobs 61 s ago, and has not answered"}
+    bench.waiting.pop()()
+    assert bench.watch.problems() == {}

@@ -23,6 +23,12 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
 
 MAX_REPLY_BYTES = 64 << 10
+MAX_REPLY_TEXT = 1000
+"""Characters of each text in an answer."""
+MAX_REPLY_DEPTH = 8
+"""Of lists and objects in an answer; ours have three. What is deeper can be read here, but not be sent to the
+coordinator: pickle gives up earlier than JSON, and no report of this node would arrive any more."""
+MAX_REPLY_NUMBER = 1 << 62
 
 _NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _UCRED = struct.Struct("3i")
@@ -65,7 +71,7 @@ def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> d
         raise NotAskedError(f"{who} cannot be asked, nothing was sent: {error}") from error
     except OSError as error:
         raise NotAskedError(f"{who} cannot be asked: {error.strerror or error}") from error
-    return _object_in(line, who)
+    return _answer_in(line, who)
 
 
 def _connected(to: ProcessSocket, deadline_s: float) -> socket.socket:
@@ -116,14 +122,37 @@ def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
     return received.split(b"\n", 1)[0]
 
 
-def _object_in(line: bytes, who: str) -> dict[str, Any]:
+def _answer_in(line: bytes, who: str) -> dict[str, Any]:
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         raise NotAskedError(f"{who} answered something that is not a JSON object")
-    return answer
+    try:
+        return {_line(name): _tame(value, MAX_REPLY_DEPTH) for name, value in answer.items()}
+    except ValueError as error:
+        raise NotAskedError(f"{who} answered something that is not used: {error}") from None
+
+
+def _tame(value: Any, depth: int) -> Any:
+    """``value`` as anybody may send it on, calculate with it and show it. Raises ``ValueError``."""
+    if isinstance(value, str):
+        return _line(value)
+    if isinstance(value, (int, float)) and not -MAX_REPLY_NUMBER <= value <= MAX_REPLY_NUMBER:
+        raise ValueError("it has a number beyond all measure")
+    if not isinstance(value, (list, dict)):
+        return value
+    if depth <= 0:
+        raise ValueError("it is nested too deeply")
+    if isinstance(value, list):
+        return [_tame(one, depth - 1) for one in value]
+    return {_line(name): _tame(one, depth - 1) for name, one in value.items()}
+
+
+def _line(text: str) -> str:
+    """Bounded, and nothing in it that a terminal or a log would obey: the process may be anybody's."""
+    return "".join(char if char.isprintable() else " " for char in text[:MAX_REPLY_TEXT])
 
 
 def _left_s(deadline_s: float) -> float:

@@ -33,9 +33,10 @@ class Settings(BaseModel):
     """Where the coordinator keeps incidents and the audit of actions. Default: sqlite:///STATE_DIR/tidegauge.db, for
     which the head needs a local disk. PostgreSQL: postgresql+psycopg://USER@HOST/NAME, which needs
     tidegauge[postgresql]; put the password into ~/.pgpass (``tidegauge config show`` prints this setting as it is)."""
-    keep_incidents_days: float = Field(default=90.0, ge=1, le=3650)
+    keep_incidents_days: float = Field(default=90.0, ge=30, le=3650)
     """Days for which closed incidents, their history and the decisions about them are kept; open ones always are. 90:
-    a quarter to look back on. Totals in the metrics do not shrink."""
+    a quarter to look back on; 30 at least, because limits of a policy may reach back that far. Totals in the metrics do
+    not shrink."""
     poll_period_s: float = Field(default=0.5, ge=0.05, le=60)
     """Seconds between two readings of rings and NVML by a node agent. 0.5: no scrape sees older figures than that."""
     report_period_s: float = Field(default=1.0, ge=0.05, le=60)

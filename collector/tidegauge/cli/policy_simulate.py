@@ -97,8 +97,8 @@ def _in_words(simulation: Simulation, policy: Policy, *, since_s: float, left_ou
     if simulation.assumed:
         numbers = ", ".join(map(str, simulation.assumed))
         yield (
-            f"Nothing is recorded of the jobs of incidents {numbers}: they are taken as jobs that can be told, and "
-            "neither saved nor started again."
+            f"Nothing is recorded of the jobs of these incidents: {numbers}. They are taken as jobs that can be told, "
+            "and neither saved nor started again."
         )
     if left_out:
         yield f"{left_out} intermediate figures are left out of the answer: some actions may seem to come later."

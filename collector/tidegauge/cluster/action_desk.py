@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 TURN_EVERY_S = 1.0
 DAY_S = 86400.0
+PRUNE_AGAIN_S = 600.0
 
 
 class Loop(Protocol):
@@ -56,7 +57,7 @@ class ActionDesk:
         self._opened: Opened | None = None
         self._problem: str | None = None
         self._stopped = threading.Event()
-        self._pruned_s = float("-inf")
+        self._prune_s = float("-inf")
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="tidegauge-actions", daemon=True).start()
@@ -100,9 +101,14 @@ class ActionDesk:
 
     def _prune(self, opened: Opened) -> None:
         now_s = opened.now_s()
-        if now_s - self._pruned_s >= DAY_S:
-            self._pruned_s = now_s
+        if now_s < self._prune_s:
+            return
+        self._prune_s = now_s + DAY_S
+        try:
             opened.store.prune(before_s=now_s - self._keep_incidents_s)
+        except StoreError as error:
+            self._prune_s = now_s + PRUNE_AGAIN_S
+            log.warning("old incidents are not deleted yet: %s", error)
 
 
 def open_actions(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Opened:

@@ -87,6 +87,7 @@ def _job(group: _Group, members: Sequence[RankOnNode]) -> JobView:
         rank_hostnames=tuple(one.hostname for one in members),
         launch=launch,
         launch_node=launch_node,
+        exempt=any(one.launch is not None and one.launch.exempt for one in members if one.rank.alive),
     )
 
 

@@ -20,6 +20,8 @@ FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""
 MOST_CHANGES = 5000
 """Changes of all incidents in one answer; of more, those that only tell new figures are left out first."""
+MOST_READ = 4 * MOST_CHANGES
+"""Changes that are read for one answer, the newest: a database of months may hold more than fits into memory."""
 MOST_FINDINGS = 16
 """Ranks with their figures in an answer that holds an incident many times."""
 FINDINGS_IN_ALL = 30_000
@@ -34,11 +36,11 @@ class IncidentReads(Protocol):
 
     def incident(self, number: int, /) -> Incident | None: ...
 
-    def history(self, number: int, /) -> Sequence[IncidentChange]:
-        """Oldest first."""
+    def history(self, number: int, /, *, limit: int) -> Sequence[IncidentChange]:
+        """The newest ``limit``, oldest first."""
 
-    def changes(self, *, since_s: float) -> Sequence[IncidentChange]:
-        """Of all incidents, oldest first."""
+    def changes(self, *, since_s: float, limit: int) -> Sequence[IncidentChange]:
+        """Of all incidents, the newest ``limit``, oldest first."""
 
     def totals(self) -> Mapping[IncidentCause, int]:
         """Incidents ever opened."""
@@ -47,8 +49,11 @@ class IncidentReads(Protocol):
 class AuditReads(Protocol):
     """What is read of decisions. Every method raises ``AuditError``."""
 
-    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
-        """Oldest first."""
+    def records(self, *, since_s: float, limit: int) -> Sequence[DecisionRecord]:
+        """The newest ``limit``, oldest first."""
+
+    def count(self, *, since_s: float) -> int:
+        """How many there are."""
 
     def records_of(self, number: int, /) -> Sequence[DecisionRecord]:
         """Of one incident, oldest first."""
@@ -134,7 +139,7 @@ class _Pages:
             raise NotFoundError(
                 f"there is no incident {number}; `tidegauge incidents --all` lists those that there are"
             )
-        changes = store.incidents.history(number)
+        changes = store.incidents.history(number, limit=MOST_READ)
         shown = _thinned(changes, MANY)
         return {
             "incident": found,
@@ -146,15 +151,16 @@ class _Pages:
     @_from_store
     def decisions(self, request: Request) -> object:
         limit = request.number("limit", default=FEW, most=MANY)
-        records = self._store().audit.records(since_s=float(request.number("since", default=0)))
-        shown = records[max(len(records) - limit, 0) :]
-        return {"decisions": [_short_record(record) for record in shown], "left_out": len(records) - len(shown)}
+        since_s, audit = float(request.number("since", default=0)), self._store().audit
+        shown = audit.records(since_s=since_s, limit=limit)
+        left_out = max(audit.count(since_s=since_s) - len(shown), 0)
+        return {"decisions": [_short_record(record) for record in shown], "left_out": left_out}
 
     @_from_store
     def changes(self, request: Request) -> object:
         since_s = float(request.number("since", default=0))
         store = self._store()
-        changes = store.incidents.changes(since_s=since_s)
+        changes = store.incidents.changes(since_s=since_s, limit=MOST_READ)
         shown = _thinned(changes, MOST_CHANGES)
         most_findings = max(FINDINGS_IN_ALL // max(len(shown), 1), 1)
         numbers = {change.incident.number for change in shown}

@@ -146,6 +146,7 @@ class JobFacts:
     """``None``: no adapter knows this job. Then nothing can be done to it."""
     running: bool
     stale: bool
+    """Of some of its ranks nobody has heard lately, or since the coordinator was started."""
     world_size: int
     user_name: str
     job_name: Optional[str]

@@ -70,6 +70,9 @@ class IncidentRules:
     """More than a job's share of a GPU by this part of the share is too much."""
     remember_ooms_s: float = 86400.0
     """An out-of-memory error of a job that was not heard of for so long may be taken for a new one."""
+    most_per_user: int = 100
+    """Incidents of one user that are open or were opened within the last hour; more are not opened. Jobs cost nothing
+    to make up, and each incident takes place in the database for months. Nobody reads more of one user's."""
 
 
 DEFAULT_RULES = IncidentRules()

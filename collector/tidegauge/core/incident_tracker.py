@@ -10,7 +10,7 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Optional
 
@@ -49,6 +49,9 @@ from tidegauge.core.sightings import (
 )
 from tidegauge.core.views import JobView
 
+CROWD_S = 3600.0
+"""For how long an incident that was opened counts against its user, also when it is over."""
+
 
 @dataclass
 class _Followed:
@@ -84,7 +87,12 @@ class IncidentTracker:
             incident.key: _Followed(incident, IncidentChange(ChangeKind.UPDATED, incident.updated_unix_s, incident))
             for incident in open_incidents
         }
+        closed = tuple(closed)
         self._ooms = OomMemory((*closed, *self.incidents), keep_s=rules.remember_ooms_s)
+        self._opened_s: dict[int, dict[int, float]] = {}
+        """When each user's incidents were opened, by uid and number: those of the last hour and those not closed."""
+        for incident in (*closed, *self.incidents):
+            self._opened_s.setdefault(incident.key.job.uid, {})[incident.number] = incident.opened_unix_s
         self._now_s: Optional[float] = None
 
     @property
@@ -96,6 +104,11 @@ class IncidentTracker:
     def incidents(self) -> tuple[Incident, ...]:
         """Those that are not closed, by number, with the figures of the last look (``update`` tells less often)."""
         return tuple(sorted((one.incident for one in self._followed.values()), key=lambda incident: incident.number))
+
+    @property
+    def crowded_uids(self) -> Set[int]:
+        """Users who have so many incidents that no more of theirs are opened for now."""
+        return {uid for uid, opened_s in self._opened_s.items() if len(opened_s) >= self._rules.most_per_user}
 
     def update(
         self,
@@ -109,6 +122,7 @@ class IncidentTracker:
         An incident changes at most once a look.
         """
         now_s = self._pass_time(now_s)
+        self._forget_opened(now_s)
         views = {job_key(job): job for job in jobs if job.ranks}
         uses = share_uses(views.values(), gpu_total_bytes or {})
         attempts = _newest_attempts(views)
@@ -155,9 +169,7 @@ class IncidentTracker:
 
     def _see(self, key: IncidentKey, view: JobView, uses: Iterable[ShareUse]) -> Sighting:
         if key.cause is IncidentCause.OUT_OF_MEMORY:
-            sighting = see_ooms(view, self._ooms.of(key.job), self._explain_oom)
-            self._ooms.learn(key.job, sighting.sure)
-            return sighting
+            return see_ooms(view, self._ooms.of(key.job), self._explain_oom)
         if key.cause is IncidentCause.SHARE_EXCEEDED:
             return see_share(view, uses, self._rules.share_tolerance)
         return see_growth(view, key.cause, self._rules.min_severity)
@@ -165,12 +177,16 @@ class IncidentTracker:
     def _look(self, key: IncidentKey, view: JobView, sighting: Sighting, now_s: float) -> Optional[Step]:
         followed = self._followed.get(key)
         if followed is None:
-            if not sighting.sure:
+            opened_s = self._opened_s.setdefault(key.job.uid, {})
+            if not sighting.sure or len(opened_s) >= self._rules.most_per_user:
                 return None
             number, self._next_number = self._next_number, self._next_number + 1
+            opened_s[number] = now_s
+            self._learn(key, sighting)
             return open_incident(number, key, view, sighting, now_s)
         if not sighting.sure and not any(rank.alive for rank in view.ranks):
             return None  # nothing can be seen of it any more: it ends, or is waited for
+        self._learn(key, sighting)
         missing = self._missing(followed, view, now_s)
         incident = replace(followed.incident, stale=bool(view.stale or missing))
         sighting = sighting._replace(unheard=sighting.unheard | missing)
@@ -180,6 +196,19 @@ class IncidentTracker:
             step = step_while_open(incident, followed.told, view, sighting, now_s, self._rules)
         followed.incident = step.incident
         return step
+
+    def _learn(self, key: IncidentKey, sighting: Sighting) -> None:
+        if key.cause is IncidentCause.OUT_OF_MEMORY:
+            self._ooms.learn(key.job, sighting.sure)
+
+    def _forget_opened(self, now_s: float) -> None:
+        is_open = {followed.incident.number for followed in self._followed.values()}
+        self._opened_s = {
+            uid: kept
+            for uid, opened_s in self._opened_s.items()
+            if (kept := {number: at_s for number, at_s in opened_s.items()
+                         if number in is_open or now_s - at_s < CROWD_S})
+        }  # fmt: skip
 
     def _missing(self, followed: _Followed, view: JobView, now_s: float) -> frozenset[int]:
         """Ranks of the incident that the job is shown without: not heard of yet, after a restart of the coordinator."""

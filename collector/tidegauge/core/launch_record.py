@@ -7,7 +7,6 @@ wrong type or out of range makes the whole record refused. Source-compatible wit
 from __future__ import annotations
 
 import json
-import math
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.ids import ProcessId
@@ -127,11 +126,6 @@ def _count(value: object, name: str, most: int) -> int:
 
 
 def _number(value: object, name: str, *, most: float) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or not 0 < value <= most
-    ):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         raise ValueError(f"{name} is not a number above 0 and at most {most:g}")
     return float(value)

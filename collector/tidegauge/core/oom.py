@@ -298,10 +298,13 @@ def explanation_for(rank: RankSummary, job: JobView) -> str:
 
 
 def usable_bytes_of(rank: RankSummary) -> Optional[int]:
-    """CUDA's total of the rank's GPU, from its limit: to within a few bytes where a fraction of it is in force."""
+    """CUDA's total of the rank's GPU, from its limit: to within a few bytes where a fraction of it is in force.
+
+    ``None`` also for a fraction, be it only claimed, that leaves no byte.
+    """
     if rank.limit_bytes is None or rank.cap_fraction is None:
         return rank.limit_bytes
-    return round(rank.limit_bytes / rank.cap_fraction)
+    return round(rank.limit_bytes / rank.cap_fraction) or None
 
 
 def _others_bytes(oom: OomRecord, usable_bytes: Optional[int], nontorch_bytes: Optional[int]) -> Optional[int]:

@@ -139,13 +139,25 @@ def share_uses(
                 tenants[_hostname(job, index), rank.uuid][key].append(index)
     uses: dict[JobKey, list[ShareUse]] = defaultdict(list)
     for (_, uuid), by_job in tenants.items():
-        if len({(key.job_id, key.uid) for key in by_job}) < 2:
-            continue
         for key, indices in by_job.items():
+            others = (
+                by_key[other].ranks[index]
+                for other, theirs in by_job.items()
+                if (other.job_id, other.uid) != (key.job_id, key.uid)
+                for index in theirs
+            )
+            if not any(is_neighbour(rank, key.uid) for rank in others):
+                continue
             use = _share_use(by_key[key], indices, gpu_total_bytes.get(uuid))
             if use is not None:
                 uses[key].append(use)
     return {key: tuple(found) for key, found in uses.items()}
+
+
+def is_neighbour(rank: RankSummary, uid: int) -> bool:
+    """Whether a job of ``uid`` shares with ``rank`` the GPU that this is shown on. Of another user's rank the driver
+    must have told what it holds there: its own word would let anybody have a job capped by naming its GPU."""
+    return rank.uid == uid or rank.nontorch_bytes is not None
 
 
 def severity_of(cause: IncidentCause, finding: RankFinding) -> Severity:

@@ -177,3 +177,5 @@ class JobView:
     """The ``tidegauge run`` that its ranks descend from, if they all descend from one."""
     launch_node: Optional[str] = None
     """The engine's node id of the node where ``launch`` runs."""
+    exempt: bool = False
+    """A ``tidegauge run --no-actions`` is above one of its living ranks, be it one of several."""

@@ -117,6 +117,7 @@ class Keeper:
         self._reap()
         if self._ending is None and self._exit_code is not None:
             self._desk.ended(LaunchState.ENDED)
+            self._last_words()
             return self._exit_code
         self._serve(ready)
         stop, now_s = self._desk.stop, time.monotonic()
@@ -130,6 +131,19 @@ class Keeper:
             self._stuck_s = float("inf")
             say(f"waiting for {_named(left)}: not even SIGKILL has ended it yet")
         return self._after(stop.then) if self._nobody_left(left) else None
+
+    def _last_words(self) -> None:
+        """Say why it ran out of memory, if the command failed and its ranks' rings say so."""
+        if self._exit_code == 0 or self._files is None:
+            return
+        with suppress(Exception):  # a word of help, no more
+            from tidegauge.launch.post_mortem import out_of_memory_notes
+
+            record = self._desk.record
+            for note in out_of_memory_notes(
+                self._files.descriptor, job_id=record.job_id, since_unix_s=record.started_unix_s
+            ):
+                say(note)
 
     def _after(self, then: LaunchState) -> Optional[int]:
         """Everything has ended because it was asked to: go on from here."""

@@ -24,6 +24,11 @@ class LaunchFiles:
         self._folder = folder
         self._process = process
 
+    @property
+    def descriptor(self) -> int:
+        """Of the user's folder, in which the rings of the job's ranks lie too."""
+        return self._folder.descriptor
+
     def write(self, record: LaunchRecord) -> None:
         """Replace the record: a reader sees the old one or the new one, never a part."""
         draft = launch_draft_name(self._process)

@@ -85,7 +85,7 @@ def _not_running(case: Case) -> str | None:
 
 def _stale(case: Case) -> str | None:
     stale = case.incident.stale or case.facts.stale
-    return "a node of the job has not reported lately: its figures are old" if stale else None
+    return "not all ranks of the job are heard of: a node has not reported lately, or is not watched" if stale else None
 
 
 def _severity(case: Case) -> str | None:
@@ -192,7 +192,9 @@ BRAKES = (
         "unsupported", _ALL, "The adapter cannot do this to this job. Such words and caps are left out.", _unsupported
     ),
     Brake("not_running", _ACTING, "The job has ended, or is another attempt by now.", _not_running),
-    Brake("stale", _ACTING, "A node of the job has not reported lately: nothing is done on old figures.", _stale),
+    Brake(
+        "stale", _ACTING, "Not all ranks of the job are heard of: nothing is done on old figures or by halves.", _stale
+    ),
     Brake("severity", _ACTING, "Growth is less severe than `min_severity`.", _severity),
     Brake("min_age", _ACTING, "The incident has been open for less than `min_age`.", _min_age),
     Brake(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.process_socket import MAX_REPLY_BYTES, NotAskedError, ProcessSocket, ask
+from tidegauge.agent.process_socket import MAX_REPLY_BYTES, MAX_REPLY_TEXT, NotAskedError, ProcessSocket, ask
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
 from tidegauge.core.run_dirs import socket_name
@@ -175,12 +175,23 @@ def test_nothing_is_sent_to_a_process_that_is_not_the_one_meant(
         (b"not json\n", "not a JSON object"),
         (b"[1]\n", "not a JSON object"),
         (b"[" * 60000 + b"\n", "not a JSON object"),
+        (b'{"a": ' + b"[" * 400 + b"]" * 400 + b"}\n", "nested"),
+        (b'{"step": ' + b"1" * 400 + b"}\n", "a number"),
+        (b'{"step": Infinity}\n', "a number"),
+        (b'{"step": 1e999}\n', "a number"),
         (b"x" * (MAX_REPLY_BYTES + 1), "longer than"),
     ],
 )
 def test_an_answer_that_is_none_is_said(run_dir: Path, listen: Callable[..., Listener], reply: bytes, why: str) -> None:
     listen(lambda _: reply)
     assert why in refused(place(run_dir))
+
+
+def test_texts_in_an_answer_are_bounded_lines(run_dir: Path, listen: Callable[..., Listener]) -> None:
+    said = {"detail": "red\x1b[31m\nERROR root: \ud800", "files": ["a\rb"], "\x07": "x" * 60000}
+    listen(lambda _: json.dumps(said).encode() + b"\n")
+    answer = ask(place(run_dir), {}, timeout_s=PATIENCE_S)
+    assert answer == {"detail": "red [31m ERROR root:  ", "files": ["a b"], " ": "x" * MAX_REPLY_TEXT}
 
 
 def test_a_process_that_does_not_answer_costs_no_more_than_the_time_allowed(

@@ -161,7 +161,7 @@ def test_a_job_of_which_nothing_is_recorded_is_named(file: Path, capsys: pytest.
     store.audit.made.clear()
     with serving(store, STATUS) as url:
         main(["policy", "simulate", str(file), "--api", url])
-    assert "Nothing is recorded of the jobs of incidents 1, 2" in capsys.readouterr().out
+    assert "Nothing is recorded of the jobs of these incidents: 1, 2." in capsys.readouterr().out
 
 
 def test_a_policy_that_cannot_be_used_is_not_simulated(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sample_views import LEAK, identity, rank_summary
@@ -94,6 +96,14 @@ def test_a_job_whose_living_ranks_descend_from_one_launch_has_that() -> None:
 def test_ranks_that_do_not_all_descend_from_one_launch_have_none(others: list[RankOnNode]) -> None:
     (job,) = jobs_of(on(rank_summary(0), launch=launched(7)) + others)
     assert (job.launch, job.launch_node) == (None, None)
+
+
+def test_a_job_of_several_launches_is_exempt_if_one_of_them_is() -> None:
+    exempt = replace(launched(8), exempt=True)
+    (job,) = jobs_of(on(rank_summary(0), launch=launched(7)) + on(rank_summary(1), host="b", launch=exempt))
+    assert (job.launch, job.exempt) == (None, True)
+    (job,) = jobs_of(on(rank_summary(0), launch=launched(7)) + on(rank_summary(1), host="b", launch=launched(7)))
+    assert not job.exempt
 
 
 def test_a_job_without_a_living_rank_has_no_launch() -> None:

@@ -21,6 +21,7 @@ from tidegauge.cluster.loop_api import (
     MANY,
     MOST_CHANGES,
     MOST_FINDINGS,
+    MOST_READ,
     loop_figures,
     loop_routes,
 )
@@ -236,3 +237,9 @@ def test_figures_without_a_database_say_so(store: FakeStore) -> None:
     store.problem = "locked"
     figures = loop_figures(store, replace(STATUS, mode="observe"))
     assert (figures.store_works, figures.acting, figures.paused, figures.breaker_open) == (False, False, False, False)
+
+
+def test_of_a_very_long_history_only_the_newest_changes_are_read() -> None:
+    many = [IncidentChange(ChangeKind.ESCALATED, float(at), incident()) for at in range(MOST_READ + 5)]
+    answer = get(FakeStore(FakeIncidents(many)), "/api/v1/incident-changes")
+    assert len(answer["changes"]) + answer["left_out"] == MOST_READ

@@ -571,15 +571,60 @@ def test_ranks_of_one_job_on_one_gpu_have_one_share_together(watch: Watch) -> No
         (sharing(50 * GIB), {}),
         (sharing(50 * GIB, uuid=None), TOTALS),
         ([sharing(50 * GIB)[0], next_attempt()], TOTALS),
+        ([sharing(50 * GIB)[0], job(rank_summary(0, uid=1002, nontorch_bytes=None))], TOTALS),
     ],
-    ids=["alone", "no share", "size not known", "gpu not known", "only its own next attempt is there"],
+    ids=[
+        "alone",
+        "no share",
+        "size not known",
+        "gpu not known",
+        "only its own next attempt is there",
+        "another user only says to be there",
+    ],
 )
 def test_no_share_is_exceeded(watch: Watch, jobs: Iterable[JobView], totals: Mapping[DeviceUuid, int]) -> None:
     assert watch.see(*jobs, totals=totals, for_s=3) == []
 
 
+def test_another_user_whom_the_driver_sees_there_is_a_neighbour(watch: Watch) -> None:
+    assert watch.see(sharing(50 * GIB)[0], job(rank_summary(0, uid=1002)), totals=TOTALS) == ["opened"]
+
+
 def test_without_its_total_the_limit_of_an_uncapped_rank_is_the_gpus(watch: Watch) -> None:
     assert watch.see(*sharing(50 * GIB, cap_fraction=None, limit_bytes=80 * GIB)) == ["opened"]
+
+
+def job_number(number: int, **changes: Any) -> JobView:
+    return job(rank_summary(0, identity=identity(0, job_id=JobId(f"job-{number}")), **changes))
+
+
+@pytest.mark.parametrize("sign", [{"verdict": LEAK}, {"last_oom": OOM}], ids=["growth", "out of memory"])
+def test_a_user_who_floods_incidents_opens_a_bounded_number_an_hour(sign: dict[str, Any]) -> None:
+    watch = Watch(IncidentRules(most_per_user=5))
+    for number in range(50):
+        watch.see(job_number(number, **sign))
+    assert [change.kind for change in watch.told].count(ChangeKind.OPENED) == 5
+    assert watch.tracker.crowded_uids == {1001}
+    neighbours = job_number(0, uid=1002, **sign)
+    assert "opened" in watch.see(neighbours), "other users have places of their own"
+    watch.restart(closed=[change.incident for change in watch.told if change.kind is ChangeKind.CLOSED])
+    assert watch.see(job_number(51, **sign), neighbours) == [], "a restart is no new hour"
+    watch.see(neighbours, for_s=3600)
+    assert "opened" in watch.see(job_number(52, **sign), neighbours)
+    assert watch.tracker.crowded_uids == set()
+
+
+def test_incidents_that_stay_open_take_places_for_as_long_as_they_do() -> None:
+    watch = Watch(IncidentRules(most_per_user=2))
+    watch.see(job_number(0, verdict=LEAK), job_number(1, verdict=LEAK), for_s=4000)
+    assert "opened" not in watch.see(*(job_number(number, verdict=LEAK) for number in range(3)))
+
+
+def test_an_error_that_found_no_place_is_told_when_there_is_one() -> None:
+    watch = Watch(IncidentRules(most_per_user=1))
+    late = job_number(1, last_oom=OOM)
+    watch.see(job_number(0, verdict=LEAK), late)
+    assert watch.see(late, for_s=3700).count("opened") == 1
 
 
 def test_jobs_without_ranks_are_passed_over(watch: Watch) -> None:

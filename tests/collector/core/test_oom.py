@@ -192,6 +192,14 @@ def test_the_size_of_the_card_is_known_in_spite_of_a_cap() -> None:
     assert usable_bytes_of(rank_summary(0, limit_bytes=None, cap_fraction=0.5)) is None
 
 
+def test_a_cap_that_leaves_nothing_tells_nothing_of_the_card() -> None:
+    # A rank may claim any fraction, and one claim must not end the look at all jobs.
+    oom = OomRecord(1e9, 1, 0, 0, 1, 2 * GIB, GIB)
+    capped = rank_summary(0, limit_bytes=0, cap_fraction=1e-12, nontorch_bytes=0, last_oom=oom)
+    assert usable_bytes_of(capped) is None
+    assert "under the same cap it ends like this again" in explanation_for(capped, job_view(ranks=(capped,)))
+
+
 def test_the_page_shows_the_table() -> None:
     lines = (DOCS / "oom.md").read_text().splitlines()
     rows = [line.split(" | ")[1:3] for line in lines if line.startswith("| ") and line[2].isdigit()]

@@ -71,7 +71,7 @@ def main() -> None:
             kept.append(block(args.leak_bytes))
         if args.fragment:
             del between[:-40]
-            passing = block(12 * MIB + step * MIB // 2)
+            passing = block(12 * MIB + step * MIB // 4)
             between.append(block(draw.randint(1100, 1900) << 10))
             del passing
         step += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select, update
+from sqlalchemy import Connection, Row, Select, func, select, update
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import Database, StoreError
@@ -50,9 +50,19 @@ class SqlAudit:
         """Decisions to carry out that have no outcome yet, oldest first."""
         return self._records(select(decisions).where(decisions.c.status != DecisionStatus.FINISHED.value))
 
-    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
-        """All decisions made at or after ``since_s``, oldest first."""
-        return self._records(select(decisions).where(decisions.c.decided_s >= since_s))
+    def records(self, *, since_s: float, limit: int | None = None) -> Sequence[DecisionRecord]:
+        """Decisions made at or after ``since_s``, oldest first: all, or the newest ``limit``."""
+        query = select(decisions).where(decisions.c.decided_s >= since_s)
+        newest_first = query.order_by(decisions.c.decided_s.desc(), decisions.c.seq.desc()).limit(limit)
+        with self._database.reading() as connection:
+            rows = connection.execute(newest_first).all()
+        return [_record(row) for row in reversed(rows)]
+
+    def count(self, *, since_s: float) -> int:
+        """How many decisions were made at or after ``since_s``."""
+        with self._database.reading() as connection:
+            query = select(func.count()).select_from(decisions).where(decisions.c.decided_s >= since_s)
+            return connection.scalar(query) or 0
 
     def records_of(self, incident_number: int) -> Sequence[DecisionRecord]:
         """The decisions about one incident, oldest first."""

@@ -53,13 +53,13 @@ class IncidentStore:
         rows = self._rows(select(incidents.c.number, incidents.c.value).where(incidents.c.number == number))
         return _incident(rows[0]) if rows else None
 
-    def history(self, number: int) -> Sequence[IncidentChange]:
-        """What was told of one incident, oldest first."""
-        return self._changes(select(incident_changes).where(incident_changes.c.number == number))
+    def history(self, number: int, *, limit: int | None = None) -> Sequence[IncidentChange]:
+        """What was told of one incident, oldest first: all, or the newest ``limit``."""
+        return self._changes(select(incident_changes).where(incident_changes.c.number == number), limit)
 
-    def changes(self, *, since_s: float) -> Sequence[IncidentChange]:
-        """What was told at or after ``since_s``, oldest first."""
-        return self._changes(select(incident_changes).where(incident_changes.c.at_s >= since_s))
+    def changes(self, *, since_s: float, limit: int | None = None) -> Sequence[IncidentChange]:
+        """What was told at or after ``since_s``, oldest first: all, or the newest ``limit``."""
+        return self._changes(select(incident_changes).where(incident_changes.c.at_s >= since_s), limit)
 
     def totals(self) -> Mapping[IncidentCause, int]:
         """How many were ever opened, by cause; causes that never occurred are 0."""
@@ -67,9 +67,9 @@ class IncidentStore:
             counted = counts.read(connection, counts.INCIDENTS)
         return {cause: counted.get((cause.value, ""), 0) for cause in IncidentCause}
 
-    def _changes(self, query: Select[Any]) -> list[IncidentChange]:
-        rows = self._rows(query.order_by(incident_changes.c.seq))
-        return [IncidentChange(ChangeKind(row.kind), row.at_s, _incident(row)) for row in rows]
+    def _changes(self, query: Select[Any], limit: int | None) -> list[IncidentChange]:
+        rows = self._rows(query.order_by(incident_changes.c.seq.desc()).limit(limit))
+        return [IncidentChange(ChangeKind(row.kind), row.at_s, _incident(row)) for row in reversed(rows)]
 
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.reading() as connection:
