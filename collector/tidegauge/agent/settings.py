@@ -27,8 +27,8 @@ class Settings(BaseModel):
     run_dir: Path | None = None
     """Folder with the ranks' rings. Default: /run/tidegauge and /dev/shm/tidegauge, both are watched."""
     state_dir: Path = Field(default_factory=_default_state_dir)
-    """Folder for what must survive a restart (service record, engine files). Default: /var/lib/tidegauge for root,
-    else ~/.local/state/tidegauge."""
+    """Folder for what must survive a restart (incidents, service record, engine files). Default: /var/lib/tidegauge for
+    root, else ~/.local/state/tidegauge."""
     database_url: str | None = None
     """Where the coordinator keeps incidents and the audit of actions. Default: sqlite:///STATE_DIR/tidegauge.db, for
     which the head needs a local disk. PostgreSQL: postgresql+psycopg://USER@HOST/NAME, which needs

@@ -13,11 +13,12 @@ from fractions import Fraction
 
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.core.fraction import start_fraction
+from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.checkpoint_files import PATH_VARIABLE
 from tidegauge.probe.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
-from tidegauge.probe.fraction import FRACTION_VARIABLE, SHARE_VARIABLE, fraction_in
+from tidegauge.probe.fraction import fraction_in
 from tidegauge.probe.levels import LEVELS
 
 HELP = "run a command with the memory profile switched on: tidegauge run -- torchrun train.py"

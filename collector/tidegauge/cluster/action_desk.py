@@ -87,7 +87,7 @@ class ActionDesk:
                 log.info("incidents and actions: taken up where the database ends")
             self._opened.loop.tick()
             self._prune(self._opened)
-        except (StoreError, AuditError) as error:
+        except AuditError as error:
             if self._problem is None:
                 log.error("incidents are not kept and nothing is done: %s", error)
             self._problem = str(error)
@@ -112,11 +112,22 @@ class ActionDesk:
 
 
 def open_actions(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Opened:
-    """The whole of it for one coordinator. Raises ``StoreError``, ``AuditError``."""
+    """The whole of it for one coordinator. Raises ``StoreError``."""
+    store = open_store(settings.database_url or sqlite_url(files.root))
+    try:
+        return Opened(store, *_loop_over(store, settings, coordinator, files))
+    except BaseException:
+        store.close()  # this is tried again every second
+        raise
+
+
+def _loop_over(
+    store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles
+) -> tuple[Loop, Callable[[], float]]:
+    """The loop, and the clock that it goes by."""
     from tidegauge_scheduler_hooks.closed_loop import WORKERS, ClosedLoop
     from tidegauge_scheduler_hooks.policy_source import PolicySource
 
-    store = open_store(settings.database_url or sqlite_url(files.root))
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic, not_before_s=store.newest_s())
     switch = ActionSwitch(files.actions)
     workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tidegauge-action")
@@ -132,7 +143,7 @@ def open_actions(settings: Settings, coordinator: Coordinator, files: StateFiles
         wall_s=time.time,
         submit=workers.submit,
     )
-    return Opened(store, loop, clock.now_s)
+    return loop, clock.now_s
 
 
 def _schedulers(settings: Settings, orders: OrderDesk) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
 """The coordinator: nodes' summaries in, jobs across ranks out. No Ray, no HTTP, no clock of its own.
 
 It keeps nothing on disk: an agent repeats the state of all its ranks in every report, so a coordinator that has just
-been restarted knows everything again after one report period. (Incidents and audit, which must not be lost, will
-have a database of their own.)
+been restarted knows everything again after one report period. (Incidents and audit, which must not be lost, are in
+``cluster.store``.)
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.alloc_conf import merge_alloc_conf, parse_alloc_conf
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.job_variables import FRACTION_VARIABLE
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.core.units import format_bytes
 from tidegauge.core.views import RankSummary
 
-FRACTION_VARIABLE = "TIDEGAUGE_MEMORY_FRACTION"
 FRACTION_KEY = "per_process_memory_fraction"
 """The allocator's own key. A torch before 2.10 does not know it, and fails to initialise CUDA because of it."""
 

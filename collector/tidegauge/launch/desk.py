@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Optional
 
 from tidegauge.core.alloc_conf import merge_alloc_conf
+from tidegauge.core.job_variables import FRACTION_VARIABLE
 from tidegauge.core.launch_record import MAX_DECISIONS, MAX_ID, MAX_TEXTS, LaunchRecord, printable
 from tidegauge.core.launches import LaunchState
-from tidegauge.probe.fraction import FRACTION_VARIABLE
 
 CHANGED, BUSY, REFUSED = "changed", "busy", "refused"
 """Kinds of an error: the job is not that run any more; ask again later; it will not be done however often one asks."""
@@ -23,8 +23,6 @@ DEFAULT_GRACE_S = 30.0
 MAX_GRACE_S = 3600.0
 MAX_SAID = 2000
 """Characters of one text for the terminal."""
-
-ATTEMPT_VARIABLE = "TIDEGAUGE_ATTEMPT"
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Optional
 
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.job_variables import ATTEMPT_VARIABLE
 from tidegauge.core.launch_record import LaunchRecord
 from tidegauge.core.launches import LaunchState
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.desk import ATTEMPT_VARIABLE, Desk
+from tidegauge.launch.desk import Desk
 from tidegauge.launch.ending import Ending
 from tidegauge.launch.kernel_calls import Arrived, SignalFile
 from tidegauge.launch.launch_files import TOUCH_EVERY_S, LaunchFiles

@@ -12,10 +12,6 @@ from typing import TYPE_CHECKING, Optional
 if TYPE_CHECKING:
     from tidegauge.probe.backend import Backend  # which needs this module through ``identity``
 
-FRACTION_VARIABLE = "TIDEGAUGE_MEMORY_FRACTION"
-SHARE_VARIABLE = "TIDEGAUGE_GPU_SHARE"
-"""The share of each GPU that the launcher asked for. Only recorded here; caps are derived from it elsewhere."""
-
 
 def parse_fraction(text: str) -> Optional[float]:
     """A number above 0 and at most 1, or ``None``. 0 would refuse every allocation, which nobody means."""

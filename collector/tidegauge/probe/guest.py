@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Optional
 
 from tidegauge import __version__
+from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.backend import Backend
@@ -23,7 +24,7 @@ from tidegauge.probe.checkpoint import Checkpoints
 from tidegauge.probe.checkpoint_ask import Save
 from tidegauge.probe.commands import Commands
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.fraction import FRACTION_VARIABLE, SHARE_VARIABLE, Cap, complaint, fraction_in
+from tidegauge.probe.fraction import Cap, complaint, fraction_in
 from tidegauge.probe.helper import Helper
 from tidegauge.probe.levels import DORMANT, WATCHING_LEVELS
 from tidegauge.probe.outlet import Outlet

@@ -11,7 +11,8 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.alloc_conf import conf_names
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
-from tidegauge.probe.fraction import SHARE_VARIABLE, fraction_in
+from tidegauge.core.job_variables import ATTEMPT_VARIABLE, SHARE_VARIABLE
+from tidegauge.probe.fraction import fraction_in
 from tidegauge.probe.process_facts import ProcessFacts
 
 _MAX_COUNT = 1 << 24
@@ -150,7 +151,7 @@ def _attempt(environ: Mapping[str, str]) -> int:
 
     A requeue starts the elastic count again, so it weighs as many attempts as the agent may make.
     """
-    outer = _count(environ.get("TIDEGAUGE_ATTEMPT"))
+    outer = _count(environ.get(ATTEMPT_VARIABLE))
     if outer is None:
         outer = _count(environ.get("SLURM_RESTART_COUNT")) or 0
     restarts = _count(environ.get("TORCHELASTIC_RESTART_COUNT")) or 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tidegauge.core.alloc_conf import CUDA_NAME, conf_names, merge_alloc_conf
+from tidegauge.core.job_variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import PermanentError, RequeueChanges
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJob
@@ -44,9 +45,6 @@ ENTRYPOINT_KEYS: Mapping[str, Callable[[str], Any]] = {
 as ``tidegauge.entrypoint_num_gpus`` and so on; the last two are JSON objects."""
 
 NAME_VARIABLE = "TIDEGAUGE_JOB_ID"
-ATTEMPT_VARIABLE = "TIDEGAUGE_ATTEMPT"
-SHARE_VARIABLE = "TIDEGAUGE_GPU_SHARE"
-FRACTION_VARIABLE = "TIDEGAUGE_MEMORY_FRACTION"
 
 RAY_ID_PREFIX = "ray-"
 """How the probe calls a job that has no name but ``RAY_JOB_ID``."""
