@@ -9,7 +9,7 @@ RAYJOBS := .rayjobs
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format rig rayjobs venv system docs bench clean
+.PHONY: help demo test check fast integration gpu lint types layers format dashboards rig rayjobs venv system docs bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,10 @@ format: $(BIN)/.made ## ruff format and the fixes that are safe
 
 docs: $(BIN)/.made ## write the generated reference pages again
 	$(BIN)/python scripts/generate_docs.py
+
+dashboards: $(BIN)/.made ## write dashboards and rules in deploy/observability again
+	$(BIN)/python -m tidegauge_exporter.dashboards deploy/observability/grafana/dashboards
+	$(BIN)/python -m tidegauge_exporter.rules deploy/observability/prometheus
 
 venv: $(BIN)/.made ## the virtual environment of the service and its developers
 

@@ -8,6 +8,8 @@ needed=(
   "readelf binutils"           # ... and reads which symbols torch wants
   "prometheus prometheus"      # a real Prometheus scrapes the agent
   "promtool prometheus"
+  "prometheus-alertmanager prometheus-alertmanager"   # a real Alertmanager groups, silences and notifies
+  "chromium chromium"          # the report and the previews are looked at in a real browser
   "postgres postgresql"        # a real PostgreSQL holds incidents and audit
 )
 for folder in /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done   # Debian keeps the server off the path

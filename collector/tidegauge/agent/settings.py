@@ -64,3 +64,31 @@ class Settings(BaseModel):
     ray_jobs_user: str | None = None
     """User that the processes of that cluster run as: ranks of anybody else are never taken for its jobs. Default: the
     user that the service runs as."""
+    public_url: str | None = None
+    """URL at which people reach the coordinator's API, such as http://head:9495: messages and alerts link to its
+    reports and runbooks. Default: none, and no such links."""
+    grafana_url: str | None = None
+    """URL of Grafana, such as https://grafana.example: messages link to the dashboards there, ``tidegauge grafana``
+    puts them there, and with a token incidents and actions are drawn as annotations. Default: none."""
+    grafana_token_file: Path | None = None
+    """File (mode 0600) with the token of a Grafana service account that may edit; ``TIDEGAUGE_GRAFANA_TOKEN`` in the
+    environment does as well. Default: none, and no annotations."""
+    alertmanager_url: str | None = None
+    """URL of Alertmanager, such as http://127.0.0.1:9093. Incidents are posted there as alerts, so that it decides
+    when somebody is told: grouping, silences, times of day. Default: none, and Slack hears of incidents directly."""
+    notify_port: int = Field(default=9496, ge=0, le=65535)
+    """Port of /alerts, where Alertmanager's webhook tells what is to be said on Slack; listens on ``listen_host``. 0
+    takes a free one."""
+    slack_token_file: Path | None = None
+    """File (mode 0600) with a Slack bot token (docs/slack.md); ``TIDEGAUGE_SLACK_TOKEN`` in the environment does as
+    well. Default: none, and nothing is said on Slack."""
+    slack_channel: str | None = None
+    """Channel of those who run the cluster, such as #gpu-memory: one thread an incident. Default: none; owners still
+    get their messages."""
+    slack_users_file: Path | None = None
+    """YAML file from user names to Slack: ``ada: U024BE7LH`` or ``ada: ada@example.org``. Default: none."""
+    slack_email_domain: str | None = None
+    """Domain that makes a user name an e-mail address by which Slack finds the owner of a job: example.org. Default:
+    none, only users in ``slack_users_file`` get messages."""
+    slack_api_url: str = "https://slack.com/api/"
+    """Where Slack's API is: another one for GovSlack or behind a gateway."""

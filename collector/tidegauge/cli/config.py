@@ -25,7 +25,17 @@ CONFIG_FILES = ("~/.config/tidegauge/config.yaml", "/etc/tidegauge/config.yaml")
 """The first that exists is read, unless ``TIDEGAUGE_CONFIG`` or ``--config`` names another."""
 
 OTHER_VARIABLES = frozenset(
-    f"TIDEGAUGE_{name}" for name in ("CONFIG", "PROFILE", "MEMORY_FRACTION", "JOB_ID", "JOB_NAME", "ATTEMPT")
+    f"TIDEGAUGE_{name}"
+    for name in (
+        "CONFIG",
+        "PROFILE",
+        "MEMORY_FRACTION",
+        "JOB_ID",
+        "JOB_NAME",
+        "ATTEMPT",
+        "SLACK_TOKEN",
+        "GRAFANA_TOKEN",
+    )
 )
 """``TIDEGAUGE_`` variables that speak to the probe or the command line, not to the service."""
 
