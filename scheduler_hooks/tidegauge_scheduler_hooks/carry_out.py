@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, UnderWay
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Progress, Stage, Steps
-from tidegauge_scheduler_hooks.ports import Audit, AuditError, SchedulerPort
+from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, SchedulerPort
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +61,15 @@ class CarryOut:
         held_back: Callable[[DecisionRecord], str | None],
         submit: Callable[[Callable[[], None]], object],
         times: CarryOutTimes | None = None,
+        messenger: Messenger | None = None,
     ) -> None:
         self._audit = audit
         self._now_s = now_s
         self._submit = submit
         self._times = times or CarryOutTimes()
         self._steps = Steps(
-            audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=held_back, times=self._times
+            audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=held_back, times=self._times,
+            messenger=messenger,
         )  # fmt: skip
         self._works: dict[str, _Work] = {}
         self._lock = threading.Lock()

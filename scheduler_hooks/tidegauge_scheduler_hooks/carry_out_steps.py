@@ -18,6 +18,7 @@ from tidegauge_scheduler_hooks.ports import (
     AuditError,
     ChangedError,
     CheckpointStage,
+    Messenger,
     PermanentError,
     Presence,
     RequeueChanges,
@@ -25,6 +26,7 @@ from tidegauge_scheduler_hooks.ports import (
     SchedulerPort,
     TemporaryError,
 )
+from tidegauge_scheduler_hooks.telling import tell_owner
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +96,8 @@ class Progress:
 
 
 class Steps:
-    """``held_back`` says why a decision must not be carried out now, or ``None``."""
+    """``held_back`` says why a decision must not be carried out now, or ``None``. ``messenger`` tells owners beside the
+    scheduler."""
 
     def __init__(
         self,
@@ -105,7 +108,9 @@ class Steps:
         wall_s: Callable[[], float],
         held_back: Callable[[DecisionRecord], str | None],
         times: CarryOutTimes,
+        messenger: Messenger | None = None,
     ) -> None:
+        self._messenger = messenger
         self._audit = audit
         self._schedulers = schedulers
         self._now_s = now_s
@@ -120,6 +125,8 @@ class Steps:
         decision = record.decision
         try:
             port = self._schedulers.get(decision.target.scheduler)
+            if decision.action is ActionKind.NOTIFY and self._messenger is not None:
+                return self._start(port, record, progress)
             if port is None:
                 return _over(Outcome.FAILED, f"no adapter for the scheduler {decision.target.scheduler!r} runs here")
             if progress.stage is Stage.ACCEPTED:
@@ -138,7 +145,7 @@ class Steps:
             log.exception("carrying out decision %s failed over a defect", decision.decision_id)
             return _over(Outcome.FAILED, f"a defect, see the coordinator's log: {type(error).__name__}: {error}")
 
-    def _start(self, port: SchedulerPort, record: DecisionRecord, progress: Progress) -> Progress:
+    def _start(self, port: SchedulerPort | None, record: DecisionRecord, progress: Progress) -> Progress:
         """From a decision that waits, or was left begun, to the scheduler's answer."""
         decision = record.decision
         begun = record.status is DecisionStatus.STARTED
@@ -147,6 +154,7 @@ class Steps:
             if over is not None:
                 return over
         if decision.action.is_acting:
+            assert port is not None, "only words find their reader without a scheduler"
             try:
                 seen = _look(port, decision.target)
             except TemporaryError as error:
@@ -163,9 +171,10 @@ class Steps:
             return _over(Outcome.FAILED, f"begun {record.starts} times without success; the last: {last}")
         self._audit.begin(decision.decision_id, at_s=self._now_s())
         if decision.action is ActionKind.CHECKPOINT:
+            assert port is not None
             return self._prove(port, decision, progress)
         try:
-            said = _act(port, decision)
+            said = self._act(port, decision)
         except TemporaryError as error:
             return Progress(due_s=self._now_s() + self._wait_s(error), seen=str(error))
         except ChangedError as error:
@@ -255,6 +264,12 @@ class Steps:
             return _over(Outcome.NO_PROOF, f"no proof of a checkpoint within {grace_s:.0f} s: {what}")
         return Progress(stage, due_s=min(now_s + wait_s, deadline_s), deadline_s=deadline_s, seen=what)
 
+    def _act(self, port: SchedulerPort | None, decision: Decision) -> str:
+        if decision.action is ActionKind.NOTIFY:
+            return tell_owner(decision, port, self._messenger)
+        assert port is not None
+        return _ask(port, decision)
+
     def _wait_s(self, error: TemporaryError) -> float:
         return max(0.0, min(error.retry_after_s, self._times.longest_retry_s))
 
@@ -287,13 +302,10 @@ def _grace_s(decision: Decision) -> float:
     return float(decision.parameters["grace_s"])
 
 
-def _act(port: SchedulerPort, decision: Decision) -> str:
-    """Ask for what was decided (a checkpoint has its own way); returns what can be said of it, for people."""
+def _ask(port: SchedulerPort, decision: Decision) -> str:
+    """Ask for what was decided (words and a checkpoint have their own ways); returns what can be said, for people."""
     target, action, decision_id = decision.target, decision.action, decision.decision_id
     parameters, reason = decision.parameters, decision.reason
-    if action is ActionKind.NOTIFY:
-        port.notify(target, parameters.get("text", reason), decision_id=decision_id)
-        return "the owner was told"
     if action is ActionKind.ANNOTATE:
         port.annotate(target, parameters.get("text", reason), decision_id=decision_id)
         return "a remark was left on the job"

@@ -36,7 +36,7 @@ from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 from tidegauge_scheduler_hooks.policy_source import PolicySource
-from tidegauge_scheduler_hooks.ports import Audit, SchedulerPort
+from tidegauge_scheduler_hooks.ports import Audit, Messenger, SchedulerPort
 from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,10 @@ class ClosedLoop:
         monotonic_s: Callable[[], float],
         wall_s: Callable[[], float],
         submit: Callable[[Callable[[], None]], object],
+        messenger: Messenger | None = None,
     ) -> None:
-        """Takes up where the audit ends. ``submit`` runs a call in a worker, of which there are ``WORKERS`` or more.
+        """Takes up where the audit ends. ``messenger`` tells owners beside the schedulers. ``submit`` runs a call in a
+        worker, of which there are ``WORKERS`` or more.
 
         Raises ``AuditError``.
         """
@@ -110,12 +112,19 @@ class ClosedLoop:
         self._audit = _WatchedAudit(audit)
         self._unsaved: list[IncidentChange] = []
         self._store_problem: str | None = None
+        self._owner_reachable = messenger is not None
         self._open: dict[int, Incident] = {incident.number: incident for incident in self._tracker.incidents}
         self._crowded: Set[int] = frozenset()
         self._lock = threading.Lock()
         self._watch = SchedulerWatch(schedulers, submit=submit, monotonic_s=monotonic_s)
         self._carry_out = CarryOut(
-            self._audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=self.held_back, submit=submit
+            self._audit,
+            schedulers,
+            now_s=now_s,
+            wall_s=wall_s,
+            held_back=self.held_back,
+            submit=submit,
+            messenger=messenger,
         )
 
     def tick(self) -> None:
@@ -199,7 +208,7 @@ class ClosedLoop:
             if not self._watch.is_known(job):
                 continue
             try:
-                facts = job_facts(job, around, self._watch.facts(job))
+                facts = replace(job_facts(job, around, self._watch.facts(job)), owner_reachable=self._owner_reachable)
                 decisions, after = decide(incident, facts, policy, state, now_s=now_s)
             except Exception:
                 # What is odd about one job must not cost the others their decisions.

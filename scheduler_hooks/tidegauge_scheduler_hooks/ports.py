@@ -136,6 +136,16 @@ class ProcessCommands(Protocol):
         """A request to the keeper that ``handle`` (``pid``, ``start_ticks``) names."""
 
 
+class Messenger(Protocol):
+    """A way to owners beside their jobs' terminals: Slack."""
+
+    def tell(self, decision: Decision) -> str:
+        """Give the owner the message of this decision (``parameters["text"]``) and what belongs to it; returns where,
+        for people: "on Slack". The same decision again says nothing twice.
+
+        Blocks for seconds at most. Raises ``TemporaryError``, ``PermanentError`` (nobody knows the owner there)."""
+
+
 class Audit(Protocol):
     """What must survive everything. Every method returns after its transaction is on disk, or raises ``AuditError``."""
 

@@ -13,6 +13,7 @@ import pytest
 
 from sample_views import GIB, LEAK, MIB, identity, job_view, rank_summary, uuid_of
 from scheduler_hooks.fake_scheduler import UID, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
+from scheduler_hooks.test_telling import FakeMessenger
 from scheduler_values import decision
 from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.ids import DeviceUuid, JobId
@@ -78,6 +79,7 @@ class Site:
         self.verdict: Verdict = LEAK
         self.switches = Switches()
         self.others: dict[str, SchedulerPort] = {}
+        self.messenger: FakeMessenger | None = None
         self.incidents = MemoryIncidents()
         self.audit = MemoryAudit()
         self.restart()
@@ -88,6 +90,7 @@ class Site:
             schedulers={"fake": self.scheduler, **self.others},
             policy=PolicySource(self.policy_file), switches=lambda: self.switches, now_s=lambda: self.now_s,
             monotonic_s=lambda: self.now_s, wall_s=lambda: self.now_s, submit=lambda call: call(),
+            messenger=self.messenger,
         )  # fmt: skip
 
     def set_policy(self, text: str) -> None:
@@ -259,6 +262,16 @@ def test_job_that_no_adapter_knows_is_left_alone(site: Site) -> None:
     site.run(40)
     assert site.effects() == []
     assert all(disposition != "do" or action == "notify" for action, disposition, _ in site.story())
+
+
+def test_owner_of_a_job_that_no_adapter_knows_is_told_on_slack(site: Site) -> None:
+    del site.world.jobs["4711"]
+    site.messenger = FakeMessenger()
+    site.restart()
+    site.run(40)
+    assert site.story()[0] == ("notify", "do", "done")
+    assert all(disposition != "do" or action == "notify" for action, disposition, _ in site.story())
+    assert len(site.messenger.told) == 1
 
 
 def test_second_leak_of_the_same_job_is_a_new_incident(site: Site) -> None:

@@ -162,6 +162,8 @@ class JobFacts:
     cap_fraction: Optional[float] = None
     """What the cap ought to be, derived from share and measured non-torch bytes (``core.fraction``)."""
     cap_explanation: Optional[str] = None
+    owner_reachable: bool = False
+    """There is a way to tell owners that needs no scheduler: a direct message on Slack."""
     jobs_running: int = 0
     """Jobs that run on the cluster now, this one included: what the circuit breaker counts shares of."""
 

@@ -64,15 +64,21 @@ def _exempt(case: Case) -> str | None:
 
 
 def _no_adapter(case: Case) -> str | None:
-    scheduler = case.facts.target.scheduler
-    return f"no adapter knows the job (scheduler {scheduler})" if case.facts.scheduler_facts is None else None
+    if case.facts.scheduler_facts is not None or _can_be_told(case):
+        return None
+    return f"no adapter knows the job (scheduler {case.facts.target.scheduler})"
 
 
 def _unsupported(case: Case) -> str | None:
     scheduler = case.facts.scheduler_facts
-    if scheduler is None or case.action in scheduler.can:
+    if scheduler is None or case.action in scheduler.can or _can_be_told(case):
         return None
     return f"{case.facts.target.scheduler} cannot {case.action.value} this job"
+
+
+def _can_be_told(case: Case) -> bool:
+    """A message that finds its reader without the scheduler."""
+    return case.action is ActionKind.NOTIFY and case.facts.owner_reachable
 
 
 def _not_running(case: Case) -> str | None:
@@ -187,7 +193,12 @@ BRAKES = (
     Brake("paused", _ALL, "A person has paused all actions, messages too (`tidegauge policy pause`).", _paused),
     Brake("recovering", _ALL, "What the incident is about has stopped for now.", _recovering),
     Brake("exempt", _ACTING, "The owner or the policy exempts the job; messages it gets.", _exempt),
-    Brake("no_adapter", _ALL, "No scheduler's adapter knows the job, so nothing can be done to it.", _no_adapter),
+    Brake(
+        "no_adapter",
+        _ALL,
+        "No scheduler's adapter knows the job: nothing can be done to it, and only Slack reaches its owner.",
+        _no_adapter,
+    ),
     Brake(
         "unsupported", _ALL, "The adapter cannot do this to this job. Such words and caps are left out.", _unsupported
     ),

@@ -1,0 +1,43 @@
+"""Telling an owner, by all ways that there are: the job's own terminal through its scheduler, and a messenger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidegauge.core.actions import Decision
+from tidegauge_scheduler_hooks.ports import Messenger, PermanentError, SchedulerError, SchedulerPort, TemporaryError
+
+
+def tell_owner(decision: Decision, port: SchedulerPort | None, messenger: Messenger | None) -> str:
+    """One way that works is enough: a messenger that is away must not undo what the terminal has shown. Returns what
+    was done, for people.
+
+    Raises ``TemporaryError`` if no way works now, ``PermanentError`` if none ever will, and ``ChangedError``.
+    """
+    ways: list[Callable[[], str]] = []
+    if port is not None and decision.facts.scheduler_facts is not None:  # else it does not know the job
+        ways.append(lambda: _in_the_terminal(decision, port))
+    if messenger is not None:
+        ways.append(lambda: messenger.tell(decision))
+    results = [_tried(way) for way in ways]
+    told = [result for result in results if isinstance(result, str)]
+    failed = [result for result in results if not isinstance(result, str)]
+    if told:
+        return "; ".join([f"the owner was told {' and '.join(told)}", *(f"not otherwise: {error}" for error in failed)])
+    for error in failed:
+        if isinstance(error, TemporaryError):
+            raise error
+    raise PermanentError("; ".join(map(str, failed)) or "there is no way to tell the owner")
+
+
+def _tried(way: Callable[[], str]) -> str | SchedulerError:
+    try:
+        return way()
+    except (TemporaryError, PermanentError) as error:
+        return error
+
+
+def _in_the_terminal(decision: Decision, port: SchedulerPort) -> str:
+    text = decision.parameters.get("text", decision.reason)
+    port.notify(decision.target, text, decision_id=decision.decision_id)
+    return "where the job prints"
