@@ -6,10 +6,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 RIG := .rig
 RAYJOBS := .rayjobs
+TRAINERS := .trainers
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format dashboards rig rayjobs venv system docs bench clean
+.PHONY: help demo test check fast integration gpu lint types layers format dashboards pictures rig rayjobs trainers venv system docs bench clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,14 +18,14 @@ help: ## what can be made
 demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in under two minutes (no GPU needed)
 	@scripts/demo.sh
 
-test: system $(BIN)/.made rig rayjobs fast integration gpu ## all tests that this machine can run
+test: system $(BIN)/.made rig rayjobs trainers fast integration gpu ## all tests that this machine can run
 
 check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
 
 fast: $(BIN)/.made ## the fast tests (no server, no torch)
 	$(BIN)/python -m pytest
 
-integration: $(BIN)/.made rig rayjobs ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
+integration: $(BIN)/.made rig rayjobs trainers ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
 	$(BIN)/python -m pytest tests/integration
 
 gpu: $(BIN)/.made ## tests on a real GPU; says so where there is none
@@ -51,7 +52,10 @@ docs: $(BIN)/.made ## write the generated reference pages again
 
 dashboards: $(BIN)/.made ## write dashboards and rules in deploy/observability again
 	$(BIN)/python -m tidegauge_exporter.dashboards deploy/observability/grafana/dashboards
-	$(BIN)/python -m tidegauge_exporter.rules deploy/observability/prometheus
+	$(BIN)/python -m tidegauge_exporter.rules deploy/observability/prometheus/rules
+
+pictures: $(BIN)/.made ## draw the pictures of the dashboards again (462 MB of npm packages; not in the gate)
+	scripts/preview/dashboards.sh
 
 venv: $(BIN)/.made ## the virtual environment of the service and its developers
 
@@ -60,6 +64,8 @@ rig: $(RIG)/venv/.made $(BIN)/.made ## the fake-GPU rig: PyTorch's CUDA build on
 
 rayjobs: $(RAYJOBS)/venv/.made ## the environment of a user's own Ray cluster, for the tests of the Ray Jobs adapter
 
+trainers: $(TRAINERS)/venv/.made ## Lightning, Hugging Face and Ray Train on the rig's torch, for the tests of the integrations
+
 system: ## Debian packages that the integration tests need (never asks anything)
 	@scripts/system_packages.sh
 
@@ -67,7 +73,7 @@ bench: $(BIN)/.made rig ## every figure of README and docs that needs no GPU
 	@scripts/bench.sh
 
 clean: ## remove what was made here
-	rm -rf .venv .rig .rayjobs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .rig .rayjobs .trainers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/.made: pyproject.toml constraints.txt
 	@scripts/make_venv.sh "$(PYTHON)" .venv
@@ -88,4 +94,9 @@ $(RAYJOBS)/venv/.made: constraints.txt
 	@scripts/make_venv.sh "$(PYTHON)" $(RAYJOBS)/venv
 	@echo "a user's Ray for the tests: installing ray[default] (about 110 MB, once)"
 	@$(RAYJOBS)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt 'ray[default]==2.60.0'
+	@touch $@
+
+# Real frameworks on the rig's torch; pip must not bring another one (docs/integrations.md).
+$(TRAINERS)/venv/.made: $(RIG)/venv/.made constraints.txt scripts/make_trainers.sh
+	@scripts/make_trainers.sh "$(PYTHON)" $(TRAINERS)/venv $(RIG)/venv
 	@touch $@

@@ -138,8 +138,11 @@ class Site:
             self.coordinator.report(node(index, leaks=index < self._incidents, now_s=self.now_s))
 
     def scrape(self) -> int:
-        figures = loop_figures(lambda: self.store, self.loop.status())
-        page = job_metrics(self.coordinator.jobs(), cluster="bench", now_unix_s=self.now_s, loop=figures)
+        jobs = self.coordinator.jobs()
+        figures = loop_figures(
+            lambda: self.store, self.loop.status(), jobs=jobs, nodes=self.coordinator.nodes(), now_unix_s=self.now_s
+        )
+        page = job_metrics(jobs, cluster="bench", now_unix_s=self.now_s, loop=figures)
         return len(page.body)
 
 

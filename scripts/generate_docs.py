@@ -1,5 +1,5 @@
-"""Writes the references that come from the code: docs/metrics.md, docs/settings.md, docs/policy.schema.json, and the
-tables of docs/detector.md and docs/policy.md.
+"""Writes the references that come from the code: docs/metrics.md, docs/alerts.md, docs/settings.md,
+docs/policy.schema.json, and the tables of docs/detector.md and docs/policy.md.
 
 python scripts/generate_docs.py
 """
@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from tidegauge.agent.settings import Settings
 from tidegauge.core.actions import ActionKind
 from tidegauge_exporter import metrics_page
+from tidegauge_exporter.rules import page as alerts_page
 from tidegauge_scheduler_hooks.policy import models, rungs
 from tidegauge_scheduler_hooks.policy.allocator_settings import ALLOCATOR_SETTINGS
 from tidegauge_scheduler_hooks.policy.brakes import BRAKES
@@ -142,6 +143,7 @@ def _plain(text: str | None) -> str:
 
 def main() -> None:
     (DOCS / "metrics.md").write_text(metrics_page.page(), encoding="utf-8")
+    (DOCS / "alerts.md").write_text(alerts_page.page(), encoding="utf-8")
     (DOCS / "settings.md").write_text(settings_page(), encoding="utf-8")
     policy = DOCS / "policy.md"
     policy.write_text(policy_page(policy.read_text(encoding="utf-8")), encoding="utf-8")

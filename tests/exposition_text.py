@@ -1,25 +1,22 @@
-"""Typed doors to prometheus_client's writers and parsers, parts of which have no annotations."""
+"""A node's page as text, and typed doors to prometheus_client's parsers, parts of which have no annotations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as _parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as _parse_text
-from prometheus_client.registry import Collector
+
+from tidegauge_exporter.collector import NodeCollector
+from tidegauge_exporter.negotiation import choose_format
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def text_of(collector: Collector, *, accept: str = "") -> str:
+def text_of(collector: NodeCollector, *, accept: str = "") -> str:
     """What a scraper with this ``Accept`` header reads."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    encode, _ = choose_encoder(accept)
-    return encode(registry).decode("utf-8")
+    return collector.scrape(choose_format(accept)).body.decode("utf-8")
 
 
 def parse_text(text: str) -> Iterable[Metric]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -63,6 +63,10 @@ class FakeIncidents:
     def changes(self, *, since_s: float, limit: int) -> Sequence[IncidentChange]:
         return _newest([change for change in self.story if change.at_unix_s >= since_s], limit)
 
+    def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
+        found = self.incidents(open_only=False, since_s=since_s, limit=limit)
+        return {one.number: f"{one.updated_unix_s} {one.state.value}" for one in found}
+
     def totals(self) -> Mapping[IncidentCause, int]:
         return Counter(change.incident.key.cause for change in self.story if change.kind is ChangeKind.OPENED)
 
@@ -91,6 +95,15 @@ class FakeAudit:
             for record in self.made
             if record.status is DecisionStatus.FINISHED
         )
+
+    def last_finished(self, jobs: Collection[JobKey], *, since_s: float) -> Mapping[tuple[JobKey, str, str], float]:
+        last: dict[tuple[JobKey, str, str], float] = {}
+        for record in self.made:
+            made, key = record.decision, record.decision.incident.key.job
+            if key in jobs and made.decided_s >= since_s and record.outcome and record.finished_s is not None:
+                about = (key, made.action.value, record.outcome.value)
+                last[about] = max(record.finished_s, last.get(about, 0.0))
+        return last
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Small views for tests: a rank, a GPU, a node, with what a test wants changed."""
+"""Small views for tests: a rank, a GPU, a node, a job, with what a test wants changed; and figures of a closed loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
+from tidegauge.core.incidents import IncidentCause, JobKey
+from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, JobView, NodeView, RankSummary, RankView
 
@@ -145,3 +147,28 @@ def job_view(**changes: Any) -> JobView:
         running=True,
     )
     return replace(view, **changes)
+
+
+LOOP = LoopFigures(
+    store_works=True,
+    acting=True,
+    paused=False,
+    breaker_open=True,
+    incidents_total={IncidentCause.LEAK: 5, IncidentCause.OUT_OF_MEMORY: 2},
+    incidents_open={(IncidentCause.LEAK, Severity.CRITICAL): 1},
+    actions_total={("requeue", "done"): 3, ("notify", "would"): 4},
+    of_jobs={
+        JobKey("4711", 0, 1001): JobFigures(
+            (
+                OpenIncident(12, IncidentCause.LEAK, Severity.CRITICAL, NOW_S - 600.0),
+                OpenIncident(13, IncidentCause.OUT_OF_MEMORY, Severity.CRITICAL, NOW_S - 60.0),
+            ),
+            {("notify", "done"): NOW_S - 599.0, ("checkpoint", "no_proof"): NOW_S - 30.0},
+        ),
+        JobKey("4711", 0, 7): JobFigures(
+            (OpenIncident(14, IncidentCause.LEAK, Severity.WARNING, NOW_S - 10.0),), {("notify", "done"): NOW_S - 9.0}
+        ),
+    },
+    nodes={"ok": 3, "waiting": 0, "stale": 1, "gone": 0},
+)
+"""A closed loop in which each number is another; two users have a job 4711."""

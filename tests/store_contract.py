@@ -188,6 +188,36 @@ class StoreContract:
         assert numbers(store.incidents.incidents(limit=1)) == [3]
         assert numbers(store.incidents.open_incidents()) == [2, 3]
 
+    def test_mark_changes_with_everything_that_happens_and_with_nothing_else(self, store: Store) -> None:
+        first, made = opened(), decision()
+
+        def mark() -> str:
+            marks = store.incidents.marks(since_s=NOW_S, limit=10)
+            assert marks == store.incidents.marks(since_s=NOW_S, limit=10)
+            return marks[1]
+
+        seen = []
+        store.incidents.save([first])
+        seen.append(mark())
+        store.audit.write_ahead([made])
+        seen.append(mark())
+        store.audit.begin(made.decision_id, at_s=NOW_S)
+        seen.append(mark())
+        store.audit.begin(made.decision_id, at_s=NOW_S)
+        seen.append(mark())
+        store.audit.finish(made.decision_id, Outcome.DONE, "", at_s=NOW_S)
+        seen.append(mark())
+        store.incidents.save([closed(first, NOW_S + 1.0)])
+        seen.append(mark())
+        assert len(set(seen)) == len(seen)
+
+    def test_marks_are_of_what_is_open_or_was_closed_lately(self, store: Store) -> None:
+        for number, end_s in ((1, 10.0), (2, 20.0), (3, None)):
+            first = opened(number)
+            store.incidents.save([first] if end_s is None else [first, closed(first, NOW_S + end_s)])
+        assert list(store.incidents.marks(since_s=NOW_S + 15.0, limit=10)) == [3, 2]
+        assert list(store.incidents.marks(since_s=0.0, limit=1)) == [3]
+
     def test_changes_can_be_asked_for_from_a_moment_on(self, store: Store) -> None:
         first = opened()
         later = told(ChangeKind.UPDATED, first, 100.0)
@@ -278,6 +308,29 @@ class StoreContract:
             [decision(decision_id=str(number), incident=incident(number=number)) for number in (1, 2)]
         )
         assert [one.decision.decision_id for one in store.audit.records_of(2)] == ["2"]
+
+    def test_when_a_job_was_last_acted_upon_is_told_by_action_and_outcome(self, store: Store) -> None:
+        odd = JobKey("a\0\\" + "x" * 300, 1, 1002)
+        other = JobKey(JOB.job_id, JOB.attempt, 7)
+        store.incidents.save([opened(1), opened(2, job=odd), opened(3, job=other)])
+        for name, number, outcome, over_s in (
+            ("first", 1, Outcome.DONE, 1.0),
+            ("again", 1, Outcome.DONE, 3.0),
+            ("late", 1, Outcome.FAILED, 2.0),
+            ("odd", 2, Outcome.DONE, 4.0),
+            ("somebody else's", 3, Outcome.DONE, 5.0),
+            ("of no incident that is known", 9, Outcome.DONE, 6.0),
+        ):
+            store.audit.write_ahead([decision(decision_id=name, incident=incident(number=number))])
+            store.audit.finish(name, outcome, "", at_s=NOW_S + over_s)
+        would = decision(ActionKind.CANCEL, decision_id="would", disposition=Disposition.WOULD)
+        store.audit.write_ahead([would, decision(ActionKind.CAP, decision_id="not over")])
+        assert store.audit.last_finished([JOB, odd], since_s=NOW_S) == {
+            (JOB, "notify", "done"): NOW_S + 3.0,
+            (JOB, "notify", "failed"): NOW_S + 2.0,
+            (odd, "notify", "done"): NOW_S + 4.0,
+        }
+        assert store.audit.last_finished([JOB], since_s=NOW_S + 0.5) == {}
 
     def test_a_decision_that_was_never_written_down_cannot_be_carried_out(self, store: Store) -> None:
         with pytest.raises(StoreError, match="decision 77 is not in the database"):

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric as MetricFamily
-
-from tidegauge.core.loop_figures import LoopFigures
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.loop_figures import JobFigures, LoopFigures
+from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
-from tidegauge_exporter.families import INFO_VALUE, Families
-from tidegauge_exporter.labels import label_value
-from tidegauge_exporter.loop_metrics import LOOP_METRICS
-from tidegauge_exporter.metrics import COLLECT_SUCCESS, COORDINATOR_TABLE, JOB_INFO, JOB_METRICS
+from tidegauge_exporter.exposition import INFO_VALUE, Exposition, Samples, label_block
+from tidegauge_exporter.loop_metrics import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
+from tidegauge_exporter.metric_rows import JOB_LABELS
+from tidegauge_exporter.metrics import COORDINATOR_TABLE, JOB_INFO, JOB_METRICS
+from tidegauge_exporter.negotiation import choose_format
+from tidegauge_exporter.self_metrics import COLLECT_SUCCESS
 
 LINGER_S = 120.0
 """As long as a node keeps the last counters of an ended rank, so that they can still be joined with the job's facts."""
-
-
-class Exposition(NamedTuple):
-    """An answer to a scrape."""
-
-    body: bytes
-    content_type: str
 
 
 def job_metrics(
@@ -41,49 +33,41 @@ def job_metrics(
     Jobs that ended longer than ``linger_s`` ago are left out, whatever history the coordinator keeps. Without ``loop``
     there is nothing about incidents and actions.
     """
-    families = Families(COORDINATOR_TABLE)
+    samples = Samples(COORDINATOR_TABLE)
     current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
-    _add_jobs(families, current, cluster=cluster)
+    _add_jobs(samples, current, {} if loop is None else loop.of_jobs, cluster=cluster)
     if loop is not None:
-        _add_loop(families, loop, cluster=cluster)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Ready(families.filled()))
-    encode, content_type = choose_encoder(accept or "")
-    return Exposition(encode(registry), content_type)
+        _add_loop(samples, loop, cluster=cluster)
+    return samples.exposition(choose_format(accept))
 
 
-def _add_jobs(families: Families, jobs: Iterable[JobView], *, cluster: str) -> None:
-    """One set of series a job and attempt; the first of two with the same labels stays."""
-    seen: set[tuple[str, ...]] = set()
+def _add_jobs(samples: Samples, jobs: Iterable[JobView], figures: Mapping[JobKey, JobFigures], *, cluster: str) -> None:
+    """One set of series a job and attempt; the first of two with the same labels stays, be they two users'."""
+    seen: set[str] = set()
     for job in jobs:
-        labels = tuple(map(label_value, (cluster, job.job_id, job.attempt)))
-        if labels in seen:
+        labels = (cluster, job.job_id, job.attempt)
+        block = label_block(JOB_LABELS, labels)
+        if block in seen:
             continue
-        seen.add(labels)
-        facts = map(label_value, (job.user_name, job.job_name, job.scheduler, job.world_size))
-        families.add(JOB_INFO, (*labels, *facts), INFO_VALUE)
+        seen.add(block)
+        samples.add(JOB_INFO, (*labels, job.user_name, job.job_name, job.scheduler, job.world_size), INFO_VALUE)
         for metric in JOB_METRICS:
             if (value := metric.read(job)) is not None:
-                families.add(metric, labels, value)
+                samples.add_to(block, metric, value)
+        if not job.ranks or (told := figures.get(job_key(job))) is None:
+            continue
+        for row in JOB_LOOP_METRICS:
+            for values, number in row.read_all(told).items():
+                samples.add(row, (*labels, *values), number)
 
 
-def _add_loop(families: Families, loop: LoopFigures, *, cluster: str) -> None:
-    for metric in LOOP_METRICS:
+def _add_loop(samples: Samples, loop: LoopFigures, *, cluster: str) -> None:
+    for metric in (*NODE_COUNTS, *LOOP_METRICS):
         for values, number in metric.read_all(loop).items():
-            families.add(metric, (label_value(cluster), *values), number)
-    families.add(COLLECT_SUCCESS, ("store",), float(loop.store_works))
+            samples.add(metric, (cluster, *values), number)
+    samples.add(COLLECT_SUCCESS, ("store",), float(loop.store_works))
 
 
 def _is_current(job: JobView, *, now_unix_s: float, linger_s: float) -> bool:
     last_unix_s = max((rank.last_sample_unix_s for rank in job.ranks), default=0.0)
     return job.running or now_unix_s - last_unix_s <= linger_s
-
-
-class _Ready:
-    """Families that are already made, in the shape that prometheus_client asks for."""
-
-    def __init__(self, families: list[MetricFamily]) -> None:
-        self._families = families
-
-    def collect(self) -> list[MetricFamily]:
-        return self._families

@@ -22,10 +22,18 @@ class Links:
     service_url: str | None = None
     """Where people reach the coordinator's API (setting ``public_url``): reports and runbooks."""
 
+    def fleet(self, *, cluster: str, from_unix_s: float, to_unix_s: float | None) -> str | None:
+        """The Fleet dashboard over this time; ``to_unix_s=None``: until now."""
+        return self._dashboard(FLEET, {"var-cluster": cluster}, from_unix_s, to_unix_s)
+
+    def incidents(self, *, cluster: str, from_unix_s: float, to_unix_s: float | None) -> str | None:
+        """The Incidents dashboard over this time."""
+        return self._dashboard(INCIDENTS, {"var-cluster": cluster}, from_unix_s, to_unix_s)
+
     def job(
         self, *, cluster: str, job_id: str, attempt: int, from_unix_s: float, to_unix_s: float | None
     ) -> str | None:
-        """The Job dashboard over this time; ``to_unix_s=None``: until now."""
+        """The Job dashboard over this time."""
         return self._dashboard(
             JOB, {"var-cluster": cluster, "var-job_id": job_id, "var-attempt": str(attempt)}, from_unix_s, to_unix_s
         )
@@ -55,5 +63,5 @@ class Links:
         if not self.grafana_url:
             return None
         to = "now" if to_unix_s is None else str(int(to_unix_s * 1000))
-        query = urlencode({**variables, "from": str(int(from_unix_s * 1000)), "to": to})
-        return f"{self.grafana_url.rstrip('/')}/d/{uid}?{query}"
+        query = {**variables, "from": str(int(from_unix_s * 1000)), "to": to}
+        return f"{self.grafana_url.rstrip('/')}/d/{uid}?{urlencode(query, errors='replace')}"

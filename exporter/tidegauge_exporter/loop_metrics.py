@@ -1,4 +1,4 @@
-"""The rows of the table of metrics that tell of incidents and actions, on the coordinator's page."""
+"""The rows of the table of metrics that tell of incidents, actions and nodes, on the coordinator's page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from tidegauge.core.actions import ActionKind
 from tidegauge.core.incidents import IncidentCause
-from tidegauge.core.loop_figures import ACTION_OUTCOMES, LoopFigures
+from tidegauge.core.loop_figures import ACTION_OUTCOMES, JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
-from tidegauge_exporter.metric_rows import CountedMetric, Kind
+from tidegauge_exporter.metric_rows import JOB_LABELS, CountedMetric, Kind
 
 _Numbers = Mapping[tuple[str, ...], float]
 
@@ -73,5 +73,59 @@ LOOP_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
         "breaker_open",
         "1 while the circuit breaker stops all actions, because too many jobs were touched.",
         lambda figures: figures.breaker_open,
+    ),
+)
+
+NODE_COUNTS: tuple[CountedMetric[LoopFigures], ...] = (
+    CountedMetric(
+        "tidegauge_nodes",
+        Kind.GAUGE,
+        "Nodes by what the coordinator hears of them: `ok`, `waiting` for a first report, `stale`, `gone`.",
+        ("cluster", "health"),
+        "coordinator",
+        read_all=lambda figures: {(health,): count for health, count in figures.nodes.items()},
+    ),
+)
+
+
+def _of_incidents(
+    what: str, text: str, read: Callable[[OpenIncident], float], unit: str | None = None
+) -> CountedMetric[JobFigures]:
+    def read_all(job: JobFigures) -> _Numbers:
+        return {(incident.cause.value,): read(incident) for incident in job.incidents}
+
+    name = f"tidegauge_job_incident_{what}"
+    return CountedMetric(name, Kind.GAUGE, text, (*JOB_LABELS, "cause"), "database", unit, read_all=read_all)
+
+
+def _last_actions(job: JobFigures) -> _Numbers:
+    return {(action, outcome): over_s for (action, outcome), over_s in job.last_actions.items()}
+
+
+JOB_LOOP_METRICS: tuple[CountedMetric[JobFigures], ...] = (
+    _of_incidents(
+        "number",
+        "Number of the job's open incident, by what happens; absent without one.",
+        lambda incident: incident.number,
+    ),
+    _of_incidents(
+        "severity",
+        "How much the job's open incident matters now: 1 note, 2 warning, 3 critical; absent without one.",
+        lambda incident: incident.severity.level,
+    ),
+    _of_incidents(
+        "opened_timestamp_seconds",
+        "When the job's open incident was opened, in Unix time; absent without one.",
+        lambda incident: incident.opened_unix_s,
+        "seconds",
+    ),
+    CountedMetric(
+        "tidegauge_job_last_action_timestamp_seconds",
+        Kind.GAUGE,
+        "When the latest action of this kind on the job that ended so was over, in Unix time; of the last day.",
+        (*JOB_LABELS, "action", "outcome"),
+        "database",
+        "seconds",
+        read_all=_last_actions,
     ),
 )

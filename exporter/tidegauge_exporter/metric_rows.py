@@ -1,4 +1,4 @@
-"""What a row of the table of metrics is; the table itself is in ``metrics`` and ``loop_metrics``."""
+"""What a row of the table of metrics is; the table itself is in ``metrics``, ``self_metrics`` and ``loop_metrics``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+JOB_LABELS = ("cluster", "job_id", "attempt")
+"""Of every series about a job as a whole, in front of its others."""
 
 
 class Kind(str, Enum):
@@ -53,7 +56,7 @@ class ReadMetric(Metric, Generic[T]):
 
 @dataclass(frozen=True)
 class CountedMetric(Metric, Generic[T]):
-    """A row with several numbers, one for each value that its labels beyond ``cluster`` can have."""
+    """A row with several numbers, one for each value of those of its labels that do not say where or of which job."""
 
     read_all: Callable[[T], Mapping[tuple[str, ...], float]] = lambda _: {}
     """The values of those labels, in their order, to the number."""

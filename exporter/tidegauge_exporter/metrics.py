@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
-from tidegauge_exporter.loop_metrics import LOOP_METRICS
-from tidegauge_exporter.metric_rows import Kind, Metric, ReadMetric
+from tidegauge_exporter.loop_metrics import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
+from tidegauge_exporter.metric_rows import JOB_LABELS, Kind, Metric, ReadMetric
+from tidegauge_exporter.self_metrics import COLLECT_SUCCESS, SELF_METRICS
 
 RANK_LABELS = ("cluster", "job_id", "attempt", "rank", "local_rank", "hostname", "gpu", "UUID")
 """Of every per-rank series, and no others. ``gpu`` and ``UUID`` as dcgm-exporter writes them, so that
 ``on (UUID)`` joins need no rewriting. ``attempt`` is there because a slope over a restart would be wrong."""
 GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
-JOB_LABELS = ("cluster", "job_id", "attempt")
 
 SAMPLES_PER_TARGET = 50_000
 """What one target may hand to Prometheus: beyond this a real Prometheus 2.42 did not finish a scrape within its
@@ -195,66 +195,6 @@ GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
     ),
 )
 
-COLLECT_SUCCESS = Metric(
-    "tidegauge_collect_success",
-    Kind.GAUGE,
-    "1 if the last reading of this source worked, else 0; `view` is the node's state as a whole.",
-    ("source",),
-    "node agent",
-)
-COLLECT_DURATION = Metric(
-    "tidegauge_collect_duration_seconds",
-    Kind.GAUGE,
-    "How long the last reading of this source took.",
-    ("source",),
-    "node agent",
-    "seconds",
-)
-SERIES_DROPPED = Metric(
-    "tidegauge_series_dropped_total",
-    Kind.COUNTER,
-    "Series left out of scrapes: `duplicate` labels, or beyond the `budget` of a target.",
-    ("reason",),
-    "node agent",
-)
-RINGS_SKIPPED = Metric(
-    "tidegauge_rings_skipped_total",
-    Kind.COUNTER,
-    "Ring files refused, by reason.",
-    ("reason",),
-    "node agent",
-)
-RECORDS_LOST = Metric(
-    "tidegauge_records_lost_total",
-    Kind.COUNTER,
-    "Readings that a rank overwrote before the agent had read them.",
-    (),
-    "node agent, gaps in the rings' sequence numbers",
-)
-RECORDS_REFUSED = Metric(
-    "tidegauge_records_refused_total",
-    Kind.COUNTER,
-    "Readings whose figures cannot be true, and which were not used.",
-    (),
-    "node agent",
-)
-CLAIMS_OVERRULED = Metric(
-    "tidegauge_claims_overruled_total",
-    Kind.COUNTER,
-    "Ranks whose claim about themselves the kernel or the driver contradicts, by claim.",
-    ("claim",),
-    "node agent",
-)
-SELF_METRICS = (
-    COLLECT_SUCCESS,
-    COLLECT_DURATION,
-    SERIES_DROPPED,
-    RINGS_SKIPPED,
-    RECORDS_LOST,
-    RECORDS_REFUSED,
-    CLAIMS_OVERRULED,
-)
-
 JOB_INFO = Metric(
     "tidegauge_job_info",
     Kind.INFO,
@@ -262,28 +202,38 @@ JOB_INFO = Metric(
     (*JOB_LABELS, "user_name", "job_name", "scheduler", "world_size"),
     "coordinator; nowhere else, because an info metric from two targets breaks every join",
 )
+
+
+def _of_job(what: str, text: str, read: Callable[[JobView], float | None]) -> ReadMetric[JobView]:
+    return ReadMetric(f"tidegauge_job_{what}", Kind.GAUGE, text, JOB_LABELS, "coordinator", None, read)
+
+
 JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
-    ReadMetric(
-        "tidegauge_job_ranks",
-        Kind.GAUGE,
-        "Ranks of the job that are alive and whose node reports; compare with `world_size`.",
-        JOB_LABELS,
-        "coordinator",
-        None,
+    _of_job(
+        "ranks",
+        "Ranks of the job that are alive and whose node reports; compare with `tidegauge_job_world_size`.",
         lambda job: sum(rank.alive and rank.identity.rank not in job.stale for rank in job.ranks),
     ),
-    ReadMetric(
-        "tidegauge_job_leak_state",
-        Kind.GAUGE,
+    _of_job(
+        "world_size",
+        "Ranks that the job says it has.",
+        lambda job: job.world_size,
+    ),
+    _of_job(
+        "suspects",
+        "Ranks of the job that are at least suspected of leaking.",
+        lambda job: len(job.suspects),
+    ),
+    _of_job(
+        "leak_state",
         "The worst leak state among the job's ranks: 0 ok, 1 suspected, 2 leak.",
-        JOB_LABELS,
-        "coordinator",
-        None,
         lambda job: job.state.level,
     ),
 )
 
 NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_INFO, *GPU_METRICS, *SELF_METRICS)
 """What every node's ``/metrics`` may hold, in the order of exposition."""
-COORDINATOR_TABLE: tuple[Metric, ...] = (JOB_INFO, *JOB_METRICS, *LOOP_METRICS, COLLECT_SUCCESS)
+COORDINATOR_TABLE: tuple[Metric, ...] = (
+    JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, COLLECT_SUCCESS,
+)  # fmt: skip
 """What the coordinator's ``/metrics`` may hold."""

@@ -5,20 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from tidegauge_exporter.loop_metrics import LOOP_METRICS
-from tidegauge_exporter.metric_rows import Metric, ReadMetric
+from tidegauge_exporter.loop_metrics import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
+from tidegauge_exporter.metric_rows import JOB_LABELS, Metric, ReadMetric
 from tidegauge_exporter.metrics import (
     GPU_LABELS,
     GPU_METRICS,
     JOB_INFO,
-    JOB_LABELS,
     JOB_METRICS,
     RANK_INFO,
     RANK_LABELS,
     RANK_METRICS,
     SAMPLES_PER_TARGET,
-    SELF_METRICS,
 )
+from tidegauge_exporter.self_metrics import SELF_METRICS
 
 
 def page() -> str:
@@ -41,8 +40,13 @@ def page() -> str:
             "## The node agent about itself\n",
             _table(SELF_METRICS, with_labels=True),
             "## Per job, on the coordinator only\n",
-            f"Labels: {_code(JOB_LABELS)}, and those of the table. A job's series linger like a rank's.\n",
-            _table((JOB_INFO, *JOB_METRICS), with_labels=True),
+            f"Labels: {_code(JOB_LABELS)}, and those of the table. A job's series linger like a rank's. Of two users'",
+            "jobs with the same labels the first is told of, with its own incidents. What comes from the database is",
+            "absent while that cannot be read.\n",
+            _table((JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS), with_labels=True),
+            "## Nodes, on the coordinator only\n",
+            "Labels: `cluster`, and those of the table; every value of `health` is there from the start.\n",
+            _table(NODE_COUNTS, with_labels=True),
             "## Incidents and actions, on the coordinator only\n",
             _LOOP,
             _table(LOOP_METRICS, with_labels=True),
@@ -71,7 +75,10 @@ exporter/tidegauge_exporter/metrics.py; edit that. -->
 # Metrics
 
 Every node serves `/metrics` (port 9494 unless configured otherwise), the coordinator serves its own (port 9495) and
-`/sd`, the list of all of them for Prometheus' `http_sd_configs`; `deploy/prometheus/prometheus.yml` is an example.
+`/sd`, the list of all of them for Prometheus' `http_sd_configs`; an example is
+`deploy/observability/prometheus/prometheus.yml`. Both speak Prometheus' text format 0.0.4 and OpenMetrics 1.0, as they
+are asked; a node's page can be cut down to some metrics (`?name[]=`) and compressed.
+
 Names and labels are stable. Units are base units. A reading that could not be had is an absent sample, never 0
 or -1, and samples carry no timestamps, so that a series goes stale as soon as its rank has ended. Counters start
 at 0 when watching starts. A target hands out at most {SAMPLES_PER_TARGET:,} samples; what it leaves out is counted.
@@ -110,6 +117,13 @@ Ranks that have not written a reading for a minute:
 
 ```promql
 time() - tidegauge_rank_last_sample_timestamp_seconds > 60
+```
+
+Open critical incidents, with their owners:
+
+```promql
+(tidegauge_job_incident_severity == 3)
+  * on (cluster, job_id, attempt) group_left (user_name, job_name) tidegauge_job_info
 ```
 
 Actions of the last day that did not end well:

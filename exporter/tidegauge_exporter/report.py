@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import datetime, timezone
 from html import escape
-from importlib.resources import files
 
 from tidegauge.core.units import format_band, format_bytes, format_duration
 from tidegauge.core.verdicts import OK as NOTHING_TO_SAY
 from tidegauge.core.verdicts import LeakState, Signal, Verdict
-from tidegauge.core.wording import rate
 from tidegauge_exporter.chart import Line, Mark, draw
+from tidegauge_exporter.html_page import lead, legend, meta, page, section
+from tidegauge_exporter.rank_table import RankRow, rank_table, tone
 from tidegauge_exporter.report_values import RankReport, Reading, ReportInput, leaking, worst_first
 from tidegauge_exporter.sentences import headline, hint, time_to_oom
 
@@ -20,13 +19,6 @@ __all__ = ["RankReport", "Reading", "ReportInput", "headline", "render_report"]
 
 FEW_RANKS = 8
 """Up to so many ranks every curve has its name and its reserved curve; beyond, only those that stand out do."""
-UUID_LENGTH = 12
-"""Enough of ``GPU-1b2c3d4e-...`` to tell two cards apart; the whole is in the cell's tooltip."""
-MOST_ROWS = 64
-"""Rows of the table; a job of a thousand ranks is read by its worst."""
-
-_NOTHING = "\N{EN DASH}"
-"""In a cell for which there is no figure."""
 
 _SIGNALS: dict[Signal, tuple[str, Callable[[Reading], int | None]]] = {
     Signal.ALLOCATED: ("allocated", lambda reading: reading.allocated_bytes),
@@ -43,47 +35,27 @@ _LEGEND = {
 
 def render_report(report: ReportInput) -> str:
     """The page. Everything that a job chose itself (names, configuration) is escaped."""
-    name = report.job_name or f"job {report.job_id}"
-    body = "\n".join(
-        [
-            _meta(report),
-            _lead(report),
-            _plot(report),
-            _table(report),
-            _about(report),
-            "<footer>Made by Tidegauge. Times and rates are estimates; their ranges are given with them.</footer>",
-        ]
-    )
-    style = files("tidegauge_exporter").joinpath("report.css").read_text(encoding="utf-8")
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(name)}: GPU memory</title>\n<style>\n{style}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _meta(report: ReportInput) -> str:
-    made = datetime.fromtimestamp(report.made_unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     facts = [("Job", report.job_id), ("Name", report.job_name), ("User", report.user_name), ("Cluster", report.cluster)]
-    told = [f"<span>{label} <b>{escape(value)}</b></span>" for label, value in facts if value]
-    return f'<header><p class="meta">{"".join(told)}<span>Report of {made}</span></p></header>'
+    parts = [
+        meta(facts, made_unix_s=report.made_unix_s),
+        _lead(report),
+        _plot(report),
+        _table(report),
+        _about(report),
+        "<footer>Made by Tidegauge. Times and rates are estimates; their ranges are given with them.</footer>",
+    ]
+    return page(f"{report.job_name or f'job {report.job_id}'}: GPU memory", parts)
 
 
 def _lead(report: ReportInput) -> str:
     first = worst_first(report.ranks)[0].verdict if report.ranks else NOTHING_TO_SAY
-    advice = hint(first.signal) if first.state is not LeakState.OK else None
-    parts = [
-        f'<section class="lead tone-{_tone(first) if _recorded(report) else "note"}">',
-        f"<h1>{escape(headline(report))}</h1>",
-    ]
-    if advice:
-        parts.append(f"<p>{escape(advice)}</p>")
-    figures = [(value, what) for value, what in _figures(first) if value]
-    if figures and first.state is not LeakState.OK:
-        cells = "".join(f"<div><dt>{what}</dt><dd>{escape(value)}</dd></div>" for value, what in figures)
-        parts.append(f'<dl class="figures">{cells}</dl>')
-    return "\n".join([*parts, "</section>"])
+    grows = first.state is not LeakState.OK
+    return lead(
+        headline(report),
+        tone=tone(first) if _recorded(report) else "note",
+        remarks=[hint(first.signal) if grows else None],
+        figures=_figures(first) if grows else (),
+    )
 
 
 def _recorded(report: ReportInput) -> bool:
@@ -111,15 +83,12 @@ def _plot(report: ReportInput) -> str:
             marks.append(Mark(verdict.alarm_step, f"leak established, step {verdict.alarm_step:,}", "alarm"))
     limits = [rank.limit_bytes for rank in report.ranks if rank.limit_bytes is not None]
     chart = draw(lines, marks=marks, limit=min(limits, default=None), description=headline(report))
-    keys = [css for css in _LEGEND if any(css in line.css.split() for line in lines)]
-    legend = "".join(
-        f'<span><svg viewBox="0 0 34 8"><path class="curve plain {css}" d="M0 4H34"/></svg>{_LEGEND[css]}</span>'
-        for css in keys
-    )
-    return (
-        f"<section>\n<h2>GPU memory of each rank, by training step</h2>\n"
-        f'<p class="legend">{legend}</p>\n<div class="scroll">{chart}</div>\n</section>'
-    )
+    looks = [
+        (f"curve plain {css}", words)
+        for css, words in _LEGEND.items()
+        if any(css in line.css.split() for line in lines)
+    ]
+    return section("GPU memory of each rank, by training step", f'{legend(looks)}\n<div class="scroll">{chart}</div>')
 
 
 def _lines(report: ReportInput) -> list[Line]:
@@ -160,43 +129,23 @@ def _curves(rank: RankReport, *, in_crowd: bool) -> list[Line]:
 def _table(report: ReportInput) -> str:
     if not report.ranks:
         return ""
-    ranks = worst_first(report.ranks)
-    has_nontorch = any(rank.readings and rank.readings[-1].nontorch_bytes is not None for rank in ranks)
-    columns = ["Rank", "GPU", "Verdict", "Growth per step", "Since step", "Out of memory in", "Allocated", "Reserved"]
-    columns += ["Outside PyTorch"] * has_nontorch + ["Limit"]
-    head = "".join(f'<th{_number(index)} scope="col">{name}</th>' for index, name in enumerate(columns))
-    rows = "\n".join(_row(rank, has_nontorch=has_nontorch) for rank in ranks[:MOST_ROWS])
-    rest = len(ranks) - MOST_ROWS
-    more = f'<p class="muted">{rest:,} more ranks are not listed.</p>' if rest > 0 else ""
-    return (
-        f'<section>\n<h2>Ranks at the last reading</h2>\n<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody>\n</table></div>\n{more}</section>"
-    )
+    return section("Ranks at the last reading", rank_table([_row(rank) for rank in worst_first(report.ranks)]))
 
 
-def _row(rank: RankReport, *, has_nontorch: bool) -> str:
-    verdict, who = rank.verdict, rank.identity
+def _row(rank: RankReport) -> RankRow:
     last = rank.readings[-1] if rank.readings else None
-    place = who.hostname if rank.gpu is None else f"{who.hostname}, GPU {rank.gpu}"
-    device = " ".join(filter(None, (rank.gpu_name, rank.uuid and rank.uuid[:UUID_LENGTH])))
-    word = {LeakState.OK: "ok", LeakState.SUSPECTED: "suspected", LeakState.LEAK: "leak"}[verdict.state]
-    grave = verdict.severity.value if verdict.severity and verdict.state is LeakState.LEAK else ""
-    growing = verdict.state is not LeakState.OK
-    cells = [
-        str(who.rank),
-        f'{escape(place)}<small title="{escape(rank.uuid or "")}">{escape(device)}</small>',
-        f'<span class="verdict tone-{_tone(verdict)}">{word}</span><small>{grave}</small>',
-        rate(verdict.bytes_per_step) if growing else None,
-        _step(verdict.onset_step) if growing else None,
-        time_to_oom(verdict) if growing else None,
-        last and format_bytes(last.allocated_bytes),
-        last and format_bytes(last.reserved_bytes),
-    ]
-    if has_nontorch:
-        cells.append(None if last is None or last.nontorch_bytes is None else format_bytes(last.nontorch_bytes))
-    cells.append(None if rank.limit_bytes is None else format_bytes(rank.limit_bytes))
-    written = (f"<td{_number(index)}>{cell or _NOTHING}</td>" for index, cell in enumerate(cells))
-    return f"<tr>{''.join(written)}</tr>"
+    return RankRow(
+        rank=rank.identity.rank,
+        hostname=rank.identity.hostname,
+        gpu=rank.gpu,
+        gpu_name=rank.gpu_name,
+        uuid=rank.uuid,
+        verdict=rank.verdict,
+        allocated_bytes=last and last.allocated_bytes,
+        reserved_bytes=last and last.reserved_bytes,
+        nontorch_bytes=last and last.nontorch_bytes,
+        limit_bytes=rank.limit_bytes,
+    )
 
 
 def _about(report: ReportInput) -> str:
@@ -205,9 +154,7 @@ def _about(report: ReportInput) -> str:
         "Allocated and reserved are the counters of PyTorch's allocator; what is outside PyTorch is the driver's "
         "figure for the process minus reserved."
     )
-    return (
-        f"<section>\n<h2>What was measured</h2>\n<ul>{''.join(f'<li>{fact}</li>' for fact in facts)}</ul>\n</section>"
-    )
+    return section("What was measured", f"<ul>{''.join(f'<li>{fact}</li>' for fact in facts)}</ul>")
 
 
 def _measured(report: ReportInput) -> Iterable[str]:
@@ -231,20 +178,9 @@ def _world(report: ReportInput) -> str:
     return "1 rank" if size == 1 else f"{size:,} ranks"
 
 
-def _tone(verdict: Verdict) -> str:
-    if verdict.state is LeakState.LEAK:
-        return str(verdict.severity.value) if verdict.severity else "critical"
-    return str(verdict.state.value)
-
-
 def _colour(verdict: Verdict) -> str:
     return {LeakState.OK: "calm", LeakState.SUSPECTED: "warn", LeakState.LEAK: "bad"}[verdict.state]
 
 
 def _step(step: int | None) -> str | None:
     return None if step is None else f"{step:,}"
-
-
-def _number(column: int) -> str:
-    """All columns but the first three hold numbers."""
-    return ' class="number"' if column > 2 else ""

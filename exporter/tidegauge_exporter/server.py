@@ -11,13 +11,12 @@ import threading
 from collections.abc import Callable, Iterable
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-
-from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.exposition import gzip_accepted
 
 from tidegauge.core.views import NodeView
 from tidegauge_exporter.collector import NodeCollector
+from tidegauge_exporter.negotiation import accepts_gzip, choose_format
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -33,8 +32,7 @@ MAKE_ROOM_TIMEOUT_S = 1.0
 """For the thread of a closed connection to end; it takes milliseconds."""
 
 GZIP_LEVEL = 1
-"""The library compresses at level 9, which took a fifth of a scrape's time; level 1 costs a fraction of that, and still
-makes the text ten times smaller (level 9: thirteen)."""
+"""Of a target with 1,000 ranks it makes a sixteenth in 9 ms; level 9 makes an eighteenth in 50 ms."""
 
 _INDEX = b"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Tidegauge node agent</title>
@@ -53,9 +51,7 @@ class MetricsServer:
     """
 
     def __init__(self, view: Callable[[], NodeView], *, host: str = "127.0.0.1", port: int = 0) -> None:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(NodeCollector(view))
-        self._app = _routes(_compressed(make_wsgi_app(registry, disable_compression=True)))
+        self._app = _routes(_metrics(NodeCollector(view)))
         self._wanted = (host, port)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -106,19 +102,24 @@ def _routes(metrics: WSGIApplication) -> WSGIApplication:
     return app
 
 
-def _compressed(app: WSGIApplication) -> WSGIApplication:
-    """``app`` with its answer compressed for those who accept that (Prometheus does)."""
+def _metrics(collector: NodeCollector) -> WSGIApplication:
+    """The page in the format that is asked for, compressed for those who accept that (Prometheus does); of the metrics
+    called ``name[]`` in the query, if it names any."""
 
-    def compressed(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if not gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING") or ""):
-            return app(environ, start_response)
+    def metrics(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "GET":
+            start_response("405 Method Not Allowed", [("Allow", "GET"), ("Content-Length", "0")])
+            return []
+        only = parse_qs(environ.get("QUERY_STRING", "")).get("name[]", ())
+        body, content_type = collector.scrape(choose_format(environ.get("HTTP_ACCEPT")), only=only)
+        headers = [("Content-Type", content_type)]
+        if accepts_gzip(environ.get("HTTP_ACCEPT_ENCODING")):
+            body = gzip.compress(body, GZIP_LEVEL)
+            headers.append(("Content-Encoding", "gzip"))
+        start_response("200 OK", [*headers, ("Content-Length", str(len(body)))])
+        return [body]
 
-        def start_compressed(status: str, headers: list[tuple[str, str]], *more: Any) -> Callable[[bytes], object]:
-            return start_response(status, [*headers, ("Content-Encoding", "gzip")], *more)
-
-        return [gzip.compress(b"".join(app(environ, start_compressed)), GZIP_LEVEL)]
-
-    return compressed
+    return metrics
 
 
 class _Handler(WSGIRequestHandler):

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import math
 import re
 from xml.etree import ElementTree
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge_exporter.chart import HEIGHT, LABEL_HEIGHT, WIDTH, Line, Mark, Point, byte_ticks, draw, step_ticks, thin
+from tidegauge_exporter.chart import HEIGHT, LABEL_HEIGHT, RIGHT, WIDTH, Forecast, Line, Mark, Point, draw, thin
+from tidegauge_exporter.chart_axes import TIME
 
 GIB = 1024.0**3
 RISING: list[Point] = [(float(step), GIB + step * 1e6) for step in range(200)]
@@ -84,19 +85,79 @@ def test_a_short_series_is_not_thinned() -> None:
     assert thin(RISING, 480) == RISING
 
 
-@given(st.floats(0, 2**50), st.floats(0, 2**50))
-def test_byte_ticks_enclose_the_range_with_a_readable_number_of_lines(one: float, other: float) -> None:
-    low, high = min(one, other), max(one, other)
-    ticks = byte_ticks(low, high)
-    assert ticks[0] <= low
-    assert ticks[-1] >= high
-    assert 2 <= len(ticks) <= 9
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [(0.0, 200.0, [0, 50, 100, 150, 200]), (7.0, 7.0, [7]), (0.0, 3.0, [0, 1, 2, 3]), (995.0, 1005.0, None)],
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 2**49)), min_size=1, max_size=50),
+    st.integers(1, 2**50),
+    st.tuples(st.floats(0, 1e7), st.floats(0, 1e7), st.floats(0, 1e7) | st.just(math.inf)),
+    st.floats(1, 1e6),
 )
-def test_step_ticks_are_round_and_inside(low: float, high: float, ticks: list[float] | None) -> None:
-    made = step_ticks(low, high)
-    assert made == ticks if ticks is not None else all(low <= tick <= high and tick % 2 == 0 for tick in made)
+def test_a_forecast_stays_inside_the_drawing(
+    raw: list[tuple[int, int]], limit: int, ends: tuple[float, float, float], room: float
+) -> None:
+    points = sorted((float(at), float(count)) for at, count in raw)
+    last, held = points[-1]
+    earliest, likely, latest = sorted(last + end for end in ends)
+    forecast = Forecast((last, min(held, limit)), earliest, likely, latest, until=last + room)
+    svg = draw(
+        [Line(points, "area", title="x", filled=True)],
+        marks=[Mark(last, "one", "onset"), Mark(last, "two", "alarm"), Mark(last, "three", "onset")],
+        limit=limit,
+        forecast=forecast,
+        until=last + room,
+        axis=TIME,
+        description="x",
+    )
+    for element in ElementTree.fromstring(svg).iter():
+        pairs = re.findall(r"(-?[\d.]+),(-?[\d.]+)", element.attrib.get("points", ""))
+        pairs += [(element.attrib[f"x{end}"], element.attrib[f"y{end}"]) for end in "12" if f"x{end}" in element.attrib]
+        for x, y in pairs:
+            assert 0 <= float(x) <= WIDTH
+            assert 0 <= float(y) <= HEIGHT
+
+
+def test_a_forecast_is_a_fan_from_the_curve_to_the_limit() -> None:
+    forecast = Forecast((0.0, 10.0), 10.0, 20.0, math.inf, until=40.0)
+    assert forecast.ends(limit=50.0) == ((10.0, 50.0), (20.0, 50.0), (40.0, 10.0))
+    assert forecast._replace(until=5.0).ends(limit=50.0) == ((5.0, 30.0), (5.0, 20.0), (5.0, 10.0))
+    assert forecast._replace(earliest=-5.0).ends(limit=50.0)[0] == (0.0, 50.0), "what should have been is now"
+
+
+def test_a_forecast_that_reaches_the_limit_shows_it_however_far_the_curves_are() -> None:
+    line = Line(RISING, "bad", title="x")
+    reaches = Forecast(RISING[-1], 250.0, 300.0, 350.0, until=400.0)
+    shown = draw([line], limit=140 * GIB, forecast=reaches, description="x")
+    assert "limit 140.0 GiB" in texts(shown)
+    assert 'class="fan"' in shown
+    hidden = draw([line], limit=140 * GIB, forecast=reaches._replace(until=210.0), description="x")
+    assert not any("limit" in text for text in texts(hidden))
+    assert 'class="fan"' not in draw([line], forecast=reaches, description="x")
+
+
+def test_a_filled_curve_stands_on_zero() -> None:
+    high = [(float(at), 100 * GIB) for at in range(10)]
+    assert "0 GiB" not in texts(draw([Line(high, "bad", title="x")], description="x"))
+    assert "0 GiB" in texts(draw([Line(high, "area", title="x", filled=True)], description="x"))
+
+
+def test_words_of_marks_and_the_limit_do_not_cover_each_other() -> None:
+    marks = [Mark(199.0, text, "onset") for text in ("one", "two", "three")]
+    svg = draw([Line(RISING, "bad", title="x")], marks=marks, limit=RISING[-1][1], description="x")
+    heights = {text.text: float(text.attrib["y"]) for text in ElementTree.fromstring(svg).iter("text")}
+    limit = next(y for text, y in heights.items() if text is not None and text.startswith("limit"))
+    assert heights["one"] + 12 <= heights["two"]
+    assert heights["two"] + 12 <= heights["three"]
+    assert heights["three"] + 12 <= limit
+
+
+def test_the_axis_can_go_on_beyond_the_curves() -> None:
+    mark = Mark(300.0, "it stopped", "onset")
+    root = ElementTree.fromstring(draw([Line(RISING, "bad", title="x")], marks=[mark], until=400.0, description="x"))
+    [line] = [element for element in root.iter("line") if element.attrib["class"] == "mark onset"]
+    [curve] = root.iter("polyline")
+    end = float(curve.attrib["points"].split()[-1].partition(",")[0])
+    assert end < float(line.attrib["x1"]) < WIDTH - RIGHT
+
+
+def test_the_axis_is_named() -> None:
+    assert "training step" in texts(draw([Line(RISING, "bad", title="x")], description="x"))
+    assert "time, UTC" in texts(draw([Line(RISING, "bad", title="x")], axis=TIME, description="x"))

@@ -176,11 +176,11 @@ def test_ranks_beyond_the_budget_are_left_out_whole_and_counted() -> None:
     per_rank = 16
     fitting = SAMPLES_PER_TARGET // per_rank
     ranks = tuple(rank_view(rank, gpu=0, uuid=None) for rank in range(fitting + 10))
-    families = {f.name: f for f in NodeCollector(lambda: node_view(ranks=ranks)).collect()}
-    assert len(families["tidegauge_rank_allocated_bytes"].samples) == fitting
-    assert len(families["tidegauge_rank"].samples) == fitting
-    dropped = {s.labels["reason"]: s.value for s in families["tidegauge_series_dropped"].samples}
-    assert dropped == {"duplicate": 0, "budget": 10 * per_rank}
+    lines = text_of(NodeCollector(lambda: node_view(ranks=ranks))).splitlines()
+    for name in ("tidegauge_rank_allocated_bytes", "tidegauge_rank_info"):
+        assert sum(line.startswith(f"{name}{{") for line in lines) == fitting
+    assert 'tidegauge_series_dropped_total{reason="duplicate"} 0.0' in lines
+    assert f'tidegauge_series_dropped_total{{reason="budget"}} {10 * per_rank}.0' in lines
 
 
 def test_what_the_agent_dropped_itself_is_told_too() -> None:
@@ -222,7 +222,15 @@ def test_a_node_without_ranks_and_gpus_still_says_how_it_is() -> None:
         "tidegauge_series_dropped_total",
         "tidegauge_records_lost_total",
         "tidegauge_records_refused_total",
+        "tidegauge_detector_points_total",
     }
+
+
+def test_only_what_is_asked_for_is_told_and_nothing_is_counted_less() -> None:
+    collector = NodeCollector(lambda: node_view(ranks=(rank_view(0), rank_view(0))))
+    asked = collector.scrape(only=["tidegauge_rank_leak_state"]).body.decode()
+    assert {family.name for family in parse_text(asked)} == {"tidegauge_rank_leak_state"}
+    assert values(samples_of(collector), "tidegauge_series_dropped_total", reason="duplicate") == [32]
 
 
 @given(st.text(st.characters(codec=None), max_size=300), st.text(st.characters(codec=None), max_size=300))

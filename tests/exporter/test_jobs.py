@@ -6,23 +6,13 @@ from pathlib import Path
 from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
-from sample_views import NOW_S, job_view, rank_summary
-from tidegauge.core.incidents import IncidentCause
+from sample_views import LOOP, NOW_S, job_view, rank_summary
 from tidegauge.core.loop_figures import LoopFigures
-from tidegauge.core.verdicts import LeakState, Severity
+from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView
 from tidegauge_exporter.jobs import job_metrics
 
 DATA = Path(__file__).parent / "data"
-LOOP = LoopFigures(
-    store_works=True,
-    acting=True,
-    paused=False,
-    breaker_open=True,
-    incidents_total={IncidentCause.LEAK: 5, IncidentCause.OUT_OF_MEMORY: 2},
-    incidents_open={(IncidentCause.LEAK, Severity.CRITICAL): 1},
-    actions_total={("requeue", "done"): 3, ("notify", "would"): 4},
-)
 
 
 def scrape(*jobs: JobView) -> list[Sample]:
@@ -30,8 +20,8 @@ def scrape(*jobs: JobView) -> list[Sample]:
     return [sample for family in parse_text(body) for sample in family.samples]
 
 
-def scrape_loop(loop: LoopFigures) -> list[Sample]:
-    body = job_metrics([], cluster="lab", now_unix_s=NOW_S, loop=loop).body.decode()
+def scrape_loop(loop: LoopFigures, *jobs: JobView) -> list[Sample]:
+    body = job_metrics(jobs, cluster="lab", now_unix_s=NOW_S, loop=loop).body.decode()
     return [sample for family in parse_text(body) for sample in family.samples]
 
 
@@ -86,7 +76,7 @@ def test_an_unknown_scheduler_is_an_empty_label() -> None:
 
 
 def test_the_text_of_incidents_and_actions_is_exactly_this() -> None:
-    body = job_metrics([], cluster="lab", now_unix_s=NOW_S, loop=LOOP).body.decode()
+    body = job_metrics([job_view()], cluster="lab", now_unix_s=NOW_S, loop=LOOP).body.decode()
     assert body == (DATA / "loop.prom").read_text(encoding="utf-8")
 
 
@@ -98,8 +88,31 @@ def test_every_known_value_of_a_counter_is_there_before_the_first_event() -> Non
     assert len(set(counters)) == len(counters) == 6 + 7 * 8
 
 
+def test_a_job_is_told_of_with_its_owners_incidents_and_no_series_twice() -> None:
+    of_ada, of_another = job_view(), job_view(user_name="eve", ranks=(rank_summary(0, uid=7),))
+    for jobs, number in (((of_ada, of_another), 12), ((of_another, of_ada), 14)):
+        samples = scrape_loop(LOOP, *jobs)
+        series = [(s.name, *sorted(s.labels.items())) for s in samples]
+        assert len(set(series)) == len(series)
+        numbers = {s.labels["cause"]: s.value for s in samples if s.name == "tidegauge_job_incident_number"}
+        assert numbers["leak"] == number
+
+
+def test_another_attempt_has_no_part_in_an_incident() -> None:
+    names = {s.name for s in scrape_loop(LOOP, job_view(attempt=1), job_view(job_id="4712"))}
+    assert "tidegauge_job_info" in names
+    assert not any(name.startswith(("tidegauge_job_incident", "tidegauge_job_last")) for name in names)
+
+
+def test_what_was_done_to_a_job_lingers_with_it() -> None:
+    ended = rank_summary(0, last_sample_unix_s=NOW_S - 119, alive=False)
+    samples = scrape_loop(LOOP, job_view(running=False, ranks=(ended,)))
+    done = {(s.labels["action"], s.labels["outcome"]): s.value for s in samples if "last_action" in s.name}
+    assert done == {("notify", "done"): NOW_S - 599.0, ("checkpoint", "no_proof"): NOW_S - 30.0}
+
+
 def test_what_a_broken_database_would_say_is_absent_and_not_0() -> None:
-    samples = scrape_loop(replace(LOOP, store_works=False))
+    samples = scrape_loop(replace(LOOP, store_works=False, of_jobs={}, nodes={}))
     assert {s.name: s.value for s in samples} == {
         "tidegauge_policy_acting": 1,
         "tidegauge_policy_paused": 0,

@@ -5,12 +5,12 @@ import gzip
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from html_text import Page
 from sample_views import GIB, LEAK, MIB, NOW_S, identity, uuid_of
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
@@ -44,25 +44,6 @@ def rank(number: int, verdict: Verdict = OK, readings: tuple[Reading, ...] | Non
 
 def report(*ranks: RankReport, **changes: Any) -> ReportInput:
     return replace(ReportInput("4711", ranks, NOW_S, job_name="llm"), **changes)
-
-
-class Page(HTMLParser):
-    """Reads a page as a browser would: words, tags, and whatever it would have to fetch."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.tags: list[str] = []
-        self.fetched: list[str] = []
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.fetched += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-READY_WITHIN_S = 30.0
+from integration.server_process import end, free_port, wait_until_ready
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def running_prometheus(folder: Path, config: str, *flags: str) -> Iterator[Prome
     binary = prometheus_binary()
     assert binary is not None, "prometheus is not installed"
     (folder / "prometheus.yml").write_text(config, encoding="utf-8")
-    port = _free_port()
+    port = free_port()
     log_path = folder / "prometheus.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -103,35 +102,7 @@ def running_prometheus(folder: Path, config: str, *flags: str) -> Iterator[Prome
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(process, url, log_path)
+        wait_until_ready(process, url, log_path)
         yield PrometheusServer(url, process.pid)
     finally:
-        _end(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log_path: Path) -> None:
-    deadline_s = time.monotonic() + READY_WITHIN_S
-    while True:
-        log_end = log_path.read_text(errors="replace")[-2000:]
-        assert process.poll() is None, f"prometheus ended with {process.returncode}: {log_end}"
-        try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
-                return
-        except OSError:
-            assert time.monotonic() < deadline_s, f"prometheus was not ready within {READY_WITHIN_S} s: {log_end}"
-            time.sleep(0.02)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(timeout=10)
+        end(process)

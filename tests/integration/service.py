@@ -113,11 +113,15 @@ class Service:
         return [stat for stat in descendants(self.record.supervisor.pid) if not stat.ended]
 
     def agents(self) -> list[int]:
-        """Pids of the node agents, by the title that Ray gives to actors."""
-        return [s.process.pid for s in self.processes() if _title(s.process.pid).startswith("ray::AgentActor")]
+        """Pids of the node agents."""
+        return self.actors("AgentActor")
 
     def coordinators(self) -> list[int]:
-        return [s.process.pid for s in self.processes() if _title(s.process.pid).startswith("ray::CoordinatorActor")]
+        return self.actors("CoordinatorActor")
+
+    def actors(self, kind: str) -> list[int]:
+        """Pids of the actors of a class, by the title that Ray gives to them."""
+        return [s.process.pid for s in self.processes() if _title(s.process.pid).startswith(f"ray::{kind}")]
 
     def pid_of(self, name: str) -> int:
         """The one process below the supervisor with this ``comm``."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from exposition_text import text_of
-from sample_views import NOW_S, job_view, node_view
+from sample_views import LOOP, NOW_S, job_view, node_view
 from tidegauge_exporter.collector import NodeCollector
 from tidegauge_exporter.jobs import job_metrics
 
-EXAMPLE = Path(__file__).parents[2] / "deploy" / "prometheus" / "prometheus.yml"
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "observability" / "prometheus" / "prometheus.yml"
 
 
 def promtool(arguments: Sequence[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -30,16 +30,18 @@ def test_promtool_accepts_the_example_configuration() -> None:
 
 
 def test_promtool_refuses_a_configuration_with_a_misspelt_key(tmp_path: Path) -> None:
-    misspelt = tmp_path / "prometheus.yml"
+    misspelt = shutil.copytree(EXAMPLE.parent, tmp_path / "prometheus") / EXAMPLE.name
     misspelt.write_text(EXAMPLE.read_text(encoding="utf-8").replace("honor_labels", "honour_labels"), encoding="utf-8")
-    assert promtool(["check", "config", str(misspelt)]).returncode != 0
+    result = promtool(["check", "config", str(misspelt)])
+    assert result.returncode != 0
+    assert b"honour_labels" in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize(
     "exposition",
     [
         pytest.param(text_of(NodeCollector(node_view)).encode(), id="node"),
-        pytest.param(job_metrics([job_view()], cluster="lab", now_unix_s=NOW_S).body, id="coordinator"),
+        pytest.param(job_metrics([job_view()], cluster="lab", now_unix_s=NOW_S, loop=LOOP).body, id="coordinator"),
     ],
 )
 def test_promtool_finds_nothing_to_complain_of_in_our_metrics(exposition: bytes) -> None:

@@ -162,6 +162,7 @@ class NodeAgent:
             rings_skipped=self._skips.snapshot(),
             records_lost=watches.lost_records,
             records_refused=watches.refused_records,
+            detector_points=watches.detector_points,
             claims_overruled=dict(watches.overruled),
             series_dropped=dict(watches.dropped),
             launches=self._launches.summaries,

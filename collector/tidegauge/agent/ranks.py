@@ -35,6 +35,8 @@ class DeviceSeries:
         """From the last ``FRACTION_SET`` record."""
         self.out_of_memory: Sample | None = None
         """The last ``OUT_OF_MEMORY`` record."""
+        self.points = 0
+        """Readings that were given to the detector."""
         self.meter = NontorchMeter()
         self._detector: Detector | None = None
         self._detector_factory = detector_factory
@@ -69,6 +71,7 @@ class DeviceSeries:
                 continue
             if self._detector is None:
                 self._detector = self._detector_factory()
+            self.points += 1
             self._detector.update(
                 step=step,
                 time_s=sample.mono_ns / 1e9,
@@ -138,6 +141,11 @@ class RankState:
     def known(self) -> bool:
         """Whether the rank has said who it is."""
         return self._identity is not None
+
+    @property
+    def points(self) -> int:
+        """Readings that were given to the detector, of all its devices."""
+        return sum(series.points for series in self._devices.values())
 
     def claim(self, identity: RankIdentity) -> None:
         """Who the rank says it is, corrected by what the kernel knows: its Slurm job and its host."""

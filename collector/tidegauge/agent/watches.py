@@ -88,6 +88,8 @@ class Watches:
         """Overwritten before they were read, of all ranks so far."""
         self.refused_records = 0
         """Well-formed but impossible, of all ranks so far."""
+        self.detector_points = 0
+        """Readings that were judged, of all ranks so far."""
         self.overruled: Counter[str] = Counter()
         """Ranks by the claim that kernel or driver contradicted."""
 
@@ -222,7 +224,9 @@ class Watches:
         if reader.identity is not None and (reader.identity is not identity or not rank.known):
             rank.claim(reader.identity)
         rank.observe(samples, gpus, gpus_mono_ns=gpus_mono_ns)
+        points = rank.points
         rank.judge()
+        self.detector_points += rank.points - points
         watch.read_to_the_end = watch.ended_s is not None and budget > 0 and seen == 0
         if not rank.detached:
             watch.detached_s = None

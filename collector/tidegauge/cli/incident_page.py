@@ -14,6 +14,8 @@ from tidegauge.core.wording import CLOSURES, hint, incident_sentence, rate, sinc
 
 RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "nontorch", "limit", "since step",
                "per step", "out of memory in")  # fmt: skip
+RANKS_GIVE_WAY = ("nontorch", "reserved", "pid", "since step", "limit", "step", "GPU", "allocated", "per step")
+"""Columns of the table of ranks that a narrow terminal does without, the first first."""
 MOST_RANKS = 16
 """Rows of the table of ranks, worst first; ``--json`` has all of them."""
 

@@ -23,6 +23,8 @@ HELP = "list what is wrong with jobs' memory, or tell the whole story of one inc
 
 HEADER = ("number", "job", "cause", "severity", "state", "ranks", "since step", "per step", "out of memory in",
           "opened", "last action")  # fmt: skip
+GIVES_WAY = ("since step", "opened", "state", "per step", "ranks", "severity")
+"""Columns that a narrow terminal does without, the first first."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,7 @@ def _list(args: argparse.Namespace) -> int:
     now_s = time.time()
     rows = [_row(raw, now_s=now_s) for raw in answer["incidents"]]
     if rows:
-        print_table(HEADER, rows)
+        print_table(HEADER, rows, gives_way=GIVES_WAY)
         if len(rows) == args.limit:
             print(f"\nthe newest {len(rows)}; there may be more: --limit N")
     else:
@@ -87,13 +89,15 @@ def _show(args: argparse.Namespace) -> int:
     incident = read(Incident, answer["incident"])
     records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
     status = read(LoopStatus, ask(args, "/api/v1/policy"))
-    print(incident_page.headline(incident))
+    for text in incident_page.headline(incident).split("\n"):
+        print_wrapped("", text)
     print()
     for name, text in incident_page.figures(incident, now_s=time.time()):
         print_wrapped(f"{name:<12}", text)
     if incident.findings:
         print(f"\nThe ranks, worst first, as they were at {moment(incident.updated_unix_s)}")
-        print_table(incident_page.RANK_HEADER, incident_page.rank_rows(incident))
+        rows = incident_page.rank_rows(incident)
+        print_table(incident_page.RANK_HEADER, rows, gives_way=incident_page.RANKS_GIVE_WAY)
         left_out = len(incident.findings) - incident_page.MOST_RANKS
         if left_out > 0:
             print(f"and {left_out} more ranks; --json has all of them")

@@ -19,6 +19,8 @@ HELP = "list the jobs that are watched, and which of their ranks leak"
 
 HEADER = ("job", "name", "user", "ranks", "step", "allocated", "reserved", "state", "suspects", "signal", "per step",
           "out of memory in")  # fmt: skip
+GIVES_WAY = ("reserved", "signal", "step", "name", "allocated", "user", "ranks")
+"""Columns that a narrow terminal does without, the first first."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer, indent=2))
     elif jobs:
-        print_table(HEADER, [_row(job) for job in jobs])
+        print_table(HEADER, [_row(job) for job in jobs], gives_way=GIVES_WAY)
     else:
         print("no job is watched; start one with `tidegauge run -- CMD`")
     leaks = any(job["running"] and job["state"] == "leak" for job in jobs)

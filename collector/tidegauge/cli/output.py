@@ -19,15 +19,35 @@ NARROWEST = 40
 """Characters of text in a line, however narrow the terminal."""
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print ``rows`` under ``header`` to stdout. Cells are plain text, never markup."""
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_way: Sequence[str] = ()) -> None:
+    """Print ``rows`` under ``header`` to stdout. Cells are plain text, never markup.
+
+    On a terminal that is too narrow the columns ``gives_way`` are left out, the first first, and named below.
+    """
     # A pipe has no width: lines stay whole there, so that grep finds what it looks for.
     if not sys.stdout.isatty() or not importlib.util.find_spec("rich"):
-        _print_plain(header, rows)
+        print("\n".join(plain_lines(header, rows)))
         return
     from rich.console import Console
 
-    Console(width=shutil.get_terminal_size().columns).print(_rich_table(header, rows))
+    width = shutil.get_terminal_size().columns
+    kept, cells = narrowed(header, rows, gives_way, width)
+    Console(width=width).print(_rich_table(kept, cells))
+    left_out = [name for name in header if name not in kept]
+    if left_out:
+        print_wrapped("", f"(too narrow for: {', '.join(left_out)}; a wider terminal or --json shows all)")
+
+
+def narrowed(
+    header: Sequence[str], rows: Sequence[Sequence[str]], gives_way: Sequence[str], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The table without as many of ``gives_way``, in that order, as it takes to fit ``width`` characters."""
+    for name in gives_way:
+        if max(map(len, plain_lines(header, rows))) <= width:
+            break
+        place = header.index(name)
+        header, *rows = (tuple(row[:place]) + tuple(row[place + 1 :]) for row in (header, *rows))
+    return header, rows
 
 
 def print_wrapped(start: str, text: str) -> None:
@@ -56,11 +76,11 @@ def _style(cell: str) -> str:
     return {"leak": "bold red", "suspected": "yellow", "ok": "green"}.get(cell.partition(" ")[0], "")
 
 
-def _print_plain(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def plain_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """``rows`` under ``header`` in columns, without anything else."""
     columns = list(zip(header, *rows))
     widths = [max(len(cell) for cell in column) for column in columns]
-    for row in (header, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (header, *rows)]
 
 
 @contextlib.contextmanager

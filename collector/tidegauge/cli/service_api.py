@@ -58,7 +58,7 @@ def not_running(files: StateFiles) -> str:
 def ask(args: argparse.Namespace, path: str, *, timeout_s: float = client.TIMEOUT_S) -> dict[str, Any]:
     """The API's answer. Raises ``CommandError`` that says why there is none and what to do."""
     try:
-        return client.get(args.api or _local_api(args), path, timeout_s=timeout_s)
+        return client.get(api_url(args), path, timeout_s=timeout_s)
     except client.ApiError as error:
         if error.refusal is not None:
             exit_code = ENVIRONMENT if error.status == UNAVAILABLE else USAGE
@@ -73,6 +73,11 @@ def read(form: type[T], raw: Mapping[str, Any]) -> T:
         return from_wire(form, raw)
     except ValueError as error:
         raise CommandError(f"the service answers in a form that this version does not know: {error}") from error
+
+
+def api_url(args: argparse.Namespace) -> str:
+    """Where the API is. Raises ``CommandError`` that says why it is not there."""
+    return str(args.api) if args.api else _local_api(args)
 
 
 def _local_api(args: argparse.Namespace) -> str:

@@ -103,10 +103,13 @@ def _print(answer: Mapping[str, Any]) -> None:
         print(f"cluster   {service['cluster']}, tidegauge {service['version']}, ", end="")
         print(f"{service['jobs_running']} jobs running, {service['jobs_leaking']} of them leak")
         if answer["actions"] is not None:
-            print(f"actions   {in_one_line(read(LoopStatus, answer['actions']))}")
+            loop = read(LoopStatus, answer["actions"])
+            print(f"actions   {in_one_line(loop)}")
+            if loop.telling:
+                print(f"telling   {', '.join(f'{who}: {how}' for who, how in loop.telling.items())}")
         print()
         header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")
-        print_table(header, [_row(node) for node in service["nodes"]])
+        print_table(header, [_row(node) for node in service["nodes"]], gives_way=("metrics", "address", "agent"))
     if not answer["healthy"]:
         print("\nnot healthy: not every node has an agent that reports")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = "start the service on this node: the coordinator and an agent, or with --join an agent alone"
 
-NEEDED = {"ray": "agent", "prometheus_client": "exporter"}
+NEEDED = {"ray": "agent", "sqlalchemy": "agent"}
 LOOPBACK = "127.0.0.1"
 
 

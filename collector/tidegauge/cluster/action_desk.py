@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_switch import ActionSwitch
@@ -22,7 +22,11 @@ from tidegauge.cluster.order_desk import OrderDesk
 from tidegauge.cluster.policy_clock import PolicyClock
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
-from tidegauge.core.actions import AuditError, LoopStatus
+from tidegauge.cluster.telling import Tell, TellingBoard
+from tidegauge.core.actions import AuditError, Decision, LoopStatus
+
+if TYPE_CHECKING:
+    from tidegauge_scheduler_hooks.ports import Messenger
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,8 @@ class ActionDesk:
     """``start`` begins the turns in a thread; ``status`` and ``store`` answer from any."""
 
     def __init__(self, open_all: Callable[[], Opened], *, keep_incidents_s: float) -> None:
+        self.telling = TellingBoard(monotonic_s=time.monotonic)
+        """Where the notifier says how it stands."""
         self._open_all = open_all
         self._keep_incidents_s = keep_incidents_s
         self._opened: Opened | None = None
@@ -69,8 +75,9 @@ class ActionDesk:
     def status(self) -> LoopStatus:
         """Of the loop; before the database could be opened, why that is so."""
         if self._opened is not None:
-            return self._opened.loop.status()
-        return LoopStatus(mode="observe", policy_file=None, store_problem=self._problem or "not opened yet")
+            return replace(self._opened.loop.status(), telling=self.telling.read())
+        problem = self._problem or "not opened yet"
+        return LoopStatus(mode="observe", policy_file=None, store_problem=problem, telling=self.telling.read())
 
     def store(self) -> Store:
         """Raises ``StoreError`` while there is none."""
@@ -111,18 +118,20 @@ class ActionDesk:
             log.warning("old incidents are not deleted yet: %s", error)
 
 
-def open_actions(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Opened:
-    """The whole of it for one coordinator. Raises ``StoreError``."""
+def open_actions(
+    settings: Settings, coordinator: Coordinator, files: StateFiles, *, tell: Tell | None = None
+) -> Opened:
+    """The whole of it for one coordinator. ``tell`` reaches owners without a scheduler. Raises ``StoreError``."""
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
-        return Opened(store, *_loop_over(store, settings, coordinator, files))
+        return Opened(store, *_loop_over(store, settings, coordinator, files, tell))
     except BaseException:
         store.close()  # this is tried again every second
         raise
 
 
 def _loop_over(
-    store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles
+    store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
 ) -> tuple[Loop, Callable[[], float]]:
     """The loop, and the clock that it goes by."""
     from tidegauge_scheduler_hooks.closed_loop import WORKERS, ClosedLoop
@@ -142,6 +151,7 @@ def _loop_over(
         monotonic_s=time.monotonic,
         wall_s=time.time,
         submit=workers.submit,
+        messenger=None if tell is None else _messenger(tell),
     )
     return loop, clock.now_s
 
@@ -156,6 +166,21 @@ def _schedulers(settings: Settings, orders: OrderDesk) -> Mapping[str, Any]:
         api = RayJobsApi(settings.ray_jobs_address, token_file=settings.ray_jobs_token_file)
         schedulers["ray"] = RayJobs(api, orders, uid=_uid_of(settings.ray_jobs_user))
     return schedulers
+
+
+def _messenger(tell: Tell) -> Messenger:
+    from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
+
+    class ByNotifier:
+        def tell(self, decision: Decision) -> str:
+            told = tell(decision)
+            if told.where is not None:
+                return told.where
+            if told.retry_after_s is not None:
+                raise TemporaryError(told.problem, retry_after_s=told.retry_after_s)
+            raise PermanentError(told.problem)
+
+    return ByNotifier()
 
 
 def _uid_of(user: str | None) -> int:

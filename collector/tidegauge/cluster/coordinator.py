@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
-from tidegauge.cluster.jobs import RankOnNode, jobs_of
+from tidegauge.cluster.jobs import RankOnNode, jobs_of, look_first, one_per_rank
+from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.order_desk import OrderDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
-from tidegauge.core.ids import DeviceUuid, ProcessId, RankKey
-from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Verdict
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
@@ -29,40 +30,6 @@ STALE_AFTER_S = 10.0
 than the engine's own death detection (10-65 s)."""
 
 MAX_EVENTS = 1000
-CLOCK_STEP_S = 60.0
-"""A report this much older than the last one is taken for a node whose clock was set back, not for a late retry."""
-KNOWN_INCARNATIONS = 8
-
-_RankOfProcess = tuple[RankKey, ProcessId]
-
-
-@dataclass
-class _Node:
-    """What is known of one node; ``heard_s`` is on the monotonic clock."""
-
-    node_id: str
-    first_seen_s: float
-    engine: EngineNode | None = None
-    summary: NodeSummary | None = None
-    heard_s: float | None = None
-    retired: deque[str] = field(default_factory=lambda: deque(maxlen=KNOWN_INCARNATIONS))
-    gone_s: float | None = None
-    was_stale: bool = False
-    ranks: dict[_RankOfProcess, RankSummary] = field(default_factory=dict)
-    ended_s: dict[_RankOfProcess, float] = field(default_factory=dict)
-    named: frozenset[_RankOfProcess] = frozenset()
-    """The ranks in the latest report."""
-
-    @property
-    def hostname(self) -> str:
-        if self.summary is not None:
-            return self.summary.hostname
-        return self.engine.hostname if self.engine is not None else ""
-
-    def launch_of(self, rank: RankSummary) -> LaunchSummary | None:
-        """The ``tidegauge run`` that ``rank`` descends from, as of the latest report."""
-        launches = () if self.summary is None or rank.launch is None else self.summary.launches
-        return next((launch for launch in launches if launch.process == rank.launch), None)
 
 
 class Coordinator:
@@ -85,8 +52,8 @@ class Coordinator:
         self._stale_after_s = stale_after_s
         self._linger_s = linger_s
         self._lock = threading.RLock()
-        self._nodes: dict[str, _Node] = {}
-        self._announced: dict[_RankOfProcess, Verdict] = {}
+        self._nodes: dict[str, KnownNode] = {}
+        self._announced: dict[RankOfProcess, Verdict] = {}
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._last_seq = 0
 
@@ -94,8 +61,8 @@ class Coordinator:
         """Take in one agent's summary. Repeating a report, or sending an older one late, changes nothing."""
         with self._lock:
             now_s = self._monotonic_s()
-            node = self._nodes.setdefault(summary.node_id, _Node(summary.node_id, first_seen_s=now_s))
-            if node.gone_s is not None or not _is_news(node, summary):
+            node = self._nodes.setdefault(summary.node_id, KnownNode(summary.node_id, first_seen_s=now_s))
+            if node.gone_s is not None or not node.is_news(summary):
                 return ReportReply(accepted=False, coordinator=self.incarnation)
             before, node.summary = node.summary, summary
             node.heard_s, node.was_stale = now_s, False
@@ -118,7 +85,7 @@ class Coordinator:
             now_s = self._monotonic_s()
             listed = {node.node_id: node for node in alive}
             for node_id, engine in listed.items():
-                known = self._nodes.setdefault(node_id, _Node(node_id, first_seen_s=now_s))
+                known = self._nodes.setdefault(node_id, KnownNode(node_id, first_seen_s=now_s))
                 known.engine, known.gone_s = engine, None
             for node in list(self._nodes.values()):
                 if node.node_id not in listed and node.gone_s is None:
@@ -138,18 +105,38 @@ class Coordinator:
         with self._lock:
             now_s = self._monotonic_s()
             self._let_time_pass(now_s)
-            ranks = [
-                RankOnNode(
-                    rank,
-                    node.hostname,
-                    stale=self._health(node, now_s) is not NodeHealth.OK,
-                    node_id=node.node_id,
-                    launch=node.launch_of(rank),
-                )
-                for node in self._nodes.values()
-                for rank in node.ranks.values()
-            ]
+            ranks = [self._on_node(rank, node, now_s) for node in self._nodes.values() for rank in node.ranks.values()]
         return jobs_of(ranks)
+
+    def memory(
+        self, job_id: str, attempt: int, uid: int | None = None, *, rank: int | None = None, most: int | None = None
+    ) -> Mapping[int, tuple[MemoryPoint, ...]]:
+        """How the memory of each rank of a job went, by global rank, the rank to look at first first.
+
+        ``uid=None``: whoever claims the job id. Times are the coordinator's: a node's clock may be wrong, a rank's may
+        lie. Kept as long as the rank itself; begins anew when the coordinator does. Empty if there is no such job.
+        """
+        with self._lock:
+            now_s = self._monotonic_s()
+            self._let_time_pass(now_s)
+            ranks = one_per_rank(
+                self._on_node(one, node, now_s)
+                for node in self._nodes.values()
+                for (key, _), one in node.ranks.items()
+                if (key.job_id, key.attempt) == (job_id, attempt)
+                and uid in (None, one.uid)
+                and rank in (None, key.rank)
+            )
+            worst_first = sorted(ranks, key=lambda one: look_first(one.rank))[:most]
+            return {
+                int(one.rank.identity.rank): self._nodes[one.node_id].history(one.rank).points() for one in worst_first
+            }
+
+    def memory_line(self, node_id: str, rank: RankSummary, *, columns: int) -> tuple[int, ...]:
+        """``MemoryHistory.used_bytes`` of a rank on a node, as ``jobs`` tells of them; empty once it is forgotten."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return () if node is None else node.history(rank).used_bytes(columns)
 
     def reporting(self) -> tuple[NodeSummary, ...]:
         """The latest summary of every node that is not gone: what service discovery is made of.
@@ -178,14 +165,25 @@ class Coordinator:
                 return None
             return node.heard_s, node.summary.incarnation
 
+    def _on_node(self, rank: RankSummary, node: KnownNode, now_s: float) -> RankOnNode:
+        return RankOnNode(
+            rank,
+            node.hostname,
+            stale=self._health(node, now_s) is not NodeHealth.OK,
+            node_id=node.node_id,
+            launch=node.launch_of(rank),
+        )
+
     def _hostname_of(self, node_id: str) -> str:
         with self._lock:
             node = self._nodes.get(node_id)
             return "" if node is None else node.hostname
 
-    def _take_ranks(self, node: _Node, ranks: Iterable[RankSummary], now_s: float) -> None:
-        reported: dict[_RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in ranks}
+    def _take_ranks(self, node: KnownNode, ranks: Iterable[RankSummary], now_s: float) -> None:
+        reported: dict[RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in ranks}
+        at_unix_s = self._wall_s()
         for key, rank in reported.items():
+            node.take_memory(key, rank, at_unix_s)
             node.ranks[key] = rank
             if rank.alive:
                 node.ended_s.pop(key, None)
@@ -198,7 +196,7 @@ class Coordinator:
             node.ranks[key] = replace(node.ranks[key], alive=False)
             node.ended_s.setdefault(key, now_s)
 
-    def _tell_verdict(self, node: _Node, key: _RankOfProcess, rank: RankSummary) -> None:
+    def _tell_verdict(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
         before = self._announced.get(key)
         old = LeakState.OK if before is None else before.state
         self._announced[key] = rank.verdict
@@ -207,7 +205,7 @@ class Coordinator:
             alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is not Severity.NOTE
             log.log(logging.WARNING if alarming else logging.INFO, "%s", event.text)
 
-    def _lose(self, node: _Node, now_s: float) -> None:
+    def _lose(self, node: KnownNode, now_s: float) -> None:
         node.gone_s = now_s
         node.engine = None
         for key, rank in node.ranks.items():
@@ -233,19 +231,20 @@ class Coordinator:
                     self._forget(node, key)
                 del self._nodes[node_id]
 
-    def _forget(self, node: _Node, key: _RankOfProcess) -> None:
+    def _forget(self, node: KnownNode, key: RankOfProcess) -> None:
         node.ranks.pop(key, None)
         node.ended_s.pop(key, None)
+        node.histories.pop(key, None)
         self._announced.pop(key, None)
 
-    def _health(self, node: _Node, now_s: float) -> NodeHealth:
+    def _health(self, node: KnownNode, now_s: float) -> NodeHealth:
         if node.gone_s is not None:
             return NodeHealth.GONE
         if node.heard_s is None:
             return NodeHealth.WAITING
         return NodeHealth.STALE if now_s - node.heard_s > self._stale_after_s else NodeHealth.OK
 
-    def _status(self, node: _Node, now_s: float) -> NodeStatus:
+    def _status(self, node: KnownNode, now_s: float) -> NodeStatus:
         summary = node.summary
         return NodeStatus(
             node_id=node.node_id,
@@ -263,7 +262,7 @@ class Coordinator:
     def _tell(
         self,
         kind: EventKind,
-        node: _Node,
+        node: KnownNode,
         text: str,
         *,
         rank: RankSummary | None = None,
@@ -283,16 +282,6 @@ class Coordinator:
             log.info("%s", text)
         self._events.append(event)
         return event
-
-
-def _is_news(node: _Node, summary: NodeSummary) -> bool:
-    if summary.incarnation in node.retired:
-        return False
-    last = node.summary
-    if last is None or last.incarnation != summary.incarnation:
-        return True
-    late_by_s = last.sent_unix_s - summary.sent_unix_s
-    return late_by_s <= 0 or late_by_s > CLOCK_STEP_S
 
 
 def _verdict_text(rank: RankSummary, hostname: str) -> str:

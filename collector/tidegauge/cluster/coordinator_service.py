@@ -1,6 +1,6 @@
 """The coordinator at work: its HTTP API, the loop that keeps agents alive and the one that acts. No Ray.
 
-``job_metrics`` and ``http_sd`` come from the exporter package and are handed in, so that this module runs without it.
+Pages come from the exporter package and are handed in, so that this module runs without it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from tidegauge import __version__
 from tidegauge.cluster.action_desk import ActionDesk
 from tidegauge.cluster.agent_keeper import AgentKeeper, Engine, EngineError
 from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, json_route
-from tidegauge.cluster.loop_api import loop_figures, loop_routes
+from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, html_route, json_route
+from tidegauge.cluster.loop_api import IncidentStory, incident_story, loop_figures, loop_routes
+from tidegauge.cluster.memory_api import memory_routes
+from tidegauge.cluster.overview_api import overview_routes
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.core.loop_figures import LoopFigures
+from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
 
@@ -47,6 +50,10 @@ class Pages:
     """Jobs, incidents and actions, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
     http_sd: Callable[[Iterable[NodeSummary], str], Sequence[Mapping[str, object]]]
     """Nodes and the coordinator's own ``host:port`` in; Prometheus' ``http_sd`` groups out."""
+    incident_report: Callable[[IncidentStory, tuple[MemoryPoint, ...]], str]
+    """An incident and the memory of the rank to look at first in; a page for people out."""
+    runbooks: Callable[[], str]
+    """What each alert means, and what to do: a page for people."""
 
 
 class CoordinatorService:
@@ -110,7 +117,11 @@ class CoordinatorService:
             "/api/v1/events": json_route(
                 lambda request: {"events": self.coordinator.events(request.number("after", default=0))}
             ),
+            **memory_routes(self.coordinator),
+            **overview_routes(self.coordinator, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
+            "/report": html_route(self._report),
+            "/runbooks": html_route(lambda _: self._pages.runbooks()),
             "/sd": self._sd,
             "/metrics": self._metrics,
             "/healthz": lambda _: Answer(b"ok\n", "text/plain; charset=utf-8"),
@@ -131,14 +142,27 @@ class CoordinatorService:
     def _sd(self, _: Request) -> Answer:
         return json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address()))(_)
 
+    def _report(self, request: Request) -> str:
+        story = incident_story(self._actions.store, request.number("incident", default=0))
+        job, first = story.incident.key.job, next(iter(story.incident.ranks), None)
+        ranks = self.coordinator.memory(job.job_id, job.attempt, job.uid, rank=first) if first is not None else {}
+        return self._pages.incident_report(story, next(iter(ranks.values()), ()))
+
     def _own_address(self) -> str:
         assert self._api is not None, "not started"
         host = self._advertise_host if self._host in ("0.0.0.0", "::") else self._host
         return f"[{host}]:{self._api.port}" if ":" in host else f"{host}:{self._api.port}"
 
     def _metrics(self, request: Request) -> Answer:
-        figures = loop_figures(self._actions.store, self._actions.status())
-        page = self._pages.job_metrics(self.coordinator.jobs(), figures, time.time(), request.accept)
+        jobs, now_unix_s = self.coordinator.jobs(), time.time()
+        figures = loop_figures(
+            self._actions.store,
+            self._actions.status(),
+            jobs=jobs,
+            nodes=self.coordinator.nodes(),
+            now_unix_s=now_unix_s,
+        )
+        page = self._pages.job_metrics(jobs, figures, now_unix_s, request.accept)
         return Answer(page.body, page.content_type)
 
     def _keep(self) -> None:

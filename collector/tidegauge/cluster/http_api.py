@@ -1,7 +1,7 @@
 """The coordinator's HTTP API: fixed paths, GET only, read only. Standard library, loopback by default.
 
 Nothing in a request chooses a file, a name or an unbounded amount of work: paths are looked up in a table, query
-parameters are bounded numbers, bodies are never read, and a limited number of requests is served at a time.
+parameters are bounded numbers and texts, bodies are never read, and a limited number of requests is served at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,8 +23,18 @@ log = logging.getLogger(__name__)
 MAX_REQUESTS_AT_ONCE = 16
 """People, scripts, one or two Prometheus servers: more at once is somebody's mistake, answered with 503."""
 REQUEST_TIMEOUT_S = 10.0
-MAX_QUERY_CHARS = 200
+MAX_QUERY_CHARS = 16_000
+"""A job id may have 1024 characters, each of them up to 12 in a URL."""
 JSON_TYPE = "application/json"
+HTML_TYPE = "text/html; charset=utf-8"
+HTML_HEADERS = (
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("Referrer-Policy", "no-referrer"),
+)
+"""Of pages for people, which hold what jobs call themselves: a browser runs and fetches nothing, whatever slips in."""
 
 
 class BadRequestError(ValueError):
@@ -60,6 +70,15 @@ class Request:
             raise BadRequestError(f"{name} may be {most} at most, not {text}")
         return int(text)
 
+    def text(self, name: str, *, most_chars: int) -> str:
+        """A text out of the query, which must be there. What it says is not checked any further."""
+        text = self.query.get(name)
+        if not text:
+            raise BadRequestError(f"{name} is missing")
+        if len(text) > most_chars:
+            raise BadRequestError(f"{name} may have {most_chars} characters at most, not {len(text)}")
+        return text
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -67,6 +86,8 @@ class Answer:
 
     body: bytes
     content_type: str = JSON_TYPE
+    headers: tuple[tuple[str, str], ...] = ()
+    """Beside those that every answer has."""
 
 
 Route = Callable[[Request], Answer]
@@ -75,6 +96,11 @@ Route = Callable[[Request], Answer]
 def json_route(value: Callable[[Request], object]) -> Route:
     """A route that answers with ``to_json`` of what ``value`` returns."""
     return lambda request: Answer(to_json(value(request)))
+
+
+def html_route(page: Callable[[Request], str]) -> Route:
+    """A route that answers with the page that ``page`` returns: a whole document with its style sheet in it."""
+    return lambda request: Answer(page(request).encode(errors="replace"), HTML_TYPE, HTML_HEADERS)
 
 
 class HttpApi:
@@ -164,14 +190,18 @@ def _handler(routes: Mapping[str, Route], slots: threading.BoundedSemaphore) -> 
                 log.exception("the API failed on %s", parts.path)
                 self._send(500, b'{"error":"internal error; see the coordinator\'s log"}')
             else:
-                self._send(200, answer.body, answer.content_type)
+                self._send(200, answer.body, answer.content_type, answer.headers)
 
-        def _send(self, status: int, body: bytes, content_type: str = JSON_TYPE) -> None:
+        def _send(
+            self, status: int, body: bytes, content_type: str = JSON_TYPE, headers: Iterable[tuple[str, str]] = ()
+        ) -> None:
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
             self.send_header("X-Content-Type-Options", "nosniff")
+            for name, value in headers:
+                self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)

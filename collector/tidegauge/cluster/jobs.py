@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -39,7 +40,7 @@ def jobs_of(ranks: Iterable[RankOnNode]) -> tuple[JobView, ...]:
     for one in ranks:
         key = one.rank.identity.key
         groups[_Group(key.job_id, key.attempt, one.rank.uid)].append(one)
-    jobs = [_job(group, _one_per_rank(members)) for group, members in groups.items()]
+    jobs = [_job(group, one_per_rank(members)) for group, members in groups.items()]
     return tuple(sorted(jobs, key=_alarm_first))
 
 
@@ -48,7 +49,16 @@ def _alarm_first(job: JobView) -> tuple[int, int, str, int]:
     return -job.state.level, -severity, job.job_id, -job.attempt
 
 
-def _one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
+def look_first(rank: RankSummary) -> tuple[int, int, float, float, int]:
+    """Sort key: the rank to look at first is first. Surest, gravest, first to run out, fullest; then by number."""
+    verdict, limit_bytes = rank.verdict, rank.limit_bytes
+    severity = 0 if verdict.severity is None else verdict.severity.level
+    seconds = math.inf if verdict.seconds_to_oom is None else verdict.seconds_to_oom.likely
+    share = (rank.reserved_bytes + (rank.nontorch_bytes or 0)) / limit_bytes if limit_bytes else 0.0
+    return -verdict.state.level, -severity, seconds, -share, int(rank.identity.rank)
+
+
+def one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
     """A rank that was restarted in place has two processes for a while: the living, then the latest, speaks for it."""
     best: dict[GlobalRank, RankOnNode] = {}
     for one in members:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidegauge.cluster.http_api import NotFoundError, Request, Route, UnavailableError, json_route
+from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.cluster.wire import Wire, to_wire
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
-from tidegauge.core.loop_figures import LoopFigures
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.sightings import job_key
+from tidegauge.core.views import JobView
 from tidegauge.core.wording import change_in_words
 
 FEW, MANY = 200, 1000
@@ -26,6 +29,8 @@ MOST_FINDINGS = 16
 """Ranks with their figures in an answer that holds an incident many times."""
 FINDINGS_IN_ALL = 30_000
 """The same over all changes in one answer: some 30 MB."""
+LAST_ACTIONS_S = 86_400.0
+"""How far back a scrape looks for what was last done to a job."""
 
 
 class IncidentReads(Protocol):
@@ -41,6 +46,10 @@ class IncidentReads(Protocol):
 
     def changes(self, *, since_s: float, limit: int) -> Sequence[IncidentChange]:
         """Of all incidents, the newest ``limit``, oldest first."""
+
+    def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
+        """By number, newest first: a word that changes whenever the incident or a decision about it does. Of those that
+        are open, or were closed since ``since_s``."""
 
     def totals(self) -> Mapping[IncidentCause, int]:
         """Incidents ever opened."""
@@ -61,6 +70,10 @@ class AuditReads(Protocol):
     def action_totals(self) -> Mapping[tuple[str, str], int]:
         """Decisions ever made that are over, by action and outcome, ``would`` and ``withheld`` included."""
 
+    def last_finished(self, jobs: Collection[JobKey], *, since_s: float) -> Mapping[tuple[JobKey, str, str], float]:
+        """When the latest decision on each of ``jobs`` was over, by action and outcome; of those that were to be
+        carried out and were made at or after ``since_s``."""
+
 
 class LoopStore(Protocol):
     """The database as far as it is read here."""
@@ -78,20 +91,53 @@ def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]
     return {
         "/api/v1/incidents": json_route(pages.incidents),
         "/api/v1/incident": json_route(pages.incident),
+        "/api/v1/incident-marks": json_route(pages.marks),
         "/api/v1/incident-changes": json_route(pages.changes),
         "/api/v1/decisions": json_route(pages.decisions),
         "/api/v1/policy": json_route(lambda _: status()),
     }
 
 
-def loop_figures(store: Callable[[], LoopStore], status: LoopStatus) -> LoopFigures:
-    """What one scrape tells of incidents and actions. Never raises ``AuditError``."""
+class IncidentStory(NamedTuple):
+    """An incident, what was told of it and what was decided about it, oldest first."""
+
+    incident: Incident
+    history: tuple[IncidentChange, ...]
+    decisions: tuple[DecisionRecord, ...]
+
+
+def incident_story(store: Callable[[], LoopStore], number: int) -> IncidentStory:
+    """All that is known of incident ``number``. Raises ``NotFoundError``, ``UnavailableError``."""
+    try:
+        tables = store()
+        found = tables.incidents.incident(number)
+        if found is None:
+            raise NotFoundError(
+                f"there is no incident {number}; `tidegauge incidents --all` lists those that there are"
+            )
+        history = tables.incidents.history(number, limit=MOST_READ)
+        return IncidentStory(found, tuple(history), tuple(tables.audit.records_of(number)))
+    except AuditError as error:
+        raise UnavailableError(_away(error)) from error
+
+
+def loop_figures(
+    store: Callable[[], LoopStore],
+    status: LoopStatus,
+    *,
+    jobs: Iterable[JobView],
+    nodes: Iterable[NodeStatus],
+    now_unix_s: float,
+) -> LoopFigures:
+    """What one scrape tells of incidents and actions, of these jobs and nodes. Never raises ``AuditError``."""
     figures = LoopFigures(
         store_works=False,
         acting=status.mode == "act",
         paused=status.paused is not None,
         breaker_open=status.breaker is not None,
+        nodes={health.value: 0 for health in NodeHealth} | Counter(node.health.value for node in nodes),
     )
+    keys = [job_key(job) for job in jobs if job.ranks]
     try:
         tables = store()
         open_now = tables.incidents.incidents(open_only=True, since_s=None, limit=None)
@@ -101,9 +147,29 @@ def loop_figures(store: Callable[[], LoopStore], status: LoopStatus) -> LoopFigu
             incidents_total=tables.incidents.totals(),
             incidents_open=Counter((incident.key.cause, incident.severity) for incident in open_now),
             actions_total=tables.audit.action_totals(),
+            of_jobs=_of_jobs(keys, open_now, tables.audit.last_finished(keys, since_s=now_unix_s - LAST_ACTIONS_S)),
         )
     except AuditError:
         return figures
+
+
+def _of_jobs(
+    jobs: Iterable[JobKey],
+    open_now: Iterable[Incident],
+    last_actions: Mapping[tuple[JobKey, str, str], float],
+) -> dict[JobKey, JobFigures]:
+    """Jobs of which there is something to tell."""
+    incidents: dict[JobKey, list[OpenIncident]] = defaultdict(list)
+    for one in open_now:
+        incidents[one.key.job].append(OpenIncident(one.number, one.key.cause, one.severity, one.opened_unix_s))
+    actions: dict[JobKey, dict[tuple[str, str], float]] = defaultdict(dict)
+    for (job, action, outcome), finished_s in last_actions.items():
+        actions[job][action, outcome] = finished_s
+    return {
+        job: JobFigures(tuple(incidents.get(job, ())), actions.get(job, {}))
+        for job in jobs
+        if job in incidents or job in actions
+    }
 
 
 def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, Request], object]:
@@ -112,9 +178,13 @@ def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, 
         try:
             return page(self, request)
         except AuditError as error:
-            raise UnavailableError(f"the database of incidents and actions does not answer: {error}") from error
+            raise UnavailableError(_away(error)) from error
 
     return answer
+
+
+def _away(error: AuditError) -> str:
+    return f"the database of incidents and actions does not answer: {error}"
 
 
 class _Pages:
@@ -131,21 +201,19 @@ class _Pages:
         return {"incidents": [_line(incident, store.audit.records_of(incident.number)) for incident in found]}
 
     @_from_store
+    def marks(self, request: Request) -> object:
+        """What a follower asks every few seconds: which incidents it has to read again."""
+        since_s = float(request.number("since", default=0))
+        return {"marks": self._store().incidents.marks(since_s=since_s, limit=MANY)}
+
     def incident(self, request: Request) -> object:
-        number = request.number("number", default=0)
-        store = self._store()
-        found = store.incidents.incident(number)
-        if found is None:
-            raise NotFoundError(
-                f"there is no incident {number}; `tidegauge incidents --all` lists those that there are"
-            )
-        changes = store.incidents.history(number, limit=MOST_READ)
-        shown = _thinned(changes, MANY)
+        story = incident_story(self._store, request.number("number", default=0))
+        shown = _thinned(story.history, MANY)
         return {
-            "incident": found,
+            "incident": story.incident,
             "history": [_told(change) for change in shown],
-            "decisions": [_short_record(record) for record in store.audit.records_of(number)],
-            "left_out": len(changes) - len(shown),
+            "decisions": [_short_record(record) for record in story.decisions],
+            "left_out": len(story.history) - len(shown),
         }
 
     @_from_store

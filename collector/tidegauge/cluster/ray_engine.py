@@ -1,6 +1,7 @@
-"""Ray: the only module that imports it. One coordinator actor on the head, one agent actor on every alive node.
+"""Ray: the only module that imports it. One coordinator actor on the head, one agent actor on every alive node, and a
+notifier on the head where somebody is to be told.
 
-Both actors are thin: they read ``node.json`` of the node they run on, build a plain class and start its threads.
+All actors are thin: they read ``node.json`` of the node they run on, build a plain class and start its threads.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging.handlers
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from tidegauge.cluster.action_desk import DAY_S, ActionDesk, open_actions
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.agent_service import AgentService
 from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.coordinator_service import CoordinatorService, Pages
+from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.engine_launch import NODE_SPEC_VARIABLE
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec, write_address
+from tidegauge.cluster.telling import Told, is_notifier_wanted, tells_owners
 from tidegauge.cluster.views import EngineNode, ReportReply
+from tidegauge.core.actions import Decision
 from tidegauge.core.orders import Order
 from tidegauge.core.views import NodeSummary
 
@@ -34,13 +37,17 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "tidegauge"
 COORDINATOR = "tidegauge-coordinator"
+NOTIFIER = "tidegauge-notifier"
 AGENT_PREFIX = "tidegauge-agent-"
 CALL_TIMEOUT_S = 5.0
+TELL_TIMEOUT_S = 30.0
+"""A message and its plot are three or four requests to Slack."""
 LOG_BYTES = 5_000_000
 
 
 def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
-    """Make sure that the coordinator runs (it makes the agents), and return the URL of its API.
+    """Make sure that the coordinator runs (it makes the agents), and the notifier if one is wanted; returns the URL of
+    the coordinator's API.
 
     For a short-lived process on the head: it connects to Ray, asks, and disconnects. Raises ``EngineError``.
     """
@@ -48,12 +55,10 @@ def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
     os.environ["RAY_AUTH_TOKEN_PATH"] = spec.token_file
     try:
         ray.init(address=spec.head_address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-        actor = _coordinator_class().options(
-            name=COORDINATOR, get_if_exists=True, lifetime="detached", max_restarts=-1, max_concurrency=8,
-            # Wherever the head is now: its node id changes when the head restarts.
-            num_cpus=0, resources={"node:__internal_head__": 0.001},
-        ).remote()  # fmt: skip
-        return str(ray.get(actor.url.remote(), timeout=timeout_s))
+        url = str(ray.get(_on_the_head(CoordinatorActor, COORDINATOR).url.remote(), timeout=timeout_s))
+        if is_notifier_wanted(Settings(**spec.settings), os.environ):
+            _on_the_head(NotifierActor, NOTIFIER)
+        return url
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         raise EngineError(f"Ray at {spec.head_address}: {str(error).strip().splitlines()[-1]}") from error
     finally:
@@ -102,6 +107,8 @@ class CoordinatorActor:
     """The coordinator as an actor. Restarted by Ray, wherever the head is."""
 
     def __init__(self) -> None:
+        from tidegauge.cluster.exporter_pages import exporter_pages
+
         spec, files = _this_node()
         _log_to(files.logs / "coordinator.log")
         settings = Settings(**spec.settings)
@@ -109,11 +116,16 @@ class CoordinatorActor:
             wall_s=time.time, monotonic_s=time.monotonic, incarnation=uuid.uuid4().hex[:12], linger_s=settings.linger_s,
         )  # fmt: skip
         self._coordinator = coordinator
+        tell = RayTeller().tell if tells_owners(settings, os.environ) else None
         actions = ActionDesk(
-            lambda: open_actions(settings, coordinator, files), keep_incidents_s=settings.keep_incidents_days * DAY_S
+            lambda: open_actions(settings, coordinator, files, tell=tell),
+            keep_incidents_s=settings.keep_incidents_days * DAY_S,
         )
+        if is_notifier_wanted(settings, os.environ):
+            actions.telling.expect()
+        self._telling = actions.telling
         self._service = CoordinatorService(
-            coordinator, RayEngine(), _exporter_pages(settings), actions,
+            coordinator, RayEngine(), exporter_pages(settings), actions,
             cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
             advertise_host=spec.node_address,
         )  # fmt: skip
@@ -123,8 +135,40 @@ class CoordinatorActor:
     def report(self, summary: NodeSummary) -> ReportReply:
         return self._coordinator.report(summary)
 
+    def notifier_says(self, standing: Mapping[str, str]) -> None:
+        self._telling.say(standing)
+
     def url(self) -> str:
         return self._service.url
+
+
+class NotifierActor:
+    """Who tells people, as an actor: restarted by Ray, wherever the head is."""
+
+    def __init__(self) -> None:
+        from tidegauge.cluster.notifier import NotifierService
+
+        spec, files = _this_node()
+        _log_to(files.logs / "notifier.log")
+        self._service = NotifierService(Settings(**spec.settings), files, os.environ, say=_say_to_coordinator)
+        self._service.start()
+
+    def tell(self, decision: Decision) -> Told:
+        return self._service.tell(decision)
+
+
+class RayTeller:
+    """``telling.Tell`` by a call of the notifier actor."""
+
+    def tell(self, decision: Decision) -> Told:
+        try:
+            notifier: Any = ray.get_actor(NOTIFIER, namespace=NAMESPACE)
+            told: Any = ray.get(notifier.tell.remote(decision), timeout=TELL_TIMEOUT_S)
+        except (ray.exceptions.RayError, ValueError) as error:
+            log.debug("the notifier does not answer: %s", error)
+            return Told(problem="the notifier does not answer", retry_after_s=CALL_TIMEOUT_S)
+        assert isinstance(told, Told)
+        return told
 
 
 class AgentActor:
@@ -201,8 +245,20 @@ class RayReporter:
         return True
 
 
-def _coordinator_class() -> Any:
-    return ray.remote(CoordinatorActor)
+def _on_the_head(actor: type, name: str) -> Any:
+    """The detached actor of this name, made if it is not there."""
+    return ray.remote(actor).options(
+        name=name, get_if_exists=True, lifetime="detached", max_restarts=-1, max_concurrency=8,
+        # Wherever the head is now: its node id changes when the head restarts.
+        num_cpus=0, resources={"node:__internal_head__": 0.001},
+    ).remote()  # fmt: skip
+
+
+def _say_to_coordinator(standing: Mapping[str, str]) -> None:
+    try:
+        ray.get_actor(COORDINATOR, namespace=NAMESPACE).notifier_says.remote(dict(standing))
+    except (ray.exceptions.RayError, ValueError) as error:
+        log.debug("the coordinator does not hear how the notifier stands: %s", error)
 
 
 def _agent_class() -> Any:
@@ -214,23 +270,12 @@ def _this_node() -> tuple[NodeSpec, StateFiles]:
     return spec, StateFiles(Path(spec.state_dir))
 
 
-def _exporter_pages(settings: Settings) -> Pages:
-    from tidegauge_exporter.jobs import job_metrics
-    from tidegauge_exporter.service_discovery import http_sd
-
-    return Pages(
-        job_metrics=lambda jobs, loop, now_unix_s, accept: job_metrics(
-            jobs, cluster=settings.cluster, now_unix_s=now_unix_s, linger_s=settings.linger_s, accept=accept, loop=loop
-        ),
-        http_sd=lambda nodes, own: http_sd(nodes, cluster=settings.cluster, coordinator_address=own),
-    )
-
-
 def _log_to(path: Path) -> None:
     """Our log lines go to a file that outlives the engine's own folder, at INFO, with a bounded size."""
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    ours = logging.getLogger("tidegauge")
-    ours.setLevel(logging.INFO)
-    ours.addHandler(handler)
-    ours.propagate = False
+    for package in ("tidegauge", "tidegauge_exporter", "tidegauge_scheduler_hooks"):
+        ours = logging.getLogger(package)
+        ours.setLevel(logging.INFO)
+        ours.addHandler(handler)
+        ours.propagate = False

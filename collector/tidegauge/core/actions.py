@@ -264,3 +264,5 @@ class LoopStatus:
     """By adapter: why it does not answer."""
     incidents_open: int = 0
     under_way: tuple[UnderWay, ...] = ()
+    telling: Mapping[str, str] = field(default_factory=dict)
+    """By who is told (``slack``, ``alertmanager``, ``grafana``): "ok", or what is wrong. Empty: nobody is."""

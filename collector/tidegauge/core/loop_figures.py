@@ -1,24 +1,45 @@
-"""Incidents and actions in figures: what the coordinator hands to the exporter for one scrape. Values only."""
+"""Incidents, actions and nodes in figures: what the coordinator hands to the exporter for one scrape. Values only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidegauge.core.actions import Disposition, Outcome
-from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.incidents import IncidentCause, JobKey
 from tidegauge.core.verdicts import Severity
 
 ACTION_OUTCOMES = (*(outcome.value for outcome in Outcome), Disposition.WOULD.value, Disposition.WITHHELD.value)
 """How a decision can end: the values of the label ``outcome`` of ``tidegauge_actions_total``."""
 
 
+class OpenIncident(NamedTuple):
+    """As much of an incident as fits into numbers."""
+
+    number: int
+    cause: IncidentCause
+    severity: Severity
+    opened_unix_s: float
+
+
+@dataclass(frozen=True)
+class JobFigures:
+    """What the closed loop knows of one attempt of one user's job."""
+
+    incidents: tuple[OpenIncident, ...] = ()
+    """Those that are not closed; at most one of each cause."""
+    last_actions: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """When the latest action of a kind that ended in an outcome was over, in unix time, by the words of ``ActionKind``
+    and ``Outcome``. Pairs that did not occur lately are not in it."""
+
+
 @dataclass(frozen=True)
 class LoopFigures:
-    """Pairs that a mapping does not name are 0."""
+    """What ``incidents_*`` and ``actions_total`` do not name is 0."""
 
     store_works: bool
-    """Whether the database answered. If not, the four mappings mean nothing."""
+    """Whether the database answered. If not, the mappings mean nothing, but for ``nodes``."""
     acting: bool
     """The policy's mode is ``act``."""
     paused: bool
@@ -29,3 +50,6 @@ class LoopFigures:
     actions_total: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Decisions ever made, by the words of ``ActionKind`` and ``ACTION_OUTCOMES``; those that are still being carried
     out are not in it."""
+    of_jobs: Mapping[JobKey, JobFigures] = field(default_factory=dict)
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """Nodes by the words of ``NodeHealth``: all of its words, or none where nobody counted."""

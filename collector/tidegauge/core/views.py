@@ -95,6 +95,8 @@ class NodeView:
     """Records overwritten before they were read, since the agent began."""
     records_refused: int = 0
     """Well-formed records whose figures cannot be true, since the agent began."""
+    detector_points: int = 0
+    """Readings that the leak detector was given, of all ranks, since the agent began."""
     claims_overruled: Mapping[str, int] = field(default_factory=dict)
     """Ranks so far whose claim the kernel or the driver contradicts, by claim (``job_id``, ``uuid``)."""
     series_dropped: Mapping[str, int] = field(default_factory=dict)

@@ -191,6 +191,23 @@ def test_a_detector_that_fails_costs_its_rank_the_judgement_and_nobody_else(node
     assert len(node.detectors[1].fed) == 3
 
 
+def test_what_the_detector_is_given_is_counted_for_good(node: FakeNode) -> None:
+    assert node.agent.view().detector_points == 0
+    one = node.start_rank()
+    settle(node, one)
+    settle(node, node.start_rank(process=ProcessId(50, 1), who=identity(rank=GlobalRank(1))))
+    one.tick()
+    one.record(step=7)
+    node.poll()
+    given = sum(len(detector.fed) for detector in node.detectors)
+    assert node.agent.view().detector_points == given == 7
+    node.end(one)
+    for _ in range(3):
+        node.poll(121)
+    assert len(node.agent.view().ranks) == 1
+    assert node.agent.view().detector_points == 7
+
+
 def test_the_real_detector_names_the_rank_that_leaks_and_not_its_neighbour(tmp_path: Path) -> None:
     readings = [gpu_reading(UUID0, 0, processes={10: 20 * GIB}), gpu_reading(UUID1, 1, processes={11: 20 * GIB})]
     node = FakeNode(tmp_path / "run", readings=readings, detector_factory=RankDetector)

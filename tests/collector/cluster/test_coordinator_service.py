@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sample_views import LEAK, identity, rank_summary
+from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import main
 from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.coordinator_service import CoordinatorService, Pages
+from tidegauge.cluster.coordinator_service import CoordinatorService
+from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge_exporter.jobs import job_metrics
-from tidegauge_exporter.service_discovery import http_sd
 
 
 class NoEngine:
@@ -47,11 +49,11 @@ class Lab:
     def __init__(self, port: int = 0) -> None:
         self.now_s = 100.0
         coordinator = Coordinator(wall_s=lambda: 1.8e9, monotonic_s=lambda: self.now_s, incarnation="c")
-        pages = Pages(
+        pages = replace(
+            exporter_pages(Settings(cluster="lab")),
             job_metrics=lambda jobs, loop, _, accept: job_metrics(
                 jobs, cluster="lab", now_unix_s=1_800_000_000.25, accept=accept, loop=loop
             ),
-            http_sd=lambda nodes, own: http_sd(nodes, cluster="lab", coordinator_address=own),
         )
         self.service = CoordinatorService(
             coordinator, NoEngine(), pages, ActionDesk(no_database, keep_incidents_s=0.0), cluster="lab",
@@ -93,6 +95,8 @@ def test_job_info_is_served_by_the_coordinator(lab: Lab) -> None:
     page = lab.get("/metrics").decode()
     assert 'tidegauge_job_leak_state{attempt="0",cluster="lab",job_id="4711"} 2.0' in page
     assert "tidegauge_job_info{" in page
+    assert 'tidegauge_nodes{cluster="lab",health="ok"} 1.0' in page
+    assert 'tidegauge_nodes{cluster="lab",health="gone"} 0.0' in page
 
 
 def test_pages_for_programs_are_objects_with_a_list(lab: Lab) -> None:

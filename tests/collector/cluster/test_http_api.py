@@ -21,6 +21,7 @@ from tidegauge.cluster.http_api import (
     Request,
     Route,
     UnavailableError,
+    html_route,
     json_route,
 )
 
@@ -37,7 +38,7 @@ def away(_: Request) -> Answer:
     raise UnavailableError("the database is locked")
 
 
-PAGES = ("/value", "/accept", "/explode", "/missing", "/away", "/wait")
+PAGES = ("/value", "/page", "/accept", "/explode", "/missing", "/away", "/wait")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,7 @@ def api(gate: threading.Event) -> Iterator[HttpApi]:
 
     routes: dict[str, Route] = {
         "/value": json_route(lambda request: {"after": request.number("after", default=7)}),
+        "/page": html_route(lambda request: f"<!doctype html>\ud800{request.number('incident', default=0)}"),
         "/accept": lambda request: Answer((request.accept or "").encode(), "text/plain"),
         "/explode": explode,
         "/missing": missing,
@@ -74,6 +76,24 @@ def ask(api: HttpApi, path: str, *, method: str = "GET", headers: dict[str, str]
         return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def test_a_page_for_people_comes_with_orders_to_run_and_fetch_nothing(api: HttpApi) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=20)
+    connection.request("GET", "/page?incident=12")
+    answer = connection.getresponse()
+    assert answer.read() == b"<!doctype html>?12"
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    orders = dict(order.split(" ", 1) for order in answer.headers["Content-Security-Policy"].split("; "))
+    assert (orders["default-src"], orders["style-src"]) == ("'none'", "'unsafe-inline'")
+    assert "script-src" not in orders
+    connection.close()
+
+
+def test_a_page_for_people_refuses_as_the_others_do(api: HttpApi) -> None:
+    assert ask(api, "/page?incident=x")[0] == 400
 
 
 def test_a_page_of_the_table_is_answered(api: HttpApi) -> None:

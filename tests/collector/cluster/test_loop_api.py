@@ -12,12 +12,13 @@ from urllib.parse import urlencode
 import pytest
 
 from loop_store import FakeAudit, FakeIncidents, FakeStore, serving, told_store
-from sample_views import NOW_S
+from sample_views import NOW_S, job_view, rank_summary
 from scheduler_values import decision, facts, finding, incident, record
 from tidegauge.cluster import client
 from tidegauge.cluster.http_api import BadRequestError, NotFoundError, Request, UnavailableError
 from tidegauge.cluster.loop_api import (
     FINDINGS_IN_ALL,
+    LAST_ACTIONS_S,
     MANY,
     MOST_CHANGES,
     MOST_FINDINGS,
@@ -26,10 +27,13 @@ from tidegauge.cluster.loop_api import (
     loop_routes,
 )
 from tidegauge.cluster.store import open_store, sqlite_url
+from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.cluster.wire import from_wire
 from tidegauge.core.actions import DecisionRecord, JobFacts, LoopStatus
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
+from tidegauge.core.views import JobView
 
 STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1)
 PAGES = ("/api/v1/incidents", "/api/v1/incident", "/api/v1/incident-changes", "/api/v1/decisions")
@@ -43,6 +47,10 @@ def store() -> FakeStore:
 def get(store: FakeStore, path: str, **query: int) -> Any:
     route = loop_routes(store, lambda: STATUS)[path]
     return json.loads(route(Request({name: str(value) for name, value in query.items()}, None)).body)
+
+
+def figures_of(store: FakeStore, status: LoopStatus, *jobs: JobView, now_unix_s: float = NOW_S) -> LoopFigures:
+    return loop_figures(store, status, jobs=jobs, nodes=(), now_unix_s=now_unix_s)
 
 
 def wide(number: int, ranks: int = 500) -> IncidentChange:
@@ -213,15 +221,16 @@ def test_the_real_store_is_read_like_the_one_of_these_tests(store: FakeStore, tm
     ):
         answers = [json.loads(table[path](Request(query, None)).body) for table in routes]
         assert answers[1] == answers[0], path
-    assert loop_figures(lambda: real, STATUS) == replace(
-        loop_figures(store, STATUS),
+    jobs = [job_view()]
+    assert loop_figures(lambda: real, STATUS, jobs=jobs, nodes=(), now_unix_s=NOW_S) == replace(
+        figures_of(store, STATUS, *jobs),
         incidents_total={cause: store.incidents.totals().get(cause, 0) for cause in IncidentCause},
     )
     real.close()
 
 
 def test_figures_for_a_scrape_come_from_the_store_and_the_status(store: FakeStore) -> None:
-    figures = loop_figures(store, replace(STATUS, paused="by ada", breaker="too many"))
+    figures = figures_of(store, replace(STATUS, paused="by ada", breaker="too many"))
     assert (figures.store_works, figures.acting, figures.paused, figures.breaker_open) == (True, True, True, True)
     assert figures.incidents_total == {IncidentCause.LEAK: 1, IncidentCause.FRAGMENTATION: 1}
     assert figures.incidents_open == {(IncidentCause.LEAK, Severity.CRITICAL): 1}
@@ -233,10 +242,53 @@ def test_figures_for_a_scrape_come_from_the_store_and_the_status(store: FakeStor
     }
 
 
+def test_figures_of_a_job_are_those_of_its_owner_and_attempt(store: FakeStore) -> None:
+    of_ada = job_view(ranks=(rank_summary(0, uid=1001),))
+    of_another = job_view(ranks=(rank_summary(0, uid=7),))
+    next_attempt = job_view(attempt=1, ranks=(rank_summary(0, uid=1001),))
+    figures = figures_of(store, STATUS, of_another, next_attempt, of_ada, job_view(ranks=()))
+    assert figures.of_jobs == {
+        JobKey("4711", 0, 1001): JobFigures(
+            (OpenIncident(1, IncidentCause.LEAK, Severity.CRITICAL, NOW_S - 600.0),),
+            {("notify", "done"): NOW_S - 597.0, ("checkpoint", "done"): NOW_S - 60.0},
+        )
+    }
+
+
+def test_what_was_done_to_a_job_long_ago_is_not_told(store: FakeStore) -> None:
+    job = job_view(ranks=(rank_summary(0, uid=1001),))
+    figures = figures_of(store, STATUS, job, now_unix_s=NOW_S + LAST_ACTIONS_S - 300.0)
+    assert figures.of_jobs[JobKey("4711", 0, 1001)].last_actions == {("checkpoint", "done"): NOW_S - 60.0}
+
+
+def test_a_scrape_reads_the_database_four_times_whatever_there_is() -> None:
+    class Counting:
+        def __init__(self, reads: object) -> None:
+            self.reads, self.calls = reads, 0
+
+        def __getattr__(self, name: str) -> Any:
+            self.calls += 1
+            return getattr(self.reads, name)
+
+    told = told_store()
+    incidents, audit = Counting(told.incidents), Counting(told.audit)
+    counted: Any = FakeStore(incidents, audit)  # type: ignore[arg-type]  # SAFETY: it passes every call on
+    figures_of(counted, STATUS, *(job_view(attempt=attempt) for attempt in range(50)))
+    assert (incidents.calls, audit.calls) == (2, 2)
+
+
+def test_nodes_are_counted_by_health_and_no_word_is_missing(store: FakeStore) -> None:
+    store.problem = "locked"
+    node = NodeStatus("n", "node7", None, NodeHealth.STALE, None, None, None, None, 0, ())
+    figures = loop_figures(store, STATUS, jobs=(), nodes=[node, node], now_unix_s=NOW_S)
+    assert figures.nodes == {"ok": 0, "waiting": 0, "stale": 2, "gone": 0}
+
+
 def test_figures_without_a_database_say_so(store: FakeStore) -> None:
     store.problem = "locked"
-    figures = loop_figures(store, replace(STATUS, mode="observe"))
+    figures = figures_of(store, replace(STATUS, mode="observe"), job_view(ranks=(rank_summary(0, uid=1001),)))
     assert (figures.store_works, figures.acting, figures.paused, figures.breaker_open) == (False, False, False, False)
+    assert figures.of_jobs == {}
 
 
 def test_of_a_very_long_history_only_the_newest_changes_are_read() -> None:

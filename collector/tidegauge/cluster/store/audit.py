@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select, update
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import Database, StoreError
-from tidegauge.cluster.store.tables import decisions
+from tidegauge.cluster.store.tables import decisions, incidents
 from tidegauge.cluster.store.values import DECISION, column_name, column_text
 from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents import JobKey
 
 
 class SqlAudit:
@@ -72,6 +73,25 @@ class SqlAudit:
         """How many decisions ever ended, by action and outcome; ``would`` and ``withheld`` are outcomes here."""
         with self._database.reading() as connection:
             return counts.read(connection, counts.ACTIONS)
+
+    def last_finished(self, jobs: Collection[JobKey], *, since_s: float) -> Mapping[tuple[JobKey, str, str], float]:
+        """When the latest decision on each of ``jobs`` was over, by action and outcome; of those that were to be
+        carried out and were made at or after ``since_s``."""
+        columns = (incidents.c.job_id, incidents.c.attempt, incidents.c.uid, decisions.c.action, decisions.c.outcome)
+        query = (
+            select(*columns, func.max(decisions.c.finished_s))
+            .join(incidents, incidents.c.number == decisions.c.incident_number)
+            .where(decisions.c.decided_s >= since_s, decisions.c.outcome.is_not(None))
+            .group_by(*columns)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        wanted = {(column_name(job.job_id), job.attempt, job.uid): job for job in jobs}
+        return {
+            (wanted[job_id, attempt, uid], action, outcome): finished_s
+            for job_id, attempt, uid, action, outcome, finished_s in rows
+            if (job_id, attempt, uid) in wanted
+        }
 
     def _change(self, connection: Connection, decision_id: str, changes: Mapping[str, Any]) -> str | None:
         """The action of the decision that was changed; ``None`` if it was finished before."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select, update
+from sqlalchemy import Connection, Row, Select, func, select, update
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import Database, StoreError
-from tidegauge.cluster.store.tables import incident_changes, incidents
+from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
 
@@ -60,6 +60,23 @@ class IncidentStore:
     def changes(self, *, since_s: float, limit: int | None = None) -> Sequence[IncidentChange]:
         """What was told at or after ``since_s``, oldest first: all, or the newest ``limit``."""
         return self._changes(select(incident_changes).where(incident_changes.c.at_s >= since_s), limit)
+
+    def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
+        """A word for each incident that is open, or was closed at or after ``since_s``, by number, the newest first. It
+        changes whenever anything is told of the incident, or decided or done about it: whoever remembers it need not
+        read the incident again."""
+        one, of = incidents.c, decisions.c
+        words = (one.updated_s, one.state, func.count(of.seq), func.sum(of.starts), func.max(of.decided_s),
+                 func.count(of.finished_s), func.max(of.finished_s))  # fmt: skip
+        query = (
+            select(one.number, *words)
+            .join(decisions, of.incident_number == one.number, isouter=True)
+            .where(one.closed_s.is_(None) | (one.closed_s >= since_s))
+            .group_by(one.number)
+            .order_by(one.number.desc())
+            .limit(limit)
+        )
+        return {row[0]: " ".join(map(str, row[1:])) for row in self._rows(query)}
 
     def totals(self) -> Mapping[IncidentCause, int]:
         """How many were ever opened, by cause; causes that never occurred are 0."""

@@ -1,0 +1,113 @@
+"""``tidegauge top`` as an application: the cluster, one job, one rank, one incident, the keys."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+
+from tidegauge.cli.errors import CommandError
+from tidegauge.cli.top_model import Choice, by_job
+from tidegauge.cli.top_page_screens import HelpScreen, IncidentScreen
+from tidegauge.cli.top_service import Incidents, IncidentStory
+from tidegauge.cli.top_views import ClusterScreen, JobScreen
+from tidegauge.cluster.overview import JobPage, Overview
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.memory_history import MemoryPoint
+
+SAID_S = 20.0
+"""How long what a key brought stays in the place of the keys."""
+
+
+class Source(Protocol):
+    """What the application asks. Every method raises ``CommandError`` that says why there is no answer."""
+
+    def overview(self) -> Overview: ...
+
+    def job(self, job: JobKey, *, rank: int | None = None) -> JobPage: ...
+
+    def memory(self, job: JobKey, rank: int) -> tuple[MemoryPoint, ...]: ...
+
+    def incidents(self) -> Incidents:
+        """Never raises."""
+
+    def incident(self, number: int) -> IncidentStory: ...
+
+    def report_url(self, number: int) -> str: ...
+
+
+class TopApp(App[None]):
+    """``first`` is what was seen before it began; ``user`` is who looks."""
+
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; }
+    Static { height: 1; }
+    RowTable { height: 1fr; scrollbar-size-vertical: 1; background: ansi_default; }
+    #filter { display: none; border: none; height: 1; padding: 0 1; background: ansi_default; }
+    VerticalScroll { scrollbar-size-vertical: 1; padding: 0 1; }
+    VerticalScroll Static { height: auto; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", show=False, priority=True)]
+
+    def __init__(self, source: Source, first: Overview, *, user: str, choice: Choice, job: JobKey | None) -> None:
+        super().__init__(ansi_color=True)
+        self.source = source
+        self.cluster = first.cluster
+        self.choice = choice
+        self.user = user
+        self.addresses: list[str] = []
+        """Of the reports that were asked for, for who wants to copy them after the end."""
+        self.incidents = Incidents(())
+        """As of the last look at them."""
+        self._first = first
+        self._job = job
+        self._said: tuple[float, str] | None = None
+
+    def on_mount(self) -> None:
+        self.theme = "ansi-dark"
+        self.push_screen(ClusterScreen(self._first))
+        if self._job is not None:
+            self.push_screen(JobScreen(self._job))
+
+    def choose(self, **changes: Any) -> None:
+        """From now on something else of ``Choice`` is shown."""
+        self.choice = replace(self.choice, **changes)
+
+    def say(self, text: str) -> None:
+        self._said = time.monotonic(), text
+
+    def said(self) -> str | None:
+        """What a key brought a moment ago."""
+        if self._said is None or time.monotonic() - self._said[0] > SAID_S:
+            return None
+        return self._said[1]
+
+    def show_incident(self, number: int) -> None:
+        self.push_screen(IncidentScreen(number))
+
+    def show_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def ask_incidents(self) -> Incidents:
+        """The open incidents, kept for screens that do not ask for them."""
+        self.incidents = self.source.incidents()
+        return self.incidents
+
+    def incident_of(self, job: JobKey) -> int | None:
+        """The gravest open incident of a job."""
+        lines = by_job(self.incidents.lines).get(job)
+        return lines[0].incident.number if lines else None
+
+    def tell_report(self, number: int) -> None:
+        """Say where the report of an incident is."""
+        try:
+            url = self.source.report_url(number)
+        except CommandError as error:
+            self.say(str(error))
+            return
+        self.addresses += [] if url in self.addresses else [url]
+        self.say(f"report: {url}")

@@ -1,0 +1,132 @@
+"""Headlines and pages of text of ``tidegauge top``. Values in, text out.
+
+A line is cells; what is too long is wrapped here, so that nothing gets lost at the screen's edge.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from tidegauge.cli import incident_page
+from tidegauge.cli.output import narrowed, plain_lines
+from tidegauge.cli.timeline import timeline
+from tidegauge.cli.times import moment
+from tidegauge.cli.top_cells import Cell, Tone, cut
+from tidegauge.cli.top_columns import NEARLY_FULL
+from tidegauge.cli.top_service import IncidentStory
+from tidegauge.cluster.overview import JobLine, Overview
+from tidegauge.core.incidents import Incident
+from tidegauge.core.verdicts import LeakState, Severity
+from tidegauge.core.wording import incident_sentence
+
+Line = Sequence[Cell]
+
+NARROWEST = 20
+"""Characters of text in a wrapped line, however narrow the screen."""
+
+KEYS = (
+    ("Enter", "open what is under the cursor: a job, a rank, an incident"),
+    ("Escape", "back"),
+    ("up, down", "move; also k, j, page up, page down, home, end, and the mouse"),
+    ("Tab", "from the table to the open incidents and back; i does too"),
+    ("t m g n", "sort by time to out of memory, share of memory used, growth per step, name"),
+    ("/", "show only what has a text in its id, name, user, host or state; empty shows all"),
+    ("u", "only my own jobs, or everybody's"),
+    ("r", "address of the incident's report, to open in a browser; printed again at the end"),
+    ("?", "this page"),
+    ("q", "quit"),
+)
+_SIGNS = (
+    ("leak !!!", "memory grows without end; ! would take weeks to matter, !! days, !!! hours"),
+    ("suspected", "a trend, not yet sure"),
+    ("stale", "the node does not report: these are its last figures"),
+    ("memory", "what the rank holds of its GPU over its life, oldest first; full height is its limit"),
+    ("used", "the fullest rank's share of its limit"),
+    ("rank", "the one to look at first; alike: most ranks grow alike"),
+    ("OOM in", "time until it is out of memory at this rate, from - to; in steps where time is not known"),
+)
+
+
+def headline(overview: Overview) -> Line:
+    """The cluster in one line: nodes, jobs, GPUs."""
+    counts = overview.nodes
+    running = [job for job in overview.jobs if job.running]
+    leaking = sum(job.state is LeakState.LEAK for job in running)
+    cells = [Cell(_several(sum(counts.values()) - counts.get("gone", 0), "node"))]
+    for health in ("waiting", "stale", "gone"):
+        cells += [Cell(", "), Cell(f"{counts[health]} {health}", Tone.WARNING)] if counts.get(health) else []
+    more = f" and {overview.left_out} that are not shown" if overview.left_out else ""
+    cells.append(Cell(f"   {_several(len(running), 'job')}{more}"))
+    cells += [Cell(", "), Cell(f"{leaking} {'leaks' if leaking == 1 else 'leak'}", Tone.ALARM)] if leaking else []
+    cells.append(Cell(f"   {_several(overview.gpus, 'GPU')}"))
+    if overview.gpu_total_bytes and overview.gpu_used_bytes is not None:
+        share = overview.gpu_used_bytes / overview.gpu_total_bytes
+        cells += [Cell(", "), Cell(f"{share:.0%} full", Tone.WARNING if share >= NEARLY_FULL else Tone.PLAIN)]
+    return cells
+
+
+def job_headline(job: JobLine) -> Line:
+    """A job in one line: whose it is, how large, how far."""
+    size = f"{job.alive} of {_several(job.world_size, 'rank')} on {_several(job.nodes, 'node')}, step {job.step:,}"
+    about = [size, f"of {job.user_name}", job.scheduler or "no scheduler"]
+    cells = [Cell(cut(job.job_name, 40) + "   ", Tone.STRONG)] if job.job_name else []
+    cells.append(Cell(", ".join(about)))
+    for word in ["exempt from actions"] * job.exempt + ["ended"] * (not job.running):
+        cells += [Cell(", "), Cell(word, Tone.WARNING)]
+    return cells
+
+
+def incident_headline(incident: Incident) -> Line:
+    """What it is and where it stands."""
+    severity = Tone.ALARM if incident.is_open and incident.severity is Severity.CRITICAL else Tone.STRONG
+    stale = ", the figures are old" if incident.stale else ""
+    return [
+        Cell(f"{incident.key.cause.value}, {incident.severity.value}", severity),
+        Cell(f", {incident.state.value}{stale}"),
+    ]
+
+
+def incident_lines(story: IncidentStory, *, width: int, now_s: float) -> list[Line]:
+    """One incident, as ``tidegauge incidents show`` tells it."""
+    incident = story.incident
+    lines = [*_wrapped("", incident_sentence(incident), width), ""]
+    for name, text in incident_page.figures(incident, now_s=now_s):
+        lines += _wrapped(f"{name:<12}", text, width)
+    if incident.findings:
+        lines += ["", f"The ranks, worst first, as they were at {moment(incident.updated_unix_s)}"]
+        lines += _ranks_table(incident, width)
+    lines += ["", "What happened"]
+    for start, text in incident_page.story(timeline(story.history, story.records)):
+        lines += _wrapped(start, text, width)
+    lines += ["", "What happens next"]
+    lines += _wrapped("  ", incident_page.what_next(incident, story.records, story.status), width)
+    return [[Cell(cut(text, width))] for text in lines]
+
+
+def help_lines(*, width: int) -> list[Line]:
+    """Keys and signs."""
+    lines: list[Line] = [[Cell("Keys", Tone.STRONG)]]
+    for names, texts in ((KEYS, "Signs"), (_SIGNS, "")):
+        for name, text in names:
+            lines += [[Cell(line)] for line in _wrapped(f"  {name:<11}", text, width)]
+        lines += [[], [Cell(texts, Tone.STRONG)]] if texts else []
+    return lines
+
+
+def _ranks_table(incident: Incident, width: int) -> list[str]:
+    rows = incident_page.rank_rows(incident)
+    header, cells = narrowed(incident_page.RANK_HEADER, rows, incident_page.RANKS_GIVE_WAY, width)
+    more = len(incident.findings) - len(rows)
+    return plain_lines(header, cells) + ([f"and {more} more ranks"] if more else [])
+
+
+def _wrapped(start: str, text: str, width: int) -> list[str]:
+    """Lines that hang below the text's beginning, where that leaves room for words."""
+    hang = len(start) if width - len(start) >= NARROWEST else 2
+    lines = textwrap.wrap(text, max(width, 20), initial_indent=start, subsequent_indent=" " * hang)
+    return lines or [start.rstrip()]
+
+
+def _several(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'s' * (count != 1)}"

@@ -1,0 +1,54 @@
+"""The HTTP API's page on how ranks' memory went: what forecast plots and charts are drawn from. Read only, bounded."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.http_api import Request, Route, json_route
+from tidegauge.core.memory_history import MemoryPoint
+
+MOST_RANKS = 64
+"""Ranks in one answer, the ones to look at first: about 1 MB."""
+MOST_JOB_ID_CHARS = 1024
+"""As a ring may claim."""
+
+
+class JobAsked(NamedTuple):
+    """Which job a request is about; ``uid=None``: whoever claims this id."""
+
+    job_id: str
+    attempt: int
+    uid: int | None
+
+    @classmethod
+    def of(cls, request: Request) -> JobAsked:
+        """Out of ``job_id``, ``attempt`` and ``uid``. Raises ``BadRequestError``."""
+        return cls(
+            request.text("job_id", most_chars=MOST_JOB_ID_CHARS),
+            request.number("attempt", default=0),
+            request.number("uid", default=0) if "uid" in request.query else None,
+        )
+
+
+def rank_asked(request: Request) -> int | None:
+    """The one rank that a request is about, if it is about one. Raises ``BadRequestError``."""
+    return request.number("rank", default=0) if "rank" in request.query else None
+
+
+class RankMemory(NamedTuple):
+    """One rank's history, oldest point first."""
+
+    rank: int
+    points: tuple[MemoryPoint, ...]
+
+
+def memory_routes(coordinator: Coordinator) -> dict[str, Route]:
+    """Pages by path."""
+
+    def memory(request: Request) -> object:
+        job = JobAsked.of(request)
+        found = coordinator.memory(*job, rank=rank_asked(request), most=MOST_RANKS)
+        return {**job._asdict(), "ranks": [RankMemory(number, points) for number, points in found.items()]}
+
+    return {"/api/v1/memory": json_route(memory)}

@@ -1,0 +1,231 @@
+"""Jobs and ranks in one line each: what a screenful is made of, whatever the size of the cluster. Pure.
+
+``JobView`` tells everything about every rank; of a hundred jobs with a thousand ranks each that is 90 MB.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidegauge.cluster.jobs import look_first
+from tidegauge.cluster.views import NodeHealth, NodeStatus
+from tidegauge.core.actions import LoopStatus
+from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
+from tidegauge.core.views import JobView, RankSummary
+
+MOST_JOBS = 1000
+"""Jobs in one overview, the most alarming first."""
+MOST_RANKS = 2048
+"""Ranks on one job's page, the ones to look at first: about 1.5 MB."""
+
+MemoryLine = Callable[[str, RankSummary], tuple[int, ...]]
+"""How the memory of a rank on a node (the engine's id) went: bytes that it held, evenly over its life, oldest first."""
+
+
+class RankLine(NamedTuple):
+    """One rank. ``None`` is unknown or does not apply."""
+
+    rank: int
+    hostname: str
+    gpu: int | None
+    pid: int
+    step: int
+    allocated_bytes: int
+    reserved_bytes: int
+    nontorch_bytes: int | None
+    limit_bytes: int | None
+    host_rss_bytes: int | None
+    state: LeakState
+    severity: Severity | None
+    signal: Signal | None
+    cause: str | None
+    onset_step: int | None
+    bytes_per_step: Band | None
+    seconds_to_oom: Band | None
+    steps_to_oom: Band | None
+    alive: bool
+    stale: bool
+    """Its node has not reported lately: the figures are old."""
+    cap_fraction: float | None
+    oom_at_unix_s: float | None
+    """When it last ran out of memory."""
+    line: tuple[int, ...] = ()
+    """As ``MemoryLine``."""
+
+    @property
+    def used_bytes(self) -> int:
+        """What it holds of its GPU, as far as that is known."""
+        return self.reserved_bytes + (self.nontorch_bytes or 0)
+
+    @property
+    def used_share(self) -> float | None:
+        """The same as a share of what it may take; above 1 where others leave it less than it holds."""
+        return self.used_bytes / self.limit_bytes if self.limit_bytes else None
+
+
+class JobLine(NamedTuple):
+    """One attempt of one user's job."""
+
+    job_id: str
+    attempt: int
+    uid: int
+    job_name: str | None
+    user_name: str
+    scheduler: str | None
+    nodes: int
+    world_size: int
+    alive: int
+    """Ranks that are."""
+    stale: int
+    """Ranks whose node has not reported lately."""
+    step: int
+    """The furthest."""
+    state: LeakState
+    severity: Severity | None
+    signal: Signal | None
+    common: bool
+    """Most ranks grow alike."""
+    suspects: int
+    """Ranks that are at least suspected."""
+    running: bool
+    exempt: bool
+    used_bytes: int
+    """Of the fullest rank, as is ``used_share``."""
+    used_share: float | None
+    first: RankLine
+    """The rank to look at first."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The cluster at a glance."""
+
+    cluster: str
+    version: str
+    now_unix_s: float
+    nodes: Mapping[str, int]
+    """How many by health."""
+    gpus: int
+    gpu_used_bytes: int | None
+    gpu_total_bytes: int | None
+    actions: LoopStatus
+    jobs: tuple[JobLine, ...]
+    left_out: int = 0
+    """Jobs that are not told, the least alarming."""
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """One job with its ranks, the one to look at first first."""
+
+    now_unix_s: float
+    job: JobLine
+    ranks: tuple[RankLine, ...]
+    left_out: int = 0
+    """Ranks that are not told."""
+
+
+def overview(
+    jobs: Sequence[JobView],
+    nodes: Sequence[NodeStatus],
+    actions: LoopStatus,
+    memory_line: MemoryLine,
+    *,
+    cluster: str,
+    version: str,
+    now_unix_s: float,
+) -> Overview:
+    """Everything in one screenful of figures; ``jobs`` come the most alarming first."""
+    gpus = [gpu for node in nodes if node.health is not NodeHealth.GONE for gpu in node.gpus]
+    return Overview(
+        cluster=cluster,
+        version=version,
+        now_unix_s=now_unix_s,
+        nodes=Counter(node.health.value for node in nodes),
+        gpus=len(gpus),
+        gpu_used_bytes=_sum([gpu.used_bytes for gpu in gpus]),
+        gpu_total_bytes=_sum([gpu.total_bytes for gpu in gpus]),
+        actions=actions,
+        jobs=tuple(job_line(job, memory_line) for job in jobs[:MOST_JOBS]),
+        left_out=max(len(jobs) - MOST_JOBS, 0),
+    )
+
+
+def job_page(
+    job: JobView, memory_line: MemoryLine, *, now_unix_s: float, rank: int | None = None, most: int = MOST_RANKS
+) -> JobPage:
+    """One job with ``most`` of its ranks at most, or with one alone."""
+    asked = [place for place, each in enumerate(job.ranks) if rank in (None, each.identity.rank)]
+    first = heapq.nsmallest(most, asked, key=lambda place: look_first(job.ranks[place]))
+    stale = frozenset(job.stale)
+    ranks = tuple(_rank_line(job, place, stale, memory_line) for place in first)
+    return JobPage(now_unix_s, job_line(job, memory_line), ranks, len(asked) - len(ranks))
+
+
+def job_line(job: JobView, memory_line: MemoryLine) -> JobLine:
+    """One line about ``job``, which has a rank."""
+    first = min(range(len(job.ranks)), key=lambda place: look_first(job.ranks[place]))
+    used = [rank.reserved_bytes + (rank.nontorch_bytes or 0) for rank in job.ranks]
+    shares = [held / rank.limit_bytes for held, rank in zip(used, job.ranks) if rank.limit_bytes]
+    return JobLine(
+        job_id=job.job_id,
+        attempt=job.attempt,
+        uid=job.ranks[0].uid,
+        job_name=job.job_name,
+        user_name=job.user_name,
+        scheduler=job.scheduler,
+        nodes=len(job.hostnames),
+        world_size=job.world_size,
+        alive=sum(rank.alive for rank in job.ranks),
+        stale=len(job.stale),
+        step=max(rank.step for rank in job.ranks),
+        state=job.state,
+        severity=job.severity,
+        signal=job.signal,
+        common=job.common,
+        suspects=len(job.suspects),
+        running=job.running,
+        exempt=job.exempt,
+        used_bytes=max(used),
+        used_share=max(shares, default=None),
+        first=_rank_line(job, first, job.stale, memory_line),
+    )
+
+
+def _rank_line(job: JobView, place: int, stale: Collection[int], memory_line: MemoryLine) -> RankLine:
+    rank, verdict = job.ranks[place], job.ranks[place].verdict
+    return RankLine(
+        rank=int(rank.identity.rank),
+        hostname=job.rank_hostnames[place],
+        gpu=rank.gpu,
+        pid=rank.process.pid,
+        step=rank.step,
+        allocated_bytes=rank.allocated_bytes,
+        reserved_bytes=rank.reserved_bytes,
+        nontorch_bytes=rank.nontorch_bytes,
+        limit_bytes=rank.limit_bytes,
+        host_rss_bytes=rank.host_rss_bytes,
+        state=verdict.state,
+        severity=verdict.severity,
+        signal=verdict.signal,
+        cause=verdict.cause,
+        onset_step=verdict.onset_step,
+        bytes_per_step=verdict.bytes_per_step,
+        seconds_to_oom=verdict.seconds_to_oom,
+        steps_to_oom=verdict.steps_to_oom,
+        alive=rank.alive,
+        stale=int(rank.identity.rank) in stale,
+        cap_fraction=rank.cap_fraction,
+        oom_at_unix_s=None if rank.last_oom is None else rank.last_oom.at_unix_s,
+        line=memory_line(job.rank_nodes[place], rank),
+    )
+
+
+def _sum(amounts: Sequence[int | None]) -> int | None:
+    """``None`` where nothing, or not everything, is known."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known and len(known) == len(amounts) else None

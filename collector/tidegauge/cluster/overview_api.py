@@ -1,0 +1,90 @@
+"""The HTTP API's pages for screens that are drawn again every second: bounded, as cheap for fifty viewers as for one.
+
+Making the list of all jobs takes the coordinator 0.2 s at 10,000 ranks, so it is made once a second at most.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from tidegauge import __version__
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.http_api import Answer, NotFoundError, Request, Route, json_route
+from tidegauge.cluster.memory_api import JobAsked, rank_asked
+from tidegauge.cluster.overview import JobPage, job_page, overview
+from tidegauge.cluster.wire import to_json
+from tidegauge.core.actions import LoopStatus
+from tidegauge.core.views import JobView, RankSummary
+
+KEPT_S = 0.9
+"""How long an answer is given again: a little less than the second after which a screen asks anew."""
+REST = 4.0
+"""How long an answer is kept beyond that, in times of what making it took."""
+LINE_COLUMNS = 32
+"""Points of a sparkline at most."""
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """What ``make`` returns, made anew when it is older than ``kept_s``, by one thread at a time; not so soon where
+    making it is slow, so that screens never take more than a fifth of a core."""
+
+    def __init__(self, make: Callable[[], T], *, kept_s: float, monotonic_s: Callable[[], float]) -> None:
+        self._make = make
+        self._kept_s = kept_s
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._made: tuple[float, T] | None = None
+        """Until when it is kept, and what."""
+
+    def __call__(self) -> T:
+        with self._lock:
+            began_s = self._monotonic_s()
+            if self._made is None or began_s > self._made[0]:
+                value = self._make()
+                ended_s = self._monotonic_s()
+                self._made = ended_s + self._kept_s + REST * (ended_s - began_s), value
+            return self._made[1]
+
+
+def overview_routes(
+    coordinator: Coordinator,
+    status: Callable[[], LoopStatus],
+    *,
+    cluster: str,
+    wall_s: Callable[[], float] = time.time,
+    monotonic_s: Callable[[], float] = time.monotonic,
+) -> dict[str, Route]:
+    """Pages by path."""
+
+    def memory_line(node_id: str, rank: RankSummary) -> tuple[int, ...]:
+        return coordinator.memory_line(node_id, rank, columns=LINE_COLUMNS)
+
+    def glance() -> bytes:
+        value = overview(
+            jobs(), coordinator.nodes(), status(), memory_line,
+            cluster=cluster, version=__version__, now_unix_s=wall_s(),
+        )  # fmt: skip
+        return to_json(value)
+
+    def page(request: Request) -> JobPage:
+        asked = JobAsked.of(request)
+        return job_page(_find(jobs(), asked), memory_line, now_unix_s=wall_s(), rank=rank_asked(request))
+
+    jobs = Kept(coordinator.jobs, kept_s=KEPT_S, monotonic_s=monotonic_s)
+    glances = Kept(glance, kept_s=KEPT_S, monotonic_s=monotonic_s)
+    return {"/api/v1/overview": lambda _: Answer(glances()), "/api/v1/job": json_route(page)}
+
+
+def _find(jobs: tuple[JobView, ...], asked: JobAsked) -> JobView:
+    """The first, and so the most alarming, that fits."""
+    for job in jobs:
+        if (job.job_id, job.attempt) == (asked.job_id, asked.attempt) and asked.uid in (None, job.ranks[0].uid):
+            return job
+    raise NotFoundError(
+        f"no job {asked.job_id!r}, attempt {asked.attempt}, is watched; `tidegauge jobs` lists those that are"
+    )

@@ -1,0 +1,73 @@
+"""Between coordinator and notifier: whether there is one, what came of telling an owner, how it stands. No I/O."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tidegauge.agent.settings import Settings
+from tidegauge.core.actions import Decision
+from tidegauge.core.units import format_duration
+
+SLACK_TOKEN, GRAFANA_TOKEN = "TIDEGAUGE_SLACK_TOKEN", "TIDEGAUGE_GRAFANA_TOKEN"
+"""Variables of the environment that may hold what the token files hold."""
+SILENT_AFTER_S = 60.0
+"""The notifier speaks every ten seconds; a restart takes two."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of telling an owner."""
+
+    where: str | None = None
+    """For people: "on Slack"; ``None``: the owner was not told."""
+    problem: str = ""
+    retry_after_s: float | None = None
+    """It may work later; ``None`` with a problem: it will not."""
+
+
+Tell = Callable[[Decision], Told]
+
+
+class TellingBoard:
+    """The notifier's last word on itself. Thread-safe."""
+
+    def __init__(self, *, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._said: Mapping[str, str] = {}
+        self._said_s: float | None = None
+
+    def expect(self) -> None:
+        """A notifier is configured, and will speak."""
+        with self._lock:
+            self._said_s = self._monotonic_s()
+            self._said = {"notifier": "starting"}
+
+    def say(self, standing: Mapping[str, str]) -> None:
+        """By who is told: "ok", or what is wrong."""
+        with self._lock:
+            self._said, self._said_s = dict(standing), self._monotonic_s()
+
+    def read(self) -> Mapping[str, str]:
+        """Empty where nobody is configured."""
+        with self._lock:
+            if self._said_s is None:
+                return {}
+            silent_s = self._monotonic_s() - self._said_s
+            if silent_s > SILENT_AFTER_S:
+                return {"notifier": f"not heard of for {format_duration(silent_s)}; see notifier.log on the head"}
+            return self._said
+
+
+def is_notifier_wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Whether anybody is configured that a notifier could tell."""
+    has_grafana = settings.grafana_token_file is not None or bool(environ.get(GRAFANA_TOKEN))
+    annotates = settings.grafana_url is not None and has_grafana
+    return tells_owners(settings, environ) or settings.alertmanager_url is not None or annotates
+
+
+def tells_owners(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Whether owners can be told without a scheduler."""
+    return settings.slack_token_file is not None or bool(environ.get(SLACK_TOKEN))

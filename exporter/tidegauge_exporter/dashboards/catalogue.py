@@ -1,0 +1,30 @@
+"""All dashboards, and the names of their files."""
+
+from __future__ import annotations
+
+import json
+
+from tidegauge_exporter.dashboards import fleet, incidents, job, rank
+from tidegauge_exporter.dashboards.dashboard import Dashboard
+
+
+def dashboards(service_url: str | None = None) -> tuple[Dashboard, ...]:
+    """In the order in which people go through them.
+
+    ``service_url``: where people reach the coordinator's API (setting ``public_url``); without it nothing links to
+    the reports of incidents.
+    """
+    return (
+        fleet.dashboard(),
+        job.dashboard(service_url),
+        rank.dashboard(),
+        incidents.dashboard(service_url),
+    )
+
+
+def files(service_url: str | None = None) -> dict[str, str]:
+    """File name to content: ``tidegauge-fleet.json`` ... The same code gives the same text."""
+    return {
+        f"{dashboard.uid}.json": json.dumps(dashboard.to_json(), indent=2, sort_keys=True) + "\n"
+        for dashboard in dashboards(service_url)
+    }

@@ -1,0 +1,134 @@
+"""Rows of the Incidents dashboard about what was done: actions, the policy over time, alerts, notes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegauge_exporter.dashboards.curves import StateTimeline
+from tidegauge_exporter.dashboards.dashboard import TAG
+from tidegauge_exporter.dashboards.expressions import BY_JOB, FLEET, fleet, job_link
+from tidegauge_exporter.dashboards.fields import COUNT, WHEN, Field, Steps
+from tidegauge_exporter.dashboards.panels import AnnotationsList, BarGauge, Panel, Text
+from tidegauge_exporter.dashboards.queries import Query
+from tidegauge_exporter.dashboards.reasons import NOTHING_HAPPENED
+from tidegauge_exporter.dashboards.tables import Label, Table, Value
+
+_ROWS: Final = 50
+_COMMANDS: Final = """
+| you want | command |
+|---|---|
+| to stop all actions | `tidegauge policy pause --reason TEXT` |
+| to allow them, and reset the breaker | `tidegauge policy resume` |
+| to know why a job was ended | `tidegauge incidents show NUMBER` |
+| what was decided and done | `tidegauge policy log --since 1d` |
+| to try another policy on the past | `tidegauge policy simulate FILE --since 7d` |
+"""
+_ALERTS: Final = f'ALERTS{{{FLEET}, alertname=~"Tidegauge.*", alertstate="firing"}}'
+
+
+def policy(what: str) -> str:
+    """A flag of the policy, 1 or 0."""
+    return f"max({fleet(f'tidegauge_policy_{what}')})"
+
+
+def actions() -> tuple[Panel, ...]:
+    done = f"round(sum by (action, outcome) (increase({fleet('tidegauge_actions_total')}[$__range]))) > 0"
+    ended = fleet("tidegauge_job_last_action_timestamp_seconds")
+    return (
+        BarGauge(
+            "Actions by outcome",
+            "In the time range. `would` and `withheld` were decided and not done: the mode does not allow it, or a "
+            "brake held it back. `failed`, `unverified` and `no_proof` want a look: tidegauge policy log.",
+            8,
+            10,
+            (Query(done, "{{action}}: {{outcome}}", may_be_empty=NOTHING_HAPPENED),),
+            Field(COUNT, "No action in this time range.", Steps("blue"), decimals=0, least=0),
+        ),
+        Table(
+            "Latest action on each job",
+            "What was carried out, and how it ended; the latest of each kind and outcome.",
+            16,
+            10,
+            (
+                Label("Job", label="job_id", links=(job_link(),)),
+                Label("Attempt", 80, label="attempt"),
+                Label("Cluster", 110, label="cluster"),
+                Label("Action", 110, label="action"),
+                Label("Outcome", 110, label="outcome"),
+                Value(
+                    "Ended",
+                    170,
+                    query=Query(
+                        f"1000 * topk({_ROWS}, max by ({BY_JOB}, action, outcome) (max_over_time({ended}[$__range])))",
+                        may_be_empty=NOTHING_HAPPENED,
+                    ),
+                    unit=WHEN,
+                ),
+            ),
+            "No action ended in this time range.",
+            sort_by="Ended",
+            descending=True,
+        ),
+        StateTimeline(
+            "The policy over time",
+            "When it acted, was paused by a person, or was stopped by its circuit breaker.",
+            13,
+            8,
+            (
+                Query(policy("acting"), "may act"),
+                Query(policy("paused"), "paused"),
+                Query(policy("breaker_open"), "breaker open"),
+            ),
+            Field(
+                COUNT,
+                "The coordinator does not answer.",
+                Steps("blue"),
+                {0: ("no", "semi-dark-blue"), 1: ("yes", "purple")},
+            ),
+        ),
+        Text(
+            "What you can do",
+            "Commands for the head of the cluster; this text is the same whatever the panels show.",
+            11,
+            8,
+            _COMMANDS,
+        ),
+    )
+
+
+def alerts() -> tuple[Panel, ...]:
+    return (
+        Table(
+            "Alerts that fire",
+            "What Prometheus' rules say now, of Tidegauge's alerts. Alertmanager may have them silenced or grouped; "
+            "the runbook of each says what to do.",
+            14,
+            9,
+            (
+                Label("Alert", label="alertname"),
+                Label("Severity", 95, label="severity"),
+                Label("Job", label="job_id", links=(job_link(),)),
+                Label("Attempt", 80, label="attempt"),
+                Label("Cluster", 110, label="cluster"),
+                Value(
+                    "Series",
+                    80,
+                    query=Query(
+                        f"count by (alertname, severity, {BY_JOB}) ({_ALERTS})",
+                        may_be_empty="no alert fires, or the rules are in another Prometheus",
+                    ),
+                    unit=COUNT,
+                ),
+            ),
+            "No alert of Tidegauge fires (or the rules are not in this Prometheus).",
+            sort_by="Severity",
+        ),
+        AnnotationsList(
+            "Notes",
+            "Annotations with the tag `tidegauge`, newest first: Tidegauge writes one for each incident and action if "
+            "it was given a token of this Grafana (docs/grafana.md), and people may add their own.",
+            10,
+            9,
+            (TAG,),
+        ),
+    )

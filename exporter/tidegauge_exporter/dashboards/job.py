@@ -1,0 +1,180 @@
+"""The Job dashboard: how the job is, which rank stands out, where its memory goes, when it ends, attempt by attempt."""
+
+from __future__ import annotations
+
+from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
+from tidegauge_exporter.dashboards.expressions import BY_JOB, job, report_links
+from tidegauge_exporter.dashboards.fields import (
+    AGO,
+    BYTES,
+    COUNT,
+    LEAK_STEPS,
+    LEAK_WORDS,
+    PLAIN,
+    ROOM_LEFT,
+    SECONDS,
+    SEVERITY_WORDS,
+    SHARE,
+    TIME_LEFT,
+    Field,
+    Steps,
+)
+from tidegauge_exporter.dashboards.job_attempts import attempts
+from tidegauge_exporter.dashboards.job_forecast import forecast
+from tidegauge_exporter.dashboards.job_marks import job_marks
+from tidegauge_exporter.dashboards.job_memory import memory, ranks_side_by_side, where_it_goes
+from tidegauge_exporter.dashboards.panels import Panel, Stat
+from tidegauge_exporter.dashboards.queries import Query, TaggedMarks
+from tidegauge_exporter.dashboards.reasons import NO_LEAK, NOTHING_HAPPENED
+from tidegauge_exporter.dashboards.tables import Label, Table, Value
+from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, HORIZON, JOB_ID
+from tidegauge_exporter.links import JOB as UID
+
+
+def dashboard(service_url: str | None = None) -> Dashboard:
+    """For the researcher, and for the admin who was led here by an alert."""
+    return Dashboard(
+        uid=UID,
+        title="Tidegauge / Job",
+        description="All ranks of one job: which one is different, what grows, when it runs out, what was done.",
+        variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, HORIZON),
+        rows=(
+            Row("How the job is", _header(service_url)),
+            Row("All ranks side by side", ranks_side_by_side()),
+            Row("Memory of the ranks", memory()),
+            Row("Forecast", forecast()),
+            Row("Where else it goes, and how the job moves", where_it_goes()),
+            Row("Attempt by attempt", attempts()),
+        ),
+        marks=(*job_marks(), TaggedMarks("Notes (Grafana)", (TAG, "job:$job_id"), "purple")),
+    )
+
+
+def _header(service_url: str | None) -> tuple[Panel, ...]:
+    return (
+        Stat(
+            "Verdict",
+            "The worst verdict among the ranks: ok, suspected, or leak. A leak has been seen for long enough to act "
+            "on.",
+            4,
+            4,
+            (Query(f"max({job('cluster_job:tidegauge_leak_state:max')})"),),
+            Field(COUNT, "not watched", LEAK_STEPS, LEAK_WORDS),
+        ),
+        Stat(
+            "Out of memory in",
+            "Forecast of the rank that ends first, at its present rate. Under half an hour: checkpoint now.",
+            4,
+            4,
+            (Query(f"min({job('cluster_job:tidegauge_seconds_to_oom:min')})", may_be_empty=NO_LEAK),),
+            Field(SECONDS, "not in sight", TIME_LEFT, decimals=1),
+        ),
+        Stat(
+            "Tightest head-room",
+            "What the fullest rank may still take, as a share of its limit. Little room is no fault while nothing "
+            "grows; a longer batch than usual will end it.",
+            4,
+            4,
+            (Query(f"1 - max({job('cluster_job:tidegauge_used_ratio:max')})"),),
+            Field(SHARE, "not watched", ROOM_LEFT, decimals=1),
+        ),
+        Stat(
+            "Steepest growth a step",
+            "Of the rank that leaks fastest, in bytes a training step, as the detector estimates it.",
+            4,
+            4,
+            (Query(f"max({job('cluster_job:tidegauge_leak_bytes_per_step:max')})", may_be_empty=NO_LEAK),),
+            Field(BYTES, "none", Steps(PLAIN)),
+        ),
+        Stat(
+            "Ranks",
+            "Ranks that report, beside those that the job says it has. Fewer: a rank ended, hangs before its first "
+            "step, or its node is not heard of.",
+            4,
+            4,
+            (
+                Query(f"max({job('tidegauge_job_ranks')})", "reporting"),
+                Query(f"max({job('tidegauge_job_world_size')})", "world size"),
+            ),
+            Field(COUNT, "not watched", Steps(PLAIN)),
+            named=True,
+        ),
+        Stat(
+            "Errors in the range",
+            "Out-of-memory errors, those that the job caught included, and allocations that worked only after the "
+            "cache was emptied (retries): each of those stalls the rank, and an out-of-memory is near.",
+            4,
+            4,
+            (
+                Query(f"round(sum(increase({job('tidegauge_rank_ooms_total')}[$__range])))", "out of memory"),
+                Query(f"round(sum(increase({job('tidegauge_rank_alloc_retries_total')}[$__range])))", "retries"),
+            ),
+            Field(COUNT, "not watched", Steps(PLAIN, ((1, "orange"),)), decimals=0),
+            instant=True,
+            named=True,
+        ),
+        Table(
+            "Whose job",
+            "Owner, name and scheduler of each attempt that was seen in the time range, and when it was seen last: "
+            "the figures above are of that moment. To write to the owner, or to find the job in the scheduler.",
+            13,
+            5,
+            (
+                Label("Attempt", 80, label="attempt"),
+                Label("User", label="user_name"),
+                Label("Name", label="job_name"),
+                Label("Scheduler", 110, label="scheduler"),
+                Value(
+                    "Last seen",
+                    170,
+                    query=Query(
+                        f"1000 * max by ({BY_JOB}, user_name, job_name, scheduler) "
+                        f"(max_over_time(timestamp({job('tidegauge_job_info')})[$__range:1m]))"
+                    ),
+                    unit=AGO,
+                ),
+            ),
+            "The coordinator has not told of this job in the time range.",
+            sort_by="Attempt",
+            descending=True,
+        ),
+        Table(
+            "Incidents of the job in the range",
+            "What the service told somebody of, open or closed by now. The number leads to the report, where the "
+            "dashboards know the service's address; else: tidegauge incidents show NUMBER.",
+            11,
+            5,
+            (
+                Value(
+                    "Number",
+                    75,
+                    report_links(service_url),
+                    query=Query(_incident("number"), may_be_empty=NOTHING_HAPPENED),
+                    unit=COUNT,
+                    decimals=0,
+                ),
+                Label("Cause", label="cause"),
+                Label("Attempt", 75, label="attempt"),
+                Value(
+                    "Severity",
+                    85,
+                    query=Query(_incident("severity"), may_be_empty=NOTHING_HAPPENED),
+                    words=SEVERITY_WORDS,
+                ),
+                Value(
+                    "Opened",
+                    120,
+                    query=Query(f"1000 * {_incident('opened_timestamp_seconds')}", may_be_empty=NOTHING_HAPPENED),
+                    unit=AGO,
+                ),
+            ),
+            "No incident in the time range.",
+            sort_by="Number",
+            descending=True,
+        ),
+    )
+
+
+def _incident(what: str) -> str:
+    """The latest in the range; for the severity, the worst."""
+    return f"max by (attempt, cause) (max_over_time({job(f'tidegauge_job_incident_{what}')}[$__range]))"

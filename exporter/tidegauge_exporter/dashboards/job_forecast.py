@@ -1,0 +1,117 @@
+"""The row of the Job dashboard about what comes: which ranks grow, when each runs out, and what they will hold."""
+
+from __future__ import annotations
+
+from tidegauge_exporter.dashboards.curves import FEW_POINTS, TimeSeries
+from tidegauge_exporter.dashboards.expressions import ONE_JOB, job, rank_link, standing_out, used, used_share
+from tidegauge_exporter.dashboards.fields import (
+    BYTES,
+    COUNT,
+    HOW_FULL,
+    LEAK_STEPS,
+    LEAK_WORDS,
+    NO_STEPS,
+    SECONDS,
+    SHARE,
+    TIME_LEFT,
+    Field,
+    Steps,
+    Words,
+)
+from tidegauge_exporter.dashboards.panels import Panel
+from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query
+from tidegauge_exporter.dashboards.reasons import NO_LEAK
+from tidegauge_exporter.dashboards.tables import Label, Table, Value
+
+_ROWS = 16
+_RANK = "attempt, rank, hostname, gpu"
+"""Labels of the table: what names a rank, and where it runs."""
+_VERDICT = job("tidegauge_rank_leak_state")
+_CHOSEN = f"topk({_ROWS}, max by ({_RANK}) ({_VERDICT} + {used_share(ONE_JOB)} or {_VERDICT}))"
+"""Leaks come first, then suspicions, then by fullness: the verdict counts whole numbers, the share is below 1."""
+
+
+def _value(
+    title: str,
+    width: int,
+    expression: str,
+    unit: str,
+    *,
+    steps: Steps = NO_STEPS,
+    words: Words | None = None,
+    gauge: bool = False,
+    may_be_empty: str | None = None,
+) -> Value:
+    query = Query(f"max by ({_RANK}) ({expression}) and on ({_RANK}) {_CHOSEN}", may_be_empty=may_be_empty)
+    return Value(title, width, query=query, unit=unit, steps=steps, words=words, gauge=gauge)
+
+
+def forecast() -> tuple[Panel, ...]:
+    """Where the ranks that leak will be after the chosen time, time left to each, and the ranks themselves."""
+    growth = job("tidegauge_rank_leak_bytes_per_step")
+    # Five minutes whatever the zoom: a rate of a minute would make the forecast dance.
+    per_s = f"{growth} * rate({job('tidegauge_rank_steps_total')}[5m])"
+    left = job("tidegauge_rank_leak_seconds_to_oom")
+    return (
+        TimeSeries(
+            "What the fullest leaking rank will hold",
+            "What ranks hold now, and what a leaking rank will hold after the chosen time (Look ahead, at the top) if "
+            "it goes on growing as it does. Where the dashed curve crosses the limit, the job ends within that time.",
+            12,
+            9,
+            (
+                Query(f"max({used(ONE_JOB)})", "now, fullest rank", Line("blue")),
+                Query(
+                    f"max({used(ONE_JOB)} + $horizon * {per_s})",
+                    "in ${horizon:text}",
+                    Line("orange", dashed=True, filled=False),
+                    may_be_empty=NO_LEAK,
+                ),
+                Query(f"min({job('tidegauge_rank_limit_bytes')})", "limit", LIMIT),
+            ),
+            Field(BYTES, "No rank reported in the time range.", least=0),
+            most_points=FEW_POINTS,
+        ),
+        TimeSeries(
+            "Time to out of memory",
+            "Forecast of the detector for the eight ranks that end first, at each moment. A line that falls a second "
+            "a second is sure of itself; one that jumps is not.",
+            12,
+            9,
+            (
+                Query(
+                    standing_out(f"max by (rank) ({left})", f"-last_over_time({left}[$__range] @ end())", 8),
+                    "rank {{rank}}",
+                    may_be_empty=NO_LEAK,
+                ),
+            ),
+            Field(
+                SECONDS, "No rank is on course to run out of memory.", TIME_LEFT, least=0,
+                links=(rank_link("__field.labels"),),
+            ),
+            legend_calculations=("lastNotNull", "min"),
+            show_limits=True,
+        ),
+        Table(
+            "Ranks to look at",
+            f"{_ROWS} ranks: those that leak, then those under suspicion, then the fullest. Click a rank for its own "
+            "page. One line with a growth: that rank alone leaks.",
+            24,
+            10,
+            (
+                Label("Rank", 80, (rank_link(),), label="rank"),
+                Label("Attempt", 80, label="attempt"),
+                Label("Node", label="hostname"),
+                Label("GPU", 60, label="gpu"),
+                _value("Verdict", 110, _VERDICT, COUNT, words=LEAK_WORDS, steps=LEAK_STEPS),
+                _value("Growth a step", 120, growth, BYTES, may_be_empty=NO_LEAK),
+                _value("Out of memory in", 140, left, SECONDS, steps=TIME_LEFT, may_be_empty=NO_LEAK),
+                _value("Held / limit", 160, used_share(ONE_JOB), SHARE, steps=HOW_FULL, gauge=True),
+                _value("Allocated", 110, job("tidegauge_rank_allocated_bytes"), BYTES),
+                _value("Limit", 110, job("tidegauge_rank_limit_bytes"), BYTES),
+            ),
+            "No rank reports: the job has ended, or is not watched. Choose a time range in which it ran.",
+            sort_by="Verdict",
+            descending=True,
+        ),
+    )  # fmt: skip

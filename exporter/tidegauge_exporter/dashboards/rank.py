@@ -1,0 +1,204 @@
+"""The Rank dashboard: the anatomy of one rank and its GPU."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegauge_exporter.dashboards.curves import TimeSeries
+from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
+from tidegauge_exporter.dashboards.expressions import BY_JOB, ONE_RANK, own_card, rank, used_share
+from tidegauge_exporter.dashboards.fields import (
+    AGO,
+    BYTES,
+    COUNT,
+    HOW_FULL,
+    LEAK_STEPS,
+    LEAK_WORDS,
+    PLAIN,
+    SECONDS,
+    SHARE,
+    TIME_LEFT,
+    Field,
+    Steps,
+)
+from tidegauge_exporter.dashboards.job_marks import job_marks
+from tidegauge_exporter.dashboards.panels import Panel, Stat
+from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query, TaggedMarks
+from tidegauge_exporter.dashboards.rank_details import by_dcgm, details, growth
+from tidegauge_exporter.dashboards.reasons import NO_LEAK, NO_NVML
+from tidegauge_exporter.dashboards.tables import Label, Table, Value
+from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, JOB_ID, RANK
+from tidegauge_exporter.links import RANK as UID
+
+_NOBODY: Final = "The rank did not report in the time range."
+
+
+def dashboard() -> Dashboard:
+    """For whoever knows which rank it is and wants to know what it holds."""
+    return Dashboard(
+        uid=UID,
+        title="Tidegauge / Rank and GPU",
+        description="One rank: what it holds on its card, what grows, and what else is on the card.",
+        variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, RANK),
+        rows=(
+            Row("How the rank is", _header()),
+            Row("What is on its card", _anatomy()),
+            Row("Growth", growth()),
+            Row("What the allocator cannot use, and the process around it", details()),
+            # Folded: not every site has dcgm-exporter, and two empty panels look like a fault.
+            Row("GPU by dcgm-exporter", by_dcgm(), folded=True),
+        ),
+        marks=(*job_marks(), TaggedMarks("Notes (Grafana)", (TAG, "job:$job_id"), "purple")),
+    )
+
+
+def _header() -> tuple[Panel, ...]:
+    return (
+        Stat(
+            "Verdict",
+            "What the leak detector says of the rank: ok, suspected, or leak.",
+            4,
+            4,
+            (Query(f"max({rank('tidegauge_rank_leak_state')})"),),
+            Field(COUNT, "not watched", LEAK_STEPS, LEAK_WORDS),
+        ),
+        Stat(
+            "Out of memory in",
+            "Forecast at the present rate of growth. Absent without a leak, or if it does not grow towards the limit.",
+            4,
+            4,
+            (Query(f"min({rank('tidegauge_rank_leak_seconds_to_oom')})", may_be_empty=NO_LEAK),),
+            Field(SECONDS, "not in sight", TIME_LEFT, decimals=1),
+        ),
+        Stat(
+            "Held",
+            "Reserved and outside PyTorch, as a share of what the rank may take.",
+            4,
+            4,
+            (Query(f"max({used_share(ONE_RANK)})"),),
+            Field(SHARE, "not watched", HOW_FULL, decimals=1, least=0, most=1),
+        ),
+        Stat(
+            "Growth a step",
+            "How fast the leak grows, as the detector estimates it.",
+            4,
+            4,
+            (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", may_be_empty=NO_LEAK),),
+            Field(BYTES, "none", Steps(PLAIN)),
+        ),
+        Stat(
+            "Last reading",
+            "How long ago the rank wrote a reading, by its own clock. Half a second is usual; minutes: it hangs, is "
+            "stopped, or the clocks differ.",
+            4,
+            4,
+            (Query(f"time() - max({rank('tidegauge_rank_last_sample_timestamp_seconds')})"),),
+            Field(SECONDS, "not watched", Steps("green", ((30, "orange"), (120, "red"))), decimals=0),
+        ),
+        Stat(
+            "Errors in the range",
+            "Out-of-memory errors, those that the job caught included, and allocations that worked only after the "
+            "cache was emptied.",
+            4,
+            4,
+            (
+                Query(f"round(sum(increase({rank('tidegauge_rank_ooms_total')}[$__range])))", "out of memory"),
+                Query(f"round(sum(increase({rank('tidegauge_rank_alloc_retries_total')}[$__range])))", "retries"),
+            ),
+            Field(COUNT, "not watched", Steps(PLAIN, ((1, "orange"),)), decimals=0),
+            instant=True,
+            named=True,
+        ),
+        Table(
+            "Where and what it is",
+            "Node, card, process and settings of the rank, of each attempt in the time range. For `ssh`, `nvidia-smi` "
+            "and `py-spy`.",
+            24,
+            4,
+            (
+                Label("Attempt", 80, label="attempt"),
+                Label("Node", label="hostname"),
+                Label("GPU", 60, label="gpu"),
+                Label("UUID", label="UUID"),
+                Label("Process", 90, label="pid"),
+                Label("torch", 120, label="torch_version"),
+                Label("Allocator settings", label="alloc_conf"),
+                Label("Profile", 90, label="profile"),
+                Value(
+                    "Last seen",
+                    170,
+                    query=Query(
+                        f"1000 * max by ({BY_JOB}, hostname, gpu, UUID, pid, torch_version, alloc_conf, profile) "
+                        f"(max_over_time(timestamp({rank('tidegauge_rank_info')})[$__range:1m]))"
+                    ),
+                    unit=AGO,
+                ),
+            ),
+            _NOBODY,
+            sort_by="Last seen",
+            descending=True,
+        ),
+    )
+
+
+def _anatomy() -> tuple[Panel, ...]:
+    allocated = f"max({rank('tidegauge_rank_allocated_bytes')})"
+    reserved = f"max({rank('tidegauge_rank_reserved_bytes')})"
+    nontorch = f"max({rank('tidegauge_rank_nontorch_bytes')})"
+    card_used = own_card("tidegauge_gpu_used_bytes")
+    card_total = own_card("tidegauge_gpu_total_bytes")
+    others = own_card("tidegauge_gpu_other_processes_bytes")
+    accounted = f"{reserved} - ({nontorch} or 0 * {reserved}) - {others}"
+    return (
+        TimeSeries(
+            "Memory of the card, piece by piece",
+            "From below: live tensors; cached by PyTorch; the process outside PyTorch (CUDA context, NCCL, "
+            "libraries); processes that are not watched; other watched ranks and the driver; free. What grows here is "
+            "what to look for. Free and a limit below the total: the rank has a memory fraction.",
+            16,
+            11,
+            (
+                Query(allocated, "allocated", Line("blue")),
+                Query(f"{reserved} - {allocated}", "cached", Line("light-blue")),
+                Query(nontorch, "outside PyTorch", Line("purple"), may_be_empty=NO_NVML),
+                Query(others, "other processes", Line("orange"), may_be_empty=NO_NVML),
+                Query(
+                    f"clamp_min({card_used} - {accounted}, 0)",
+                    "other ranks, driver",
+                    Line("yellow"),
+                    may_be_empty=NO_NVML,
+                ),
+                Query(f"{card_total} - {card_used}", "free", Line("#80808040"), may_be_empty=NO_NVML),
+                Query(f"max({rank('tidegauge_rank_limit_bytes')})", "limit of the rank", LIMIT),
+                Query(
+                    card_total,
+                    "total of the card",
+                    Line("semi-dark-red", filled=False, stacked=False),
+                    may_be_empty=NO_NVML,
+                ),
+            ),
+            Field(BYTES, _NOBODY, least=0),
+            stacked=True,
+            legend_on_the_right=True,
+        ),
+        TimeSeries(
+            "High-water marks",
+            "The peaks since the start, or since the job reset them. The room between the peak of reserved and the "
+            "limit is what the rank has left at its worst moment.",
+            8,
+            11,
+            (
+                Query(
+                    f"max({rank('tidegauge_rank_allocated_peak_bytes')})", "allocated, peak", Line("blue", dashed=True)
+                ),
+                Query(allocated, "allocated", Line("blue")),
+                Query(
+                    f"max({rank('tidegauge_rank_reserved_peak_bytes')})", "reserved, peak", Line("purple", dashed=True)
+                ),
+                Query(reserved, "reserved", Line("purple")),
+                Query(f"max({rank('tidegauge_rank_limit_bytes')})", "limit", LIMIT),
+            ),
+            Field(BYTES, _NOBODY, least=0),
+            legend_calculations=("lastNotNull",),
+        ),
+    )

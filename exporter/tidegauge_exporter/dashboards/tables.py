@@ -1,0 +1,143 @@
+"""Tables: labels and the values of several queries side by side, one row for each set of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidegauge_exporter.dashboards.fields import (
+    BY_STEPS,
+    NO_STEPS,
+    TEXT,
+    Field,
+    Json,
+    Link,
+    Steps,
+    Words,
+    override,
+    words_to_json,
+)
+from tidegauge_exporter.dashboards.panels import PLUGIN_VERSION, Panel
+from tidegauge_exporter.dashboards.queries import PROMETHEUS, Query, refs
+
+
+@dataclass(frozen=True)
+class Column:
+    """What columns have in common."""
+
+    title: str
+    width: int | None = None
+    """Pixels; ``None``: what is left over."""
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label(Column):
+    """The value of a label."""
+
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value(Column):
+    """The value of a query."""
+
+    query: Query
+    unit: str = TEXT
+    steps: Steps = NO_STEPS
+    words: Words | None = None
+    decimals: int | None = None
+    gauge: bool = False
+    """A bar from 0 to 1 behind the number."""
+
+
+@dataclass(frozen=True)
+class Table(Panel):
+    """Its queries must carry the labels of its ``Label`` columns; rows are put together by the labels that all have."""
+
+    columns: tuple[Column, ...]
+    no_value: str
+    sort_by: str | None = None
+    """Title of a column."""
+    descending: bool = False
+    type: ClassVar[str] = "table"
+
+    def all_queries(self) -> tuple[Query, ...]:
+        return tuple(column.query for column in self.columns if isinstance(column, Value))
+
+    def to_json(self) -> Json:
+        queries = self.all_queries()
+        letters = refs(len(queries))
+        return {
+            **super().to_json(),
+            "pluginVersion": PLUGIN_VERSION,
+            "datasource": PROMETHEUS,
+            "targets": [
+                query.to_json(ref, instant=True, table=True) for ref, query in zip(letters, queries, strict=True)
+            ],
+            "transformations": self._transformations(),
+            "fieldConfig": {
+                "defaults": Field(unit=TEXT, no_value=self.no_value).to_json(
+                    BY_STEPS, {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": False}
+                ),
+                "overrides": list(self._overrides()),
+            },
+        }
+
+    def _options(self) -> Json:
+        sort = [{"displayName": self.sort_by, "desc": self.descending}] if self.sort_by else []
+        return {"showHeader": True, "frameIndex": 0, "cellHeight": "sm", "sortBy": sort}
+
+    def _fields(self) -> list[str]:
+        """What Grafana calls each column: the label, or ``Value #A``; ``Value`` alone where there is one query."""
+        letters = refs(len(self.all_queries()))
+        values = iter(["Value"] if len(letters) == 1 else [f"Value #{ref}" for ref in letters])
+        return [column.label if isinstance(column, Label) else next(values) for column in self.columns]
+
+    def _transformations(self) -> list[Json]:
+        fields = self._fields()
+        return [
+            {"id": "merge", "options": {}},
+            # Names what stays in place of what goes: a label that somebody's relabelling adds must not widen the table.
+            {"id": "filterFieldsByName", "options": {"include": {"names": fields}}},
+            {
+                "id": "organize",
+                "options": {
+                    "excludeByName": {},
+                    "indexByName": {name: index for index, name in enumerate(fields)},
+                    "renameByName": {},
+                },
+            },
+        ]
+
+    def _overrides(self) -> Iterator[Json]:
+        for name, column in zip(self._fields(), self.columns, strict=True):
+            # Without this every empty cell would say what the whole table says if it has no row.
+            properties: Json = {"displayName": column.title, "noValue": "-"}
+            if column.width is not None:
+                properties["custom.width"] = column.width
+            if column.links:
+                properties["links"] = [link.to_json() for link in column.links]
+            if isinstance(column, Value):
+                properties.update(_value_properties(column))
+            yield override("byName", name, properties)
+
+
+def _value_properties(column: Value) -> Json:
+    told: Json = {"unit": column.unit, "custom.align": "right"}
+    if column.decimals is not None:
+        told["decimals"] = column.decimals
+    if column.words:
+        told["mappings"] = words_to_json(column.words)
+    if column.steps.limits:
+        told["thresholds"] = column.steps.to_json()
+    if column.gauge:
+        told |= {
+            "min": 0,
+            "max": 1,
+            "custom.cellOptions": {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"},
+        }
+    elif column.words or column.steps.limits:
+        told["custom.cellOptions"] = {"type": "color-text"}
+    return told

@@ -1,0 +1,130 @@
+"""What the reader chooses at the top of a dashboard. In addresses each is ``var-NAME``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegauge_exporter.dashboards.fields import Json
+from tidegauge_exporter.dashboards.queries import PROMETHEUS
+
+_ALL: Final = "$__all"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What variables have in common."""
+
+    name: str
+    label: str
+    description: str
+
+    def to_json(self) -> Json:
+        """As one of ``templating.list``."""
+        return {"name": self.name, "label": self.label, "description": self.description, "hide": 0}
+
+
+@dataclass(frozen=True)
+class DataSource(Variable):
+    """Which Prometheus is asked."""
+
+    def to_json(self) -> Json:
+        return {
+            **super().to_json(),
+            "type": "datasource",
+            "query": "prometheus",
+            "refresh": 1,
+            "regex": "",
+            "includeAll": False,
+            "multi": False,
+            "options": [],
+        }
+
+
+@dataclass(frozen=True)
+class LabelValues(Variable):
+    """The values of a label, found again whenever the time range changes."""
+
+    selector: str
+    value_of: str
+    """The label."""
+    numeric: bool = False
+    with_all: bool = False
+    """Several can be chosen, or all of them, which is then the default."""
+
+    def to_json(self) -> Json:
+        told: Json = {
+            **super().to_json(),
+            "type": "query",
+            "datasource": PROMETHEUS,
+            "query": {
+                "qryType": 1,
+                "query": f"label_values({self.selector},{self.value_of})",
+                "refId": "PrometheusVariableQueryEditor-VariableQuery",
+            },
+            "refresh": 2,
+            "regex": "",
+            # Numbers by value (10 comes after 9), words by letter.
+            "sort": 3 if self.numeric else 1,
+            "includeAll": self.with_all,
+            "multi": self.with_all,
+            "options": [],
+        }
+        if self.with_all:
+            told["current"] = {"selected": True, "text": ["All"], "value": [_ALL]}
+            # One short pattern in place of a list of all values.
+            told["allValue"] = ".+"
+        return told
+
+
+@dataclass(frozen=True)
+class Choice(Variable):
+    """One of a few fixed values; the first is the default."""
+
+    options: tuple[tuple[str, str], ...]
+    """What the reader sees, and the value."""
+
+    def to_json(self) -> Json:
+        listed = [
+            {"selected": index == 0, "text": text, "value": value} for index, (text, value) in enumerate(self.options)
+        ]
+        return {
+            **super().to_json(),
+            "type": "custom",
+            "query": ", ".join(f"{text} : {value}" for text, value in self.options),
+            "includeAll": False,
+            "multi": False,
+            "options": listed,
+            "current": listed[0],
+        }
+
+
+DATA_SOURCE: Final = DataSource("datasource", "Data source", "The Prometheus that scrapes Tidegauge.")
+CLUSTERS: Final = LabelValues("cluster", "Cluster", "Clusters to look at.", "tidegauge_nodes", "cluster", with_all=True)
+CLUSTER: Final = LabelValues("cluster", "Cluster", "The cluster of the job.", "tidegauge_nodes", "cluster")
+JOB_ID: Final = LabelValues(
+    "job_id", "Job", "Jobs watched in the time range.", 'tidegauge_job_info{cluster=~"$cluster"}', "job_id"
+)
+ATTEMPT: Final = LabelValues(
+    "attempt",
+    "Attempt",
+    "A job that was requeued has several; all of them follow each other in one curve.",
+    'tidegauge_job_info{cluster=~"$cluster", job_id="$job_id"}',
+    "attempt",
+    numeric=True,
+    with_all=True,
+)
+RANK: Final = LabelValues(
+    "rank",
+    "Rank",
+    "The global rank.",
+    'tidegauge_rank_allocated_bytes{cluster=~"$cluster", job_id="$job_id", attempt=~"$attempt"}',
+    "rank",
+    numeric=True,
+)
+HORIZON: Final = Choice(
+    "horizon",
+    "Look ahead",
+    "How far the forecast goes.",
+    (("1 hour", "3600"), ("15 minutes", "900"), ("4 hours", "14400"), ("12 hours", "43200")),
+)

@@ -1,0 +1,180 @@
+"""``GrafanaPort`` over Grafana's classic HTTP API, by the session of ``grafana_api``. The only module that imports it.
+
+``grafana_api`` 1.0.3 is of 2020: its own calls do not know Grafana's requests of today, so only its transport is used
+(base address, token, connection), with payloads of our own. Certificates are always verified; ``REQUESTS_CA_BUNDLE``
+and proxies of the environment are honoured. No redirection is followed: the token goes to the configured address and
+nowhere else, and is in no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from grafana_api.grafana_api import GrafanaAPI
+
+from tidegauge_exporter.grafana.answers import explain_failure, read_refusal
+from tidegauge_exporter.grafana.port import (
+    Annotation,
+    DashboardModel,
+    DataSource,
+    Folder,
+    GrafanaRefusedError,
+    StoredAnnotation,
+    StoredDashboard,
+)
+from tidegauge_exporter.notify.ports import RefusedError
+
+T = TypeVar("T")
+
+TIMEOUT_S = 15.0
+"""For connecting, and for each wait on an answer: saving a dashboard took real servers some seconds under load."""
+MOST_ANNOTATIONS = 100
+"""In one answer; those of one moment of one incident are a handful."""
+KEPT = ("uid", "name", "type", "access", "basicAuth", "basicAuthUser", "withCredentials", "isDefault", "jsonData")
+"""What a data source keeps when its address changes; Grafana keeps secrets that it is not sent."""
+
+
+class GrafanaClient:
+    """``url`` may have a path (Grafana behind a sub-path). Raises ``ValueError`` for one that cannot be used."""
+
+    def __init__(self, url: str, *, token: str, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{_without_user(url)!r} is not the address of a Grafana; it looks like "
+                             "https://grafana.example")  # fmt: skip
+        if parts.username is not None:
+            raise ValueError("put no user and password into Grafana's address: it takes the token of a service account")
+        path = parts.path.strip("/")
+        self._url = f"{parts.scheme}://{parts.netloc}" + (f"/{path}" if path else "")
+        self._api = GrafanaAPI(
+            token, parts.netloc, url_path_prefix=f"{path}/" if path else "", protocol=parts.scheme, timeout=timeout_s
+        )
+        # grafana_api's own reading of refusals stumbles over answers that are no JSON objects; ours comes first.
+        self._api.s.hooks["response"].append(self._check)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._api.s.close()
+
+    def version(self) -> str:
+        return self._ask("GET", "/health", lambda raw: str(raw.get("version", "unknown")))
+
+    def folder(self, uid: str) -> Folder | None:
+        return self._find(f"/folders/{_part(uid)}", lambda raw: Folder(uid=raw["uid"], title=raw["title"]))
+
+    def create_folder(self, folder: Folder) -> None:
+        self._do("POST", "/folders", {"uid": folder.uid, "title": folder.title})
+
+    def data_source(self, uid: str) -> DataSource | None:
+        return self._find(f"/datasources/uid/{_part(uid)}", _data_source)
+
+    def data_source_named(self, name: str) -> DataSource | None:
+        return self._find(f"/datasources/name/{_part(name)}", _data_source)
+
+    def create_data_source(self, source: DataSource) -> None:
+        # "proxy": Grafana's server asks Prometheus, not the browser. POST: long queries do not fit into an address.
+        self._do("POST", "/datasources", {"uid": source.uid, "name": source.name, "type": source.type,
+                                          "access": "proxy", "url": source.url,
+                                          "jsonData": {"httpMethod": "POST"}})  # fmt: skip
+
+    def move_data_source(self, uid: str, *, url: str) -> None:
+        path = f"/datasources/uid/{_part(uid)}"
+        kept = self._ask("GET", path, lambda raw: {key: raw[key] for key in KEPT if key in raw})
+        self._do("PUT", path, {**kept, "url": url})
+
+    def dashboard(self, uid: str) -> StoredDashboard | None:
+        return self._find(f"/dashboards/uid/{_part(uid)}", _stored_dashboard)
+
+    def save_dashboard(self, model: DashboardModel, *, folder_uid: str, overwrite: bool, message: str) -> None:
+        # Without a numeric id Grafana goes by the uid; ids differ from one Grafana to the next.
+        dashboard = {key: value for key, value in model.items() if key not in ("id", "version")}
+        self._do("POST", "/dashboards/db", {"dashboard": dashboard, "folderUid": folder_uid,
+                                            "overwrite": overwrite, "message": message})  # fmt: skip
+
+    def annotations(self, *, tags: Sequence[str], at_unix_ms: int) -> Sequence[StoredAnnotation]:
+        query = [("tags", tag) for tag in tags]
+        query += [("from", str(at_unix_ms)), ("to", str(at_unix_ms)), ("type", "annotation")]
+        path = f"/annotations?{urlencode([*query, ('limit', str(MOST_ANNOTATIONS))])}"
+        return self._ask("GET", path, lambda raw: [_stored_annotation(one) for one in raw])
+
+    def annotate(self, annotation: Annotation) -> int:
+        return self._ask("POST", "/annotations", lambda raw: int(raw["id"]), _payload(annotation))
+
+    def change_annotation(self, annotation_id: int, annotation: Annotation) -> bool:
+        try:
+            self._do("PATCH", f"/annotations/{annotation_id}", _payload(annotation))
+        except GrafanaRefusedError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def _find(self, path: str, read: Callable[[Any], T]) -> T | None:
+        """What is there, if it is."""
+        try:
+            return self._ask("GET", path, read)
+        except GrafanaRefusedError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _do(self, method: str, path: str, payload: Mapping[str, Any]) -> None:
+        self._ask(method, path, lambda _: None, payload)
+
+    def _ask(self, method: str, path: str, read: Callable[[Any], T], payload: Mapping[str, Any] | None = None) -> T:
+        """Grafana's answer as ``read`` takes it. Raises ``RetryLaterError``, ``GrafanaRefusedError``, ``RefusedError``
+        for an answer that is not Grafana's."""
+        try:
+            return read(getattr(self._api, method)(path, json=payload))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RefusedError(f"{self._url}/api{path.partition('?')[0]} does not answer as Grafana does: {error}. Is "
+                               "this Grafana's address, with no login page in front of it?") from error  # fmt: skip
+        except OSError as error:  # all of the transport's own errors are
+            raise explain_failure(self._url, error) from error
+
+    def _check(self, response: Any, **_: Any) -> None:
+        """Called by the session for every answer. Raises for those that are none of what was asked for."""
+        refusal = read_refusal(
+            f"{response.request.method} {response.url.partition('?')[0]}",
+            status=response.status_code,
+            text=response.text if response.status_code >= 300 else "",
+            headers=response.headers,
+        )
+        if refusal is not None:
+            raise refusal
+
+
+def _payload(annotation: Annotation) -> dict[str, Any]:
+    raw = {"time": annotation.at_unix_ms, "tags": list(annotation.tags), "text": annotation.text}
+    # No null: Grafana's own description of its API does not allow one.
+    return raw if annotation.end_unix_ms is None else {**raw, "timeEnd": annotation.end_unix_ms}
+
+
+def _data_source(raw: Mapping[str, Any]) -> DataSource:
+    return DataSource(raw["uid"], raw["name"], raw.get("url", ""), raw["type"], bool(raw.get("readOnly")))
+
+
+def _stored_dashboard(raw: Mapping[str, Any]) -> StoredDashboard:
+    about = raw.get("meta", {})
+    return StoredDashboard(dict(raw["dashboard"]), about.get("folderUid", ""), bool(about.get("provisioned")))
+
+
+def _stored_annotation(raw: Mapping[str, Any]) -> StoredAnnotation:
+    return StoredAnnotation(raw["id"], raw["time"], frozenset(raw["tags"]))
+
+
+def _part(text: str) -> str:
+    """A uid or name as one part of a path, whatever characters it has."""
+    return quote(text, safe="")
+
+
+def _without_user(url: str) -> str:
+    """For a message about an address that may have a password in it."""
+    scheme, separator, rest = url.rpartition("@")
+    return rest if separator and scheme else url

@@ -1,0 +1,208 @@
+"""Open incidents as alerts of Alertmanager (``POST /api/v2/alerts``), so that it decides when somebody is told.
+
+Standard library, no proxies, no redirections. Nothing is kept over a restart: an alert that is not refreshed ends by
+itself, and telling Alertmanager the same twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from tidegauge.core.incidents import Incident
+from tidegauge.core.verdicts import Severity
+from tidegauge.core.wording import hint, incident_sentence
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.attempts import is_due
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.values import INCIDENT_ALERT, Story
+
+log = logging.getLogger(__name__)
+
+REFRESH_EVERY_S = 60.0
+LASTS_S = 240.0
+"""An alert ends by itself when it was not refreshed for four minutes: three tries may fail, and a restart of the
+service is no end of anything."""
+MOST_IN_A_REQUEST = 64
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 64 * 1024
+MAX_WORDS = 200
+AWAY_AFTER_S = 600.0
+
+
+class _Posted(NamedTuple):
+    labels: Mapping[str, str]
+    alert: Mapping[str, Any]
+    at_unix_s: float
+
+
+class AlertmanagerSink:
+    """``url`` may have a path, as behind a gateway. Raises ``ValueError`` for one that is no address or has a password
+    in it. ``take`` is one thread's; ``is_away`` may be asked from any."""
+
+    def __init__(
+        self, url: str, *, cluster: str, links: Links, wall_s: Callable[[], float], timeout_s: float = TIMEOUT_S
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username is not None:
+            raise ValueError("the address of an Alertmanager looks like http://127.0.0.1:9093, without a password")
+        self._url = url.rstrip("/")
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._path = f"{parts.path.rstrip('/')}/api/v2/alerts"
+        self._cluster = cluster
+        self._links = links
+        self._wall_s = wall_s
+        self._timeout_s = timeout_s
+        self._posted: dict[int, _Posted] = {}
+        """The alerts that fire because of us, by number of the incident."""
+        self._failing_since_unix_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return "alertmanager"
+
+    def take(self, stories: Sequence[Story]) -> None:
+        """As the port ``Sink`` says: what is new or over at once, the rest once a minute."""
+        now_s = self._wall_s()
+        wanted = {story.incident.number: story.incident for story in stories if _is_worth_an_alert(story.incident)}
+        over = [number for number in self._posted if number not in wanted]
+        due = [incident for number, incident in sorted(wanted.items()) if self._is_due(incident, now_s)]
+        alerts = [self._resolved(number, now_s) for number in over]
+        for incident in due:
+            before = self._posted.get(incident.number)
+            if before is not None and before.labels != self._labels(incident):
+                alerts.append(self._resolved(incident.number, now_s))
+            alerts.append(self._firing(incident, now_s))
+        for first in range(0, len(alerts), MOST_IN_A_REQUEST):
+            self._post(alerts[first : first + MOST_IN_A_REQUEST])
+        for number in over:
+            del self._posted[number]
+        for incident in due:
+            self._posted[incident.number] = _Posted(self._labels(incident), self._firing(incident, now_s), now_s)
+
+    def is_away(self) -> bool:
+        """It has not taken anything for ten minutes."""
+        since_s = self._failing_since_unix_s
+        return since_s is not None and is_due(since_s, AWAY_AFTER_S, now_unix_s=self._wall_s())
+
+    def _is_due(self, incident: Incident, now_s: float) -> bool:
+        before = self._posted.get(incident.number)
+        if before is None or before.labels != self._labels(incident):
+            return True
+        return is_due(before.at_unix_s, REFRESH_EVERY_S, now_unix_s=now_s)
+
+    def _labels(self, incident: Incident) -> dict[str, str]:
+        job = incident.key.job
+        labels = {
+            "alertname": INCIDENT_ALERT,
+            "cluster": self._cluster,
+            "job_id": job.job_id,
+            "attempt": str(job.attempt),
+            "cause": incident.key.cause.value,
+            "severity": incident.severity.value,
+            "incident": str(incident.number),
+            "user_name": incident.user_name,
+        }
+        return {name: value for name, value in labels.items() if value}  # to Alertmanager, an empty one is none
+
+    def _firing(self, incident: Incident, now_s: float) -> dict[str, Any]:
+        job, opened_s = incident.key.job, min(incident.opened_unix_s, now_s)
+        report = self._links.incident(incident.number)
+        dashboard = self._links.job(
+            cluster=self._cluster, job_id=job.job_id, attempt=job.attempt, from_unix_s=opened_s - 3600.0, to_unix_s=None
+        )
+        annotations = {
+            "summary": incident_sentence(incident),
+            "description": incident.explanation or hint(incident.key.cause),
+            "runbook_url": self._links.runbook(INCIDENT_ALERT),
+            "dashboard_url": dashboard,
+            "report_url": report,
+        }
+        alert = {
+            "labels": self._labels(incident),
+            "annotations": {name: text for name, text in annotations.items() if text},
+            "startsAt": _rfc3339(opened_s),
+            "endsAt": _rfc3339(now_s + LASTS_S),
+        }
+        source = report or dashboard
+        return alert if source is None else {**alert, "generatorURL": source}
+
+    def _resolved(self, number: int, now_s: float) -> dict[str, Any]:
+        alert = self._posted[number].alert
+        # Set back a clock, and it would end before it began, which Alertmanager refuses.
+        return {**alert, "endsAt": max(_rfc3339(now_s), alert["startsAt"])}
+
+    def _post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
+        try:
+            status, body = self._ask(json.dumps(alerts).encode())
+            self._check(status, body)
+        except (RetryLaterError, RefusedError):
+            if self._failing_since_unix_s is None:
+                self._failing_since_unix_s = self._wall_s()
+            raise
+        self._failing_since_unix_s = None
+
+    def _ask(self, body: bytes) -> tuple[int, bytes]:
+        connection = self._connection()
+        late = threading.Event()
+        watchdog: threading.Timer | None = None
+        try:
+            connection.connect()
+            # For the answer as a whole: a socket's own timeout does not see one that drips.
+            watchdog = threading.Timer(self._timeout_s, _hang_up, (connection.sock, late))
+            watchdog.daemon = True
+            watchdog.start()
+            headers = {"Content-Type": "application/json", "User-Agent": "tidegauge", "Connection": "close"}
+            connection.request("POST", self._path, body, headers)
+            answer = connection.getresponse()
+            said = answer.read(MAX_ANSWER_BYTES)
+            if late.is_set():
+                raise TimeoutError(f"no whole answer within {self._timeout_s:g} s")
+        except (OSError, http.client.HTTPException) as error:
+            raise RetryLaterError(f"Alertmanager at {self._url} does not answer: {error}") from error
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+            connection.close()
+        return answer.status, said
+
+    def _connection(self) -> http.client.HTTPConnection:
+        # Not urllib: it would ask the proxy of http_proxy, and follow redirections.
+        if self._secure:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+
+    def _check(self, status: int, body: bytes) -> None:
+        if status == 200:
+            return
+        words = " ".join(body.decode(errors="replace").split())[:MAX_WORDS]
+        said = f"Alertmanager at {self._url} answers {status}: {words or '(nothing)'}"
+        if status >= 500 or status == 429:
+            raise RetryLaterError(said)
+        if status == 404 or 300 <= status < 400:
+            raise RefusedError(f"{said}; is alertmanager_url the address of an Alertmanager?")
+        raise RefusedError(said)
+
+
+def _is_worth_an_alert(incident: Incident) -> bool:
+    return incident.is_open and incident.severity.level >= Severity.WARNING.level
+
+
+def _rfc3339(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _hang_up(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

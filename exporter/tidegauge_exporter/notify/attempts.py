@@ -1,0 +1,81 @@
+"""Doing many small things with one other side, so that one that is refused does not hold up the rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+
+log = logging.getLogger(__name__)
+
+AGAIN_AFTER_S = 300.0
+FORGET_S = 3 * AGAIN_AFTER_S
+"""What was not tried again for so long is not wanted any more."""
+LOOK_AGAIN_S = 5.0
+MOST_REFUSALS = 3
+"""When so many things of one round were refused and none was taken, it is not the things."""
+
+
+def is_due(since_unix_s: float, every_s: float, *, now_unix_s: float) -> bool:
+    """Whether ``every_s`` has passed; also when the clock was set back behind ``since_unix_s``."""
+    return not 0.0 <= now_unix_s - since_unix_s < every_s
+
+
+class Attempts:
+    """One thread's; each round is ``with attempts.round(now): attempts.make(...)``.
+
+    What is refused or brings out a defect is tried again every five minutes, and the log says so once. While nothing
+    has been taken since, a round ends with ``RetryLaterError``, so that the trouble is seen; with ``RefusedError``
+    where thing after thing is refused. ``RetryLaterError`` of an attempt ends its round at once.
+    """
+
+    def __init__(self) -> None:
+        self._refused_at: dict[str, float] = {}
+        """When that was, the last time; gone once it was taken."""
+        self._now_unix_s = 0.0
+        self._refusals = 0
+        """In this round, while nothing was taken."""
+        self._trouble: RefusedError | None = None
+        """The latest refusal, unless something was taken since."""
+
+    @contextmanager
+    def round(self, now_unix_s: float) -> Iterator[None]:
+        self._now_unix_s, self._refusals = now_unix_s, 0
+        self._refused_at = {
+            what: at for what, at in self._refused_at.items() if not is_due(at, FORGET_S, now_unix_s=now_unix_s)
+        }
+        if not self._refused_at:
+            self._trouble = None
+        yield
+        if self._trouble is not None:
+            raise RetryLaterError(str(self._trouble), after_s=LOOK_AGAIN_S)
+
+    def make(self, what: str, attempt: Callable[[], bool]) -> None:
+        """``attempt`` if ``what`` was not refused a moment ago; it returns whether the other side was asked anything.
+        ``what`` also tells people what it was."""
+        refused_at = self._refused_at.get(what)
+        if refused_at is not None and not is_due(refused_at, AGAIN_AFTER_S, now_unix_s=self._now_unix_s):
+            return
+        try:
+            taken = attempt()
+        except RetryLaterError:
+            raise
+        except RefusedError as error:
+            if refused_at is None:
+                log.warning("%s was refused, and is tried again every %.0f s: %s", what, AGAIN_AFTER_S, error)
+            self._refused_at[what] = self._now_unix_s
+            self._trouble = error
+            self._refusals += 1
+            if self._refusals == MOST_REFUSALS:
+                self._refused_at.clear()  # whoever called waits as a whole
+                raise
+        except Exception:  # a defect that one incident brings out must not silence all others
+            if refused_at is None:
+                log.exception("%s failed, and is tried again every %.0f s", what, AGAIN_AFTER_S)
+            self._refused_at[what] = self._now_unix_s
+        else:
+            self._refused_at.pop(what, None)
+            if taken:
+                self._refusals, self._trouble = 0, None

@@ -1,0 +1,27 @@
+"""The forecast plot as a reply."""
+
+from __future__ import annotations
+
+import logging
+
+from tidegauge.core.wording import incident_sentence, name_job
+from tidegauge_exporter.notify.look import Plot
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.chat import Chat, Posted
+
+log = logging.getLogger(__name__)
+
+
+def upload_plot(chat: Chat, draw: Plot, story: Story, *, thread: Posted, now_unix_s: float) -> bool:
+    """Draws and uploads it; false if there is nothing to draw. Raises ``RetryLaterError`` and ``RefusedError``."""
+    incident = story.incident
+    try:
+        png = draw(story, now_unix_s=now_unix_s)
+    except Exception:  # the message is worth more than its picture
+        log.exception("the plot of incident %d could not be drawn", incident.number)
+        return False
+    if png is None:
+        return False
+    title = f"Memory of rank {incident.findings[0].rank} of {name_job(incident.key.job)}"
+    chat.upload(png, title=title, alt_text=incident_sentence(incident), thread=thread)
+    return True

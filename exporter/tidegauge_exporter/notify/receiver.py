@@ -1,0 +1,178 @@
+"""Where Alertmanager's webhook arrives: ``POST /alerts``, and ``GET /healthz``. Standard library, loopback by default.
+
+200: taken, for good. 400, 413, 415: nonsense, which Alertmanager gives up. 403: Slack refuses, and a person has to do
+something; Alertmanager tries again at the group's next turn. 503: it should try again at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.values import AlertGroup
+from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_AT_ONCE = 32
+"""Alertmanager sends all groups at once, many on a bad night. One beyond this is closed, and tried again by it."""
+SILENCE_S = 10.0
+CONNECTION_LASTS_S = 30.0
+"""As a whole, however steadily bytes drip."""
+MAX_BODY_BYTES = 1024 * 1024
+JSON_TYPE = "application/json"
+
+
+class Receiver:
+    """Hands each notification to ``take_group``, in threads of its own, from ``start`` to ``stop``."""
+
+    def __init__(self, take_group: Callable[[AlertGroup], None], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._take_group = take_group
+        self._wanted = (host, port)
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Bind and serve. Raises ``OSError`` if the port is taken or the host is not one of this machine."""
+        assert self._server is None, "a Receiver is started once"
+        self._server = _Server(self._wanted, _handler(self._take_group))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="tidegauge-alerts", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def listens(self) -> bool:
+        """Between ``start`` and ``stop``."""
+        return self._server is not None
+
+    @property
+    def port(self) -> int:
+        """The port as bound."""
+        assert self._server is not None, "start() first"
+        return int(self._server.server_address[1])
+
+    def stop(self) -> None:
+        """A request that is under way may still finish. Does nothing twice."""
+        server, thread, self._server, self._thread = self._server, self._thread, None, None
+        if server is not None and thread is not None:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 32
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self._free = threading.BoundedSemaphore(CONNECTIONS_AT_ONCE)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's: that one asks the resolver for the host's full name, which can take seconds.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread was to be had, so none will give the place back
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        watchdog = threading.Timer(CONNECTION_LASTS_S, _hang_up, (request,))
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            watchdog.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
+        log.debug("a client of /alerts went away: %s", sys.exc_info()[1])
+
+
+def _handler(take_group: Callable[[AlertGroup], None]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = SILENCE_S
+        server_version = "tidegauge"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            if self.path == "/healthz":
+                self._send(200, {"ok": True})
+            else:
+                self._send(404, {"error": "no such page", "pages": ["/alerts (POST)", "/healthz"]})
+
+        def do_POST(self) -> None:
+            if self.path != "/alerts":
+                self._send(404, {"error": "no such page: Alertmanager's webhook belongs to /alerts"})
+                return
+            # A page in somebody's browser can send a form or plain text to loopback, but not this type.
+            if self.headers.get_content_type() != JSON_TYPE:
+                self._send(415, {"error": f"the body must be {JSON_TYPE}"})
+                return
+            length = self.headers.get("Content-Length", "")
+            if not (length.isascii() and length.isdigit() and len(length) < 10):
+                self._send(411, {"error": "Content-Length is missing"})
+            elif int(length) > MAX_BODY_BYTES:
+                self._send(413, {"error": f"more than {MAX_BODY_BYTES} bytes: set max_alerts of the webhook"})
+            else:
+                self._take(self.rfile.read(int(length)), int(length))
+
+        def _take(self, body: bytes, length: int) -> None:
+            if len(body) < length:  # it hung up
+                return
+            try:
+                take_group(parse_group(body))
+            except NotAGroupError as error:
+                log.warning("what came to /alerts is no notification of Alertmanager: %s", error)
+                self._send(400, {"error": str(error)})
+            except RetryLaterError as error:
+                self._send(503, {"error": str(error)})
+            except RefusedError as error:
+                log.warning("alerts cannot be told: %s", error)
+                self._send(403, {"error": str(error)})
+            except Exception:
+                log.exception("alerts cannot be told")
+                self._send(500, {"error": "internal error; see the notifier's log"})
+            else:
+                self._send(200, {"ok": True})
+
+        def _send(self, status: int, value: object) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", JSON_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
+            log.debug("%s %s", self.address_string(), format % args)
+
+    return Handler
+
+
+def _hang_up(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)

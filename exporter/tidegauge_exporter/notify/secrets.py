@@ -1,0 +1,56 @@
+"""Tokens, from a file or from the environment: never from a setting that is printed, never in a message or a log."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+LONGEST_SECRET_BYTES = 16 * 1024
+"""A token has some dozens of bytes; a service account's JSON some thousands."""
+
+
+class SecretError(Exception):
+    """There should be a secret and it cannot be used; the message says where and what to do, never what it holds."""
+
+
+def read_secret(file: Path | None, environ: Mapping[str, str], variable: str) -> str | None:
+    """The secret in ``file``, else the one in ``variable`` of the environment, without the white space around it.
+
+    ``None``: neither is set. A file must be a regular one that only its owner may read; a link to one will do, because
+    that is how Kubernetes mounts secrets. Raises ``SecretError``.
+    """
+    if file is not None:
+        return _checked(_content(file), str(file))
+    value = environ.get(variable, "")
+    return _checked(value, f"the variable {variable}") if value.strip() else None
+
+
+def _content(file: Path) -> str:
+    try:
+        # O_NONBLOCK: to open a FIFO would wait for somebody who writes into it.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SecretError(f"{file} cannot be read: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as opened:
+        status = os.fstat(opened.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise SecretError(f"{file} is not a regular file")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise SecretError(f"{file} has mode {mode:04o}: others may read or change it; run chmod 600 {file}")
+        try:
+            return opened.read(LONGEST_SECRET_BYTES + 1).decode("ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            # Without the cause: the error of a decoder quotes what it could not decode.
+            raise SecretError(f"{file} cannot be read as text: {error.__class__.__name__}") from None
+
+
+def _checked(text: str, where: str) -> str:
+    secret = text.strip()
+    if not secret:
+        raise SecretError(f"{where} is empty: put the token there, or take the setting away")
+    if len(text) > LONGEST_SECRET_BYTES or not (secret.isascii() and secret.isprintable()) or " " in secret:
+        raise SecretError(f"{where} does not hold a token: that is one line of ASCII without spaces")
+    return secret

@@ -1,0 +1,137 @@
+"""A bad night: when many incidents begin at once, the further ones share one thread.
+
+The rest of the ways of the channel is in ``slack_sink``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.attempts import Attempts, is_due
+from tidegauge_exporter.notify.look import Look
+from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.story_lines import digest, face
+from tidegauge_exporter.notify.threads import SLACK, Storm, from_text, to_text
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.chat import Chat, Posted
+
+MOST_THREADS = 5
+WITHIN_S = 600.0
+"""More than ``MOST_THREADS`` threads within this time, and the next incident begins a storm."""
+QUIET_S = 1800.0
+"""A storm takes all new incidents until none has come for this long."""
+SHOW_EVERY_S = 30.0
+"""The head of a storm's thread is rewritten this often at most."""
+FORGET_S = 7 * 86400.0
+"""A storm some of whose incidents the service does not know any more is over after this long."""
+OPENINGS = "openings"
+
+
+class Storms:
+    """One thread's. Kept in the notebook: when threads were begun lately, and which incidents each storm has."""
+
+    def __init__(self, chat: Chat, notebook: Notebook, *, channel: str, cluster: str, links: Links, look: Look) -> None:
+        self._chat = chat
+        self._notebook = notebook
+        self._channel = channel
+        self._cluster = cluster
+        self._links = links
+        self._look = look
+        self._stories: dict[int, Story] = {}
+        """The latest story of each incident in a storm: the service forgets closed ones sooner than a storm ends."""
+
+    def divide(self, wanted: Sequence[Story], now_s: float) -> tuple[list[Story], list[Story]]:
+        """Those that get threads of their own, the worst first, and those that go into a storm."""
+        worst_first = sorted(wanted, key=lambda story: (-story.incident.severity.level, story.incident.number))
+        if self._gathering(now_s) is not None:
+            return [], worst_first
+        gathered = [story for story in worst_first if self.of(story) is not None]
+        fresh = [story for story in worst_first if self.of(story) is None]
+        room = max(0, MOST_THREADS - len(self._openings(now_s)))
+        return fresh[:room], gathered + fresh[room:]
+
+    def gather(self, stories: Sequence[Story], now_s: float) -> bool:
+        """Have these in the storm of now; false if nothing had to be posted for that.
+
+        Raises ``RetryLaterError`` and ``RefusedError``.
+        """
+        fresh = [story for story in stories if self.of(story) is None]
+        if not fresh:
+            return False
+        found = self._gathering(now_s)
+        begins = found is None
+        if found is None:
+            posted = self._chat.post(self._channel, self._look.storm_message(
+                fresh, cluster=self._cluster, links=self._links, now_unix_s=now_s
+            ))  # fmt: skip
+            found = f"storm/{posted.ts}", Storm(*posted, now_s, face=_face(fresh), shown_unix_s=now_s)
+        key, storm = found
+        # Before each gets its reply: whatever happens in between, its place is here.
+        numbers = (*storm.numbers, *(story.incident.number for story in fresh))
+        self._say(key, replace(storm, numbers=numbers, joined_unix_s=now_s))
+        return begins
+
+    def of(self, story: Story) -> Posted | None:
+        """The head of the storm that an incident is in."""
+        for _, storm in self._going_on():
+            if story.incident.number in storm.numbers:
+                return storm.posted
+        return None
+
+    def note_thread(self, now_s: float) -> None:
+        """An incident got a thread of its own."""
+        self._notebook.say(SLACK, OPENINGS, json.dumps([*self._openings(now_s), now_s]))
+
+    def update(self, stories: Sequence[Story], now_s: float, attempts: Attempts) -> None:
+        """Bring the heads of storms up to date, each at most every 30 s."""
+        storms = self._going_on()
+        numbers = {number for _, storm in storms for number in storm.numbers}
+        self._stories.update({story.incident.number: story for story in stories})
+        self._stories = {number: story for number, story in self._stories.items() if number in numbers}
+        for key, storm in storms:
+            attempts.make("the head of a storm", partial(self._update, key, storm, now_s))
+
+    def _update(self, key: str, storm: Storm, now_s: float) -> bool:
+        stories = [self._stories[number] for number in storm.numbers if number in self._stories]
+        ended = not any(story.incident.is_open for story in stories)
+        now_face = _face(stories)
+        # With some of them unknown (a restart after a long time) the head would shrink: better as it was.
+        is_whole = len(stories) == len(storm.numbers)
+        due = ended or is_due(storm.shown_unix_s, SHOW_EVERY_S, now_unix_s=now_s)
+        outdated = is_whole and due and now_face != storm.face
+        if outdated:
+            self._chat.update(storm.posted, self._look.storm_message(
+                stories, cluster=self._cluster, links=self._links, now_unix_s=now_s
+            ))  # fmt: skip
+            storm = replace(storm, face=now_face, shown_unix_s=now_s)
+        over = ended and is_due(storm.joined_unix_s, QUIET_S if is_whole else FORGET_S, now_unix_s=now_s)
+        self._say(key, replace(storm, over=over))
+        return outdated
+
+    def _gathering(self, now_s: float) -> tuple[str, Storm] | None:
+        """The storm that takes new incidents."""
+        for key, storm in self._going_on():
+            if not is_due(storm.joined_unix_s, QUIET_S, now_unix_s=now_s):
+                return key, storm
+        return None
+
+    def _going_on(self) -> list[tuple[str, Storm]]:
+        found = [
+            (key, from_text(Storm, self._notebook.said(SLACK, key))) for key in self._notebook.keys(SLACK, "storm/")
+        ]
+        return [(key, storm) for key, storm in found if storm is not None and not storm.over]
+
+    def _openings(self, now_s: float) -> list[float]:
+        times: list[float] = json.loads(self._notebook.said(SLACK, OPENINGS) or "[]")
+        return [at for at in times if not is_due(at, WITHIN_S, now_unix_s=now_s)]
+
+    def _say(self, key: str, storm: Storm) -> None:
+        self._notebook.say(SLACK, key, to_text(storm), over=storm.over)
+
+
+def _face(stories: Sequence[Story]) -> str:
+    return digest(*(f"{story.incident.number} {face(story)}" for story in stories))

@@ -1,0 +1,131 @@
+"""Which lines a story has for the thread of its incident: each with a key, so that it is said once. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Sequence
+from typing import NamedTuple
+
+from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition
+from tidegauge.core.incidents import ChangeKind, IncidentChange
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.chat import Message
+
+MOST_CONSIDERED = 5
+"""Decisions that were only considered (``would``, ``withheld``) and are told, per incident: the report has them all."""
+MOST_AT_ONCE = 20
+"""Lines that are told in one go after a chat was away: nobody reads more."""
+
+
+class Line(NamedTuple):
+    """One reply."""
+
+    key: str
+    at_unix_s: float
+    what: IncidentChange | DecisionRecord
+
+
+class Batch(NamedTuple):
+    """What is to be said now, oldest first."""
+
+    left_out: tuple[Line, ...]
+    """Too many: only their number is told."""
+    lines: tuple[Line, ...]
+
+
+def lines_of(story: Story) -> list[Line]:
+    """All lines that a story has so far, by time. Figures that moved are no line: the head of the thread has them."""
+    changes = [_of_change(change) for change in _history(story) if change.kind is not ChangeKind.UPDATED]
+    return sorted([*changes, *_of_decisions(story.decisions)], key=lambda line: line.at_unix_s)
+
+
+def new_lines(story: Story, told: Container[str], *, told_before_unix_s: float) -> Batch:
+    """The lines that are not in ``told`` and not older than what is known to be told or left out."""
+    untold = [line for line in lines_of(story) if line.key not in told and not line.at_unix_s < told_before_unix_s]
+    first = max(0, len(untold) - MOST_AT_ONCE)
+    return Batch(tuple(untold[:first]), tuple(untold[first:]))
+
+
+def left_out_message(count: int) -> Message:
+    """Stands in the place of lines that are not told."""
+    lines = "1 earlier line is" if count == 1 else f"{count} earlier lines are"
+    return Message(f"{lines} left out here, because nothing could be said for a while; the incident's report has all.")
+
+
+def face(story: Story) -> str:
+    """What the head of a thread is brought up to date for at once; other figures may wait."""
+    incident, latest = story.incident, _latest_action(story)
+    return digest(
+        incident.state.value,
+        incident.severity.value,
+        "" if incident.closure is None else incident.closure.value,
+        "stale" if incident.stale else "",
+        str(len(incident.reports)),
+        "" if latest is None else _state_of(latest),
+    )
+
+
+def has_ended(record: DecisionRecord) -> bool:
+    """It was carried out, or tried: ``outcome`` says how it ended."""
+    return record.status is DecisionStatus.FINISHED and record.outcome is not None
+
+
+def ended_s(record: DecisionRecord) -> float:
+    """When, on the policy clock; when it was decided, where that is not known."""
+    return record.decision.decided_s if record.finished_s is None else record.finished_s
+
+
+def digest(*texts: str) -> str:
+    """Short, the same for the same texts: names of jobs and rules may be long, and may hold anything."""
+    whole = "\0".join(texts).encode(errors="surrogatepass")
+    return hashlib.blake2b(whole, digest_size=9).hexdigest()
+
+
+def message_digest(message: Message) -> str:
+    return digest(repr(message))
+
+
+def _history(story: Story) -> Sequence[IncidentChange]:
+    """With the end of the incident, also where the history that we were given does not reach that far."""
+    incident = story.incident
+    if incident.is_open or any(change.kind is ChangeKind.CLOSED for change in story.history):
+        return story.history
+    at_unix_s = incident.updated_unix_s if incident.closed_unix_s is None else incident.closed_unix_s
+    return (*story.history, IncidentChange(ChangeKind.CLOSED, at_unix_s, incident))
+
+
+def _of_change(change: IncidentChange) -> Line:
+    # An incident is closed once, whatever the clock said.
+    moment = "" if change.kind is ChangeKind.CLOSED else repr(change.at_unix_s)
+    return Line(digest("change", change.kind.value, moment), change.at_unix_s, change)
+
+
+def _of_decisions(records: Sequence[DecisionRecord]) -> list[Line]:
+    """One for each that ended, and for the first few kinds of decision that were only considered."""
+    ended = [
+        Line(digest("ended", record.decision.decision_id), ended_s(record), record)
+        for record in records
+        if has_ended(record)
+    ]
+    considered: dict[str, Line] = {}
+    for record in records:
+        decision = record.decision
+        if decision.disposition is not Disposition.DO:
+            # Not by the reason's words: they hold figures that move, and it would be told again and again.
+            key = digest(decision.disposition.value, decision.action.value, decision.brake or "")
+            considered.setdefault(key, Line(key, decision.decided_s, record))
+    return ended + list(considered.values())[:MOST_CONSIDERED]
+
+
+def _ended_s(record: DecisionRecord) -> float:
+    return record.decision.decided_s if record.finished_s is None else record.finished_s
+
+
+def _latest_action(story: Story) -> DecisionRecord | None:
+    carried_out = [record for record in story.decisions if record.decision.disposition is Disposition.DO]
+    return carried_out[-1] if carried_out else None
+
+
+def _state_of(record: DecisionRecord) -> str:
+    outcome = "" if record.outcome is None else record.outcome.value
+    return f"{record.decision.decision_id} {record.status.value} {outcome}"

@@ -1,0 +1,173 @@
+"""docs/alerts.md from the tables of rules: ``python -m tidegauge_exporter.rules.page > docs/alerts.md``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from tidegauge_exporter.rules.files import ALERTS
+from tidegauge_exporter.rules.joins import JOINS
+from tidegauge_exporter.rules.muting import MUTES
+from tidegauge_exporter.rules.recording import RECORDING
+from tidegauge_exporter.rules.runbook import (
+    EXEMPTION,
+    EXEMPTION_COMMAND,
+    EXEMPTION_TITLE,
+    JOB_RUNBOOK,
+    SERVICE_RUNBOOK,
+)
+from tidegauge_exporter.rules.values import AlertRule, RunbookEntry
+from tidegauge_exporter.rules.yaml_text import duration
+
+
+def page() -> str:
+    """The whole page, Markdown."""
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            _alert_table(),
+            "## About a job\n",
+            *_entries(JOB_RUNBOOK),
+            f"## {EXEMPTION_TITLE}\n",
+            *(f"{text}\n" for text in EXEMPTION),
+            _code("console", [EXEMPTION_COMMAND]),
+            "## About the service\n",
+            *_entries(SERVICE_RUNBOOK),
+            _MUTED,
+            _mute_table(),
+            _LIMITS,
+            _FALLBACK,
+            "## Recording rules\n",
+            _RECORDING,
+            *_recording_tables(),
+            _JOINS,
+            *_joins(),
+        ]
+    )
+
+
+def _alert_table() -> str:
+    known = [rule for group in ALERTS for rule in group.rules]
+    lines = ["| alert | severity | told after | about |", "| --- | --- | --- | --- |"]
+    for entry in (*JOB_RUNBOOK, *SERVICE_RUNBOOK):
+        rules = [rule for rule in known if rule.name == entry.alert]
+        lines.extend(_row(entry.alert, rule) for rule in rules)
+        if not rules:
+            lines.append(f"| [{entry.alert}](#{entry.alert.lower()}) | of the incident | at once | an incident |")
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, rule: AlertRule) -> str:
+    about = {"fleet": "a node or the service", "incidents": "the service", "job": "a job", "rank": "a rank"}
+    waits = duration(rule.for_s) if rule.for_s else "at once"
+    what = "a node" if rule.scope == "node" else about[rule.board.value]
+    return f"| [{name}](#{name.lower()}) | {rule.severity.value} | {waits} | {what} |"
+
+
+def _entries(entries: Iterable[RunbookEntry]) -> Iterator[str]:
+    for entry in entries:
+        yield f"### {entry.alert}\n"
+        yield f"{entry.means}\n"
+        yield f"- **First look**: {entry.first_look}"
+        yield f"- **What to do**: {entry.what_to_do}"
+        yield f"- **When to silence**: {entry.when_to_silence}\n"
+        if entry.commands:
+            yield _code("console", entry.commands)
+
+
+def _mute_table() -> str:
+    lines = ["| while this fires | these are muted | for the same |", "| --- | --- | --- |"]
+    for mute in MUTES:
+        sources = ", ".join(mute.sources) + (f" ({mute.source_severity})" if mute.source_severity else "")
+        targets = ", ".join(mute.targets) + (f" ({mute.target_severity})" if mute.target_severity else "")
+        lines.append(f"| {sources} | {targets} | `{', '.join(mute.equal)}` |")
+    return "\n".join(lines) + "\n"
+
+
+def _recording_tables() -> Iterator[str]:
+    for group in RECORDING:
+        yield "| series | what it says |\n| --- | --- |"
+        yield from (f"| `{rule.record}` | {rule.help} |" for rule in group.rules)
+        yield ""
+
+
+def _joins() -> Iterator[str]:
+    for join in JOINS:
+        yield f"**`{join.rule.record}`**: {join.rule.help} Needs {join.needs}.\n"
+        yield _code("promql", [join.rule.expr])
+
+
+def _code(language: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"```{language}", *lines, "```", ""])
+
+
+_INTRODUCTION = """<!-- Made by python -m tidegauge_exporter.rules.page from the tables in
+exporter/tidegauge_exporter/rules; edit those. -->
+# Alerts
+
+Prometheus decides *whether* (the rules in `deploy/observability/prometheus/rules/`, made by
+`python -m tidegauge_exporter.rules DIR --grafana-url URL --service-url URL`), Alertmanager decides *when and whom*
+(`deploy/observability/alertmanager/`). How to bring both up: [deploy/observability](../deploy/observability/README.md).
+
+Every alert has a summary, a description with figures, a link to its dashboard and one to its section here, which the
+coordinator also serves as a page (`/runbooks`). Alerts about a job carry `cluster`, `job_id`, `attempt`, `user_name`
+and `job_name`; those about one rank also `rank`, `hostname`, `gpu` and `UUID`. While the coordinator is away they are
+told without `user_name` and `job_name`, because nobody else knows them; an alert that was told before begins anew then.
+"""
+
+_MUTED = """## What mutes what
+
+Alerts of severity `info` are not sent to anybody; Alertmanager and the dashboards show them. Of the others:
+"""
+
+_LIMITS = """## What alerts do not see
+
+- Prometheus looks every 15 s: a rank that starts and runs out of memory between two looks is missed by
+  TidegaugeOutOfMemory. The service itself misses none that its node agent saw: that is what incidents are for.
+- A rank of a job that is watched only in part is reported missing (severity `info`) for as long as the job lives.
+- TidegaugeRankLost names a rank for ten minutes after it was last seen, then ends by itself.
+- TidegaugeUntrackedGrowth needs more than an hour of history of the attempt.
+- TidegaugeDetectorSilent joins by `instance`: all series of an agent must carry the same one, as they do with the
+  scrape configuration of deploy/observability. The rules about `up` need `job="tidegauge"` and the label `component`.
+- Scheduler actions never hang on these rules: they are the [policy](policy.md)'s, which reads verdicts, not PromQL.
+"""
+
+_FALLBACK = """## A leak seen by PromQL alone
+
+The detector knows steps, PromQL does not: a slope over what a scrape happens to see accuses healthy jobs (in a trial
+with 240 simulated ranks, `predict_linear` over 30 minutes accused a third to nearly all of them). If a rank has no
+verdict, because its probe cannot count steps, the floor of its memory is the next best: in the same trial it accused
+at most 2 % of the healthy ones and found the fast leaks (10 GiB an hour) after 1.2 hours; slow ones mostly stayed
+unseen. It is not among the rules; add it if you need it:
+
+```promql
+predict_linear(min_over_time(tidegauge_rank_allocated_bytes[5m])[1h:1m], 4 * 3600)
+  > on (cluster, job_id, attempt, rank) tidegauge_rank_limit_bytes
+```
+"""
+
+_RECORDING = """Computed every 30 s, so that a question about 10,000 ranks reads some hundreds of series. Levels:
+`cluster_job:` is by `cluster, job_id, attempt`; `cluster_node:` by `cluster, hostname`; `cluster:` by `cluster`. They
+exist from the moment at which Prometheus got the rules; `promtool tsdb create-blocks-from rules` computes the time
+before.
+"""
+
+_JOINS = """## Joins
+
+What Tidegauge's series say together with those of others. These are rules of their own,
+`deploy/observability/prometheus/rules/tidegauge-joins.yml`, which `prometheus.yml` does not load unless you say so:
+each needs another exporter, and is empty without it. Ranks do not carry `namespace` and `pod`, so they join with
+kube-state-metrics by node. The other direction, facts of a job on any series of it:
+
+```promql
+cluster_job:tidegauge_used_ratio:max
+  * on (cluster, job_id, attempt) group_left (user_name, job_name)
+  max by (cluster, job_id, attempt, user_name, job_name) (tidegauge_job_info)
+```
+
+dcgm-exporter's `UUID` is ours, so any of its series joins with a rank's: `... * on (UUID) group_left () max by (UUID)
+(DCGM_FI_DEV_GPU_TEMP)`. Reduce the other side with `max by`, or a second target of it breaks the join.
+"""
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,202 @@
+"""Recording rules: figures of jobs, nodes and the cluster, so that a question about 10,000 ranks reads hundreds of
+series, not hundreds of thousands.
+
+Each rule reads what was scraped, never another recorded series: all of them are of one moment, and
+``promtool tsdb create-blocks-from rules`` computes a past in one pass. Where two series of ranks meet, they have the
+same labels, so that nothing has to be searched.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegauge_exporter.rules.values import Group, RecordingRule
+
+JOB: Final = "cluster, job_id, attempt"
+"""What an attempt of a job is told apart by."""
+_HOLDS: Final = "((tidegauge_rank_reserved_bytes + tidegauge_rank_nontorch_bytes) or tidegauge_rank_reserved_bytes)"
+"""What a rank holds on its GPU; where NVML says nothing, what its allocator holds."""
+_WORDS: Final = {"sum": "All ranks together", "max": "The rank with the most", "min": "The rank with the least"}
+
+
+def _of_job(what: str, operation: str, text: str) -> RecordingRule:
+    """One pass over one series of all ranks."""
+    return RecordingRule(
+        f"cluster_job:tidegauge_{what}_bytes:{operation}",
+        f"{operation} by ({JOB}) (tidegauge_rank_{what}_bytes)",
+        f"{_WORDS[operation]}: {text}",
+    )
+
+
+def _median_of_job(what: str, text: str) -> RecordingRule:
+    return RecordingRule(
+        f"cluster_job:tidegauge_{what}_bytes:median",
+        f"quantile by ({JOB}) (0.5, tidegauge_rank_{what}_bytes)",
+        f"The rank in the middle: {text}",
+    )
+
+
+_ALLOCATED: Final = "live tensors."
+_RESERVED: Final = "what the caching allocator holds."
+_NONTORCH: Final = "device memory outside the allocator."
+
+JOBS = Group(
+    "tidegauge-jobs",
+    (
+        *(_of_job("allocated", operation, _ALLOCATED) for operation in ("sum", "max", "min")),
+        _median_of_job("allocated", _ALLOCATED),
+        *(_of_job("reserved", operation, _RESERVED) for operation in ("sum", "max", "min")),
+        _median_of_job("reserved", _RESERVED),
+        *(_of_job("nontorch", operation, _NONTORCH) for operation in ("sum", "max")),
+        _of_job("limit", "sum", "what the rank may take on its GPU."),
+        RecordingRule(
+            "cluster_job:tidegauge_waste_bytes:sum",
+            f"sum by ({JOB}) (tidegauge_rank_reserved_bytes) - sum by ({JOB}) (tidegauge_rank_allocated_bytes)",
+            "Reserved and not allocated at this moment. Between steps a healthy job shows here what its "
+            "activations need; it is waste only where it stays.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_used_ratio:max",
+            f"max by ({JOB}) ({_HOLDS} / tidegauge_rank_limit_bytes)",
+            "The fullest rank: reserved and outside the allocator, as a share of what it may take.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_skew_ratio",
+            f"max by ({JOB}) (tidegauge_rank_allocated_bytes)\n"
+            f"/ (quantile by ({JOB}) (0.5, tidegauge_rank_allocated_bytes) > 0)",
+            "Allocated of the highest rank over that of the middle one: 1 where all are alike.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_seconds_to_oom:min",
+            f"min by ({JOB}) (tidegauge_rank_leak_seconds_to_oom)",
+            "Time until the first rank runs out of memory at the present rate; absent without a leak.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_leak_bytes_per_step:max",
+            f"max by ({JOB}) (tidegauge_rank_leak_bytes_per_step)",
+            "Growth of the rank that leaks fastest, in bytes per step; absent without a leak.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_leak_state:max",
+            f"max by ({JOB}) (tidegauge_rank_leak_state)",
+            "The worst verdict among the ranks: 0 ok, 1 suspected, 2 leak.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_ranks:count",
+            f"count by ({JOB}) (tidegauge_rank_allocated_bytes)",
+            "Ranks that report.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_ooms:increase5m",
+            f"sum by ({JOB}) (increase(tidegauge_rank_ooms_total[5m]))",
+            "Out-of-memory errors of the last five minutes, those that the job caught included. Prometheus "
+            "extrapolates: 1 may read 1.05.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_alloc_retries:rate5m",
+            f"sum by ({JOB}) (rate(tidegauge_rank_alloc_retries_total[5m]))",
+            "Device allocations that failed at first, a second, all ranks together.",
+        ),
+        RecordingRule(
+            "cluster_job:tidegauge_steps:rate5m",
+            f"max by ({JOB}) (rate(tidegauge_rank_steps_total[5m]))",
+            "Training steps a second, of the fastest rank: ranks step together, so their sum would say nothing.",
+        ),
+    ),
+)
+
+
+def _of_cluster(level: str, by: str, metric: str, text: str, operation: str = "sum") -> RecordingRule:
+    return RecordingRule(
+        f"{level}:{metric.replace('tidegauge_rank_', 'tidegauge_')}:{operation}",
+        f"{operation} by ({by}) ({metric})",
+        text,
+    )
+
+
+CLUSTER = Group(
+    "tidegauge-cluster",
+    (
+        _of_cluster("cluster", "cluster", "tidegauge_gpu_total_bytes", "Memory of all watched GPUs."),
+        _of_cluster("cluster", "cluster", "tidegauge_gpu_used_bytes", "Memory in use on them, by whomever."),
+        _of_cluster(
+            "cluster",
+            "cluster",
+            "tidegauge_gpu_other_processes_bytes",
+            "Memory used by processes that Tidegauge does not watch.",
+        ),
+        RecordingRule(
+            "cluster:tidegauge_gpus:count", "count by (cluster) (tidegauge_gpu_total_bytes)", "Watched GPUs."
+        ),
+        _of_cluster("cluster", "cluster", "tidegauge_rank_allocated_bytes", "Live tensors of all ranks."),
+        _of_cluster("cluster", "cluster", "tidegauge_rank_reserved_bytes", "Held by the allocators of all ranks."),
+        _of_cluster(
+            "cluster", "cluster", "tidegauge_rank_nontorch_bytes", "Device memory of all ranks outside the allocator."
+        ),
+        RecordingRule(
+            "cluster:tidegauge_waste_bytes:sum",
+            "sum by (cluster) (tidegauge_rank_reserved_bytes) - sum by (cluster) (tidegauge_rank_allocated_bytes)",
+            "Reserved and not allocated at this moment, all ranks together.",
+        ),
+        RecordingRule(
+            "cluster:tidegauge_ranks:count", "count by (cluster) (tidegauge_rank_allocated_bytes)", "Ranks that report."
+        ),
+        *(
+            RecordingRule(
+                f"cluster:tidegauge_node_used_ratio:{name}",
+                f"{operation}\n"
+                "  sum by (cluster, hostname) (tidegauge_gpu_used_bytes)\n"
+                "  / sum by (cluster, hostname) (tidegauge_gpu_total_bytes)\n)",
+                f"GPU memory in use, by whomever, as a share of what there is: {text}.",
+            )
+            for name, operation, text in (
+                ("max", "max by (cluster) (", "the fullest node"),
+                ("median", "quantile by (cluster) (0.5,", "the node in the middle"),
+                ("min", "min by (cluster) (", "the emptiest node"),
+            )
+        ),
+        RecordingRule(
+            "cluster:tidegauge_agents_down:count",
+            'sum by (cluster) (up{job="tidegauge",component="agent"} == bool 0)',
+            "Node agents that Prometheus does not reach.",
+        ),
+        RecordingRule(
+            "cluster:tidegauge_collect_failures:count",
+            "sum by (cluster) (tidegauge_collect_success == bool 0)",
+            "Sources of readings that did not work the last time, on all nodes and the coordinator.",
+        ),
+        RecordingRule(
+            "cluster:tidegauge_sample_age_seconds:max",
+            "time() - min by (cluster) (\n"
+            "  tidegauge_rank_last_sample_timestamp_seconds and tidegauge_rank_allocated_bytes\n)",
+            "Age of the oldest reading of a rank that is alive.",
+        ),
+    ),
+)
+
+NODES = Group(
+    "tidegauge-nodes",
+    (
+        _of_cluster("cluster_node", "cluster, hostname", "tidegauge_gpu_used_bytes", "Memory in use on a node's GPUs."),
+        _of_cluster("cluster_node", "cluster, hostname", "tidegauge_gpu_total_bytes", "Memory of a node's GPUs."),
+        RecordingRule(
+            "cluster_node:tidegauge_unwatched_bytes:sum",
+            "clamp_min(\n"
+            "  sum by (cluster, hostname) (tidegauge_gpu_used_bytes)\n"
+            "  - (sum by (cluster, hostname) (tidegauge_rank_reserved_bytes)\n"
+            "    or 0 * sum by (cluster, hostname) (tidegauge_gpu_used_bytes))\n"
+            "  - (sum by (cluster, hostname) (tidegauge_rank_nontorch_bytes)\n"
+            "    or 0 * sum by (cluster, hostname) (tidegauge_gpu_used_bytes)),\n"
+            "  0\n)",
+            "Memory in use on a node's GPUs that no watched rank accounts for: other processes, and what the driver "
+            "keeps for itself (some hundred MiB a GPU).",
+        ),
+    ),
+)
+
+RECORDING: tuple[Group[RecordingRule], ...] = (JOBS, CLUSTER, NODES)
+
+
+def recorded_names() -> frozenset[str]:
+    """Names of all recorded series."""
+    return frozenset(rule.record for group in RECORDING for rule in group.rules)

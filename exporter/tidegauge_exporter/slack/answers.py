@@ -1,0 +1,109 @@
+"""What Slack's refusals mean to us: worth another try, or for a person to mend. One table; nothing here is sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+
+SOON_S: Final = 15.0
+"""Slack stumbled, or is away."""
+UNKNOWN_S: Final = 300.0
+"""Something that we have no word for: it may mend itself, and asking often will not help."""
+LONGEST_S: Final = 3600.0
+
+_RETRIED: Final = frozenset(
+    {
+        "accesslimited",
+        "fatal_error",
+        "internal_error",
+        "rate_limited",
+        "ratelimited",
+        "request_timeout",
+        "service_unavailable",
+        "team_added_to_org",
+    }
+)
+_TOKEN: Final = (
+    "Slack does not take the token. Put the bot token of the installed app (xoxb-...) into the file of "
+    "slack_token_file or into TIDEGAUGE_SLACK_TOKEN, and restart (docs/slack.md)"
+)
+_DEFECT: Final = "Slack does not take the form of this message: a defect of Tidegauge, please report it"
+_CHANNEL: Final = (
+    "Slack shows the app no such channel: check the setting slack_channel, and invite the app there (/invite)"
+)
+_MENDED_BY: Final[Mapping[str, str]] = {
+    "account_inactive": _TOKEN,
+    "invalid_auth": _TOKEN,
+    "not_authed": _TOKEN,
+    "token_expired": _TOKEN,
+    "token_revoked": _TOKEN,
+    "not_allowed_token_type": _TOKEN,
+    "access_denied": "Slack denies the app access: ask those who administer the workspace",
+    "ekm_access_denied": "Slack's admins have suspended access to messages: ask those who administer the workspace",
+    "org_login_required": "the workspace is being moved: the app has to be installed again",
+    "team_access_not_granted": "the app is not installed in this workspace: install it there",
+    "two_factor_setup_required": "the account of the app needs a second factor: ask those who administer the workspace",
+    "no_permission": "the app may not do this: install it again with the scopes of docs/slack.md",
+    "channel_not_found": _CHANNEL,
+    "not_in_channel": "the app is not in the channel: invite it there (/invite)",
+    "is_archived": "the channel is archived: bring it back, or set slack_channel to another one",
+    "restricted_action": "the workspace lets the app not write there: ask those who administer it",
+    "restricted_action_read_only_channel": "only some may write in this channel: ask those who administer it",
+    "restricted_action_thread_only_channel": "only replies are allowed in this channel: set slack_channel to another",
+    "invalid_arguments": _DEFECT,
+    "invalid_blocks": _DEFECT,
+    "invalid_blocks_format": _DEFECT,
+    "msg_blocks_too_long": _DEFECT,
+    "msg_too_long": _DEFECT,
+    "no_text": _DEFECT,
+    "cannot_reply_to_message": "the thread cannot take replies",
+    "storage_limit_reached": "the workspace has no room for files: ask those who administer it",
+    "file_uploads_disabled": "the workspace takes no files: ask those who administer it",
+}
+UNCHANGEABLE: Final = frozenset({"message_not_found", "edit_window_closed", "cant_update_message", "is_inactive"})
+"""A message that somebody deleted, or that the workspace's rules or another app's name on it keep as it is."""
+UNKNOWN_PERSON: Final = frozenset(
+    {
+        "users_not_found",
+        "user_not_found",
+        "user_disabled",
+        "user_not_visible",
+        "cannot_dm_bot",
+        "invalid_user_combination",
+    }
+)
+"""Nobody whom we could write to."""
+
+
+def refusal(
+    method: str, error: str, *, status: int = 200, retry_after: str | None = None, needed: str = ""
+) -> RetryLaterError | RefusedError:
+    """What to raise for Slack's ``error`` to a call of ``method``. ``needed``: the scopes that it named."""
+    name = error if re.fullmatch(r"[a-z0-9_]{1,60}", error) else "an answer that is not Slack's"
+    if status == 429 or name in ("ratelimited", "rate_limited"):
+        return RetryLaterError(f"Slack wants fewer calls of {method}", after_s=wait_s(retry_after))
+    if name == "missing_scope":
+        scopes = ", ".join(re.findall(r"[a-z.:_-]{1,40}", needed)[:5]) or "a scope"
+        return RefusedError(
+            f"the Slack app lacks {scopes} ({method}): add it under OAuth & Permissions and install the app again"
+        )
+    if name in _MENDED_BY:
+        return RefusedError(f"{_MENDED_BY[name]} ({method}: {name})")
+    if status >= 500:
+        return RetryLaterError(f"Slack answers {method} with HTTP {status}", after_s=SOON_S)
+    if name in _RETRIED:
+        return RetryLaterError(f"Slack answers {method} with {name}", after_s=SOON_S)
+    told = name if status == 200 else f"HTTP {status}, {name}"
+    return RetryLaterError(f"Slack answers {method} with {told}", after_s=UNKNOWN_S)
+
+
+def wait_s(retry_after: str | None) -> float:
+    """What a header Retry-After asks for, within reason."""
+    try:
+        asked = float(retry_after or "")
+    except ValueError:
+        return 30.0
+    return min(max(asked, 1.0), LONGEST_S) if asked == asked else 30.0

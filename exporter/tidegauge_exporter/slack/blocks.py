@@ -1,0 +1,82 @@
+"""Pieces of Block Kit as plain values, within Slack's limits. Texts that come in are tidied (``slack.text``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from tidegauge_exporter.slack.chat import Message
+from tidegauge_exporter.slack.text import cut, plain
+
+MOST_HEADER: Final = 150
+MOST_SECTION: Final = 3000
+MOST_FIELDS: Final = 10
+MOST_URL: Final = 3000
+MOST_TEXT: Final = 4000
+"""Slack's own limits, in characters: a message beyond one of them is refused as a whole."""
+
+Block = Mapping[str, Any]
+
+
+class Link(NamedTuple):
+    """Something to click on; ``url=None``: nobody configured it, and it is left out."""
+
+    label: str
+    url: str | None
+
+
+def header(line: str) -> Block:
+    """The line in large letters."""
+    return {"type": "header", "text": _plain_text(line, MOST_HEADER)}
+
+
+def paragraph(lines: Iterable[str]) -> list[Block]:
+    """Lines of text in which nothing is interpreted; none, if there are none."""
+    text = "\n".join(filter(None, lines))
+    return [{"type": "section", "text": _plain_text(text, MOST_SECTION)}] if text else []
+
+
+def fields(pairs: Iterable[tuple[str, str | None]]) -> list[Block]:
+    """Figures in two columns, each a label of ours and a short ``mrkdwn`` that is safe already (cutting it could end a
+    code span early); those without a value are left out."""
+    written = [{"type": "mrkdwn", "text": f"*{label}*\n{value}", "verbatim": True} for label, value in pairs if value]
+    return [{"type": "section", "fields": written[:MOST_FIELDS]}] if written else []
+
+
+def context(line: str) -> list[Block]:
+    """One line in small letters."""
+    return [{"type": "context", "elements": [_plain_text(line, MOST_SECTION)]}] if line else []
+
+
+def link_row(chosen: Sequence[Link]) -> list[Block]:
+    """Links beside each other.
+
+    Not buttons: Slack sends every click on a button, also on one that only opens a page, to the app as well, and puts a
+    warning sign beside it when nobody answers. Slack cannot reach a cluster, so nobody would. Rich text is not parsed:
+    an address needs no escaping in it, and cannot end early.
+    """
+    elements: list[Mapping[str, Any]] = []
+    for link in chosen:
+        if link.url is None or not _is_web(link.url):
+            continue
+        if elements:
+            elements.append({"type": "text", "text": "    "})
+        elements.append({"type": "link", "url": link.url, "text": link.label, "style": {"bold": True}})
+    if not elements:
+        return []
+    return [{"type": "rich_text", "elements": [{"type": "rich_text_section", "elements": elements}]}]
+
+
+def message(text: str, *parts: Iterable[Block]) -> Message:
+    """``text`` is what a notification, a search and a screen reader get."""
+    return Message(cut(plain(text), MOST_TEXT), tuple(block for part in parts for block in part))
+
+
+def _is_web(url: str) -> bool:
+    """An address that a browser opens as a page, and that Slack takes."""
+    shown = url.isprintable() and " " not in url
+    return shown and len(url) <= MOST_URL and url.startswith(("http://", "https://"))
+
+
+def _plain_text(text: str, most: int) -> Mapping[str, Any]:
+    return {"type": "plain_text", "text": cut(plain(text), most), "emoji": False}

@@ -1,0 +1,266 @@
+"""``Chat`` over Slack's Web API. The only module that imports ``slack_sdk``.
+
+The token is in no message, log line or exception of ours: errors of ``slack_sdk`` carry the whole request, so none of
+them is raised on, chained or kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.client import HTTPException
+from typing import Any, Final, NamedTuple
+from urllib.error import URLError
+from urllib.request import Request
+
+from slack_sdk import WebClient
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web import SlackResponse
+from slack_sdk.web.file_upload_v2_result import FileUploadV2Result
+
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.slack.answers import SOON_S, UNCHANGEABLE, UNKNOWN_PERSON, UNKNOWN_S, refusal
+from tidegauge_exporter.slack.chat import Message, Posted
+from tidegauge_exporter.slack.people import People
+from tidegauge_exporter.slack.text import tidy
+from tidegauge_exporter.slack.transport import send
+
+log = logging.getLogger(__name__)
+
+POST_EVERY_S: Final = 1.0
+"""Slack takes about one message a second in a channel; more, and it makes us wait for longer."""
+LONGEST_WAIT_S: Final = 2.0
+"""A caller is kept waiting for so long at most, then sent away: a parent and its first replies go out in one round."""
+UPLOAD: Final = "files.completeUploadExternal"
+"""For three calls: an address for the file, the file, and its place in a thread."""
+MOST_CHANNELS: Final = 2_000
+"""Whose last message is remembered."""
+MOST_TITLE: Final = 200
+MOST_ALT_TEXT: Final = 1_000
+
+
+class _Silence(NamedTuple):
+    """Nothing is asked until then."""
+
+    until_s: float
+    why: str
+
+
+class _Failure(NamedTuple):
+    """What to raise."""
+
+    error: RetryLaterError | RefusedError
+    of_all: bool = False
+    """It holds for every call of this method, whatever is in it."""
+
+
+class SlackChat:
+    """Thread-safe. ``wait`` sleeps; ``people`` says who a user of the cluster is."""
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        api_url: str,
+        people: People,
+        timeout_s: float = 10.0,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise ValueError("the Slack token is empty, or has spaces or characters in it that no token has")
+        if not api_url.startswith(("http://", "https://")):
+            raise ValueError(f"slack_api_url is {api_url!r}; it looks like https://slack.com/api/")
+        self._client = _Client(token, api_url, timeout_s)
+        self._people = people
+        self._monotonic_s = monotonic_s
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._next_post_s: dict[str, float] = {}
+        self._silences: dict[str, _Silence] = {}
+        """By method: what Slack asked for, or because it does not answer."""
+        self._ids: dict[str, str] = {}
+        """Channels by the name under which they were written to."""
+        self._conversations: dict[str, str] = {}
+        """Direct ones, by Slack's id of the user or e-mail address."""
+
+    def post(self, channel: str, message: Message, *, thread: Posted | None = None) -> Posted:
+        """Into a channel (name with #, or id), or as a reply to ``thread``."""
+        self._pace("chat.postMessage", channel)
+        answer = self._ask(
+            "chat.postMessage",
+            lambda: self._client.chat_postMessage(
+                channel=channel,
+                thread_ts=None if thread is None else thread.ts,
+                unfurl_links=False,
+                unfurl_media=False,
+                mrkdwn=False,
+                **_content(message),
+            ),
+        )
+        where, ts = answer.get("channel"), answer.get("ts")
+        if not isinstance(where, str) or not isinstance(ts, str):
+            raise refusal("chat.postMessage", "")
+        self._learn(channel, where)
+        return Posted(where, ts)
+
+    def update(self, posted: Posted, message: Message) -> None:
+        """Replace what a message says. One that cannot be changed any more (somebody deleted it) is left alone."""
+        self._pace("chat.update", posted.channel)
+        self._ask(
+            "chat.update",
+            lambda: self._client.chat_update(channel=posted.channel, ts=posted.ts, **_content(message)),
+            harmless=UNCHANGEABLE,
+        )
+
+    def upload(self, png: bytes, *, title: str, alt_text: str, thread: Posted) -> None:
+        """An image as a reply to ``thread``."""
+        self._pace(UPLOAD, thread.channel)
+        self._ask(
+            UPLOAD,
+            lambda: self._client.files_upload_v2(
+                channel=thread.channel,
+                thread_ts=thread.ts,
+                content=png,
+                filename="memory.png",
+                title=tidy(title, MOST_TITLE),
+                alt_txt=tidy(alt_text, MOST_ALT_TEXT),
+            ),
+        )
+
+    def direct(self, user_name: str) -> str | None:
+        """The conversation with this user of the cluster; ``None``: nobody knows who that is on Slack."""
+        who = self._people.find(user_name)
+        if who is None:
+            return None
+        known = self._conversations.get(who)
+        if known is not None:
+            return known
+        user = self._user_of_email(who) if "@" in who else who
+        answer = {} if user is None else self._ask(
+            "conversations.open", lambda: self._client.conversations_open(users=user), harmless=UNKNOWN_PERSON
+        )  # fmt: skip
+        channel = answer.get("channel")
+        if not isinstance(channel, dict) or not isinstance(channel.get("id"), str):
+            log.warning("nobody on Slack is %s, who is %s here: no messages to them", who, tidy(user_name, MOST_TITLE))
+            return None
+        self._conversations[who] = channel["id"]
+        return self._conversations[who]
+
+    def _user_of_email(self, email: str) -> str | None:
+        answer = self._ask(
+            "users.lookupByEmail", lambda: self._client.users_lookupByEmail(email=email), harmless=UNKNOWN_PERSON
+        )
+        user = answer.get("user")
+        return user["id"] if isinstance(user, dict) and isinstance(user.get("id"), str) else None
+
+    def _ask(
+        self, method: str, call: Callable[[], SlackResponse], *, harmless: frozenset[str] = frozenset()
+    ) -> Mapping[str, Any]:
+        """Slack's answer; an empty one for an error that is ``harmless``."""
+        self._spare(method)
+        answer = _answer(method, call, harmless)
+        if isinstance(answer, _Failure):
+            if answer.of_all and isinstance(answer.error, RetryLaterError):
+                self._silences[method] = _Silence(self._monotonic_s() + answer.error.after_s, str(answer.error))
+            raise answer.error
+        return answer
+
+    def _spare(self, method: str) -> None:
+        """Nothing is asked while Slack wants to be left alone."""
+        silence = self._silences.get(method)
+        if silence is not None and (left_s := silence.until_s - self._monotonic_s()) > 0:
+            raise RetryLaterError(silence.why, after_s=left_s)
+
+    def _learn(self, channel: str, where: str) -> None:
+        """The id of a channel, whose turn counts by that from now on."""
+        with self._lock:
+            self._ids[channel] = where
+            if channel != where and channel in self._next_post_s:
+                self._next_post_s[where] = max(self._next_post_s.pop(channel), self._next_post_s.get(where, 0.0))
+
+    def _pace(self, method: str, channel: str) -> None:
+        """Wait for the channel's turn, if that is short."""
+        self._spare(method)
+        with self._lock:
+            now_s = self._monotonic_s()
+            key = self._ids.get(channel, channel)
+            turn_s = max(self._next_post_s.get(key, now_s), now_s)
+            if turn_s - now_s > LONGEST_WAIT_S:
+                raise RetryLaterError(f"{method}: one message a second in a channel", after_s=turn_s - now_s)
+            if len(self._next_post_s) >= MOST_CHANNELS:
+                self._next_post_s = {one: at_s for one, at_s in self._next_post_s.items() if at_s > now_s}
+            self._next_post_s[key] = turn_s + POST_EVERY_S
+        if turn_s > now_s:
+            self._wait(turn_s - now_s)
+
+
+class _Client(WebClient):
+    """Slack's own client, over our transport."""
+
+    def __init__(self, token: str, api_url: str, timeout_s: float) -> None:
+        silent = logging.getLogger(f"{__name__}.slack_sdk")
+        silent.setLevel(logging.CRITICAL + 1)  # its lines have addresses and bodies in them; we say what went wrong
+        super().__init__(token=token, base_url=api_url, logger=silent, retry_handlers=[])
+        self._timeout_s = timeout_s
+
+    def _perform_urllib_http_request_internal(self, url: str, req: Request) -> dict[str, Any]:  # noqa: ARG002 - theirs
+        reply = send(req, timeout_s=self._timeout_s)
+        return {"status": reply.status, "headers": reply.headers, "body": reply.body}
+
+    def _upload_file(self, *, url: str, data: bytes, **_: Any) -> FileUploadV2Result:
+        reply = send(Request(url, data=data, method="POST"), timeout_s=self._timeout_s)
+        if reply.status != 200:
+            raise OSError(f"HTTP {reply.status} to the file")
+        return FileUploadV2Result(status=reply.status, body=reply.body)
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """``parse`` and ``link_names``: nothing in a text becomes a link or a mention by itself."""
+    return {
+        "text": message.text,
+        "blocks": [dict(block) for block in message.blocks],
+        "parse": "none",
+        "link_names": False,
+    }
+
+
+def _answer(method: str, call: Callable[[], SlackResponse], harmless: frozenset[str]) -> Mapping[str, Any] | _Failure:
+    """The answer, or what to raise: raised in here, it would carry Slack's own error along, and that the request with
+    its token."""
+    try:
+        data = call().data
+        return data if isinstance(data, dict) else _Failure(refusal(method, ""))
+    except SlackApiError as error:
+        response = error.response
+        data = response.data if isinstance(response.data, dict) else {}
+        name = str(data.get("error", ""))
+        if name in harmless:
+            log.info("Slack answers %s with %s: left as it is", method, name)
+            return {}
+        headers = {key.lower(): str(value) for key, value in response.headers.items()}
+        ours = refusal(
+            method,
+            name,
+            status=response.status_code,
+            retry_after=headers.get("retry-after"),
+            needed=str(data.get("needed", "")),
+        )
+        return _Failure(ours, of_all=response.status_code == 429)
+    except (OSError, HTTPException) as error:
+        away = RetryLaterError(f"Slack cannot be reached ({method}: {_why(error)})", after_s=SOON_S)
+        return _Failure(away, of_all=True)
+    except Exception as error:  # whatever a gateway answers in Slack's place, slack_sdk may stumble over it
+        odd = RetryLaterError(f"{method}: not an answer of Slack's ({type(error).__name__})", after_s=UNKNOWN_S)
+        return _Failure(odd)
+
+
+def _why(error: OSError | HTTPException) -> str:
+    """In words that hold no address: "Connection refused"."""
+    cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, OSError) else error
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    return (cause.strerror if isinstance(cause, OSError) else None) or type(cause).__name__

@@ -1,0 +1,181 @@
+"""An incident in the channel of those who run the cluster: the first message of a thread, and its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegauge.core.actions import DecisionRecord
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, RankFinding
+from tidegauge.core.units import format_bytes, format_duration
+from tidegauge.core.wording import CLOSURES, capitalised, change_in_words, incident_sentence, name_ranks, rate
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.blocks import Block, Link, context, fields, header, link_row, message, paragraph
+from tidegauge_exporter.slack.chat import Message
+from tidegauge_exporter.slack.deeds import deed, latest_deeds, told_at
+from tidegauge_exporter.slack.headlines import (
+    as_of,
+    end_by_clock,
+    end_by_time_left,
+    headline,
+    owners_job,
+    seconds_left,
+    sign,
+)
+from tidegauge_exporter.slack.text import clock, code, local_clock, tidy
+from tidegauge_exporter.slack.untrusted import MOST_NAME, tamed_change, tamed_record, tamed_story
+
+BEFORE_S = 1800.0
+"""A dashboard is opened on this much before the incident began, and as much after it ended."""
+
+_CHANGE_SIGNS = {
+    ChangeKind.ESCALATED: "\N{UPWARDS BLACK ARROW}",
+    ChangeKind.EASED: "\N{DOWNWARDS BLACK ARROW}",
+    ChangeKind.SPREAD: "\N{LEFT RIGHT ARROW}",
+}
+"""Of changes that the colour of the incident does not tell."""
+
+
+def incident_message(story: Story, *, cluster: str, links: Links, now_unix_s: float) -> Message:
+    """The first message of a thread: what a sleepy person needs to decide whether to get up."""
+    asked = incident_links(story.incident, cluster=cluster, links=links)
+    story = tamed_story(story)
+    incident = story.incident
+    whose = owners_job(incident)
+    return message(
+        f"{sign(incident)} {headline(incident, whose, end_by_time_left(incident, now_unix_s))}",
+        [header(f"{sign(incident)} {headline(incident, whose, end_by_clock(incident, now_unix_s))}")],
+        paragraph(_sentences(incident, now_unix_s)),
+        _figures(incident, now_unix_s),
+        paragraph(_deeds(story, now_unix_s)),
+        asked,
+        context(_footer(incident, cluster, now_unix_s)),
+    )
+
+
+def change_reply(change: IncidentChange) -> Message:
+    """What happened to an incident, as a reply in its thread."""
+    change = tamed_change(change)
+    shown = _CHANGE_SIGNS.get(change.kind, sign(change.incident))
+    when = clock(change.at_unix_s, change.at_unix_s)
+    words = change_in_words(change)
+    return message(f"{shown} {capitalised(words)}", paragraph([f"{shown} {when}: {words}"]))
+
+
+def action_reply(record: DecisionRecord) -> Message:
+    """What became of a decision of the policy, as a reply in the incident's thread."""
+    record = tamed_record(record)
+    done = deed(record)
+    decision = record.decision
+    origin = f"rule {decision.rule}, rung {decision.rung + 1}, mode {decision.mode}"
+    return message(
+        f"{done.sign} {done.sentence}",
+        paragraph([told_at(done, done.at_unix_s)]),
+        context(f"Policy: {origin}"),
+    )
+
+
+def incident_links(incident: Incident, *, cluster: str, links: Links) -> list[Block]:
+    """Dashboard, report and how to keep the job running, as far as configured; of an incident that is not tamed."""
+    job = incident.key.job
+    ended_s = incident.closed_unix_s
+    dashboard = links.job(
+        cluster=cluster,
+        job_id=job.job_id,
+        attempt=job.attempt,
+        from_unix_s=incident.opened_unix_s - BEFORE_S,
+        to_unix_s=None if ended_s is None else ended_s + BEFORE_S,
+    )
+    chosen = [Link("Dashboard", dashboard), Link("Report", links.incident(incident.number))]
+    if incident.is_open:
+        chosen.append(Link("Keep my job running", links.exemption()))
+    return link_row(chosen)
+
+
+def _sentences(incident: Incident, now_unix_s: float) -> Iterable[str]:
+    if incident.state is IncidentState.CLOSED:
+        closed_s = incident.closed_unix_s if incident.closed_unix_s is not None else incident.updated_unix_s
+        how = CLOSURES[incident.closure] if incident.closure is not None else "closed"
+        when = clock(closed_s, now_unix_s)
+        yield f"{capitalised(how)}.{f' Closed at {when}' if when else ''}{_lasted(incident, closed_s)}"
+        return
+    if incident.state is IncidentState.RECOVERING:
+        yield "It has stopped, and is closed if it does not come back for a while. What was seen:"
+    if incident.stale:
+        yield "A node of the job does not report: the figures are old, and nothing is done on them."
+    yield incident_sentence(as_of(incident, now_unix_s))
+    if incident.explanation:
+        yield capitalised(incident.explanation)
+
+
+def _lasted(incident: Incident, closed_s: float) -> str:
+    lasted_s = closed_s - incident.opened_unix_s
+    return f", after {format_duration(lasted_s)}." if lasted_s >= 0 else "."
+
+
+def _figures(incident: Incident, now_unix_s: float) -> list[Block]:
+    job = incident.key.job
+    first = incident.findings[0] if incident.findings else None
+    closed = incident.state is IncidentState.CLOSED
+    pairs: list[tuple[str, str | None]] = [
+        ("Owner", code(incident.user_name)),
+        ("Job", code(job.job_id) + (f", attempt {job.attempt}" if job.attempt else "")),
+        ("Name", code(incident.job_name) if incident.job_name else None),
+        ("Ranks", _ranks(incident)),
+        ("Growth", _growth(incident)),
+    ]
+    if not closed:
+        pairs += [
+            ("Look first at", _place(first) if first else None),
+            ("Since", None if incident.onset_step is None else f"step {incident.onset_step:,}"),
+            ("Out of memory", _end(incident, now_unix_s)),
+        ]
+    worst = incident.worst_severity or incident.severity
+    pairs.append(("Severity", f"{worst.value} at worst" if closed else incident.severity.value))
+    return fields(pairs)
+
+
+def _ranks(incident: Incident) -> str | None:
+    if not incident.findings:
+        return None
+    if len(incident.findings) == incident.world_size:
+        return "the only one" if incident.world_size == 1 else f"all {incident.world_size}"
+    return f"{name_ranks(incident.ranks)} of {incident.world_size}"
+
+
+def _place(finding: RankFinding) -> str:
+    gpu = "" if finding.gpu is None else f", GPU {finding.gpu}"
+    return f"rank {finding.rank} on {code(finding.hostname)}{gpu}"
+
+
+def _growth(incident: Incident) -> str | None:
+    speed = rate(incident.bytes_per_step)
+    if speed is None:
+        return None
+    if not incident.grown_bytes:
+        return f"{speed} per step"
+    return f"{speed} per step, {format_bytes(incident.grown_bytes)} {'so far' if incident.is_open else 'in all'}"
+
+
+def _end(incident: Incident, now_unix_s: float) -> str | None:
+    left = seconds_left(incident, now_unix_s)
+    if left is None:
+        return None
+    first = local_clock(now_unix_s + left.low, now_unix_s)
+    words = end_by_time_left(incident, now_unix_s) or ""
+    return words if first is None else f"{words}: not before {first}, your time"
+
+
+def _deeds(story: Story, now_unix_s: float) -> list[str]:
+    told = [told_at(one, now_unix_s) for one in latest_deeds(story.decisions)]
+    if not told and story.incident.is_open:
+        return ["Nothing has been done about it."]
+    return told
+
+
+def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
+    opened, figures = (clock(at_s, now_unix_s) for at_s in (incident.opened_unix_s, incident.updated_unix_s))
+    parts = [f"Incident {incident.number}", incident.state.value, f"cluster {tidy(cluster, MOST_NAME)}"]
+    parts += [f"opened {opened}"] * (opened is not None)
+    parts += [f"figures of {figures}"] * (figures is not None and incident.is_open)
+    return " \N{MIDDLE DOT} ".join(parts)

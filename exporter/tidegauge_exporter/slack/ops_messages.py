@@ -1,0 +1,163 @@
+"""Many things in one message: a group of alerts as Alertmanager made it, and a night with too many incidents."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import quote
+
+from tidegauge.core.incidents import Incident, IncidentState
+from tidegauge.core.verdicts import Severity
+from tidegauge.core.wording import capitalised
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.values import Alert, AlertGroup, Story
+from tidegauge_exporter.slack.blocks import Link, context, header, link_row, message, paragraph
+from tidegauge_exporter.slack.chat import Message
+from tidegauge_exporter.slack.headlines import (
+    NOUNS,
+    OPEN_SIGNS,
+    RECOVERED_SIGN,
+    end_by_time_left,
+    headline,
+    owners_job,
+    seconds_left,
+    sign,
+)
+from tidegauge_exporter.slack.incident_messages import BEFORE_S
+from tidegauge_exporter.slack.text import clock, tidy
+from tidegauge_exporter.slack.untrusted import MOST_NAME, tamed
+
+MOST_LISTED: Final = 10
+MOST_SUMMARY: Final = 220
+
+_ALERT_SIGNS: Final = {
+    "critical": OPEN_SIGNS[Severity.CRITICAL],
+    "warning": OPEN_SIGNS[Severity.WARNING],
+    "info": OPEN_SIGNS[Severity.NOTE],
+}
+RUNBOOK_URL: Final = "runbook_url"
+DASHBOARD_URL: Final = "dashboard_url"
+"""Annotations of an alert that hold addresses."""
+
+
+def alert_message(group: AlertGroup, *, links: Links) -> Message:
+    """A group of alerts that are not incidents, those that fire first."""
+    alerts = sorted(group.alerts, key=_alert_order)
+    firing = sum(alert.firing for alert in alerts)
+    names = sorted({tidy(alert.name, MOST_NAME) for alert in alerts} - {""})
+    what = names[0] if len(names) == 1 else f"{len(names)} kinds of alerts" if names else "Alerts"
+    counts = [f"{firing} firing"] * (firing > 0) + [f"{len(alerts) - firing} resolved"] * (firing < len(alerts))
+    worst = _alert_sign(alerts[0]) if alerts else RECOVERED_SIGN
+    title = f"{worst} {what}: {', '.join(counts) or 'none left'}"
+    rest = max(len(alerts) - MOST_LISTED, 0) + group.left_out
+    return message(
+        title,
+        [header(title)],
+        paragraph([_alert_line(alert) for alert in alerts[:MOST_LISTED]]),
+        context(f"{rest:,} more are not listed" if rest else ""),
+        link_row(_alert_links(group, alerts, links)),
+    )
+
+
+def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_unix_s: float) -> Message:
+    """A bad night: incidents by cause and severity, and the most urgent by name; of those that are over, the number."""
+    told = [tamed(story.incident) for story in stories]
+    incidents = [one for one in told if one.is_open] or told
+    incidents.sort(key=lambda one: _urgency(one, now_unix_s))
+    over = sum(not one.is_open for one in told)
+    where = f"on cluster {tidy(cluster, MOST_NAME)}"
+    if over < len(told):
+        title = f"{OPEN_SIGNS[Severity.CRITICAL]} {_count(len(incidents), 'incident')} at once {where}"
+    else:
+        title = f"{RECOVERED_SIGN} Over: {_count(over, 'incident')} {where}"
+    began_s = min((one.opened_unix_s for one in told), default=now_unix_s)
+    rest = len(incidents) - MOST_LISTED
+    return message(
+        title,
+        [header(title)],
+        paragraph([_extent(incidents, began_s, now_unix_s), *_by_cause(incidents)]),
+        paragraph(["Most urgent:", *(_incident_line(one, now_unix_s) for one in incidents[:MOST_LISTED])]),
+        context(
+            ", ".join([f"{rest:,} more are not listed"] * (rest > 0) + [f"{over:,} over"] * (0 < over < len(told)))
+        ),
+        link_row(
+            [
+                Link("Fleet dashboard", links.fleet(cluster=cluster, from_unix_s=began_s - BEFORE_S, to_unix_s=None)),
+                Link("All incidents", links.incidents(cluster=cluster, from_unix_s=began_s - BEFORE_S, to_unix_s=None)),
+            ]
+        ),
+    )
+
+
+def silence_url(group: AlertGroup) -> str | None:
+    """The page of Alertmanager on which a silence for this group is made; ``None`` without its address."""
+    matched: Mapping[str, str] = group.group_labels or ({"alertname": group.alerts[0].name} if group.alerts else {})
+    if not group.external_url or not matched:
+        return None
+    matchers = ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(matched.items()))
+    return f"{group.external_url.rstrip('/')}/#/silences/new?filter={quote('{' + matchers + '}', errors='replace')}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _alert_links(group: AlertGroup, alerts: Sequence[Alert], links: Links) -> list[Link]:
+    """Those of the first alert: a group is of one kind, or one cannot say for all of them."""
+    if not alerts:
+        return []
+    first = alerts[0]
+    runbook = first.annotations.get(RUNBOOK_URL) or (links.runbook(first.name) if first.name else None)
+    chosen = [Link("Runbook", runbook), Link("Dashboard", first.annotations.get(DASHBOARD_URL))]
+    return [*chosen, *([Link("Silence", silence_url(group))] if group.firing else [])]
+
+
+def _alert_line(alert: Alert) -> str:
+    told = alert.annotations.get("summary") or alert.annotations.get("description") or alert.name
+    return f"{_alert_sign(alert)} {tidy(told, MOST_SUMMARY) or 'an alert without a name'}"
+
+
+def _alert_sign(alert: Alert) -> str:
+    if not alert.firing:
+        return RECOVERED_SIGN
+    return _ALERT_SIGNS.get(alert.labels.get("severity", ""), OPEN_SIGNS[Severity.WARNING])
+
+
+def _alert_order(alert: Alert) -> tuple[bool, int, str]:
+    order = list(_ALERT_SIGNS)
+    severity = alert.labels.get("severity", "")
+    return not alert.firing, order.index(severity) if severity in order else len(order), alert.starts_at
+
+
+def _urgency(incident: Incident, now_unix_s: float) -> tuple[bool, float, int, int]:
+    """Open ones first, then by time to out-of-memory, severity and age."""
+    left = seconds_left(incident, now_unix_s)
+    seconds = math.inf if left is None else left.low
+    return incident.state is not IncidentState.OPEN, seconds, -incident.severity.level, incident.number
+
+
+def _extent(incidents: Sequence[Incident], began_s: float, now_unix_s: float) -> str:
+    jobs, users = len({one.key.job for one in incidents}), len({one.user_name for one in incidents})
+    since = clock(began_s, now_unix_s)
+    return f"In {_count(jobs, 'job')} of {_count(users, 'user')}{f', the first since {since}' if since else ''}."
+
+
+def _incident_line(incident: Incident, now_unix_s: float) -> str:
+    told = headline(incident, owners_job(incident), end_by_time_left(incident, now_unix_s))
+    return f"{sign(incident)} {told} (#{incident.number})"
+
+
+def _by_cause(incidents: Sequence[Incident]) -> list[str]:
+    """ "Memory leak: 18 (5 critical, 13 warning)", the commonest cause first."""
+    lines = []
+    for cause, count in Counter(one.key.cause for one in incidents).most_common():
+        severities = Counter(one.severity for one in incidents if one.key.cause is cause)
+        graded = [f"{severities[grade]} {grade.value}" for grade in reversed(Severity) if severities[grade]]
+        lines.append(f"{capitalised(NOUNS[cause])}: {count:,} ({', '.join(graded)})")
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

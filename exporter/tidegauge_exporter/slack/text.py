@@ -1,0 +1,108 @@
+"""Texts for Slack: what a job or a person outside chose is shown as it is, and means nothing to Slack. Pure.
+
+Two ways lead into a message, and neither interprets what it is given. ``plain`` is for ``plain_text`` objects and
+notifications: Slack's pages do not say whether entities are decoded there, so the three control characters are
+replaced by look-alikes. ``code`` is for values inside ``mrkdwn``: in a code span nothing but an entity means anything.
+``tidy`` comes before either of them: one line, nothing invisible, not too long.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import datetime, timezone
+from typing import Final
+
+from tidegauge.core.units import format_band
+from tidegauge.core.verdicts import Band
+
+ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+DASH: Final = "\N{EN DASH}"
+
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+"""Unicode categories: line ends, marks that turn the direction of writing, half characters, spaces of all widths."""
+_LOOK_ALIKES: Final = str.maketrans(
+    {
+        "<": "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}",
+        ">": "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}",
+        "&": "\N{FULLWIDTH AMPERSAND}",
+    }
+)
+_ENTITIES: Final = str.maketrans({"<": "&lt;", ">": "&gt;", "&": "&amp;", "`": "'"})
+
+_SAME_DAY_S: Final = 12 * 3600.0
+_CLOCK_HORIZON_S: Final = 60 * 86400.0
+"""Beyond this a time of day is noise, and the calendar ends somewhere."""
+
+
+def tidy(text: str, most: int) -> str:
+    """One line of at most ``most`` characters, without anything invisible; cut with an ellipsis."""
+    seen = text[: 8 * most]  # whoever writes megabytes of spaces shall not keep us busy
+    visible = "".join(" " if unicodedata.category(char) in _INVISIBLE else char for char in seen)
+    return cut(" ".join(visible.split()), most)
+
+
+def tidy_lines(text: str, most: int) -> list[str]:
+    """The lines of a text that have something in them, each tidied; ``most`` characters in all."""
+    lines: list[str] = []
+    left = most
+    for raw in text[: 8 * most].splitlines():
+        line = tidy(raw, left)
+        if line:
+            lines.append(line)
+            left -= len(line)
+        if left <= 0:
+            break
+    return lines
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning, with an ellipsis where something is missing."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + ELLIPSIS
+
+
+def plain(text: str) -> str:
+    """For ``plain_text`` and notifications: no mention, no link."""
+    return text.translate(_LOOK_ALIKES)
+
+
+def code(value: str) -> str:
+    """For ``mrkdwn``: a tidied value as a code span, in which Slack interprets nothing."""
+    return f"`{value.translate(_ENTITIES)}`" if value else DASH
+
+
+def clock(at_unix_s: float, now_unix_s: float) -> str | None:
+    """ "06:14 UTC", with the day if it is not about now; ``None`` for what is too far away for a clock."""
+    if not abs(at_unix_s - now_unix_s) <= _CLOCK_HORIZON_S:  # also NaN
+        return None
+    when = datetime.fromtimestamp(at_unix_s, timezone.utc)
+    return f"{when:%H:%M} UTC" if _is_near(at_unix_s, now_unix_s) else f"{when.day} {when:%b %H:%M} UTC"
+
+
+def clock_band(after_s: Band, now_unix_s: float) -> str | None:
+    """When something in so many seconds is: "06:14-06:22 UTC", "06:14 UTC or later"; ``None`` as ``clock``."""
+    first, last = (clock(now_unix_s + seconds, now_unix_s) for seconds in (after_s.low, after_s.high))
+    if first is None or last is None:
+        return None if first is None else f"{first} or later"
+    if first == last:
+        return first
+    if _is_near(now_unix_s + after_s.high, now_unix_s):
+        return f"{first.removesuffix(' UTC')}{DASH}{last}"
+    return f"{first} {DASH} {last}"
+
+
+def local_clock(at_unix_s: float, now_unix_s: float) -> str | None:
+    """For ``mrkdwn``: Slack writes it in the reader's own time, and UTC where it cannot."""
+    written = clock(at_unix_s, now_unix_s)
+    if written is None:
+        return None
+    form = "{time}" if _is_near(at_unix_s, now_unix_s) else "{date_short} {time}"
+    return f"<!date^{int(at_unix_s)}^{form}|{written}>"
+
+
+def time_left(after_s: Band) -> str:
+    """ "14-22 min"; what should have happened by now is "any moment now"."""
+    return "any moment now" if after_s.high <= 0.0 else format_band(after_s)
+
+
+def _is_near(at_unix_s: float, now_unix_s: float) -> bool:
+    return abs(at_unix_s - now_unix_s) <= _SAME_DAY_S

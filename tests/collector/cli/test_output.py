@@ -1,0 +1,37 @@
+"""Tables on terminals that are too narrow for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegauge.cli import incident_page, incidents, jobs
+from tidegauge.cli.output import narrowed, plain_lines
+
+HEADER = ("job", "user", "step")
+ROWS = [("4711", "ada", "1000000"), ("4712", "grace", "5")]
+
+
+def test_a_table_that_fits_stays_whole() -> None:
+    width = max(map(len, plain_lines(HEADER, ROWS)))
+    assert narrowed(HEADER, ROWS, ("step",), width) == (HEADER, ROWS)
+
+
+def test_columns_give_way_in_their_order_until_the_rest_fits() -> None:
+    assert narrowed(HEADER, ROWS, ("step", "user"), 12) == (("job", "user"), [("4711", "ada"), ("4712", "grace")])
+    assert narrowed(HEADER, ROWS, ("user", "step"), 4) == (("job",), [("4711",), ("4712",)])
+
+
+def test_what_may_not_give_way_stays_however_narrow_it_is() -> None:
+    assert narrowed(HEADER, ROWS, ("user",), 1)[0] == ("job", "step")
+
+
+@pytest.mark.parametrize(
+    ("header", "gives_way"),
+    [
+        (jobs.HEADER, jobs.GIVES_WAY),
+        (incidents.HEADER, incidents.GIVES_WAY),
+        (incident_page.RANK_HEADER, incident_page.RANKS_GIVE_WAY),
+    ],
+)
+def test_what_gives_way_are_columns_of_the_table(header: tuple[str, ...], gives_way: tuple[str, ...]) -> None:
+    assert set(gives_way) < set(header)

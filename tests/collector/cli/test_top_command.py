@@ -1,0 +1,113 @@
+"""``tidegauge top`` for scripts: tables once, JSON, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegauge.cli.main import main
+from top_world import World, serving_world
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World().live(reports=20).tell_incidents()
+
+
+@pytest.fixture
+def url(world: World) -> Iterator[str]:
+    with serving_world(world) as url:
+        yield url
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["top", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_once_prints_jobs_and_incidents_in_whole_lines(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--once", "--api", url)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0] == "lab   7 nodes   7 jobs, 4 leak   56 GPUs, 57% full"
+    assert lines[1] == "policy observe, 2 incidents open"
+    assert lines[2].split()[:3] == ["state", "job", "name"]
+    assert lines[3].split()[:5] == ["leak", "!!!", "48211", "llm-pretrain-7b", "ada"]
+    assert lines[11:13] == ["", lines[12]]
+    assert "would checkpoint" in lines[13]
+    assert "\x1b" not in out
+
+
+def test_where_stdout_is_no_terminal_it_is_once(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--api", url) == run(capsys, "--once", "--api", url)
+
+
+def test_users_and_order_are_chosen_by_options(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, "--once", "--user", "ada", "--sort", "memory", "--api", url)[1]
+    assert [line.split()[1] for line in out.splitlines()[3:5]] == ["48230", "!!!"]
+    assert "#11" not in out
+    assert "no such job" in run(capsys, "--once", "--user", "nobody", "--api", url)[1]
+
+
+def test_a_job_is_told_by_its_ranks(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, "--once", "--job", "48211", "--api", url)[1].splitlines()
+    assert out[0].startswith("job 48211   llm-pretrain-7b   16 of 16 ranks on 2 nodes")
+    assert out[2].split()[:4] == ["leak", "!!!", "11", "gpu-node-01"]
+    assert len(out) == 2 + 16 + 3
+    assert "#12" in out[-1]
+
+
+def test_json_is_one_object_with_what_the_api_answers(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = json.loads(run(capsys, "--json", "--api", url)[1])
+    assert (answer["cluster"], len(answer["jobs"]), len(answer["incidents"])) == ("lab", 8, 2)
+    assert answer["jobs"][0]["first"]["seconds_to_oom"] == {"low": 840.0, "likely": 1080.0, "high": 1320.0}
+    chosen = json.loads(run(capsys, "--json", "--user", "ada", "--sort", "memory", "--api", url)[1])
+    assert [job["job_id"] for job in chosen["jobs"]] == ["48230", "48211"]
+    page = json.loads(run(capsys, "--json", "--job", "48211", "--api", url)[1])
+    assert (len(page["ranks"]), [one["number"] for one in page["incidents"]]) == (16, [12])
+
+
+def test_jobs_are_told_while_the_database_of_incidents_is_away(
+    url: str, world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.store, "problem", "disk full")
+    out = run(capsys, "--once", "--api", url)[1]
+    assert "48211" in out
+    assert out.endswith("incidents are not known: the database of incidents and actions does not answer: disk full\n")
+    answer = json.loads(run(capsys, "--json", "--api", url)[1])
+    assert (answer["incidents"], "disk full" in answer["incidents_problem"]) == (None, True)
+
+
+def test_an_empty_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving_world(World(())) as url:
+        code, out, _ = run(capsys, "--api", url)
+    assert (code, "no job is watched" in out, "no incident is open" in out) == (0, True, True)
+
+
+def test_a_job_that_is_not_watched_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("--once", "--json"):
+        code, _, err = run(capsys, form, "--job", "4711", "--api", url)
+        assert (code, "no job '4711' is watched; `tidegauge jobs`" in err) == (2, True)
+
+
+def test_without_a_service_it_says_how_to_start_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGAUGE_STATE_DIR", str(tmp_path))
+    code, out, err = run(capsys)
+    assert (code, out, "tidegauge up" in err) == (3, "", True)
+    code, _, err = run(capsys, "--api", "http://127.0.0.1:1")
+    assert (code, "http://127.0.0.1:1 does not answer" in err) == (3, True)
+
+
+def test_without_the_extra_it_names_the_command_that_installs_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    code, _, err = run(capsys)
+    assert (code, "pip install 'tidegauge[agent]'" in err) == (3, True)

@@ -1,0 +1,147 @@
+"""How ranks' memory went, from agents' reports to the page that plots are drawn from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sample_views import GIB, LEAK, MIB, identity, rank_summary
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.http_api import BadRequestError, Request
+from tidegauge.cluster.memory_api import MOST_RANKS, memory_routes
+from tidegauge.cluster.views import EngineNode
+from tidegauge.cluster.wire import from_wire
+from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.views import NodeSummary, RankSummary
+
+BEGAN_S = 1_800_000_000.0
+
+
+@dataclass
+class Site:
+    """A coordinator whose ranks report a new sample with every second that passes."""
+
+    elapsed_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.coordinator = Coordinator(
+            wall_s=lambda: BEGAN_S + self.elapsed_s, monotonic_s=lambda: self.elapsed_s, incarnation="c", linger_s=120.0
+        )
+
+    def report(self, *ranks: RankSummary, node: str = "a") -> None:
+        self.elapsed_s += 1.0
+        self.coordinator.report(
+            NodeSummary(f"id-{node}", f"node-{node}", 1, "i", None, BEGAN_S + self.elapsed_s, ranks)
+        )
+
+    def rank(self, number: int = 0, **changes: Any) -> RankSummary:
+        return rank_summary(number, **({"last_sample_unix_s": self.elapsed_s} | changes))
+
+    def get(self, **query: object) -> Any:
+        route = memory_routes(self.coordinator)["/api/v1/memory"]
+        return json.loads(route(Request({name: str(value) for name, value in query.items()}, None)).body)
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_every_report_adds_a_point_at_the_coordinators_time(site: Site) -> None:
+    for step in range(5):
+        site.report(site.rank(step=step, allocated_bytes=step * GIB))
+    points = site.coordinator.memory("4711", 0)[0]
+    assert [(point.at_unix_s - BEGAN_S, point.step, point.allocated_bytes) for point in points] == [
+        (1.0 + step, step, step * GIB) for step in range(5)
+    ]
+    assert points[0].used_bytes == 12 * GIB + 700 * MIB
+
+
+def test_a_rank_without_a_new_sample_gets_no_new_point(site: Site) -> None:
+    for _ in range(5):
+        site.report(site.rank(last_sample_unix_s=7.0))
+    assert len(site.coordinator.memory("4711", 0)[0]) == 1
+
+
+def test_the_rank_to_look_at_first_comes_first(site: Site) -> None:
+    later = LEAK._replace(seconds_to_oom=LEAK.seconds_to_oom and LEAK.seconds_to_oom._replace(likely=9999.0))
+    site.report(
+        site.rank(0),
+        site.rank(1, verdict=later),
+        site.rank(2, verdict=LEAK),
+        site.rank(3, reserved_bytes=70 * GIB),
+    )
+    assert list(site.coordinator.memory("4711", 0)) == [2, 1, 3, 0]
+    assert list(site.coordinator.memory("4711", 0, most=2)) == [2, 1]
+    assert list(site.coordinator.memory("4711", 0, rank=3)) == [3]
+
+
+def test_of_a_rank_that_was_restarted_in_place_the_living_process_is_told(site: Site) -> None:
+    old, new = ProcessId(1, 1), ProcessId(2, 2)
+    site.report(site.rank(process=old, step=10), site.rank(1))
+    site.report(site.rank(process=old, step=11, alive=False), site.rank(process=new, step=1))
+    assert [point.step for point in site.coordinator.memory("4711", 0)[0]] == [1]
+
+
+def test_nobody_elses_rank_is_told_where_the_owner_is_named(site: Site) -> None:
+    site.report(site.rank(0, uid=1001))
+    site.report(site.rank(0, uid=6666, process=ProcessId(6, 6)), site.rank(1, uid=6666), node="b")
+    assert list(site.coordinator.memory("4711", 0, 1001)) == [0]
+    assert list(site.coordinator.memory("4711", 0)) == [0, 1]
+    assert site.coordinator.memory("4711", 1) == {}
+
+
+def test_a_history_is_forgotten_with_its_rank(site: Site) -> None:
+    site.report(site.rank())
+    rank = site.coordinator.jobs()[0].ranks[0]
+    site.report()
+    assert len(site.coordinator.memory("4711", 0)[0]) == 1
+    site.elapsed_s += 121.0
+    site.coordinator.engine_nodes([EngineNode("id-a", "node-a", "10.0.0.1")])
+    assert site.coordinator.memory("4711", 0) == {}
+    assert site.coordinator.memory_line("id-a", rank, columns=8) == ()
+    assert site.coordinator.memory_line("id-of-nobody", rank, columns=8) == ()
+
+
+def test_a_line_is_what_the_rank_held_over_its_life(site: Site) -> None:
+    for held in (1, 2, 5):
+        site.report(site.rank(reserved_bytes=held * GIB, nontorch_bytes=None))
+    rank = site.coordinator.jobs()[0].ranks[0]
+    assert site.coordinator.memory_line("id-a", rank, columns=8) == (GIB, 2 * GIB, 5 * GIB)
+
+
+def test_the_page_tells_points_as_they_are_read_back(site: Site) -> None:
+    site.report(site.rank(0, nontorch_bytes=None), site.rank(1))
+    answer = site.get(job_id="4711", attempt=0, uid=1001, rank=0)
+    assert (answer["job_id"], answer["attempt"], answer["uid"]) == ("4711", 0, 1001)
+    (rank,) = answer["ranks"]
+    assert rank["rank"] == 0
+    read = tuple(from_wire(MemoryPoint, raw) for raw in rank["points"])
+    assert read == site.coordinator.memory("4711", 0)[0]
+    assert read[0].nontorch_bytes is None
+
+
+def test_the_page_is_bounded_but_a_rank_that_is_asked_for_is_always_in_it(site: Site) -> None:
+    site.report(*(site.rank(number) for number in range(100)))
+    assert len(site.get(job_id="4711", attempt=0)["ranks"]) == MOST_RANKS
+    assert [rank["rank"] for rank in site.get(job_id="4711", attempt=0, rank=99)["ranks"]] == [99]
+
+
+def test_a_job_that_is_not_known_has_no_ranks(site: Site) -> None:
+    assert site.get(job_id="a b/ü", attempt=3)["ranks"] == []
+
+
+@pytest.mark.parametrize("query", [{}, {"job_id": ""}, {"job_id": "x" * 1025}, {"job_id": "x", "uid": "root"}])
+def test_a_request_that_makes_no_sense_is_refused(site: Site, query: dict[str, str]) -> None:
+    with pytest.raises(BadRequestError):
+        site.get(**query)
+
+
+def test_the_longest_job_id_there_is_passes(site: Site) -> None:
+    name = "\N{WATER WAVE}" * 1024
+    site.report(site.rank(identity=identity(0, job_id=JobId(name))))
+    assert len(site.get(job_id=name)["ranks"]) == 1

@@ -1,0 +1,105 @@
+"""The coordinator's pages for people: the report of an incident, and the runbooks. Real sockets and a real database."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from html_text import Page
+from loop_store import told_store
+from sample_views import NOW_S
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.action_desk import ActionDesk, Opened
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.coordinator_service import CoordinatorService
+from tidegauge.cluster.exporter_pages import exporter_pages
+from tidegauge.cluster.store import StoreError, open_store, sqlite_url
+from tidegauge.core.actions import LoopStatus
+
+
+class QuietLoop:
+    def tick(self) -> None: ...
+
+    def status(self) -> LoopStatus:
+        return LoopStatus("observe", None)
+
+
+class NoEngine:
+    def alive_nodes(self) -> tuple[()]:
+        return ()
+
+    def ensure_agent(self, node_id: str) -> None: ...
+
+    hold_agent = end_agent = ensure_agent
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[CoordinatorService]:
+    told = told_store()
+    store = open_store(sqlite_url(tmp_path))
+    store.incidents.save(told.incidents.story)
+    store.audit.write_ahead([record.decision for record in told.audit.made])
+    desk = ActionDesk(lambda: Opened(store, QuietLoop(), lambda: NOW_S), keep_incidents_s=1e9)
+    settings = Settings(cluster="lab", grafana_url="http://grafana.example", public_url="http://head.example:9495")
+    coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c")
+    service = CoordinatorService(
+        coordinator, NoEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
+        advertise_host="127.0.0.1",
+    )  # fmt: skip
+    desk.turn()
+    service.start()
+    yield service
+    service.stop()
+    store.close()
+
+
+def get(service: CoordinatorService, path: str) -> tuple[str, Message]:
+    with urllib.request.urlopen(service.url + path, timeout=20) as answer:
+        return answer.read().decode(), answer.headers
+
+
+def test_report_tells_the_incident_and_what_was_done(service: CoordinatorService) -> None:
+    page, headers = get(service, "/report?incident=1")
+    text = Page(page).text
+    assert "job 4711" in text
+    assert "http://grafana.example/d/tidegauge-job?" in page
+    for part in ("rank 1", "decided: end the job and have it start again", "held back", "severity rose to critical"):
+        assert part in text.lower(), text
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+def test_report_of_an_incident_that_never_was_is_not_found(service: CoordinatorService) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        get(service, "/report?incident=77")
+    with caught.value as answer:
+        assert (answer.code, "no incident 77" in answer.read().decode()) == (404, True)
+
+
+def test_runbooks_have_the_sections_that_alerts_and_messages_link_to(service: CoordinatorService) -> None:
+    page, _ = get(service, "/runbooks")
+    for section in ("tidegaugeleakoomsoon", "tidegaugeincident", "keep-my-job-running"):
+        assert f'id="{section}"' in page
+
+
+def test_report_says_so_while_there_is_no_database(service: CoordinatorService) -> None:
+    def none() -> Opened:
+        raise StoreError("no database here")
+
+    other = CoordinatorService(
+        service.coordinator, NoEngine(), exporter_pages(Settings()), ActionDesk(none, keep_incidents_s=0.0),
+        cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",
+    )  # fmt: skip
+    other.start()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(other, "/report?incident=1")
+        with caught.value as answer:
+            assert answer.code == 503
+    finally:
+        other.stop()

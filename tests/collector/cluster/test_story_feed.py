@@ -1,0 +1,105 @@
+"""Incidents as the notifier reads them: over real sockets from the coordinator's own pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from loop_store import FakeStore, told_store
+from sample_views import GIB, NOW_S
+from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, json_route
+from tidegauge.cluster.loop_api import loop_routes
+from tidegauge.cluster.story_feed import ApiFeed
+from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents import IncidentState
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge_exporter.notify.ports import RetryLaterError
+
+POINTS = (MemoryPoint(NOW_S - 10.0, 190, 59 * GIB, 61 * GIB, None), MemoryPoint(NOW_S, 200, 60 * GIB, 62 * GIB, 1))
+
+
+class Service:
+    """The pages of a store, which counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.store: FakeStore = told_store()
+        self.asked: list[str] = []
+        self.has_memory = True
+        self.url: str | None = None
+
+    def serve(self) -> HttpApi:
+        routes = loop_routes(lambda: self.store, lambda: LoopStatus("act", None))
+        pages = {**routes, "/api/v1/memory": json_route(self._memory)}
+        api = HttpApi({path: self._counted(path, page) for path, page in pages.items()}, host="127.0.0.1", port=0)
+        api.start()
+        self.url = api.url
+        return api
+
+    def _counted(self, path: str, page: Route) -> Route:
+        def answer(request: Request) -> Answer:
+            self.asked.append(path)
+            return page(request)
+
+        return answer
+
+    def _memory(self, request: Request) -> object:
+        assert self.has_memory, "a coordinator that was restarted"
+        query = request.query
+        rank = int(query["rank"])
+        return {"ranks": [{"rank": rank, "points": POINTS if query["job_id"] == "4711" else ()}]}
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    api = service.serve()
+    yield service
+    api.stop()
+
+
+@pytest.fixture
+def feed(service: Service) -> ApiFeed:
+    return ApiFeed(lambda: service.url)
+
+
+def test_story_is_all_that_the_service_knows(service: Service, feed: ApiFeed) -> None:
+    closed_one, open_one = feed.stories(closed_since_unix_s=0.0)
+    assert (open_one.incident.number, closed_one.incident.number) == (1, 2)
+    assert open_one.incident == service.store.incidents.incident(1)
+    assert [change.kind.value for change in open_one.history] == ["opened", "updated", "escalated", "updated"]
+    assert list(open_one.decisions) == list(service.store.audit.records_of(1))
+    assert open_one.memory == POINTS
+    assert closed_one.incident.state is IncidentState.CLOSED
+
+
+def test_what_was_closed_before_is_left_out(feed: ApiFeed) -> None:
+    assert [story.incident.number for story in feed.stories(closed_since_unix_s=NOW_S - 60.0)] == [1]
+
+
+def test_what_has_not_changed_is_not_read_again(service: Service, feed: ApiFeed) -> None:
+    feed.stories(closed_since_unix_s=0.0)
+    service.asked.clear()
+    feed.stories(closed_since_unix_s=0.0)
+    assert service.asked == ["/api/v1/incident-marks"]
+    last = service.store.incidents.story[-1]
+    later = replace(last.incident, updated_unix_s=NOW_S + 5.0)
+    service.store.incidents.story.append(last._replace(at_unix_s=NOW_S + 5.0, incident=later))
+    (_, changed) = feed.stories(closed_since_unix_s=0.0)
+    assert changed.incident.updated_unix_s == NOW_S + 5.0
+    assert service.asked[1:] == ["/api/v1/incident-marks", "/api/v1/incident", "/api/v1/memory"]
+
+
+def test_story_is_told_without_a_picture_where_nobody_remembers_the_memory(service: Service, feed: ApiFeed) -> None:
+    service.has_memory = False
+    assert [story.memory for story in feed.stories(closed_since_unix_s=0.0)] == [(), ()]
+
+
+def test_service_that_is_away_is_asked_again_later(service: Service, feed: ApiFeed) -> None:
+    service.url = None
+    with pytest.raises(RetryLaterError, match="not there"):
+        feed.stories(closed_since_unix_s=0.0)
+    service.url = "http://127.0.0.1:1"
+    with pytest.raises(RetryLaterError, match="does not answer"):
+        feed.stories(closed_since_unix_s=0.0)

@@ -1,0 +1,82 @@
+"""What the coordinator knows of the notifier, and how its word becomes the port of the closed loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_values import decision
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.action_desk import _messenger
+from tidegauge.cluster.telling import SILENT_AFTER_S, TellingBoard, Told, is_notifier_wanted, tells_owners
+from tidegauge.core.actions import ActionKind
+from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_nobody_configured_is_nothing_to_tell_of() -> None:
+    assert TellingBoard(monotonic_s=Clock()).read() == {}
+
+
+def test_last_word_stands_until_the_notifier_falls_silent() -> None:
+    clock = Clock()
+    board = TellingBoard(monotonic_s=clock)
+    board.expect()
+    assert board.read() == {"notifier": "starting"}
+    board.say({"slack": "ok", "grafana": "401 Unauthorized"})
+    clock.now_s += SILENT_AFTER_S
+    assert board.read() == {"slack": "ok", "grafana": "401 Unauthorized"}
+    clock.now_s += 1
+    assert board.read() == {"notifier": "not heard of for 61 s; see notifier.log on the head"}
+
+
+def test_notifier_that_never_starts_is_missed() -> None:
+    clock = Clock()
+    board = TellingBoard(monotonic_s=clock)
+    board.expect()
+    clock.now_s += SILENT_AFTER_S + 1
+    assert "not heard of" in board.read()["notifier"]
+
+
+NOTIFY = decision(ActionKind.NOTIFY)
+
+
+def test_where_an_owner_was_told_is_passed_on() -> None:
+    assert _messenger(lambda _: Told(where="on Slack")).tell(NOTIFY) == "on Slack"
+
+
+def test_what_may_work_later_is_temporary() -> None:
+    with pytest.raises(TemporaryError, match="rate limit") as caught:
+        _messenger(lambda _: Told(problem="rate limit", retry_after_s=7.0)).tell(NOTIFY)
+    assert caught.value.retry_after_s == 7.0
+
+
+def test_what_will_never_work_is_permanent() -> None:
+    with pytest.raises(PermanentError, match="nobody knows ada"):
+        _messenger(lambda _: Told(problem="nobody knows ada on Slack")).tell(NOTIFY)
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ", "wanted", "owners"),
+    [
+        ({}, {}, False, False),
+        ({"grafana_url": "http://g"}, {}, False, False),
+        ({"grafana_url": "http://g"}, {"TIDEGAUGE_GRAFANA_TOKEN": "t"}, True, False),
+        ({"grafana_token_file": "/t"}, {}, False, False),
+        ({"alertmanager_url": "http://a"}, {}, True, False),
+        ({"slack_token_file": "/t"}, {}, True, True),
+        ({}, {"TIDEGAUGE_SLACK_TOKEN": "t"}, True, True),
+        ({}, {"TIDEGAUGE_SLACK_TOKEN": ""}, False, False),
+    ],
+)
+def test_notifier_is_there_only_where_somebody_is_to_be_told(
+    settings: dict[str, str], environ: dict[str, str], wanted: bool, owners: bool
+) -> None:
+    made = Settings.model_validate(settings)
+    assert (is_notifier_wanted(made, environ), tells_owners(made, environ)) == (wanted, owners)

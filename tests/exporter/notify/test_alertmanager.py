@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from exporter.notify.telling import LINKS, Clock, closed, escalated, happened, story, warning
+from sample_views import NOW_S
+from tidegauge.core.incidents import ChangeKind, IncidentState
+from tidegauge.core.verdicts import Severity
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.alertmanager import (
+    AWAY_AFTER_S,
+    LASTS_S,
+    MOST_IN_A_REQUEST,
+    REFRESH_EVERY_S,
+    AlertmanagerSink,
+)
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.values import Story
+
+
+class FakeAlertmanager:
+    """Takes what is posted, or answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, list[dict[str, Any]]]] = []
+        self.answer: tuple[int, bytes] = (200, b"")
+        self.drips = threading.Event()
+        self.closing = threading.Event()
+        self.url = ""
+
+    @property
+    def alerts(self) -> list[dict[str, Any]]:
+        """Of the latest request."""
+        return self.requests[-1][1]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        fake = self.server.fake
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if fake.answer[0] == 200:
+            fake.requests.append((self.path, body))
+        self.send_response(fake.answer[0])
+        self.send_header("Content-Length", str(len(fake.answer[1]) + 1000 * fake.drips.is_set()))
+        self.end_headers()
+        self.wfile.write(fake.answer[1])
+        with contextlib.suppress(OSError):
+            while fake.drips.is_set() and not fake.closing.wait(0.01):
+                self.wfile.write(b" ")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, fake: FakeAlertmanager) -> None:
+        self.fake = fake
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+@contextmanager
+def running(fake: FakeAlertmanager) -> Iterator[FakeAlertmanager]:
+    server = Server(fake)
+    fake.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield fake
+    finally:
+        fake.closing.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeAlertmanager]:
+    with running(FakeAlertmanager()) as fake:
+        yield fake
+
+
+class Bench:
+    def __init__(self, url: str, links: Links = LINKS, timeout_s: float = 30.0) -> None:
+        self.clock = Clock()
+        self.sink = AlertmanagerSink(url, cluster="rose", links=links, wall_s=self.clock, timeout_s=timeout_s)
+
+    def take(self, *stories: Story, after_s: float = 2.0) -> None:
+        self.clock.now_s += after_s
+        self.sink.take(stories)
+
+    def fires(self, alert: dict[str, Any]) -> bool:
+        return unix_s(alert["endsAt"]) > self.clock.now_s
+
+
+def unix_s(rfc3339: str) -> float:
+    return datetime.fromisoformat(rfc3339).timestamp()
+
+
+def test_an_incident_is_an_alert_with_the_labels_that_are_agreed(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    bench.take(warning(7))
+    ((path, (alert,)),) = fake.requests
+    assert path == "/api/v2/alerts"
+    assert alert["labels"] == {
+        "alertname": "TidegaugeIncident", "cluster": "rose", "job_id": "477", "attempt": "0", "cause": "leak",
+        "severity": "warning", "incident": "7", "user_name": "ada",
+    }  # fmt: skip
+    annotations = alert["annotations"]
+    assert annotations["summary"].startswith("Rank 1 of job 477 leaks 12.0 MiB per step")
+    assert annotations["description"].startswith("Live tensors pile up")
+    assert annotations["runbook_url"] == "https://head.example/runbooks#tidegaugeincident"
+    assert annotations["report_url"] == alert["generatorURL"] == "https://head.example/report?incident=7"
+    assert annotations["dashboard_url"].startswith("https://grafana.example/d/tidegauge-job?")
+    assert unix_s(alert["startsAt"]) == pytest.approx(NOW_S, abs=1e-3)
+    assert unix_s(alert["endsAt"]) == pytest.approx(bench.clock.now_s + LASTS_S, abs=1e-3)
+
+
+def test_without_addresses_nothing_is_linked(fake: FakeAlertmanager) -> None:
+    Bench(fake.url, Links()).take(warning(7))
+    assert set(fake.alerts[0]["annotations"]) == {"summary", "description"}
+    assert "generatorURL" not in fake.alerts[0]
+
+
+def test_it_is_refreshed_every_minute_and_not_more_often(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    for _ in range(10):
+        bench.take(warning(1))
+    assert len(fake.requests) == 1
+    bench.take(happened(warning(1), ChangeKind.UPDATED, 60.0), after_s=REFRESH_EVERY_S)
+    assert len(fake.requests) == 2
+    assert bench.fires(fake.alerts[0])
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_it_ends_when_the_incident_is_closed(fake: FakeAlertmanager, told: bool) -> None:
+    bench = Bench(fake.url)
+    bench.take(warning(1))
+    began = fake.alerts[0]
+    for _ in range(3):
+        bench.take(*([closed(warning(1))] if told else []))
+    assert len(fake.requests) == 2
+    (alert,) = fake.alerts
+    assert alert["labels"] == began["labels"]
+    assert unix_s(alert["endsAt"]) == pytest.approx(NOW_S + 4.0, abs=1e-3)
+
+
+def test_one_that_recovers_still_fires(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    bench.take(warning(1))
+    bench.take(
+        happened(warning(1), ChangeKind.RECOVERING, 9.0, state=IncidentState.RECOVERING), after_s=REFRESH_EVERY_S
+    )
+    assert bench.fires(fake.alerts[0])
+
+
+def test_another_severity_ends_the_old_alert_and_begins_another(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    bench.take(warning(1))
+    bench.take(escalated(warning(1)))
+    assert [(alert["labels"]["severity"], bench.fires(alert)) for alert in fake.alerts] == [
+        ("warning", False), ("critical", True),
+    ]  # fmt: skip
+    bench.take(escalated(warning(1)))
+    assert len(fake.requests) == 2
+
+
+def test_notes_are_no_alerts_and_easing_to_one_ends_it(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    note = happened(warning(1), ChangeKind.EASED, 9.0, severity=Severity.NOTE)
+    bench.take(note)
+    assert fake.requests == []
+    bench.take(warning(1))
+    bench.take(note)
+    assert not bench.fires(fake.alerts[0])
+
+
+def test_many_are_posted_in_parts(fake: FakeAlertmanager) -> None:
+    Bench(fake.url).take(*(warning(number) for number in range(1, MOST_IN_A_REQUEST + 2)))
+    assert [len(alerts) for _, alerts in fake.requests] == [MOST_IN_A_REQUEST, 1]
+
+
+def test_a_clock_that_was_set_back_ends_no_alert_before_it_began(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    bench.take(warning(1))
+    bench.take(after_s=-1e6)
+    (alert,) = fake.alerts
+    assert unix_s(alert["endsAt"]) >= unix_s(alert["startsAt"])
+
+
+def test_hostile_names_are_json_like_any_other(fake: FakeAlertmanager) -> None:
+    name = '"},{"\n\x00\udc80<script>'
+    told = warning(1)
+    key = told.incident.key._replace(job=told.incident.key.job._replace(job_id=name))
+    Bench(fake.url).take(warning(1, key=key, user_name=""))
+    assert fake.alerts[0]["labels"]["job_id"] == name
+    assert "user_name" not in fake.alerts[0]["labels"]
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_what_was_not_taken_is_posted_again(fake: FakeAlertmanager, status: int) -> None:
+    bench = Bench(fake.url)
+    bench.take(warning(1))
+    fake.answer = (status, b"not now")
+    for _ in range(2):
+        with pytest.raises(RetryLaterError, match=f"answers {status}: not now"):
+            bench.take(closed(warning(1)), warning(2))
+    fake.answer = (200, b"")
+    bench.take(closed(warning(1)), warning(2))
+    assert [(alert["labels"]["incident"], bench.fires(alert)) for alert in fake.alerts] == [("1", False), ("2", True)]
+
+
+@pytest.mark.parametrize(("status", "words"), [(400, "bad label"), (404, "alertmanager_url"), (302, "address")])
+def test_a_refusal_says_what_it_says(fake: FakeAlertmanager, status: int, words: str) -> None:
+    fake.answer = (status, b"bad label \n" + b"x" * 10_000)
+    with pytest.raises(RefusedError, match=words) as caught:
+        Bench(fake.url).take(warning(1))
+    assert len(str(caught.value)) < 400
+
+
+def test_one_that_does_not_answer_is_away_after_ten_minutes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    bench = Bench(f"http://127.0.0.1:{port}")
+    with pytest.raises(RetryLaterError, match="does not answer"):
+        bench.take(warning(1))
+    assert not bench.sink.is_away()
+    bench.clock.now_s += AWAY_AFTER_S
+    assert bench.sink.is_away()
+
+
+def test_one_that_comes_back_is_not_away(fake: FakeAlertmanager) -> None:
+    bench = Bench(fake.url)
+    fake.answer = (503, b"")
+    with pytest.raises(RetryLaterError):
+        bench.take(warning(1))
+    fake.answer = (200, b"")
+    bench.take(warning(1), after_s=AWAY_AFTER_S)
+    assert not bench.sink.is_away()
+
+
+def test_an_answer_that_never_ends_is_cut_off(fake: FakeAlertmanager) -> None:
+    fake.drips.set()
+    with pytest.raises(RetryLaterError, match="does not answer"):
+        Bench(fake.url, timeout_s=0.2).take(warning(1))
+
+
+def test_a_path_of_a_gateway_is_kept(fake: FakeAlertmanager) -> None:
+    Bench(f"{fake.url}/alertmanager/").take(warning(1))
+    assert fake.requests[0][0] == "/alertmanager/api/v2/alerts"
+
+
+@pytest.mark.parametrize("url", ["", "head:9093", "ftp://head", "http://", "http://me:secret@head:9093"])
+def test_what_is_no_address_is_refused_without_being_quoted(url: str) -> None:
+    with pytest.raises(ValueError, match="looks like http") as caught:
+        Bench(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_critical_story_is_critical(fake: FakeAlertmanager) -> None:
+    Bench(fake.url).take(story(1))
+    assert fake.alerts[0]["labels"]["severity"] == "critical"

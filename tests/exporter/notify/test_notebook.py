@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.notify.telling import Clock
+from tidegauge_exporter.notify.notebook import (
+    FORMAT,
+    KEEP_OVER_S,
+    KEEP_S,
+    MOST_ENTRIES,
+    OUTDATED_LINES,
+    Notebook,
+    NotebookError,
+)
+
+SAY_AND_HANG = """
+import sys, time
+from pathlib import Path
+from tidegauge_exporter.notify.notebook import Notebook
+notebook = Notebook(Path(sys.argv[1]), wall_s=time.time)
+for number in range(50):
+    notebook.say("slack", str(number), "said")
+    print(number, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "notified.jsonl"
+
+
+def again(notebook: Notebook, path: Path, clock: Clock | None = None) -> Notebook:
+    """After a restart."""
+    notebook.close()
+    return Notebook(path, wall_s=clock or Clock())
+
+
+def test_what_was_said_is_known_also_after_a_restart(path: Path) -> None:
+    notebook = Notebook(path, wall_s=Clock())
+    notebook.say("slack", "incident/1", "first")
+    notebook.say("slack", "incident/1", "second")
+    notebook.say("grafana", "incident/1", 'quote " and\nline')
+    for known in (notebook, notebook := again(notebook, path)):
+        assert known.said("slack", "incident/1") == "second"
+        assert known.said("grafana", "incident/1") == 'quote " and\nline'
+        assert known.said("slack", "incident/2") is None
+    notebook.forget("slack", "incident/1")
+    assert again(notebook, path).said("slack", "incident/1") is None
+
+
+def test_keys_are_those_of_one_sink_with_a_prefix(path: Path) -> None:
+    notebook = Notebook(path, wall_s=Clock())
+    for sink, key in (("slack", "storm/1"), ("slack", "other"), ("grafana", "storm/2"), ("slack", "storm/3")):
+        notebook.say(sink, key, "x")
+    assert notebook.keys("slack", "storm/") == ["storm/1", "storm/3"]
+
+
+def test_the_files_are_private(path: Path) -> None:
+    Notebook(path, wall_s=Clock()).say("slack", "key", "value")
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
+
+
+def test_sigkill_loses_nothing_that_say_has_returned_from(path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", SAY_AND_HANG, str(path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        told = [child.stdout.readline().strip() for _ in range(50)]
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    notebook = Notebook(path, wall_s=Clock(0.0))
+    assert [notebook.said("slack", number) for number in told] == ["said"] * 50
+
+
+@functools.cache
+def twenty_lines() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        notebook = Notebook(Path(folder) / "notified.jsonl", wall_s=Clock())
+        for number in range(20):
+            notebook.say("slack", str(number), f"value {number}")
+        notebook.close()
+        return (Path(folder) / "notified.jsonl").read_bytes()
+
+
+@settings(deadline=None)
+@given(length=st.integers(0, len(twenty_lines())))
+def test_a_file_cut_anywhere_is_what_was_said_up_to_there(length: int) -> None:
+    content = twenty_lines()[:length]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "notified.jsonl"
+        path.write_bytes(content)
+        notebook = Notebook(path, wall_s=Clock())
+        found = [key for key in map(str, range(20)) if notebook.said("slack", key)]
+        notebook.close()
+    assert found == [str(number) for number in range(content.count(b"\n") - 1)]
+
+
+@pytest.mark.parametrize("rubbish", [b"\x00\xff not json\n", b"[1,2]\n", b"{}\n", b"[" * 100_000 + b"\n"])
+def test_a_damaged_line_is_kept_aside_and_the_rest_goes_on(
+    path: Path, rubbish: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    notebook = Notebook(path, wall_s=Clock())
+    notebook.say("slack", "before", "1")
+    notebook.close()
+    content = path.read_bytes() + rubbish + json.dumps(["slack", "after", "2", False, 0.0]).encode() + b"\n"
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        notebook = Notebook(path, wall_s=Clock(0.0))
+    assert (notebook.said("slack", "before"), notebook.said("slack", "after")) == ("1", "2")
+    assert path.with_name("notified.jsonl.damaged").read_bytes() == content
+    assert "1 lines cannot be read" in caplog.text
+    caplog.clear()
+    again(notebook, path, Clock(0.0))
+    assert caplog.text == ""
+
+
+def test_a_file_of_something_else_is_kept_aside(path: Path) -> None:
+    path.write_text('{"another": "format"}\n')
+    notebook = Notebook(path, wall_s=Clock())
+    notebook.say("slack", "key", "value")
+    assert path.with_name("notified.jsonl.damaged").read_text() == '{"another": "format"}\n'
+    assert again(notebook, path).said("slack", "key") == "value"
+
+
+def test_a_second_notifier_is_refused(path: Path) -> None:
+    notebook = Notebook(path, wall_s=Clock())
+    with pytest.raises(NotebookError, match="another notifier"):
+        Notebook(path, wall_s=Clock())
+    again(notebook, path)
+
+
+def test_the_file_does_not_grow_with_every_change(path: Path) -> None:
+    notebook = Notebook(path, wall_s=Clock())
+    for number in range(2 * OUTDATED_LINES + 10):
+        notebook.say("slack", "incident/1", str(number))
+    assert path.read_bytes().count(b"\n") < OUTDATED_LINES + 20
+    assert again(notebook, path).said("slack", "incident/1") == str(2 * OUTDATED_LINES + 9)
+
+
+def test_what_is_over_is_forgotten_after_a_month_and_the_rest_after_half_a_year(path: Path) -> None:
+    clock = Clock()
+    notebook = Notebook(path, wall_s=clock)
+    notebook.say("slack", "over", "1", over=True)
+    notebook.say("slack", "open", "1")
+    clock.now_s += KEEP_OVER_S + 1
+    notebook = again(notebook, path, clock)
+    assert notebook.keys("slack") == ["open"]
+    clock.now_s += KEEP_S - KEEP_OVER_S
+    assert again(notebook, path, clock).keys("slack") == []
+
+
+def test_too_many_entries_cost_those_that_are_over_first(path: Path) -> None:
+    lines = [["slack", "open", "1", False, 0.0]]
+    lines += [["slack", f"over {number}", "1", True, 0.0] for number in range(MOST_ENTRIES)]
+    path.write_bytes(FORMAT + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    notebook = Notebook(path, wall_s=Clock(0.0))
+    assert len(notebook.keys("slack")) == MOST_ENTRIES
+    assert notebook.said("slack", "over 0") is None
+    for number in range(OUTDATED_LINES + 1):
+        notebook.say("slack", f"new {number}", "1", over=True)
+    assert len(notebook.keys("slack")) == MOST_ENTRIES
+    assert notebook.said("slack", "open") == "1"
+    assert notebook.said("slack", f"new {OUTDATED_LINES}") == "1"
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file can grow beyond some bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_said_once_forgets_nothing_and_mends_itself(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notebook = Notebook(path, wall_s=Clock())
+    notebook.say("slack", "before", "1")
+    with full_disk():
+        notebook.say("slack", "meanwhile", "2")
+        notebook.say("slack", "meanwhile too", "3")
+        assert notebook.said("slack", "meanwhile") == "2"
+        problem = notebook.problem
+    assert "cannot be written" in (problem or "")
+    assert caplog.text.count("cannot be written") == 1
+    notebook.say("slack", "later", "4")
+    assert notebook.problem is None
+    assert again(notebook, path).keys("slack") == ["before", "meanwhile", "meanwhile too", "later"]
+
+
+def test_a_full_disk_leaves_what_was_there(path: Path) -> None:
+    notebook = Notebook(path, wall_s=Clock())
+    notebook.say("slack", "before", "1")
+    with full_disk():
+        notebook.say("slack", "meanwhile", "2")
+        notebook = again(notebook, path)
+    assert again(notebook, path).said("slack", "before") == "1"
+
+
+def test_a_folder_that_is_not_there_is_a_problem_and_no_crash(tmp_path: Path) -> None:
+    notebook = Notebook(tmp_path / "gone" / "notified.jsonl", wall_s=Clock())
+    notebook.say("slack", "key", "value")
+    assert notebook.said("slack", "key") == "value"
+    assert "cannot be written" in (notebook.problem or "")
+
+
+def test_threads_do_not_disturb_each_other(path: Path) -> None:
+    notebook = Notebook(path, wall_s=Clock())
+
+    def say(sink: str) -> None:
+        for number in range(100):
+            notebook.say(sink, str(number), sink)
+
+    threads = [threading.Thread(target=say, args=(f"sink {number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    notebook = again(notebook, path)
+    assert all(len(notebook.keys(f"sink {number}")) == 100 for number in range(4))

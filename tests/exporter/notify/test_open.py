@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.notify.telling import LINKS, warning
+from exporter.notify.test_alertmanager import FakeAlertmanager, running
+from exporter.notify.test_receiver import ask
+from exporter.notify.test_webhook import NOTIFICATION
+from fakes.fake_slack import FakeSlack
+from scheduler_values import decision
+from tidegauge_exporter.notify.notebook import NotebookError
+from tidegauge_exporter.notify.open import NotifyConfig, NotifyService, open_notifier
+from tidegauge_exporter.notify.values import Story
+
+ENOUGH_S = 30.0
+TOKEN = "xoxb-of-the-tests"
+
+
+class Feed:
+    def __init__(self, *stories: Story) -> None:
+        self.told = stories
+
+    def stories(self, *, closed_since_unix_s: float) -> Sequence[Story]:
+        return self.told
+
+
+def config(folder: Path, **changes: Any) -> NotifyConfig:
+    return replace(NotifyConfig(cluster="rose", state_dir=folder, links=LINKS), **changes)
+
+
+@contextmanager
+def started(config: NotifyConfig, feed: Feed) -> Iterator[NotifyService]:
+    service = open_notifier(config, feed)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """For what other threads do within milliseconds; never decides a test by its length."""
+    deadline_s, tick = time.monotonic() + ENOUGH_S, threading.Event()
+    while not holds():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        tick.wait(0.02)
+
+
+def problems(service: NotifyService) -> dict[str, str | None]:
+    return {part.name: part.problem for part in service.status().sinks}
+
+
+def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path) -> None:
+    slack, alertmanager, now_s = FakeSlack(), FakeAlertmanager(), time.time()
+    slack.add_user("ada@example.org")
+    told = warning(12, opened_unix_s=now_s, updated_unix_s=now_s)
+    with slack, running(alertmanager):
+        settings = config(
+            tmp_path, alertmanager_url=alertmanager.url, slack_token=TOKEN, slack_api_url=slack.api_url,
+            slack_channel="#gpu-memory", slack_email_domain="example.org",
+        )  # fmt: skip
+        with started(settings, Feed(told)) as service:
+            eventually(lambda: bool(alertmanager.requests))
+            assert alertmanager.alerts[0]["labels"]["incident"] == "12"
+            assert slack.threads("#gpu-memory") == []
+            status, _ = ask(service, "POST", "/alerts", json.dumps(NOTIFICATION).encode())
+            assert status == 200
+            eventually(lambda: bool(slack.threads("#gpu-memory")))
+            assert service.owners is not None
+            assert service.owners.tell(decision(), told) == "as a direct message on Slack"
+            assert len(slack.direct_threads("ada@example.org")) == 1
+            eventually(lambda: bool(slack.threads("#gpu-memory")[0].replies))
+            assert problems(service) == {"alertmanager": None, "slack": None, "slack owners": None}
+    assert "4712" in slack.threads("#gpu-memory")[0].parent.words
+
+
+def test_nothing_configured_is_nothing_to_do(tmp_path: Path) -> None:
+    with started(config(tmp_path), Feed()) as service:
+        assert (service.owners, service.port, service.status().sinks) == (None, None, ())
+
+
+def test_without_a_channel_owners_still_get_their_messages(tmp_path: Path) -> None:
+    service = open_notifier(config(tmp_path, slack_token=TOKEN), Feed())
+    assert service.owners is not None
+    assert service.port is None
+    assert list(problems(service)) == ["slack owners"]
+
+
+def test_grafana_is_told_with_a_token_only(tmp_path: Path) -> None:
+    settings = config(tmp_path, grafana_url="http://127.0.0.1:3000")
+    service = open_notifier(settings, Feed())
+    assert problems(service) == {}
+    service.stop()
+    service = open_notifier(replace(settings, grafana_token="glsa_x"), Feed())
+    assert problems(service) == {"grafana": None}
+
+
+def test_what_cannot_be_built_is_said_and_stops_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = config(tmp_path, alertmanager_url="head:9093", slack_token=TOKEN, slack_channel="#gpu-memory")
+    service = open_notifier(settings, Feed())
+    found = problems(service)
+    assert "looks like http://127.0.0.1:9093" in (found["alertmanager"] or "")
+    assert found["slack"] is None
+    assert "alertmanager is left out" in caplog.text
+
+
+def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tidegauge_exporter.slack.client", raising=False)
+    monkeypatch.setitem(sys.modules, "slack_sdk", None)
+    service = open_notifier(config(tmp_path, slack_token=TOKEN, slack_channel="#gpu-memory"), Feed())
+    assert problems(service) == {"slack": "slack_sdk is not installed: pip install 'tidegauge[slack]'"}
+
+
+def test_a_port_that_is_taken_is_said_and_stops_nothing_else(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = config(
+            tmp_path, alertmanager_url="http://127.0.0.1:9", slack_token=TOKEN, slack_channel="#gpu-memory",
+            slack_api_url="http://127.0.0.1:9/api/", notify_port=taken.getsockname()[1],
+        )  # fmt: skip
+        with started(settings, Feed()) as service:
+            assert "in use" in (problems(service)["alerts"] or "")
+            assert service.port is None
+
+
+def test_no_token_is_ever_printed(tmp_path: Path) -> None:
+    assert "secret" not in repr(config(tmp_path, slack_token="secret-one", grafana_token="secret-two"))
+
+
+def test_a_second_notifier_on_one_state_directory_is_refused_until_the_first_has_stopped(tmp_path: Path) -> None:
+    with started(config(tmp_path), Feed()), pytest.raises(NotebookError, match="another notifier"):
+        open_notifier(config(tmp_path), Feed())
+    open_notifier(config(tmp_path), Feed())
+
+
+def test_a_notebook_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    service = open_notifier(config(tmp_path / "gone"), Feed())
+    assert "cannot be written" in (problems(service)["notebook"] or "")

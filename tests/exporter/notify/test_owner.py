@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.notify.telling import (
+    LINKS,
+    MEMORY,
+    Call,
+    Clock,
+    Crash,
+    FakeChat,
+    PlainLook,
+    considered,
+    decided,
+    done,
+    draw,
+    story,
+)
+from scheduler_values import decision
+from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition
+from tidegauge.core.incidents import IncidentState
+from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.owner import TOLD, OwnerMessages
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.values import Story
+
+FIRST = decision(decision_id="first")
+SECOND = decision(decision_id="second")
+
+
+class Owners:
+    def __init__(self, path: Path) -> None:
+        self.clock, self.chat, self.path = Clock(), FakeChat(), path
+        self.notebook = Notebook(path, wall_s=self.clock)
+        self.messages = self.open()
+
+    def open(self, **changes: Any) -> OwnerMessages:
+        whole = {"cluster": "rose", "links": LINKS, "look": PlainLook(), "draw": draw, "wall_s": self.clock}
+        self.messages = OwnerMessages(self.chat, self.notebook, **{**whole, **changes})
+        return self.messages
+
+    def restart(self) -> None:
+        self.notebook.close()
+        self.notebook = Notebook(self.path, wall_s=self.clock)
+        self.open()
+
+    def take(self, *stories: Story) -> None:
+        self.clock.now_s += 2.0
+        self.messages.take(stories)
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Owners:
+    return Owners(tmp_path / "notified.jsonl")
+
+
+def test_the_owner_gets_a_direct_message_with_a_plot(owners: Owners) -> None:
+    assert owners.messages.tell(FIRST, replace(story(), memory=MEMORY)) == TOLD == "as a direct message on Slack"
+    assert [(said.channel, said.text) for said in owners.chat.said.values()] == [("D-ada", "to ada: first")]
+    assert [title for _, title in owners.chat.uploads] == ["Memory of rank 1 of job 471"]
+
+
+def test_the_same_decision_is_told_once_also_after_a_restart(owners: Owners) -> None:
+    for _ in range(2):
+        assert owners.messages.tell(FIRST, story()) == TOLD
+        owners.restart()
+    assert len(owners.chat.calls) == 1
+    owners.messages.tell(SECOND, story())
+    assert owners.chat.heads() == ["to ada: first", "to ada: second"]
+
+
+def test_a_user_whom_nobody_knows_is_refused_with_what_to_do(owners: Owners) -> None:
+    with pytest.raises(RefusedError, match=r"'eve'.*slack_users_file.*slack_email_domain"):
+        owners.messages.tell(FIRST, story(user_name="eve"))
+    assert owners.chat.calls == []
+
+
+@pytest.mark.parametrize("error", [RetryLaterError("away"), RefusedError("token revoked")])
+def test_what_could_not_be_said_is_raised_and_told_the_next_time(owners: Owners, error: Exception) -> None:
+    def fail(call: Call) -> None:
+        raise error
+
+    owners.chat.before = fail
+    with pytest.raises(type(error), match=str(error)):
+        owners.messages.tell(FIRST, story())
+    owners.chat.before = lambda _: None
+    assert owners.messages.tell(FIRST, story()) == TOLD
+    assert owners.chat.heads() == ["to ada: first"]
+
+
+@pytest.mark.parametrize("error", [RetryLaterError("away"), RefusedError("no files:write")])
+def test_a_plot_that_fails_fails_no_message(owners: Owners, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(call: Call) -> None:
+        if call.method == "upload":
+            raise error
+
+    owners.chat.before = fail
+    assert owners.messages.tell(FIRST, replace(story(), memory=MEMORY)) == TOLD
+    assert "without a plot" in caplog.text
+
+
+def test_what_was_done_follows_as_replies_each_once_and_in_order(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story())
+    capped, asked = done(at_s=50.0, name="cap"), done(ActionKind.CHECKPOINT, at_s=40.0, name="save")
+    told = decided(story(), capped, asked, done(ActionKind.NOTIFY, name="first"), considered(Disposition.WOULD))
+    for _ in range(2):
+        owners.take(told)
+        owners.restart()
+    owners.take(decided(told, done(ActionKind.REQUEUE, at_s=90.0, name="again")))
+    assert owners.chat.replies("to ada: first") == [
+        "checkpoint done save", "cap done cap", "requeue done again",
+    ]  # fmt: skip
+
+
+def test_what_was_done_goes_to_the_latest_message(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story())
+    owners.take(decided(story(), done(name="one")))
+    owners.messages.tell(SECOND, story())
+    owners.take(decided(story(), done(name="one"), done(name="two")))
+    assert owners.chat.replies("to ada: first") == ["cap done one"]
+    assert owners.chat.replies("to ada: second") == ["cap done two"]
+
+
+def test_who_was_told_nothing_gets_no_replies(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story(1))
+    owners.take(decided(story(2), done()))
+    assert len(owners.chat.said) == 1
+
+
+@pytest.mark.parametrize("crash_before_it_is_said", [True, False])
+def test_a_crash_repeats_one_message_and_loses_none(owners: Owners, crash_before_it_is_said: bool) -> None:
+    def crash(call: Call) -> None:
+        raise Crash
+
+    if crash_before_it_is_said:
+        owners.chat.before = crash
+    else:
+        owners.chat.after = crash
+    with pytest.raises(Crash):
+        owners.messages.tell(FIRST, story())
+    owners.chat.before = owners.chat.after = lambda _: None
+    owners.restart()
+    owners.messages.tell(FIRST, story())
+    owners.take(decided(story(), done(name="one")))
+    heads = [ts for ts, said in owners.chat.said.items() if said.thread is None]
+    assert len(heads) == (1 if crash_before_it_is_said else 2)
+    assert owners.chat.said[list(owners.chat.said)[-1]].thread == heads[-1]
+
+
+def test_two_who_tell_the_same_at_once_say_it_once(owners: Owners) -> None:
+    both = threading.Barrier(2)
+
+    def tell() -> None:
+        both.wait()
+        owners.messages.tell(FIRST, story())
+
+    threads = [threading.Thread(target=tell) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert owners.chat.heads() == ["to ada: first"]
+
+
+def missed(at_s: float, name: str) -> DecisionRecord:
+    """A message that reached the terminal, and not Slack."""
+    return done(ActionKind.NOTIFY, at_s=at_s, name=name)
+
+
+def test_owner_who_was_told_in_the_terminal_alone_is_told_the_latest_on_slack_later(owners: Owners) -> None:
+    told = decided(story(), missed(-50.0, "first"), missed(-20.0, "second"))
+    for _ in range(2):
+        owners.take(told)
+        owners.restart()
+    assert owners.chat.heads() == ["to ada: second"]
+
+
+def test_what_reached_the_owner_at_once_is_not_told_again(owners: Owners) -> None:
+    record = missed(-5.0, "first")
+    owners.messages.tell(record.decision, story())
+    owners.take(decided(story(), record))
+    assert owners.chat.heads() == ["to ada: first"]
+
+
+@pytest.mark.parametrize(
+    ("told", "age_s"),
+    [
+        (story(), 3700.0),
+        (story(user_name="eve"), 50.0),
+        (replace(story(), incident=replace(story().incident, state=IncidentState.CLOSED)), 50.0),
+    ],
+)
+def test_nobody_is_told_late_what_does_not_matter_or_whom_nobody_knows(
+    owners: Owners, told: Story, age_s: float
+) -> None:
+    owners.take(decided(told, missed(-age_s, "first")))
+    assert owners.chat.calls == []

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.notify.channel import Channel
+from exporter.notify.telling import Call, closed, escalated, story, warning
+from sample_views import NOW_S
+from tidegauge.core.verdicts import Severity
+from tidegauge_exporter.notify.ports import RetryLaterError
+from tidegauge_exporter.notify.storms import FORGET_S, MOST_THREADS, QUIET_S, SHOW_EVERY_S, WITHIN_S
+
+
+def in_storms(channel: Channel) -> list[str]:
+    """The replies below heads of storms, as they read now."""
+    heads = {ts for ts, said in channel.chat.said.items() if said.versions[0].startswith("storm ")}
+    return [said.text for said in channel.chat.said.values() if said.thread in heads]
+
+
+def storms(channel: Channel) -> list[str]:
+    return [head for head in channel.chat.heads() if head.startswith("storm ")]
+
+
+def alone(channel: Channel) -> list[str]:
+    return [head for head in channel.chat.heads() if head.startswith("incident ")]
+
+
+def test_beyond_five_threads_in_ten_minutes_the_rest_shares_one(channel: Channel) -> None:
+    told = [warning(number) for number in range(1, 9)]
+    channel.take(*told)
+    assert len(alone(channel)) == MOST_THREADS
+    assert storms(channel) == ["storm 6:open 7:open 8:open"]
+    assert in_storms(channel) == [f"incident {number} open warning 1006632960" for number in (6, 7, 8)]
+    calls = len(channel.chat.calls)
+    channel.restart()
+    channel.take(*told, after_s=SHOW_EVERY_S)
+    assert len(channel.chat.calls) == calls
+
+
+def test_the_worst_get_threads_of_their_own(channel: Channel) -> None:
+    channel.take(*(warning(number) for number in range(1, 6)), *(story(number) for number in range(6, 11)))
+    assert all(head.split()[3] == "critical" for head in alone(channel))
+    assert all(line.split()[3] == "warning" for line in in_storms(channel))
+
+
+def test_five_in_ten_minutes_are_no_storm(channel: Channel) -> None:
+    told = []
+    for number in range(1, 15):
+        told.append(warning(number))
+        channel.take(*told, after_s=WITHIN_S / MOST_THREADS + 1.0)
+    assert (len(alone(channel)), storms(channel)) == (14, [])
+
+
+def test_a_storm_takes_all_until_it_was_quiet_for_half_an_hour(channel: Channel) -> None:
+    told = [warning(number) for number in range(1, 7)]
+    channel.take(*told)
+    for number in (7, 8):
+        told.append(warning(number))
+        channel.take(*told, after_s=QUIET_S - 10.0)
+    assert len(in_storms(channel)) == 3
+    told.append(warning(9))
+    channel.take(*told, after_s=QUIET_S + 10.0)
+    assert alone(channel)[MOST_THREADS:] == ["incident 9 open warning 1006632960"]
+    assert storms(channel) == ["storm 6:open 7:open 8:open"]
+
+
+def test_replies_and_head_of_a_storm_follow_its_incidents(channel: Channel) -> None:
+    channel.take(*(warning(number) for number in range(1, 8)))
+    channel.take(escalated(warning(6)), warning(7), after_s=SHOW_EVERY_S)
+    assert in_storms(channel) == ["incident 6 open critical 1006632960", "incident 7 open warning 1006632960"]
+    channel.take(closed(escalated(warning(6))), warning(7), after_s=SHOW_EVERY_S)
+    assert storms(channel) == ["storm 6:closed 7:open"]
+    # The service does not tell of incident 6 any more: the head does not shrink.
+    channel.take(closed(warning(7), 100.0))
+    assert storms(channel) == ["storm 6:closed 7:closed"]
+    assert not any("closed at" in said.text for said in channel.chat.said.values() if said.text in in_storms(channel))
+
+
+def test_a_storm_that_is_over_is_left_alone(channel: Channel) -> None:
+    told = [closed(warning(number), 60.0) for number in range(1, 8)]
+    channel.take(*(warning(number) for number in range(1, 8)))
+    channel.take(*told)
+    channel.take(*told, after_s=QUIET_S)
+    kept = [channel.notebook.said("slack", key) for key in channel.notebook.keys("slack", "storm/")]
+    assert len(kept) == 1
+    assert '"over":true' in (kept[0] or "")
+
+
+def test_a_storm_with_incidents_that_nobody_tells_of_is_over_after_a_week(channel: Channel) -> None:
+    channel.take(*(warning(number) for number in range(1, 8)))
+    channel.restart()
+    channel.take(closed(warning(6)), after_s=QUIET_S)
+    (key,) = channel.notebook.keys("slack", "storm/")
+    assert '"over":true' not in (channel.notebook.said("slack", key) or "")
+    assert storms(channel) == ["storm 6:open 7:open"]
+    channel.take(closed(warning(6)), after_s=FORGET_S)
+    assert '"over":true' in (channel.notebook.said("slack", key) or "")
+
+
+def test_a_storm_that_slack_interrupts_is_gathered_later_in_the_same_place(channel: Channel) -> None:
+    left = [8]
+
+    def limited(call: Call) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RetryLaterError("one message a second")
+
+    channel.chat.before = limited
+    told = [warning(number) for number in range(1, 12)]
+    with pytest.raises(RetryLaterError):
+        channel.take(*told)
+    channel.restart()
+    left[0] = 1000
+    channel.take(*told, after_s=QUIET_S * 2)
+    assert len(storms(channel)) == 1
+    assert sorted(int(line.split()[1]) for line in in_storms(channel)) == list(range(6, 12))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    pauses_s=st.lists(st.floats(0.0, 2000.0), min_size=1, max_size=30),
+    failing=st.lists(st.booleans(), max_size=60),
+)
+def test_every_incident_is_told_once_and_no_more_than_five_threads_begin_in_ten_minutes(
+    pauses_s: list[float], failing: list[bool]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        channel = Channel(Path(folder) / "notified.jsonl")
+        faults = iter(failing)
+        began_s: list[float] = []
+
+        def before(call: Call) -> None:
+            if next(faults, False):
+                raise RetryLaterError("not now")
+
+        def after(call: Call) -> None:
+            if call.method == "post" and channel.chat.said[list(channel.chat.said)[-1]].thread is None:
+                began_s.extend([channel.clock.now_s] * call.text.startswith("incident "))
+
+        channel.chat.before, channel.chat.after = before, after
+        told = []
+        for number, pause_s in enumerate(pauses_s, start=1):
+            told.append(warning(number, opened_unix_s=NOW_S))
+            try:
+                channel.take(*told, after_s=pause_s)
+            except RetryLaterError:
+                channel.restart()
+        channel.chat.before = lambda _: None
+        channel.take(*told)
+        numbers = sorted(int(line.split()[1]) for line in [*alone(channel), *in_storms(channel)])
+        channel.notebook.close()
+    assert numbers == list(range(1, len(pauses_s) + 1))
+    for at_s in began_s:
+        assert sum(at_s <= other_s < at_s + WITHIN_S for other_s in began_s) <= MOST_THREADS
+
+
+def test_a_storm_of_notes_is_none(channel: Channel) -> None:
+    note = {"severity": Severity.NOTE, "worst_severity": Severity.NOTE}
+    channel.take(*(story(number, **note) for number in range(1, 20)))
+    assert channel.chat.calls == []

@@ -1,0 +1,282 @@
+"""What messages tell, and what they leave out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.block_kit import links, words
+from sample_views import GIB, NOW_S
+from scheduler_values import decision, finding, record
+from slack_stories import (
+    closed,
+    fragmentation,
+    leak,
+    notify_decision,
+    out_of_memory,
+    outside,
+    recovering,
+)
+from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange
+from tidegauge.core.verdicts import Band, Severity
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.chat import Message
+from tidegauge_exporter.slack.messages import (
+    action_reply,
+    change_reply,
+    incident_message,
+    owner_followup,
+    owner_message,
+)
+
+LINKS = Links("https://grafana.example/", "https://tidegauge.example/")
+
+
+def read(message: Message) -> str:
+    return "\n".join([message.text, *words(message.blocks)])
+
+
+def incident(story: Story, *, now_unix_s: float = NOW_S) -> str:
+    return read(incident_message(story, cluster="prod", links=LINKS, now_unix_s=now_unix_s))
+
+
+def owner(story: Story, text: str | None = None) -> str:
+    asked = notify_decision(story, text)
+    return read(owner_message(asked, story, cluster="prod", links=LINKS, now_unix_s=NOW_S))
+
+
+class TestIncident:
+    def test_one_line_says_who_what_and_when_it_ends(self) -> None:
+        message = incident_message(leak(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert message.blocks[0]["text"]["text"] == (
+            "\N{LARGE RED CIRCLE} Memory leak in ada's job 4711: out of memory 08:14\u201308:22 UTC"
+        )
+        assert message.text == "\N{LARGE RED CIRCLE} Memory leak in ada's job 4711: out of memory in 14\u201322 min"
+
+    def test_figures_are_there(self) -> None:
+        told = incident(leak())
+        for expected in (
+            "Rank 3 of job 4711 leaks 35.8 MiB per step since step 300; at this rate it runs out of memory in 14\u2013",
+            "*Owner*\n`ada`",
+            "*Job*\n`4711`",
+            "*Name*\n`llama-70b-sft`",
+            "*Ranks*\nrank 3 of 16",
+            "*Look first at*\nrank 3 on `gpu-a-017`, GPU 3",
+            "*Growth*\n35.8 MiB per step, 18.4 GiB so far",
+            "*Since*\nstep 300",
+            "*Out of memory*\nin 14\u201322 min: not before <!date^1800000840^{time}|08:14 UTC>, your time",
+            "*Severity*\ncritical",
+            "Incident 12 \N{MIDDLE DOT} open \N{MIDDLE DOT} cluster prod \N{MIDDLE DOT} opened 07:45 UTC",
+        ):
+            assert expected in told
+
+    def test_a_later_attempt_says_so(self) -> None:
+        one = leak().incident
+        again = replace(one, key=one.key._replace(job=one.key.job._replace(attempt=2)))
+        assert "*Job*\n`4711`, attempt 2" in incident(Story(again))
+
+    def test_time_that_has_passed_is_taken_off(self) -> None:
+        told = incident(leak(), now_unix_s=NOW_S + 600.0)
+        assert "out of memory in 4\u201312 min" in told
+        assert "08:14\u201308:22 UTC" in told
+
+    def test_an_end_that_is_overdue_is_any_moment_now(self) -> None:
+        assert "out of memory any moment now" in incident(leak(), now_unix_s=NOW_S + 3_600.0)
+
+    def test_an_end_without_a_latest_time_is_that_or_later(self) -> None:
+        open_end = replace(leak().incident, seconds_to_oom=Band(840.0, 2_000.0, float("inf")))
+        told = incident(Story(open_end))
+        assert "out of memory 08:14 UTC or later" in told
+        assert "in 14 min or more" in told
+
+    def test_an_end_in_days_has_a_date(self) -> None:
+        days = replace(leak().incident, seconds_to_oom=Band(2 * 86400.0, 3 * 86400.0, 4 * 86400.0))
+        assert "out of memory 17 Jan 08:00 UTC \u2013 19 Jan 08:00 UTC" in incident(Story(days))
+
+    def test_without_an_end_in_sight_none_is_claimed(self) -> None:
+        told = incident(Story(replace(leak().incident, seconds_to_oom=None)))
+        assert "out of memory" not in told.lower()
+
+    def test_all_ranks_alike_are_not_listed(self) -> None:
+        assert "*Ranks*\nall 8" in incident(outside())
+
+    def test_an_out_of_memory_says_at_which_step_and_what_it_was(self) -> None:
+        told = incident(out_of_memory())
+        assert "Out of memory in ada's job 4711 at step 1,040" in told
+        assert "The card was full of live tensors" in told
+
+    @pytest.mark.parametrize(
+        ("story", "sign"),
+        [
+            (leak(), "\N{LARGE RED CIRCLE}"),
+            (fragmentation(), "\N{LARGE ORANGE CIRCLE}"),
+            (recovering(), "\N{LARGE BLUE CIRCLE}"),
+            (closed(Closure.RECOVERED), "\N{LARGE GREEN CIRCLE}"),
+            (closed(Closure.JOB_ENDED), "\N{MEDIUM WHITE CIRCLE}"),
+        ],
+    )
+    def test_the_state_has_a_colour(self, story: Story, sign: str) -> None:
+        message = incident_message(story, cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert message.text.startswith(sign)
+        assert message.blocks[0]["text"]["text"].startswith(sign)
+
+    def test_one_that_recovers_says_what_was_seen_and_no_end(self) -> None:
+        told = incident(recovering())
+        assert "Stopped for now: memory leak in ada's job 4711" in told
+        assert "It has stopped" in told
+        assert "*Out of memory*" not in told
+
+    def test_a_closed_one_says_how_it_ended_and_keeps_to_the_point(self) -> None:
+        told = incident(closed())
+        assert "Job ended: memory leak in ada's job 4711" in told
+        assert "No process of this attempt lives any more. Closed at 08:00 UTC, after 15 min." in told
+        assert "18.4 GiB in all" in told
+        assert "critical at worst" in told
+        assert "*Look first at*" not in told
+        assert "at this rate" not in told
+
+    def test_old_figures_are_said_to_be_old(self) -> None:
+        assert "the figures are old" in incident(leak(stale=True))
+        assert "the figures are old" not in incident(leak())
+
+    def test_what_was_done_and_what_is_held_back_is_there(self) -> None:
+        told = incident(leak())
+        assert "07:45 UTC: The owner was told as a direct message on Slack." in told
+        assert "07:56 UTC: Held back: have the job save its state. Only 1 of 2 warnings" in told
+
+    def test_what_the_policy_would_do_is_there(self) -> None:
+        assert "The policy would end the job and have it start again, but its mode is observe: nothing is done" in (
+            incident(fragmentation())
+        )
+
+    def test_what_is_under_way_counts_more_than_what_was_considered(self) -> None:
+        busy = record(decision(ActionKind.CHECKPOINT, decided_s=NOW_S - 10.0), status=DecisionStatus.STARTED)
+        story = leak()
+        told = incident(replace(story, decisions=(story.decisions[0], busy, story.decisions[1])))
+        assert "Under way: waiting for the job to save its state" in told
+        assert "Held back" not in told
+
+    def test_where_nothing_was_decided_that_is_said(self) -> None:
+        assert "Nothing has been done about it." in incident(outside())
+
+    def test_links_lead_to_dashboard_report_and_exemption(self) -> None:
+        message = incident_message(leak(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert links(message.blocks) == {
+            "Dashboard": "https://grafana.example/d/tidegauge-job?var-cluster=prod&var-job_id=4711&var-attempt=0"
+            "&from=1799997300250&to=now",
+            "Report": "https://tidegauge.example/report?incident=12",
+            "Keep my job running": "https://tidegauge.example/runbooks#keep-my-job-running",
+        }
+
+    def test_links_of_a_job_keep_its_true_id(self) -> None:
+        one = leak().incident
+        odd = replace(one, key=one.key._replace(job=one.key.job._replace(job_id="a<b&c d\n")))
+        message = incident_message(Story(odd), cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert "var-job_id=a%3Cb%26c+d%0A&" in links(message.blocks)["Dashboard"]
+
+    def test_nothing_is_linked_that_nobody_configured(self) -> None:
+        message = incident_message(leak(), cluster="prod", links=Links(), now_unix_s=NOW_S)
+        assert links(message.blocks) == {}
+        assert [block["type"] for block in message.blocks].count("rich_text") == 0
+
+    def test_a_job_that_has_ended_needs_no_link_to_keep_it_running(self) -> None:
+        message = incident_message(closed(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert "Keep my job running" not in links(message.blocks)
+        assert links(message.blocks)["Dashboard"].endswith("&to=1800001800250")
+
+
+class TestReplies:
+    def test_a_change_is_said_with_its_time(self) -> None:
+        told = read(change_reply(IncidentChange(ChangeKind.ESCALATED, NOW_S, leak().incident)))
+        assert (
+            "08:00 UTC: severity rose to critical: rank 3, 35.8 MiB per step, out of memory in 14\u201322 min" in told
+        )
+
+    @pytest.mark.parametrize("outcome", Outcome)
+    @pytest.mark.parametrize("kind", ActionKind)
+    def test_every_outcome_of_every_action_has_words_for_both_readers(self, kind: ActionKind, outcome: Outcome) -> None:
+        done = record(decision(kind), outcome)
+        in_channel, to_owner = read(action_reply(done)), read(owner_followup(done))
+        assert "As the scheduler said" in read(action_reply(replace(done, detail="as the scheduler said")))
+        assert "{" not in in_channel + to_owner
+        assert "the job" in in_channel.lower() or "the owner" in in_channel
+        assert "your job" in to_owner.lower() or " you" in to_owner
+
+    def test_a_failure_does_not_read_like_a_success(self) -> None:
+        checkpoint = decision(ActionKind.CHECKPOINT)
+        assert "The job has saved its state" in read(action_reply(record(checkpoint, Outcome.DONE)))
+        for outcome in set(Outcome) - {Outcome.DONE}:
+            assert "has saved" not in read(action_reply(record(checkpoint, outcome)))
+
+    def test_what_was_held_back_says_why_and_whence(self) -> None:
+        held = decision(
+            ActionKind.REQUEUE, disposition=Disposition.WITHHELD, brake="paused", reason="actions are paused", rung=3
+        )
+        told = read(action_reply(record(held)))
+        assert "Held back: end the job and have it start again. Actions are paused" in told
+        assert "rule leak, rung 4, mode act" in told
+
+    def test_the_owner_hears_that_the_job_was_saved_and_starts_again(self) -> None:
+        saved, again = closed().decisions[1:]
+        assert "Your job has saved its state. 16 of 16 ranks saved at step 1,090" in read(owner_followup(saved))
+        assert "Your job was ended, and starts again." in read(owner_followup(again))
+
+
+class TestOwner:
+    def test_the_policys_own_words_are_all_there(self) -> None:
+        told = owner(leak())
+        for line in str(notify_decision(leak()).parameters["text"]).splitlines():
+            assert line in told
+
+    def test_it_is_about_their_job(self) -> None:
+        assert owner(leak()).startswith(
+            "\N{LARGE RED CIRCLE} Memory leak in your job 4711: out of memory in 14\u201322"
+        )
+
+    def test_the_sentence_is_not_said_twice(self) -> None:
+        sentence = "Rank 3 of job 4711 leaks 35.8 MiB per step since step 300"
+        told = owner(leak(), f"{sentence}; at this rate it runs out of memory in 14\u201322 min.\nnext")
+        assert told.count(sentence) == 1
+
+    def test_advice_is_added_where_the_policys_text_has_none(self) -> None:
+        assert owner(leak()).count("lists of losses") == 1
+        assert owner(leak(), "Your job leaks.").count("lists of losses") == 1
+
+    def test_line_and_holder_are_told_where_the_incident_has_them(self) -> None:
+        story = leak(
+            explanation="train.py:88 allocates it; history.losses holds it",
+            snapshots=("/snapshots/12-1.pickle.gz",),
+            reports=("/reports/12.html",),
+        )
+        told = owner(story, "Your job leaks.")
+        assert "Train.py:88 allocates it; history.losses holds it" in told
+        assert "Snapshot: /snapshots/12-1.pickle.gz" in told
+        assert "Report: /reports/12.html" in told
+
+    def test_it_fits_the_screen_of_a_telephone_but_for_its_advice(self) -> None:
+        message = owner_message(notify_decision(leak()), leak(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert len(message.blocks) <= 5
+        assert len(read(message)) < 1_200
+
+
+def test_growth_of_weeks_has_no_end_by_the_clock() -> None:
+    note = replace(leak().incident, severity=Severity.NOTE)
+    assert "it would take weeks to matter" in incident(Story(note))
+    assert "*Out of memory*" not in incident(Story(note))
+
+
+def test_a_share_that_is_exceeded_has_no_growth() -> None:
+    one = replace(
+        leak().incident,
+        key=leak().incident.key._replace(cause=IncidentCause.SHARE_EXCEEDED),
+        bytes_per_step=None,
+        seconds_to_oom=None,
+        findings=(finding(0, gpu=None, reserved_bytes=50 * GIB),),
+    )
+    told = incident(Story(one))
+    assert "GPU share exceeded in ada's job 4711" in told
+    assert "*Growth*" not in told
+    assert "*Look first at*\nrank 0 on `node0`\n" in told

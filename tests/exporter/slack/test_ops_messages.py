@@ -1,0 +1,102 @@
+"""Groups of alerts, and bad nights, in one message each."""
+
+from __future__ import annotations
+
+from fakes.block_kit import links, words
+from sample_views import NOW_S
+from slack_stories import bad_night, closed
+from tidegauge.core.verdicts import Band
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.values import Alert, AlertGroup
+from tidegauge_exporter.slack.chat import Message
+from tidegauge_exporter.slack.messages import alert_message, storm_message
+
+LINKS = Links("https://grafana.example/", "https://tidegauge.example/")
+
+
+def read(message: Message) -> str:
+    return "\n".join([message.text, *words(message.blocks)])
+
+
+def alert(name: str = "TidegaugeAgentDown", *, firing: bool = True, **annotations: str) -> Alert:
+    labels = {"alertname": name, "severity": "critical", "hostname": "node0"}
+    return Alert(firing, labels, {"summary": "no agent on node0", **annotations}, "f", "2027-01-15T08:00:00Z")
+
+
+class TestAlerts:
+    def test_firing_ones_are_listed_first_and_counted(self) -> None:
+        group = AlertGroup("k", True, (alert(firing=False), alert(), alert()), {"alertname": "TidegaugeAgentDown"})
+        message = alert_message(group, links=LINKS)
+        assert message.text == "\N{LARGE RED CIRCLE} TidegaugeAgentDown: 2 firing, 1 resolved"
+        lines = message.blocks[1]["text"]["text"].splitlines()
+        assert [line[0] for line in lines] == ["\N{LARGE RED CIRCLE}"] * 2 + ["\N{LARGE GREEN CIRCLE}"]
+
+    def test_ten_are_listed_and_the_rest_counted(self) -> None:
+        message = alert_message(AlertGroup("k", True, (alert(),) * 14, left_out=100), links=LINKS)
+        assert read(message).count("no agent on node0") == 10
+        assert "104 more are not listed" in read(message)
+
+    def test_runbook_dashboard_and_silence_are_linked(self) -> None:
+        firing = alert(dashboard_url="https://grafana.example/d/x", runbook_url="https://tidegauge.example/runbooks#a")
+        labels = {"alertname": "TidegaugeAgentDown", "cluster": 'a"b\\c'}
+        message = alert_message(AlertGroup("k", True, (firing,), labels, "https://am.example/"), links=LINKS)
+        assert links(message.blocks) == {
+            "Runbook": "https://tidegauge.example/runbooks#a",
+            "Dashboard": "https://grafana.example/d/x",
+            "Silence": "https://am.example/#/silences/new?filter="
+            "%7Balertname%3D%22TidegaugeAgentDown%22%2Ccluster%3D%22a%5C%22b%5C%5Cc%22%7D",
+        }
+
+    def test_a_runbook_of_ours_stands_in_where_the_alert_names_none(self) -> None:
+        message = alert_message(AlertGroup("k", True, (alert(),)), links=LINKS)
+        assert links(message.blocks) == {"Runbook": "https://tidegauge.example/runbooks#tidegaugeagentdown"}
+
+    def test_an_address_that_no_browser_should_follow_is_not_linked(self) -> None:
+        odd = alert(dashboard_url="javascript:alert(1)", runbook_url="https://a b")
+        assert links(alert_message(AlertGroup("k", True, (odd,)), links=Links()).blocks) == {}
+
+    def test_what_is_resolved_is_not_silenced(self) -> None:
+        group = AlertGroup("k", False, (alert(firing=False),), {"alertname": "x"}, "https://am.example")
+        message = alert_message(group, links=LINKS)
+        assert "Silence" not in links(message.blocks)
+        assert message.text == "\N{LARGE GREEN CIRCLE} TidegaugeAgentDown: 1 resolved"
+
+    def test_several_kinds_are_counted(self) -> None:
+        group = AlertGroup("k", True, (alert(), alert("TidegaugeNodeStale")))
+        assert "2 kinds of alerts: 2 firing" in alert_message(group, links=LINKS).text
+
+
+class TestStorm:
+    def test_incidents_are_counted_by_cause_and_severity(self) -> None:
+        told = read(storm_message(bad_night(30), cluster="prod", links=LINKS, now_unix_s=NOW_S))
+        assert "30 incidents at once on cluster prod" in told
+        assert "In 30 jobs of 5 users, the first since 07:45 UTC." in told
+        assert "Memory leak: 18 (18 critical)" in told
+        assert "Memory lost to fragmentation: 6 (6 warning)" in told
+
+    def test_the_ten_that_end_soonest_are_named_soonest_first(self) -> None:
+        stories = bad_night(30)
+        expected = sorted(stories, key=lambda story: (story.incident.seconds_to_oom or Band(9e9, 0, 0)).low)[:10]
+        told = read(storm_message(stories[::-1], cluster="prod", links=LINKS, now_unix_s=NOW_S))
+        listed = [line.rsplit("#", 1)[1].rstrip(")") for line in told.splitlines() if "(#" in line]
+        assert listed == [str(story.incident.number) for story in expected]
+        assert "20 more are not listed" in told
+
+    def test_those_that_are_over_are_only_counted(self) -> None:
+        told = read(storm_message([*bad_night(3), closed()], cluster="prod", links=LINKS, now_unix_s=NOW_S))
+        assert "3 incidents at once" in told
+        assert "1 over" in told
+
+    def test_a_night_that_is_over_says_so(self) -> None:
+        message = storm_message([closed()] * 4, cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert message.text == "\N{LARGE GREEN CIRCLE} Over: 4 incidents on cluster prod"
+
+    def test_no_incident_at_all_is_a_message_still(self) -> None:
+        assert "Over: 0 incidents" in storm_message([], cluster="prod", links=LINKS, now_unix_s=NOW_S).text
+
+    def test_it_links_to_fleet_and_incidents(self) -> None:
+        message = storm_message(bad_night(3), cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert links(message.blocks) == {
+            "Fleet dashboard": "https://grafana.example/d/tidegauge-fleet?var-cluster=prod&from=1799997300250&to=now",
+            "All incidents": "https://grafana.example/d/tidegauge-incidents?var-cluster=prod&from=1799997300250&to=now",
+        }

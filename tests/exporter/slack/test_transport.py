@@ -1,0 +1,50 @@
+"""One HTTP request: within a time, within a size, by the right way."""
+
+from __future__ import annotations
+
+from itertools import count
+from urllib.request import Request
+
+import pytest
+
+from fakes.fake_slack import FakeSlack, Fault
+from tidegauge_exporter.slack.transport import MOST_BYTES, is_loopback, send
+
+
+def test_an_answer_that_goes_on_for_too_long_is_given_up(slack: FakeSlack) -> None:
+    ticks = count(0.0, 20.0)
+    with pytest.raises(TimeoutError):
+        send(Request(f"{slack.api_url}x", data=b"{}"), timeout_s=10.0, monotonic_s=lambda: next(ticks))
+
+
+def test_an_answer_that_is_too_long_is_given_up(slack: FakeSlack) -> None:
+    slack.fault("x", Fault(200, "x" * (MOST_BYTES + 1)))
+    with pytest.raises(OSError, match="too long"):
+        send(Request(f"{slack.api_url}x", data=b"{}"), timeout_s=10.0)
+
+
+def test_an_answer_that_is_no_text_is_an_answer(slack: FakeSlack) -> None:
+    slack.fault("x", Fault(418, "\N{HOT BEVERAGE}"))
+    assert send(Request(f"{slack.api_url}x", data=b"{}"), timeout_s=10.0)[::2] == (418, "\N{HOT BEVERAGE}")
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "data:,x"])
+def test_only_web_addresses_are_opened(url: str) -> None:
+    with pytest.raises(OSError, match="no web address"):
+        send(Request(url), timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("http://127.0.0.1:80/", True),
+        ("http://127.8.9.10/", True),
+        ("http://[::1]:9/", True),
+        ("http://localhost/", True),
+        ("https://slack.com/api/", False),
+        ("http://127.0.0.1.evil.example/", False),
+        ("http://10.0.0.1/", False),
+    ],
+)
+def test_this_machine_is_known_by_its_addresses(url: str, here: bool) -> None:
+    assert is_loopback(url) is here

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from html_text import Page
+from sample_views import GIB, LEAK, MIB, NOW_S
+from scheduler_values import decision, finding, incident, oom_record, record
+from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, Outcome
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange, IncidentState, JobKey
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.verdicts import OK, Band, Severity
+from tidegauge_exporter.incident_report import MOST_LINES, render_incident
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.rank_table import MOST_ROWS
+
+LINKS = Links(grafana_url="https://grafana.example", service_url="https://tidegauge.example")
+
+
+def memory(minutes: int = 60, rate_bytes_per_s: int = 11 * MIB) -> tuple[MemoryPoint, ...]:
+    """A rank that has grown for the last three quarters of the time, one point a minute."""
+    return tuple(
+        MemoryPoint(
+            NOW_S - 60.0 * (minutes - minute),
+            minute * 10,
+            24 * GIB + max(minute - minutes // 4, 0) * 60 * rate_bytes_per_s,
+            28 * GIB + max(minute - minutes // 4, 0) * 60 * rate_bytes_per_s,
+            900 * MIB,
+        )
+        for minute in range(1, minutes + 1)
+    )
+
+
+def render(story: Story, links: Links = LINKS, now_unix_s: float = NOW_S) -> str:
+    return render_incident(story, cluster="lab", links=links, now_unix_s=now_unix_s)
+
+
+def story(**changes: Any) -> Story:
+    """Job 4711's rank 1 leaks; its owner was told, saving its state was held back, ending it is only considered."""
+    about = incident(number=12, onset_step=150, **changes)
+    return Story(
+        about,
+        history=(
+            IncidentChange(ChangeKind.OPENED, NOW_S - 600.0, replace(about, severity=Severity.WARNING)),
+            IncidentChange(ChangeKind.UPDATED, NOW_S - 300.0, about),
+            IncidentChange(ChangeKind.ESCALATED, NOW_S - 240.0, about),
+        ),
+        decisions=(
+            told(ActionKind.NOTIFY, 1, outcome=Outcome.DONE, detail="written to the job's terminal"),
+            told(ActionKind.CHECKPOINT, 2, disposition=Disposition.WITHHELD, reason="actions are paused"),
+            told(ActionKind.REQUEUE, 3, disposition=Disposition.WOULD, mode="observe"),
+        ),
+        memory=memory(),
+    )
+
+
+def told(
+    action: ActionKind, rung: int, outcome: Outcome | None = None, detail: str | None = None, **changes: Any
+) -> DecisionRecord:
+    made = decision(action, decision_id=f"1:leak:{rung}:1", rung=rung - 1, decided_s=NOW_S - 500.0 + rung, **changes)
+    return record(made, outcome, detail=detail)
+
+
+def test_the_page_says_what_goes_on_since_when_and_when_it_ends() -> None:
+    words = Page(render(story())).text
+    assert "Rank 1 of job 4711 leaks 12.0 MiB per step since step 150; at this rate it runs out of memory in" in words
+    for fact in ("Critical", "14\u201322 min", "960.0 MiB", "2027-01-15 07:50 UTC", "10 min", "of 2 in the job"):
+        assert fact in words
+    assert "Live tensors pile up" in words
+
+
+def test_time_goes_on_after_the_last_figures() -> None:
+    words = Page(render(story(), now_unix_s=NOW_S + 600.0)).text
+    assert "runs out of memory in 4\u201312 min" in words
+
+
+def test_the_page_needs_nothing_beside_itself() -> None:
+    html = render(story())
+    page = Page(html)
+    assert page.fetched == []
+    assert not {"script", "link", "img", "iframe", "form"} & set(page.tags)
+    assert not re.search(r"url\(|@import|style=", html)
+
+
+def test_dashboards_of_the_time_of_the_incident_are_linked() -> None:
+    page = Page(render(story()))
+    job, rank, exemption = page.links
+    assert job.startswith("https://grafana.example/d/tidegauge-job?var-cluster=lab&var-job_id=4711&var-attempt=0&from=")
+    assert f"from={int((NOW_S - 2400.0) * 1000)}&to=now" in job
+    assert "/d/tidegauge-rank?" in rank
+    assert "var-rank=1" in rank
+    assert exemption == "https://tidegauge.example/runbooks#keep-my-job-running"
+
+
+def test_only_what_is_configured_is_linked() -> None:
+    assert Page(render(story(), Links())).links == []
+    assert Page(render(story(), Links(grafana_url="javascript:alert(1)//"))).links == []
+
+
+def test_what_was_done_held_back_and_considered_is_told_in_words() -> None:
+    words = Page(render(story())).text
+    assert "Written to the job's terminal" in words
+    assert "Held back: have the job save its state. Actions are paused." in words
+    assert "The policy would end the job and have it start again, but its mode is observe: nothing is done." in words
+    assert "rule leak, rung 3: rank 1 of job 4711 leaks 12 MiB a step" in words
+
+
+def test_nothing_done_is_said_so() -> None:
+    assert "Nothing so far." in Page(render(replace(story(), decisions=()))).words
+
+
+def test_the_history_is_told_without_what_only_tells_new_figures() -> None:
+    words = Page(render(story())).text
+    assert "Opened, severity warning: rank 1, 12.0 MiB per step" in words
+    assert "Severity rose to critical" in words
+    assert "New figures" not in words
+
+
+def test_long_stories_are_cut_and_say_so() -> None:
+    one = story()
+    changes = tuple(IncidentChange(ChangeKind.REOPENED, NOW_S + n, one.incident) for n in range(MOST_LINES + 7))
+    decisions = tuple(told(ActionKind.NOTIFY, n + 1, Outcome.DONE) for n in range(MOST_LINES + 9))
+    words = Page(render(replace(one, history=changes, decisions=decisions))).words
+    assert "7 earlier lines are left out." in words
+    assert "9 earlier lines are left out." in words
+    assert sum(text.startswith("It came back") for text in words) == MOST_LINES
+
+
+def test_the_plot_shows_the_layers_the_limit_and_the_forecast() -> None:
+    html = render(story())
+    words = Page(html).words
+    assert {"live tensors", "outside PyTorch", "limit 80.0 GiB", "growth begins", "incident opened"} <= set(words)
+    assert 'class="fan"' in html
+    assert 'class="area allocated grows"' in html
+    assert "GPU memory of rank 1 (node0, GPU 1)" in words
+
+
+def test_without_an_end_in_sight_there_is_no_forecast() -> None:
+    for calm in (
+        story(seconds_to_oom=None),
+        story(seconds_to_oom=Band(math.inf, math.inf, math.inf)),
+        story(state=IncidentState.RECOVERING, recovering_since_unix_s=NOW_S - 30.0),
+    ):
+        html = render(calm)
+        assert 'class="fan"' not in html
+        assert "until out of memory" not in html
+
+
+def test_readings_that_nobody_has_any_more_are_said_to_be_missing() -> None:
+    assert "No readings: the service keeps those of a rank in memory" in Page(render(replace(story(), memory=()))).text
+    host = replace(story(), incident=incident(IncidentCause.HOST_MEMORY))
+    assert "memory of the host that grows, which is not on the GPU" in Page(render(host)).text
+
+
+def test_the_ranks_are_listed_worst_first_and_64_at_most() -> None:
+    findings = tuple(finding(rank) for rank in (9, *range(10, 79)))
+    page = Page(render(story(findings=findings, world_size=128)))
+    cells = [word for word in page.words if re.fullmatch(r"node\d+, GPU \d", word)]
+    assert len(cells) == MOST_ROWS
+    assert cells[0] == "node1, GPU 1"
+    assert "6 more ranks are not listed." in page.words
+
+
+def test_an_out_of_memory_says_what_was_wanted_and_why_it_failed() -> None:
+    oom = finding(3, verdict=OK, oom=oom_record(at_unix_s=NOW_S - 300.0))
+    about = incident(
+        IncidentCause.OUT_OF_MEMORY, findings=(oom,), bytes_per_step=None, seconds_to_oom=None, onset_step=None,
+        grown_bytes=None, explanation="the cache was not the cause",
+    )  # fmt: skip
+    words = Page(render(Story(about, memory=memory()))).words
+    assert "Rank 3 of job 4711 ran out of memory at step 200: 512.0 MiB were wanted, 200.0 MiB were free." in words
+    assert "The cache was not the cause." in words
+    assert "512.0 MiB wanted, 200.0 MiB free" in words
+    assert "out of memory" in words
+    assert "Growth per step" not in words
+
+
+def test_a_closed_incident_says_why_and_is_no_alarm() -> None:
+    over = story(state=IncidentState.CLOSED, closure=Closure.RECOVERED, closed_unix_s=NOW_S - 60.0)
+    html = render(over)
+    assert "This incident is closed: it stopped and did not come back." in Page(html).text
+    assert 'class="lead tone-ok"' in html
+    assert f"to={int((NOW_S + 1740.0) * 1000)}" in Page(html).links[0]
+
+
+def test_old_figures_are_said_to_be_old() -> None:
+    assert "A node of the job does not report: the figures are old" in Page(render(story(stale=True))).text
+
+
+def test_a_severity_that_fell_says_what_it_was() -> None:
+    assert "Warning (was critical)" in Page(render(story(severity=Severity.WARNING))).words
+
+
+def test_evidence_is_named_in_full() -> None:
+    paths = tuple(f"/srv/snapshots/4711/{index}.pickle" for index in range(7))
+    words = Page(render(story(snapshots=paths))).words
+    assert set(paths) <= set(words)
+
+
+EVIL = "<script>alert(1)</script>\"'&</title></style>\u202e"
+
+
+def hostile(text: str) -> Story:
+    about = incident(
+        job=JobKey(text, 1, 1001), user_name=text, job_name=text, findings=(finding(0, hostname=text),),
+        explanation=text, snapshots=(text,), reports=(text,), scheduler=text,
+    )  # fmt: skip
+    made = decision(incident=about, reason=text, rule=text, brake=text)
+    return Story(
+        about,
+        (IncidentChange(ChangeKind.OPENED, NOW_S, about),),
+        (record(made, Outcome.FAILED, detail=text), record(replace(made, disposition=Disposition.WITHHELD))),
+        memory(),
+    )
+
+
+def test_what_others_chose_is_text_not_markup() -> None:
+    html = render_incident(hostile(EVIL), cluster=EVIL, links=LINKS, now_unix_s=NOW_S)
+    page = Page(html)
+    assert "script" not in page.tags
+    assert page.tags.count("title") == 1 + len(re.findall("<title>", html.partition("<svg")[2]))
+    assert page.tags.count("style") == 1
+    assert page.text.count("<script>alert(1)</script>") >= 10
+    assert "\u202e" not in html
+    assert all(link.startswith("https://") for link in page.links)
+
+
+@given(st.text(st.characters(codec=None), max_size=80))
+def test_any_text_gives_the_same_page_in_its_place(text: str) -> None:
+    html = render(hostile(text))
+    assert Page(html).tags.count("section") == Page(render(hostile("plain"))).tags.count("section") or not text.strip()
+    html.encode()
+
+
+@pytest.mark.parametrize("cause", IncidentCause)
+@pytest.mark.parametrize("state", IncidentState)
+def test_every_cause_in_every_state_has_a_page(cause: IncidentCause, state: IncidentState) -> None:
+    bare = incident(
+        cause, state=state, findings=(finding(0, verdict=OK, gpu=None, uuid=None, limit_bytes=None),),
+        bytes_per_step=None, seconds_to_oom=None, onset_step=None, grown_bytes=None, worst_severity=None,
+    )  # fmt: skip
+    for told_of in (bare, replace(bare, findings=()), replace(bare, findings=(finding(0, verdict=LEAK),))):
+        assert "job 4711" in Page(render(Story(told_of, memory=memory()))).text

@@ -1,0 +1,44 @@
+"""What tests do with any server that they start: a free port, waiting until it is ready, ending it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+READY_WITHIN_S = 30.0
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], url: str, log_path: Path) -> None:
+    """Asks ``url/-/ready`` until it answers. Raises ``AssertionError`` with the end of its log if it ends, or takes
+    longer than ``READY_WITHIN_S``.
+    """
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while True:
+        log_end = log_path.read_text(errors="replace")[-2000:]
+        assert process.poll() is None, f"{log_path.stem} ended with {process.returncode}: {log_end}"
+        try:
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=1):
+                return
+        except OSError:
+            assert time.monotonic() < deadline_s, f"{log_path.stem} was not ready within {READY_WITHIN_S} s: {log_end}"
+            time.sleep(0.02)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Asks it to end, and does not ask again after 10 s."""
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout=10)

@@ -1,0 +1,204 @@
+"""From a rank that leaks to the JSON that Slack would get: our metrics, a real Prometheus with our rules, a real
+Alertmanager with our configuration and template. Only times and addresses are shorter than in deploy/observability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from integration.alertmanager_server import AlertmanagerServer, alertmanager_binary, running_alertmanager
+from integration.needs import missing
+from integration.prometheus_server import PrometheusServer, prometheus_binary, running_prometheus
+from integration.slack_sink import SlackSink, slack_sink
+from integration.watched_cluster import WatchedCluster, served
+from tidegauge_exporter.notify.values import INCIDENT_ALERT
+from tidegauge_exporter.rules.files import rule_files
+from tidegauge_exporter.rules.values import Addresses
+
+CONFIGURATION = Path(__file__).parents[2] / "deploy" / "observability" / "alertmanager"
+ADDRESSES = Addresses("https://grafana.example", "https://tidegauge.example")
+MANY = 30
+HOSTILE = "<!channel>&<http://evil|x>"
+
+PROMETHEUS = """
+global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
+rule_files: [rules/*.yml]
+alerting: {alertmanagers: [{static_configs: [{targets: ["ALERTMANAGER"]}]}]}
+scrape_configs:
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a test holds. Every test has a cluster of its own, and so messages of its own."""
+
+    clusters: dict[str, WatchedCluster]
+    prometheus: PrometheusServer
+    alertmanager: AlertmanagerServer
+    slack: SlackSink
+
+
+def clusters() -> list[WatchedCluster]:
+    return [
+        WatchedCluster("one-job", jobs=("4711", "4712")),
+        WatchedCluster("bad-night", jobs=[str(number) for number in range(MANY)]),
+        WatchedCluster("known", jobs=("1", "2")),
+        WatchedCluster("soon", jobs=("1",)),
+        WatchedCluster("silenced", jobs=("1", "2")),
+        WatchedCluster("hostile", jobs=(HOSTILE,), user_name="<@U1>"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if prometheus_binary() is None or alertmanager_binary() is None:
+        missing("prometheus or alertmanager is not installed")
+    folder = tmp_path_factory.mktemp("alerts")
+    write_rules(folder / "rules")
+    watched = clusters()
+    with (
+        slack_sink() as slack,
+        running_alertmanager(folder, write_alertmanager_configuration(folder, slack.url)) as alertmanager,
+        served(watched) as scrapes,
+    ):
+        config = PROMETHEUS.replace("ALERTMANAGER", alertmanager.url.removeprefix("http://")) + scrapes
+        with running_prometheus(folder, config) as prometheus:
+            yield Site({cluster.name: cluster for cluster in watched}, prometheus, alertmanager, slack)
+
+
+def write_rules(folder: Path) -> None:
+    """The rules as they are, with every wait a second."""
+    folder.mkdir()
+    for name, text in rule_files(ADDRESSES).items():
+        rules = yaml.safe_load(text)
+        for group in rules["groups"]:
+            group["interval"] = "500ms"
+            for rule in group["rules"]:
+                rule.update({wait: "1s" for wait in ("for", "keep_firing_for") if wait in rule})
+        (folder / name).write_text(yaml.safe_dump(rules), encoding="utf-8")
+
+
+def write_alertmanager_configuration(folder: Path, slack_url: str) -> Path:
+    """alertmanager-slack.yml as it is, but for the address and the waits."""
+    address = folder / "slack-webhook-url"
+    address.write_text(slack_url, encoding="utf-8")
+    text = (CONFIGURATION / "alertmanager-slack.yml").read_text(encoding="utf-8")
+    for shipped, here in (
+        ("/etc/tidegauge/slack-webhook-url", str(address)),
+        ("[slack.tmpl]", f"[{CONFIGURATION / 'slack.tmpl'}]"),
+        ("group_wait: 30s", "group_wait: 3s"),
+        ("group_interval: 5m", "group_interval: 1s"),
+    ):
+        assert shipped in text, shipped
+        text = text.replace(shipped, here)
+    path = folder / "alertmanager.yml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_two_ranks_of_a_job_are_one_message_and_its_end_is_told(site: Site) -> None:
+    cluster = site.clusters["one-job"]
+    cluster.leaking = frozenset({"4711"})
+    post = site.slack.wait_for("one-job: 2 alerts")
+    [attachment] = post["attachments"]
+    assert post["channel"] == "#gpu-alerts"
+    assert attachment["color"] == "danger"
+    assert attachment["fallback"] == attachment["title"]
+    lines = attachment["text"].splitlines()
+    assert sorted(line for line in lines if line.startswith(":red_circle:")) == [
+        f":red_circle: *Out of memory in 18m 0s: rank {rank} of job 4711*" for rank in (0, 1)
+    ]
+    assert (
+        "The memory of rank 1 of job 4711 (user ada) on node7, GPU 1, grows by 12MiB a step and meets the rank's limit "
+        "in 18m 0s at the present rate." in lines
+    )
+    board = "https://grafana.example/d/tidegauge-rank?var-cluster=one-job&var-job_id=4711&var-attempt=0&var-rank=1"
+    assert f"<{board}&from=now-6h&to=now|Dashboard>" in attachment["text"]
+    assert "<https://tidegauge.example/runbooks#tidegaugeleakoomsoon|What to do>" in attachment["text"]
+    buttons = {action["text"]: action["url"] for action in attachment["actions"]}
+    assert buttons["Silence"].endswith("/#/silences/new?filter=%7Bjob_id%3D%224711%22%2Ccluster%3D%22one-job%22%7D")
+    assert "4712" not in attachment["text"]
+
+    cluster.leaking = frozenset()
+    [over] = site.slack.wait_for("one-job: resolved")["attachments"]
+    assert over["color"] == "good"
+    assert over["text"].startswith("*Resolved:* ")
+    assert all(f"Out of memory in 18m 0s: rank {rank} of job 4711" in over["text"] for rank in (0, 1))
+
+
+def test_a_leak_that_ends_soon_mutes_that_it_is_a_leak(site: Site) -> None:
+    site.clusters["soon"].leaking = frozenset({"1"})
+    muted = site.alertmanager.wait_for(
+        lambda found: len(found) == 2 and all(alert["status"]["inhibitedBy"] for alert in found),
+        alertname="TidegaugeLeak",
+        cluster="soon",
+        job_id="1",
+    )
+    assert {alert["labels"]["rank"] for alert in muted} == {"0", "1"}
+    assert "Memory leak" not in site.slack.wait_for("soon: ")["attachments"][0]["text"]
+
+
+def test_a_bad_night_is_one_message_that_says_how_bad_it_is(site: Site) -> None:
+    site.clusters["bad-night"].leaking = frozenset(str(number) for number in range(MANY))
+    post = site.slack.wait_for(f"bad-night: {2 * MANY} alerts")
+    text = post["attachments"][0]["text"]
+    assert text.count(":red_circle:") == 8
+    assert f"… {2 * MANY} in all." in text
+    assert len(text) < 8_000
+    assert len(site.slack.posts_about("bad-night")) == 1
+
+
+def test_an_incident_mutes_the_rules_about_its_job_and_no_other(site: Site) -> None:
+    incident = {
+        "alertname": INCIDENT_ALERT,
+        "cluster": "known",
+        "job_id": "1",
+        "attempt": "0",
+        "cause": "leak",
+        "severity": "critical",
+        "incident": "12",
+        "user_name": "ada",
+    }
+    site.alertmanager.post_alert(incident, {"summary": "Ranks 0 and 1 of job 1 leak."})
+    site.clusters["known"].leaking = frozenset({"1", "2"})
+    site.alertmanager.wait_for(
+        lambda found: len(found) == 2 and all(alert["status"]["state"] == "suppressed" for alert in found),
+        alertname="TidegaugeLeakOomSoon",
+        cluster="known",
+        job_id="1",
+    )
+    text = site.slack.wait_for("known: 3 alerts")["attachments"][0]["text"]
+    assert "*Ranks 0 and 1 of job 1 leak.*" in text
+    assert text.count("of job 2*") == 2
+    assert "rank 0 of job 1*" not in text
+
+
+def test_a_silenced_job_is_not_told_of(site: Site) -> None:
+    site.alertmanager.silence({"cluster": "silenced", "job_id": "1"})
+    site.clusters["silenced"].leaking = frozenset({"1", "2"})
+    muted = site.alertmanager.wait_for(
+        lambda found: len(found) == 2 and all(alert["status"]["silencedBy"] for alert in found),
+        alertname="TidegaugeLeakOomSoon",
+        cluster="silenced",
+        job_id="1",
+    )
+    assert {alert["status"]["state"] for alert in muted} == {"suppressed"}
+    assert "job 2" in site.slack.wait_for("silenced: 2 alerts")["attachments"][0]["text"]
+    assert [post for post in site.slack.posts_about("silenced") if "job 1" in post["attachments"][0]["text"]] == []
+
+
+def test_names_that_a_job_gave_itself_mention_nobody_and_link_nowhere(site: Site) -> None:
+    site.clusters["hostile"].leaking = frozenset({HOSTILE})
+    post = site.slack.wait_for("hostile: 2 alerts")["attachments"][0]
+    assert "of job &lt;!channel&gt;&amp;&lt;http://evil|x&gt; (user &lt;@U1&gt;)" in post["text"]
+    links = [part.partition(">")[0] for part in post["text"].split("<")[1:]]
+    assert links
+    assert all(link.startswith(("https://grafana.example/", "https://tidegauge.example/")) for link in links)
+    assert "var-job_id=%3C%21channel%3E%26%3Chttp%3A%2F%2Fevil%7Cx%3E&" in post["text"]
+    silence = next(action["url"] for action in post["actions"] if action["text"] == "Silence")
+    assert "job_id%3D%22%3C%21channel%3E%26%3Chttp" in silence

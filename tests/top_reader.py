@@ -1,0 +1,79 @@
+"""Somebody who reads ``tidegauge top`` before a terminal: textual's own pilot, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from textual.pilot import Pilot
+
+from tidegauge.cli.top_app import TopApp
+from tidegauge.cli.top_model import Choice
+from tidegauge.cli.top_table import RowTable
+from tidegauge.core.incidents import JobKey
+from top_world import World
+
+
+class Reader:
+    """Somebody before a terminal."""
+
+    def __init__(self, app: TopApp, pilot: Pilot[None], world: World) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.world = world
+
+    async def press(self, *keys: str) -> None:
+        """One after the other, with the answers that they ask for."""
+        for key in keys:
+            await self.pilot.press(key)
+            await self.settle()
+
+    async def settle(self) -> None:
+        await self.pilot.pause()
+        await self.app.workers.wait_for_complete()
+        await self.pilot.pause()
+
+    async def look_again(self) -> None:
+        """As the clock does every second."""
+        self.app.screen.look()  # type: ignore[attr-defined]
+        await self.settle()
+
+    def screen(self) -> list[str]:
+        """What stands on it, line by line."""
+        strips = self.app.screen._compositor.render_strips()
+        return ["".join(segment.text for segment in strip).rstrip() for strip in strips]
+
+    def text(self) -> str:
+        return "\n".join(self.screen())
+
+    def jobs(self) -> list[str]:
+        """The jobs in the table, from the top."""
+        rows = self.app.screen.query_one("#rows", RowTable)._rows
+        return [row.job.job_id for row in rows]
+
+    def chosen(self) -> str:
+        """The job of the cursor."""
+        row = self.app.screen.query_one("#rows", RowTable).current
+        return "" if row is None else str(row.job.job_id)
+
+
+Story = Callable[[Reader], Awaitable[None]]
+EVERYTHING = Choice()
+
+
+def read(
+    story: Story, world: World | None = None, *, size: tuple[int, int] = (80, 24), choice: Choice = EVERYTHING,
+    job: JobKey | None = None,
+) -> None:  # fmt: skip
+    """Run ``story`` before a terminal of this size."""
+    told = World().live(reports=20).tell_incidents() if world is None else world
+
+    async def run() -> None:
+        service = told.service()
+        app = TopApp(service, service.overview(), user="ada", choice=choice, job=job)
+        async with app.run_test(size=size) as pilot:
+            reader = Reader(app, pilot, told)
+            await reader.settle()
+            await story(reader)
+
+    asyncio.run(run())
