@@ -12,9 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from fakegpu.rig import Rig
 from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.ring_reader import RingReader
 from tidegauge.core.ids import ProcessId, RankIdentity
@@ -49,13 +48,19 @@ class Rank(NamedTuple):
         return self.samples[-1].step
 
 
+class Devices(Protocol):
+    """The rig, or the cards of this machine."""
+
+    def environ(self, *, devices: int, total_bytes: int, state: Path, base: Mapping[str, str]) -> dict[str, str]: ...
+
+
 class TrainingJob:
     """One program, started in its folder. ``stop`` is a file that the programs in ``trainer_jobs`` wait for."""
 
     python = PYTHON
 
     def __init__(
-        self, rig: Rig, scratch: Path, command: Sequence[str | Path], *, ranks: int = 1, **variables: str
+        self, rig: Devices, scratch: Path, command: Sequence[str | Path], *, ranks: int = 1, **variables: str
     ) -> None:
         self.run_dir = scratch / f"run-{time.monotonic_ns()}"
         self.output = scratch / "output.txt"
@@ -70,7 +75,9 @@ class TrainingJob:
             **variables,
         }
         with self.output.open("w") as output:
-            self.process = subprocess.Popen([PYTHON, *command], env=environ, cwd=scratch, stdout=output, stderr=output)
+            self.process = subprocess.Popen(
+                [self.python, *command], env=environ, cwd=scratch, stdout=output, stderr=output
+            )
 
     def wait_for(self, look: Callable[[], Found]) -> Found:
         """What ``look`` finds, once it finds something; fails when the job ends before."""
