@@ -13,7 +13,21 @@ from tidegauge import __version__
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 
 DESCRIPTION = "Watches the GPU memory of torch.distributed jobs: which rank leaks, since when, and when it runs out."
-COMMANDS = ("demo", "up", "down", "status", "run", "jobs", "top", "incidents", "policy", "grafana", "detect", "config")
+COMMANDS = (
+    "demo",
+    "up",
+    "down",
+    "status",
+    "run",
+    "jobs",
+    "top",
+    "incidents",
+    "policy",
+    "grafana",
+    "notify",
+    "detect",
+    "config",
+)
 """In the order in which a newcomer meets them. Each is a module of this package."""
 
 

@@ -1,0 +1,76 @@
+"""``tidegauge notify``: a message on Slack, to see that messages would arrive before there is anything to tell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidegauge.cli.config import add_settings_arguments, load_settings
+from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
+
+if TYPE_CHECKING:
+    from tidegauge.agent.settings import Settings
+    from tidegauge_exporter.slack.chat import Chat, Message
+
+HELP = "say a word on Slack: in the channel, and with --user to the owner of a job"
+
+WORDS = "Tidegauge can be heard here: somebody asked it to say a word. Nothing has happened on cluster {cluster}."
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_settings_arguments(parser)
+    parser.add_argument("--user", metavar="NAME", help="a user of the cluster, who gets a direct message as well")
+
+
+def run(args: argparse.Namespace) -> int:
+    from tidegauge_exporter.slack.chat import Message
+
+    settings = load_settings(args)
+    if settings.slack_channel is None and args.user is None:
+        raise CommandError("to whom? Set slack_channel, or name a user with --user", exit_code=USAGE)
+    chat, message = _chat(settings), Message(WORDS.format(cluster=settings.cluster))
+    told: list[bool] = []
+    if settings.slack_channel is not None:
+        channel = settings.slack_channel
+        told.append(_say(f"channel {channel}", lambda: channel, chat, message))
+    if args.user is not None:
+        told.append(_say(f"user {args.user}", lambda: chat.direct(args.user), chat, message))
+    return FINE if all(told) else BAD_NEWS
+
+
+def _say(whom: str, find: Callable[[], str | None], chat: Chat, message: Message) -> bool:
+    from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+
+    try:
+        where = find()
+        if where is None:
+            print(f"{whom}: nobody on Slack is known to be that user; see slack_users_file and slack_email_domain")
+            return False
+        chat.post(where, message)
+    except (RefusedError, RetryLaterError) as error:
+        print(f"{whom}: {error}")
+        return False
+    print(f"{whom}: told")
+    return True
+
+
+def _chat(settings: Settings) -> Chat:
+    need("slack_sdk", extra="slack", what="talking to Slack")
+    from tidegauge.cluster.telling import SLACK_TOKEN
+    from tidegauge_exporter.notify.secrets import SecretError, read_secret
+    from tidegauge_exporter.slack.client import SlackChat
+    from tidegauge_exporter.slack.people import People
+
+    try:
+        token = read_secret(settings.slack_token_file, os.environ, SLACK_TOKEN)
+        if token is None:
+            raise CommandError(
+                f"there is no token: set slack_token_file, or {SLACK_TOKEN} in the environment (docs/slack.md)",
+                exit_code=USAGE,
+            )
+        people = People(settings.slack_users_file, settings.slack_email_domain)
+        return SlackChat(token, api_url=settings.slack_api_url, people=people)
+    except (SecretError, ValueError) as error:
+        raise CommandError(str(error), exit_code=USAGE) from error
