@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition, Outcome
+from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition
 from tidegauge.core.incidents import ChangeKind
+from tidegauge.core.wording import OUTCOME_WORDS
 
-OUTCOME_WORDS = {
-    Outcome.DONE: "done",
-    Outcome.FAILED: "failed",
-    Outcome.UNVERIFIED: "was accepted, but not seen to happen",
-    Outcome.NO_PROOF: "brought no proof in time",
-    Outcome.SUPERSEDED: "not done, because it was overtaken",
-    Outcome.STOPPED: "not done, because actions were stopped",
-}
 MODE_WORDS = {
     "observe": "everything is decided and written down, nothing is done",
     "warn": "owners are told, nothing else is done",

@@ -9,10 +9,20 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
+from tidegauge.core.actions import Outcome
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey, RankFinding
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Band, Severity
 
+OUTCOME_WORDS = {
+    Outcome.DONE: "done",
+    Outcome.FAILED: "failed",
+    Outcome.UNVERIFIED: "was accepted, but not seen to happen",
+    Outcome.NO_PROOF: "brought no proof in time",
+    Outcome.SUPERSEDED: "not done, because it was overtaken",
+    Outcome.STOPPED: "not done, because actions were stopped",
+}
+"""How a decision that was to be carried out ended."""
 MOST_RANKS_NAMED = 6
 """More are counted in a sentence."""
 MOST_RANKS_IN_A_CELL = 4

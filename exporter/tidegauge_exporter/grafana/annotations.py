@@ -10,10 +10,10 @@ import html
 import json
 from dataclasses import dataclass
 
-from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition, Outcome
+from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import CLOSURES, incident_sentence
+from tidegauge.core.wording import CLOSURES, OUTCOME_WORDS, incident_sentence
 from tidegauge_exporter.grafana.port import Annotation
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
@@ -25,15 +25,6 @@ LONGEST_VALUE = 100
 because Grafana also refuses tags that are more than 500 characters of JSON in all."""
 LONGEST_TEXT = 500
 """Characters of one sentence."""
-
-OUTCOME_WORDS = {
-    Outcome.DONE: "done",
-    Outcome.FAILED: "failed",
-    Outcome.UNVERIFIED: "was accepted, but not seen to happen",
-    Outcome.NO_PROOF: "brought no proof in time",
-    Outcome.SUPERSEDED: "not done, because it was overtaken",
-    Outcome.STOPPED: "not done, because actions were stopped",
-}
 
 
 @dataclass(frozen=True)
