@@ -30,6 +30,7 @@ from tidegauge.core.incidents import (
     IncidentState,
     JobKey,
 )
+from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Band, Severity
 
 T = TypeVar("T")
@@ -64,8 +65,19 @@ class FakeIncidents:
         return _newest([change for change in self.story if change.at_unix_s >= since_s], limit)
 
     def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
-        found = self.incidents(open_only=False, since_s=since_s, limit=limit)
-        return {one.number: f"{one.updated_unix_s} {one.state.value}" for one in found}
+        found = self.incidents(open_only=False, since_s=since_s, limit=None)
+        open_first = sorted(found, key=lambda one: (not one.is_open, -one.number))[:limit]
+        return {one.number: f"{one.updated_unix_s} {one.state.value}" for one in open_first}
+
+    def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:
+        found = self.incidents(open_only=True, since_s=None, limit=None)
+        return [
+            (
+                one.key.job if one.key.job in jobs else None,
+                OpenIncident(one.number, one.key.cause, one.severity, one.opened_unix_s),
+            )
+            for one in found
+        ]
 
     def totals(self) -> Mapping[IncidentCause, int]:
         return Counter(change.incident.key.cause for change in self.story if change.kind is ChangeKind.OPENED)

@@ -34,6 +34,7 @@ from tidegauge.core.incidents import (
     IncidentState,
     JobKey,
 )
+from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
 
@@ -217,6 +218,22 @@ class StoreContract:
             store.incidents.save([first] if end_s is None else [first, closed(first, NOW_S + end_s)])
         assert list(store.incidents.marks(since_s=NOW_S + 15.0, limit=10)) == [3, 2]
         assert list(store.incidents.marks(since_s=0.0, limit=1)) == [3]
+
+    def test_open_incidents_come_first_among_marks_however_many_were_closed_since(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        for number in (2, 3):
+            first = opened(number, job=JobKey(str(number), 0, 7))
+            store.incidents.save([first, closed(first, NOW_S + 10.0)])
+        assert list(store.incidents.marks(since_s=0.0, limit=2)) == [1, 3]
+
+    def test_figures_of_what_is_open_name_the_jobs_that_are_asked_for(self, store: Store) -> None:
+        odd = JobKey("x" * 1023 + "\0\udc80", 1, 7)
+        store.incidents.save([opened(1, job=odd), opened(2), opened(3, job=JobKey("x" * 1024, 1, 7))])
+        store.incidents.save([closed(opened(3, job=JobKey("x" * 1024, 1, 7)), NOW_S + 10.0)])
+        figures = store.incidents.open_figures([odd, JobKey("x" * 1024, 1, 7)])
+        assert [(job, one.number) for job, one in figures] == [(odd, 1), (None, 2)]
+        first = opened(1, job=odd).incident
+        assert figures[0][1] == OpenIncident(1, first.key.cause, first.severity, first.opened_unix_s)
 
     def test_changes_can_be_asked_for_from_a_moment_on(self, store: Store) -> None:
         first = opened()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, UnderWay
+from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, UnderWay
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Progress, Stage, Steps
 from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, SchedulerPort
 
@@ -26,6 +26,21 @@ class _Job(NamedTuple):
     scheduler: str
     job_id: str
     uid: int
+
+
+class _Lane(NamedTuple):
+    """What shares a number of calls at once. A message may hang in a chat and in a scheduler, and must not take the
+    place of a checkpoint: messages have a lane of their own, whatever scheduler their job is of."""
+
+    scheduler: str | None
+    """``None``: messages."""
+
+    @classmethod
+    def of(cls, decision: Decision) -> _Lane:
+        return cls(None if decision.action is ActionKind.NOTIFY else decision.target.scheduler)
+
+    def most(self, times: CarryOutTimes) -> int:
+        return times.messages_at_once if self.scheduler is None else times.calls_per_scheduler
 
 
 @dataclass
@@ -47,8 +62,8 @@ class CarryOut:
 
     ``now_s`` is the policy clock, ``wall_s`` the host's, in which jobs are told their deadlines. ``held_back`` says why
     a decision must not be carried out now, or ``None``; it is asked right before anything is done. ``submit`` runs a
-    call in a worker, some time soon; a pool needs more workers than ``calls_per_scheduler`` times the schedulers, so
-    that those that hang leave some free.
+    call in a worker, some time soon; a pool needs more workers than ``calls_per_scheduler`` times the schedulers and
+    ``messages_at_once``, so that those that hang leave some free.
     """
 
     def __init__(
@@ -112,7 +127,7 @@ class CarryOut:
     def _due(self, records: Sequence[DecisionRecord], busy: Mapping[str, _Work]) -> Iterator[DecisionRecord]:
         """The decisions to hand out, at most one acting one of a job: the one that was begun, else the oldest."""
         now_s = self._now_s()
-        calls = Counter(work.decision.target.scheduler for work in busy.values())
+        calls = Counter(_Lane.of(work.decision) for work in busy.values())
         taken = {_job(work.decision) for work in busy.values() if work.decision.action.is_acting}
         for record in sorted(records, key=lambda record: record.status is DecisionStatus.DECIDED):
             decision = record.decision
@@ -125,9 +140,10 @@ class CarryOut:
             work = self._works.get(decision.decision_id)
             if work is not None and now_s < work.progress.due_s:
                 continue
-            if calls[decision.target.scheduler] >= self._times.calls_per_scheduler:
+            lane = _Lane.of(decision)
+            if calls[lane] >= lane.most(self._times):
                 continue
-            calls[decision.target.scheduler] += 1
+            calls[lane] += 1
             yield record
 
     def _hand_out(self, record: DecisionRecord) -> None:

@@ -65,6 +65,8 @@ class CarryOutTimes:
     """A call that takes longer is said to."""
     calls_per_scheduler: int = 3
     """Calls to one adapter at once: one that hangs takes no more workers than these."""
+    messages_at_once: int = 1
+    """Owners who are being told at once, on all schedulers: Slack tells one at a time anyway."""
 
 
 class Stage(Enum):

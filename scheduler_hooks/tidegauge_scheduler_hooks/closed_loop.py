@@ -41,8 +41,8 @@ from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
 
 log = logging.getLogger(__name__)
 
-WORKERS = 8
-"""Adapter calls at once: schedulers that hang hold some of them, never all, and never the loop."""
+WORKERS = 10
+"""Calls at once, of adapters and of the messenger: those that hang hold some of them, never all, and never the loop."""
 RECENT_S, MOST_RECENT = 86400.0, 1000
 """Incidents that are over are known again after a restart, so that their out-of-memory errors are not new ones."""
 FORGET_EVERY_S = 3600.0

@@ -79,7 +79,7 @@ def write_rules(folder: Path) -> None:
         for group in rules["groups"]:
             group["interval"] = "500ms"
             for rule in group["rules"]:
-                rule.update({wait: "1s" for wait in ("for", "keep_firing_for") if wait in rule})
+                rule.update({"for": "1s"} if "for" in rule else {})
         (folder / name).write_text(yaml.safe_dump(rules), encoding="utf-8")
 
 

@@ -155,6 +155,49 @@ def test_a_scheduler_that_hangs_leaves_workers_for_another(workers: Workers) -> 
     assert all(bench.effects(cap) == 1 for cap in caps)
 
 
+class HangingMessenger:
+    """A chat that does not answer before it is released."""
+
+    def __init__(self) -> None:
+        self.hanging = Hanging()
+        self.told: list[str] = []
+
+    def tell(self, decision: Decision) -> str:
+        self.told.append(decision.decision_id)
+        self.hanging()
+        return "on Slack"
+
+
+def test_a_chat_that_hangs_takes_no_place_of_a_scheduler_and_one_worker(workers: Workers) -> None:
+    jobs = [FakeJob(f"job-{number}") for number in range(8)]
+    bench, messenger = Bench(*jobs), HangingMessenger()
+    carry_out = CarryOut(
+        bench.audit,
+        {"local": bench.scheduler},
+        now_s=lambda: bench.now_s,
+        wall_s=lambda: bench.now_s,
+        held_back=lambda _: None,
+        submit=workers.submit,
+        times=TIMES,
+        messenger=messenger,
+    )
+    told = [wanted(ActionKind.NOTIFY, job.job_id) for job in jobs[:7]]
+    cap = wanted(ActionKind.CAP, "job-7")
+    bench.decide(*told)
+    carry_out.tick()
+    assert messenger.hanging.entered.wait(WITHIN_S)
+    bench.decide(cap)
+    carry_out.tick()
+    workers.wait(but=1)
+    assert bench.outcome(cap) is Outcome.DONE
+    assert len(messenger.told) == TIMES.messages_at_once == 1
+    messenger.hanging.release.set()
+    while bench.audit.unfinished():
+        workers.wait()
+        carry_out.tick()
+    assert messenger.told == [one.decision_id for one in told]
+
+
 def test_without_a_worker_it_is_handed_out_again(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     submit, bench.submit = bench.submit, raising_submit

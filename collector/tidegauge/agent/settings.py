@@ -79,6 +79,10 @@ class Settings(BaseModel):
     notify_port: int = Field(default=9496, ge=0, le=65535)
     """Port of /alerts, where Alertmanager's webhook tells what is to be said on Slack; listens on ``listen_host``. 0
     takes a free one."""
+    notify_token_file: Path | None = None
+    """File (mode 0600) with a password that Alertmanager's webhook has to show (docs/notify.md);
+    ``TIDEGAUGE_NOTIFY_TOKEN`` in the environment does as well. Default: none, and whoever reaches /alerts can have
+    made-up alerts said on Slack: set one where other people can log in to the head."""
     slack_token_file: Path | None = None
     """File (mode 0600) with a Slack bot token (docs/slack.md); ``TIDEGAUGE_SLACK_TOKEN`` in the environment does as
     well. Default: none, and nothing is said on Slack."""

@@ -35,6 +35,7 @@ OTHER_VARIABLES = frozenset(
         "ATTEMPT",
         "SLACK_TOKEN",
         "GRAFANA_TOKEN",
+        "NOTIFY_TOKEN",
     )
 )
 """``TIDEGAUGE_`` variables that speak to the probe or the command line, not to the service."""

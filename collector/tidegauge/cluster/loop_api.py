@@ -21,6 +21,8 @@ from tidegauge.core.wording import change_in_words
 
 FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""
+MOST_MARKS = 5000
+"""Incidents whose marks are in one answer: of 60 bytes each. Beyond that, some that are open would seem to be gone."""
 MOST_CHANGES = 5000
 """Changes of all incidents in one answer; of more, those that only tell new figures are left out first."""
 MOST_READ = 4 * MOST_CHANGES
@@ -48,8 +50,11 @@ class IncidentReads(Protocol):
         """Of all incidents, the newest ``limit``, oldest first."""
 
     def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
-        """By number, newest first: a word that changes whenever the incident or a decision about it does. Of those that
-        are open, or were closed since ``since_s``."""
+        """By number, open ones first, then the newest: a word that changes whenever the incident or a decision about it
+        does. Of those that are open, or were closed since ``since_s``."""
+
+    def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:
+        """Those that are open, with the one of ``jobs`` that each is about, if it is one of them."""
 
     def totals(self) -> Mapping[IncidentCause, int]:
         """Incidents ever opened."""
@@ -140,12 +145,12 @@ def loop_figures(
     keys = [job_key(job) for job in jobs if job.ranks]
     try:
         tables = store()
-        open_now = tables.incidents.incidents(open_only=True, since_s=None, limit=None)
+        open_now = tables.incidents.open_figures(keys)
         return replace(
             figures,
             store_works=True,
             incidents_total=tables.incidents.totals(),
-            incidents_open=Counter((incident.key.cause, incident.severity) for incident in open_now),
+            incidents_open=Counter((one.cause, one.severity) for _, one in open_now),
             actions_total=tables.audit.action_totals(),
             of_jobs=_of_jobs(keys, open_now, tables.audit.last_finished(keys, since_s=now_unix_s - LAST_ACTIONS_S)),
         )
@@ -155,13 +160,14 @@ def loop_figures(
 
 def _of_jobs(
     jobs: Iterable[JobKey],
-    open_now: Iterable[Incident],
+    open_now: Iterable[tuple[JobKey | None, OpenIncident]],
     last_actions: Mapping[tuple[JobKey, str, str], float],
 ) -> dict[JobKey, JobFigures]:
     """Jobs of which there is something to tell."""
     incidents: dict[JobKey, list[OpenIncident]] = defaultdict(list)
-    for one in open_now:
-        incidents[one.key.job].append(OpenIncident(one.number, one.key.cause, one.severity, one.opened_unix_s))
+    for about, one in open_now:
+        if about is not None:
+            incidents[about].append(one)
     actions: dict[JobKey, dict[tuple[str, str], float]] = defaultdict(dict)
     for (job, action, outcome), finished_s in last_actions.items():
         actions[job][action, outcome] = finished_s
@@ -204,7 +210,7 @@ class _Pages:
     def marks(self, request: Request) -> object:
         """What a follower asks every few seconds: which incidents it has to read again."""
         since_s = float(request.number("since", default=0))
-        return {"marks": self._store().incidents.marks(since_s=since_s, limit=MANY)}
+        return {"marks": self._store().incidents.marks(since_s=since_s, limit=MOST_MARKS)}
 
     def incident(self, request: Request) -> object:
         story = incident_story(self._store, request.number("number", default=0))

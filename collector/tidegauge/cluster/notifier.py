@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.service_record import StateFiles, read_address
 from tidegauge.cluster.story_feed import ApiFeed
-from tidegauge.cluster.telling import GRAFANA_TOKEN, SLACK_TOKEN, Told
+from tidegauge.cluster.telling import GRAFANA_TOKEN, NOTIFY_TOKEN, SLACK_TOKEN, Told
 from tidegauge.core.actions import Decision
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.notebook import NotebookError
@@ -36,6 +36,7 @@ def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, s
         alertmanager_url=settings.alertmanager_url,
         listen_host=settings.listen_host,
         notify_port=settings.notify_port,
+        notify_token=read_secret(settings.notify_token_file, environ, NOTIFY_TOKEN),
         slack_token=read_secret(settings.slack_token_file, environ, SLACK_TOKEN),
         slack_channel=settings.slack_channel,
         slack_users_file=settings.slack_users_file,
@@ -103,11 +104,19 @@ class NotifierService:
             log.info("the owner is told without a picture: %s", error)
             return Story(decision.incident)
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
+    def turn(self) -> None:
+        """Begin if that has not been possible yet, and say how it stands; never raises."""
+        try:
             if self._service is None:
                 self._begin()
             self._say(self.standing())
+        except Exception:
+            # Nobody would begin, or be heard of, ever again.
+            log.exception("a turn of the notifier failed; going on")
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.turn()
             self._stopped.wait(SAY_EVERY_S)
 
     def _begin(self) -> None:

@@ -20,11 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.settings import Settings
-from tidegauge.cluster.action_desk import DAY_S, ActionDesk, open_actions
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.agent_service import AgentService
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.engine_launch import NODE_SPEC_VARIABLE
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec, write_address
 from tidegauge.cluster.telling import Told, is_notifier_wanted, tells_owners
@@ -107,6 +104,10 @@ class CoordinatorActor:
     """The coordinator as an actor. Restarted by Ray, wherever the head is."""
 
     def __init__(self) -> None:
+        # Here, because agents import this module too: the database's libraries alone are 25 MiB in each.
+        from tidegauge.cluster.action_desk import DAY_S, ActionDesk, open_actions
+        from tidegauge.cluster.coordinator import Coordinator
+        from tidegauge.cluster.coordinator_service import CoordinatorService
         from tidegauge.cluster.exporter_pages import exporter_pages
 
         spec, files = _this_node()

@@ -10,7 +10,7 @@ from tidegauge.agent.settings import Settings
 from tidegauge.core.actions import Decision
 from tidegauge.core.units import format_duration
 
-SLACK_TOKEN, GRAFANA_TOKEN = "TIDEGAUGE_SLACK_TOKEN", "TIDEGAUGE_GRAFANA_TOKEN"
+SLACK_TOKEN, GRAFANA_TOKEN, NOTIFY_TOKEN = (f"TIDEGAUGE_{name}_TOKEN" for name in ("SLACK", "GRAFANA", "NOTIFY"))
 """Variables of the environment that may hold what the token files hold."""
 SILENT_AFTER_S = 60.0
 """The notifier speaks every ten seconds; a restart takes two."""

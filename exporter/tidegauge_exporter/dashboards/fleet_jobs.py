@@ -149,7 +149,7 @@ def waste() -> tuple[Panel, ...]:
         Table(
             "Waste by job",
             "Jobs by what they hold and do not use at this moment. Ask the owner of one that stays here: "
-            "expandable_segments or a smaller cache gives it back; `tidegauge whatif` says how much.",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True usually gives most of it back.",
             12,
             9,
             (
@@ -165,7 +165,8 @@ def waste() -> tuple[Panel, ...]:
         Table(
             "Held by nobody's rank",
             "Nodes by GPU memory in use that no watched rank accounts for: jobs that are not watched, processes that "
-            "were left behind, and some hundred MiB a GPU for the driver. On such a node: nvidia-smi.",
+            "were left behind, what a rank holds on a card that is not its own (500 MiB of context each: look at GPU "
+            "0), and some hundred MiB a GPU for the driver. On such a node: nvidia-smi.",
             6,
             9,
             (

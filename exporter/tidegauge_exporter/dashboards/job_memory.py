@@ -71,7 +71,8 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             "Odd rank out: distance from the median",
             f"Allocated of a rank less that of the rank in the middle, for the {_ODD} ranks that are furthest from it "
             "at the end of the range. Steady distance is how the work is split (pipeline stages, the rank that "
-            "logs); growing distance on one rank is a leak in code that only it runs. Click a curve for the rank.",
+            "logs); growing distance on one rank is a leak in code that only it runs. Of two ranks none is in the "
+            "middle: both move away. Click a curve for the rank.",
             12,
             9,
             (Query(standing_out(distance, at_end, _ODD), "rank {{rank}}"),),
@@ -83,7 +84,7 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
         TimeSeries(
             "Highest over median",
             "Allocated of the highest rank over that of the rank in the middle: 1 is even. It rises when one rank "
-            "leaks, and stays when all of them do.",
+            "leaks, and stays when all of them do. With two ranks it cannot reach 2.",
             5,
             9,
             (Query(f"max({job('cluster_job:tidegauge_skew_ratio')})", "highest / median"),),
@@ -159,8 +160,7 @@ def where_it_goes() -> tuple[Panel, ...]:
         TimeSeries(
             "Fragmentation",
             "Free pieces of partly used blocks, as a share of reserved, and what all ranks hold and do not use. High "
-            "and rising: expandable_segments:True usually cures it; `tidegauge whatif` says what each setting would "
-            "give.",
+            "and rising: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True usually cures it.",
             8,
             8,
             (

@@ -32,6 +32,9 @@ REFRESH_EVERY_S = 60.0
 LASTS_S = 240.0
 """An alert ends by itself when it was not refreshed for four minutes: three tries may fail, and a restart of the
 service is no end of anything."""
+ENDS_LATER_S = 90.0
+"""After its incident an alert ends only now: it mutes alerts of Prometheus' rules about the same job, and those take up
+to a scrape, an evaluation and a staleness to notice that the job has gone."""
 MOST_IN_A_REQUEST = 64
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
@@ -76,7 +79,7 @@ class AlertmanagerSink:
         wanted = {story.incident.number: story.incident for story in stories if _is_worth_an_alert(story.incident)}
         over = [number for number in self._posted if number not in wanted]
         due = [incident for number, incident in sorted(wanted.items()) if self._is_due(incident, now_s)]
-        alerts = [self._resolved(number, now_s) for number in over]
+        alerts = [self._resolved(number, now_s + ENDS_LATER_S) for number in over]
         for incident in due:
             before = self._posted.get(incident.number)
             if before is not None and before.labels != self._labels(incident):
@@ -136,10 +139,10 @@ class AlertmanagerSink:
         source = report or dashboard
         return alert if source is None else {**alert, "generatorURL": source}
 
-    def _resolved(self, number: int, now_s: float) -> dict[str, Any]:
+    def _resolved(self, number: int, at_s: float) -> dict[str, Any]:
         alert = self._posted[number].alert
         # Set back a clock, and it would end before it began, which Alertmanager refuses.
-        return {**alert, "endsAt": max(_rfc3339(now_s), alert["startsAt"])}
+        return {**alert, "endsAt": max(_rfc3339(at_s), alert["startsAt"])}
 
     def _post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         try:

@@ -28,33 +28,47 @@ class Attempts:
 
     What is refused or brings out a defect is tried again every five minutes, and the log says so once. While nothing
     has been taken since, a round ends with ``RetryLaterError``, so that the trouble is seen; with ``RefusedError``
-    where thing after thing is refused. ``RetryLaterError`` of an attempt ends its round at once.
+    where thing after thing is refused; these come last from then on, so that they hold up nothing that would be taken.
+    ``RetryLaterError`` of an attempt ends its round at once.
     """
 
     def __init__(self) -> None:
         self._refused_at: dict[str, float] = {}
         """When that was, the last time; gone once it was taken."""
+        self._suspects: dict[str, float] = {}
+        """What a round was given up over, and when."""
+        self._last: list[tuple[str, Callable[[], bool]]] = []
+        """Suspects of this round."""
         self._now_unix_s = 0.0
-        self._refusals = 0
+        self._refusals: list[str] = []
         """In this round, while nothing was taken."""
         self._trouble: RefusedError | None = None
         """The latest refusal, unless something was taken since."""
 
     @contextmanager
     def round(self, now_unix_s: float) -> Iterator[None]:
-        self._now_unix_s, self._refusals = now_unix_s, 0
-        self._refused_at = {
-            what: at for what, at in self._refused_at.items() if not is_due(at, FORGET_S, now_unix_s=now_unix_s)
-        }
+        self._now_unix_s, self._refusals, self._last = now_unix_s, [], []
+        self._refused_at, self._suspects = (
+            {what: at for what, at in kept.items() if not is_due(at, FORGET_S, now_unix_s=now_unix_s)}
+            for kept in (self._refused_at, self._suspects)
+        )
         if not self._refused_at:
             self._trouble = None
         yield
+        for what, attempt in self._last:
+            self._try(what, attempt)
         if self._trouble is not None:
             raise RetryLaterError(str(self._trouble), after_s=LOOK_AGAIN_S)
 
     def make(self, what: str, attempt: Callable[[], bool]) -> None:
         """``attempt`` if ``what`` was not refused a moment ago; it returns whether the other side was asked anything.
         ``what`` also tells people what it was."""
+        if what in self._suspects:
+            self._last.append((what, attempt))
+        else:
+            self._try(what, attempt)
+
+    def _try(self, what: str, attempt: Callable[[], bool]) -> None:
         refused_at = self._refused_at.get(what)
         if refused_at is not None and not is_due(refused_at, AGAIN_AFTER_S, now_unix_s=self._now_unix_s):
             return
@@ -67,9 +81,10 @@ class Attempts:
                 log.warning("%s was refused, and is tried again every %.0f s: %s", what, AGAIN_AFTER_S, error)
             self._refused_at[what] = self._now_unix_s
             self._trouble = error
-            self._refusals += 1
-            if self._refusals == MOST_REFUSALS:
+            self._refusals.append(what)
+            if len(self._refusals) == MOST_REFUSALS:
                 self._refused_at.clear()  # whoever called waits as a whole
+                self._suspects.update(dict.fromkeys(self._refusals, self._now_unix_s))
                 raise
         except Exception:  # a defect that one incident brings out must not silence all others
             if refused_at is None:
@@ -78,4 +93,5 @@ class Attempts:
         else:
             self._refused_at.pop(what, None)
             if taken:
-                self._refusals, self._trouble = 0, None
+                self._suspects.pop(what, None)
+                self._refusals, self._trouble = [], None

@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 
 FETCH_EVERY_S = 2.0
 FETCH_SHARE = 10
-"""After a fetch, at least this many times as long as it took passes before the next: asking is no load."""
+"""After a fetch, this many times as long as it took passes before the next: asking is no load."""
 LONGEST_BACK_OFF_S = 30.0
+"""Between two questions, whatever happened: alerts of Alertmanager that are not refreshed for four minutes end."""
 LOOK_BACK_S = 7 * 86400.0
 """At the start: incidents that were closed while no notifier ran are still told of, as closed."""
 OVERLAP_S = 3600.0
@@ -72,7 +73,7 @@ class StoryFetch:
             log.info("the service tells again what happens")
             self._status = PartStatus("service", None, self._wall_s())
         self._failures = 0
-        return max(FETCH_EVERY_S, FETCH_SHARE * (self._monotonic_s() - began_s))
+        return min(max(FETCH_EVERY_S, FETCH_SHARE * (self._monotonic_s() - began_s)), LONGEST_BACK_OFF_S)
 
     @property
     def status(self) -> PartStatus:

@@ -42,6 +42,7 @@ class NotifyConfig:
     alertmanager_url: str | None = None
     listen_host: str = "127.0.0.1"
     notify_port: int = 0
+    notify_token: str | None = field(default=None, repr=False)
     slack_token: str | None = field(default=None, repr=False)
     slack_channel: str | None = None
     slack_users_file: Path | None = None
@@ -179,7 +180,10 @@ class _Builder:
             wait_for_release=alertmanager is not None, release_all=release_all,
             look=messages, draw=draw, wall_s=self._wall_s,
         )  # fmt: skip
-        receiver = Receiver(sink.take_group, host=self._config.listen_host, port=self._config.notify_port)
+        receiver = Receiver(
+            sink.take_group, host=self._config.listen_host, port=self._config.notify_port,
+            token=self._config.notify_token,
+        )  # fmt: skip
         return sink, receiver
 
     def grafana(self, url: str) -> Sink:

@@ -15,7 +15,7 @@ from tidegauge_exporter.notify.look import Look, Plot
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.story_lines import digest, ended_s, has_ended
+from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key
 from tidegauge_exporter.notify.threads import posted_from
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Chat, Posted
@@ -84,7 +84,7 @@ class OwnerMessages:
                 decision, story, cluster=self._cluster, links=self._links, now_unix_s=now_s
             )
             posted = self._chat.post(self._conversation(story.incident.user_name), message)
-            self._note(f"incident/{story.incident.number}", posted, story)
+            self._note(incident_key(story.incident), posted, story)
             self._note(key, posted, story)
             self._add_plot(story, posted, now_s)
         return TOLD
@@ -109,7 +109,7 @@ class OwnerMessages:
     def _follow(self, story: Story) -> bool:
         said = self._tell_late(story)
         for record in sorted(filter(_was_acted, story.decisions), key=ended_s):
-            key, thread = f"done/{digest(record.decision.decision_id)}", self._thread(story)
+            key, thread = f"done/{decision_digest(record.decision)}", self._thread(story)
             if thread is not None and self._notebook.said(OWNERS, key) is None:
                 self._chat.post(thread.channel, self._look.owner_followup(record), thread=thread)
                 self._note(key, thread, story)
@@ -137,14 +137,14 @@ class OwnerMessages:
 
     def _thread(self, story: Story) -> Posted | None:
         """The latest message to the owner about an incident."""
-        return posted_from(self._notebook.said(OWNERS, f"incident/{story.incident.number}"))
+        return posted_from(self._notebook.said(OWNERS, incident_key(story.incident)))
 
     def _note(self, key: str, posted: Posted, story: Story) -> None:
         self._notebook.say(OWNERS, key, json.dumps(posted), over=not story.incident.is_open)
 
 
 def _told_key(decision: Decision) -> str:
-    return f"told/{digest(decision.decision_id)}"
+    return f"told/{decision_digest(decision)}"
 
 
 def _was_told(record: DecisionRecord) -> bool:

@@ -7,6 +7,7 @@ something; Alertmanager tries again at the group's next turn. 503: it should try
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import logging
 import socket
@@ -34,8 +35,17 @@ JSON_TYPE = "application/json"
 class Receiver:
     """Hands each notification to ``take_group``, in threads of its own, from ``start`` to ``stop``."""
 
-    def __init__(self, take_group: Callable[[AlertGroup], None], *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        take_group: Callable[[AlertGroup], None],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+    ) -> None:
+        """``token``: what a notification must show (``Authorization: Bearer``); ``None``: nothing."""
         self._take_group = take_group
+        self._token = token
         self._wanted = (host, port)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -43,7 +53,7 @@ class Receiver:
     def start(self) -> None:
         """Bind and serve. Raises ``OSError`` if the port is taken or the host is not one of this machine."""
         assert self._server is None, "a Receiver is started once"
-        self._server = _Server(self._wanted, _handler(self._take_group))
+        self._server = _Server(self._wanted, _handler(self._take_group, self._token))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="tidegauge-alerts", daemon=True
         )
@@ -111,7 +121,9 @@ class _Server(ThreadingHTTPServer):
         log.debug("a client of /alerts went away: %s", sys.exc_info()[1])
 
 
-def _handler(take_group: Callable[[AlertGroup], None]) -> type[BaseHTTPRequestHandler]:
+def _handler(take_group: Callable[[AlertGroup], None], token: str | None) -> type[BaseHTTPRequestHandler]:
+    expected = None if token is None else f"Bearer {token}".encode()
+
     class Handler(BaseHTTPRequestHandler):
         timeout = SILENCE_S
         server_version = "tidegauge"
@@ -126,6 +138,10 @@ def _handler(take_group: Callable[[AlertGroup], None]) -> type[BaseHTTPRequestHa
         def do_POST(self) -> None:
             if self.path != "/alerts":
                 self._send(404, {"error": "no such page: Alertmanager's webhook belongs to /alerts"})
+                return
+            shown = self.headers.get("Authorization", "").encode(errors="replace")
+            if expected is not None and not hmac.compare_digest(shown, expected):
+                self._send(401, {"error": "the webhook's http_config wants authorization.credentials_file"})
                 return
             # A page in somebody's browser can send a form or plain text to loopback, but not this type.
             if self.headers.get_content_type() != JSON_TYPE:

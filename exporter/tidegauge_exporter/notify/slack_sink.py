@@ -22,7 +22,14 @@ from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import RefusedError
 from tidegauge_exporter.notify.storms import Storms
-from tidegauge_exporter.notify.story_lines import Line, face, left_out_message, message_digest, new_lines
+from tidegauge_exporter.notify.story_lines import (
+    Line,
+    face,
+    incident_key,
+    left_out_message,
+    message_digest,
+    new_lines,
+)
 from tidegauge_exporter.notify.threads import SLACK, Thread, from_text, to_text
 from tidegauge_exporter.notify.values import INCIDENT_ALERT, Alert, AlertGroup, Story
 from tidegauge_exporter.slack.chat import Chat, Message, Posted
@@ -123,8 +130,7 @@ class SlackSink:
 
     def _is_news(self, story: Story) -> bool:
         incident = story.incident
-        worst = incident.severity if incident.worst_severity is None else incident.worst_severity
-        if max(incident.severity.level, worst.level) < Severity.WARNING.level:
+        if _worst(story).level < Severity.WARNING.level:
             return False
         if self._wait_for_release:
             released = self._notebook.said(SLACK, _release_key(incident.number)) is not None
@@ -137,7 +143,7 @@ class SlackSink:
         channel, ts = self._chat.post(self._channel if storm is None else storm.channel, message, thread=storm)
         self._write(story, Thread(channel, ts, face(story), message_digest(message), now_s, storm is not None))
         if storm is None:
-            self._storms.note_thread(now_s)
+            self._storms.note_thread(story, now_s)
         return True
 
     def _is_outdated(self, story: Story, thread: Thread, now_s: float) -> bool:
@@ -155,16 +161,19 @@ class SlackSink:
         return body != thread.body
 
     def _plot(self, story: Story, now_s: float) -> bool:
-        """Once; a plot that is refused (a token without that right) is left out, and the rest goes on."""
-        thread = self._thread(story)
-        if self._draw is None or thread is None or thread.plotted or not story.memory:
+        """Once, and again when it is worse: by then there is more to see. A plot that is refused (a token without that
+        right) is left out, and the rest goes on."""
+        thread, worst = self._thread(story), _worst(story)
+        if self._draw is None or thread is None or not story.memory:
+            return False
+        if thread.plotted and (worst.level <= Severity(thread.plotted).level or not story.incident.is_open):
             return False
         uploaded = False
         try:
             uploaded = upload_plot(self._chat, self._draw, story, thread=thread.posted, now_unix_s=now_s)
         except RefusedError as error:
             log.warning("the plot of %s was refused and is left out: %s", _name(story), error)
-        self._write(story, replace(thread, plotted=True))
+        self._write(story, replace(thread, plotted=worst.value))
         return uploaded
 
     def _tell_lines(self, story: Story) -> bool:
@@ -190,15 +199,17 @@ class SlackSink:
         return self._look.action_reply(line.what)
 
     def _thread(self, story: Story) -> Thread | None:
-        return from_text(Thread, self._notebook.said(SLACK, _key(story)))
+        return from_text(Thread, self._notebook.said(SLACK, incident_key(story.incident)))
 
     def _write(self, story: Story, thread: Thread) -> Thread:
-        self._notebook.say(SLACK, _key(story), to_text(thread), over=not story.incident.is_open)
+        self._notebook.say(SLACK, incident_key(story.incident), to_text(thread), over=not story.incident.is_open)
         return thread
 
 
-def _key(story: Story) -> str:
-    return f"incident/{story.incident.number}"
+def _worst(story: Story) -> Severity:
+    """That the incident ever had."""
+    now, worst = story.incident.severity, story.incident.worst_severity
+    return now if worst is None else max(now, worst, key=lambda severity: severity.level)
 
 
 def _release_key(number: int) -> str:

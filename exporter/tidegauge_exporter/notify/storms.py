@@ -6,7 +6,7 @@ The rest of the ways of the channel is in ``slack_sink``.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Chat, Posted
 
 MOST_THREADS = 5
+"""Also the number of users whose first incident gets a thread although there is a storm."""
 WITHIN_S = 600.0
 """More than ``MOST_THREADS`` threads within this time, and the next incident begins a storm."""
 QUIET_S = 1800.0
@@ -28,7 +29,7 @@ SHOW_EVERY_S = 30.0
 """The head of a storm's thread is rewritten this often at most."""
 FORGET_S = 7 * 86400.0
 """A storm some of whose incidents the service does not know any more is over after this long."""
-OPENINGS = "openings"
+OPENINGS = "begun"
 
 
 class Storms:
@@ -47,12 +48,17 @@ class Storms:
     def divide(self, wanted: Sequence[Story], now_s: float) -> tuple[list[Story], list[Story]]:
         """Those that get threads of their own, the worst first, and those that go into a storm."""
         worst_first = sorted(wanted, key=lambda story: (-story.incident.severity.level, story.incident.number))
-        if self._gathering(now_s) is not None:
-            return [], worst_first
         gathered = [story for story in worst_first if self.of(story) is not None]
         fresh = [story for story in worst_first if self.of(story) is None]
-        room = max(0, MOST_THREADS - len(self._openings(now_s)))
-        return fresh[:room], gathered + fresh[room:]
+        openings, gathering = self._openings(now_s), self._gathering(now_s)
+        heard_of = {uid for _, uid in openings}
+        firsts = _first_of_each_user(fresh, heard_of | set(() if gathering is None else gathering[1].uids))
+        # What one user floods the channel with must not drown what happens to everybody else.
+        alone = firsts[: max(0, MOST_THREADS - len(heard_of))]
+        if gathering is None:
+            rest = [story for story in fresh if story not in alone]
+            alone += rest[: max(0, MOST_THREADS - len(openings) - len(alone))]
+        return alone, gathered + [story for story in fresh if story not in alone]
 
     def gather(self, stories: Sequence[Story], now_s: float) -> bool:
         """Have these in the storm of now; false if nothing had to be posted for that.
@@ -72,7 +78,8 @@ class Storms:
         key, storm = found
         # Before each gets its reply: whatever happens in between, its place is here.
         numbers = (*storm.numbers, *(story.incident.number for story in fresh))
-        self._say(key, replace(storm, numbers=numbers, joined_unix_s=now_s))
+        uids = tuple(sorted({*storm.uids, *(_uid(story) for story in fresh)}))
+        self._say(key, replace(storm, numbers=numbers, uids=uids, joined_unix_s=now_s))
         return begins
 
     def of(self, story: Story) -> Posted | None:
@@ -82,9 +89,9 @@ class Storms:
                 return storm.posted
         return None
 
-    def note_thread(self, now_s: float) -> None:
+    def note_thread(self, story: Story, now_s: float) -> None:
         """An incident got a thread of its own."""
-        self._notebook.say(SLACK, OPENINGS, json.dumps([*self._openings(now_s), now_s]))
+        self._notebook.say(SLACK, OPENINGS, json.dumps([*self._openings(now_s), (now_s, _uid(story))]))
 
     def update(self, stories: Sequence[Story], now_s: float, attempts: Attempts) -> None:
         """Bring the heads of storms up to date, each at most every 30 s."""
@@ -125,12 +132,26 @@ class Storms:
         ]
         return [(key, storm) for key, storm in found if storm is not None and not storm.over]
 
-    def _openings(self, now_s: float) -> list[float]:
-        times: list[float] = json.loads(self._notebook.said(SLACK, OPENINGS) or "[]")
-        return [at for at in times if not is_due(at, WITHIN_S, now_unix_s=now_s)]
+    def _openings(self, now_s: float) -> list[tuple[float, int]]:
+        """When threads were begun lately, and about whose incidents."""
+        openings = json.loads(self._notebook.said(SLACK, OPENINGS) or "[]")
+        return [(at_s, uid) for at_s, uid in openings if not is_due(at_s, WITHIN_S, now_unix_s=now_s)]
 
     def _say(self, key: str, storm: Storm) -> None:
         self._notebook.say(SLACK, key, to_text(storm), over=storm.over)
+
+
+def _first_of_each_user(stories: Sequence[Story], heard_of: Container[int]) -> list[Story]:
+    """Of users who are not in ``heard_of``."""
+    firsts: dict[int, Story] = {}
+    for story in stories:
+        if _uid(story) not in heard_of:
+            firsts.setdefault(_uid(story), story)
+    return list(firsts.values())
+
+
+def _uid(story: Story) -> int:
+    return story.incident.key.job.uid
 
 
 def _face(stories: Sequence[Story]) -> str:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition
-from tidegauge.core.incidents import ChangeKind, IncidentChange
+from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Message
 
@@ -81,6 +81,16 @@ def digest(*texts: str) -> str:
     return hashlib.blake2b(whole, digest_size=9).hexdigest()
 
 
+def incident_key(incident: Incident) -> str:
+    """Under which the notebook knows it. Its number alone would not do: a new database begins at 1 again."""
+    return f"incident/{incident.number}@{round(incident.opened_unix_s * 1000)}"
+
+
+def decision_digest(decision: Decision) -> str:
+    """The same for the same decision only: ids are made of the incident's number, which a new database gives again."""
+    return digest(decision.decision_id, f"{decision.decided_s:.3f}")
+
+
 def message_digest(message: Message) -> str:
     return digest(repr(message))
 
@@ -115,10 +125,6 @@ def _of_decisions(records: Sequence[DecisionRecord]) -> list[Line]:
             key = digest(decision.disposition.value, decision.action.value, decision.brake or "")
             considered.setdefault(key, Line(key, decision.decided_s, record))
     return ended + list(considered.values())[:MOST_CONSIDERED]
-
-
-def _ended_s(record: DecisionRecord) -> float:
-    return record.decision.decided_s if record.finished_s is None else record.finished_s
 
 
 def _latest_action(story: Story) -> DecisionRecord | None:

@@ -28,7 +28,8 @@ class Thread:
     shown_unix_s: float
     in_storm: bool = False
     """It is a reply in the thread of a storm, and has no replies of its own."""
-    plotted: bool = False
+    plotted: str = ""
+    """The worst severity that there was when the forecast was drawn last; empty: it was not."""
     told: tuple[str, ...] = ()
     """Keys of lines, in the order in which they were told."""
     told_before_unix_s: float = 0.0
@@ -55,6 +56,8 @@ class Storm:
     joined_unix_s: float
     """When the last incident came."""
     numbers: tuple[int, ...] = ()
+    uids: tuple[int, ...] = ()
+    """Whose incidents these are."""
     face: str = ""
     """Of all its incidents, as its head says."""
     shown_unix_s: float = 0.0

@@ -69,13 +69,12 @@ def _group(name: str, interval_s: int, rules: list[Node]) -> Node:
 
 
 def _alert(rule: AlertRule, addresses: Addresses) -> Node:
-    waits = {"for": rule.for_s, "keep_firing_for": rule.keep_firing_for_s}
     runbook_url = Links(service_url=addresses.service_url).runbook(rule.name)
     assert runbook_url is not None, "Addresses always has a service"
     return {
         "alert": rule.name,
         "expr": rule.expr,
-        **{name: duration(seconds) for name, seconds in waits.items() if seconds},
+        **({"for": duration(rule.for_s)} if rule.for_s else {}),
         "labels": {"severity": rule.severity.value, **({"scope": rule.scope} if rule.scope else {})},
         "annotations": {
             "summary": rule.summary,

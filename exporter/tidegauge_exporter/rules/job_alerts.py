@@ -60,13 +60,14 @@ LEAKS = (
         f"The memory of {THE_RANK}{OF_OWNER} {PLACE}, grows{_PER_STEP} and meets the rank's limit in "
         f"{DURATION} at the present rate.",
         for_s=60,
-        keep_firing_for_s=300,
     ),
     AlertRule(
         "TidegaugeLeak",
         with_owner(
             f"max by ({RANK}) (tidegauge_rank_leak_state) == 2\n"
-            f"unless on ({JOB}, rank) tidegauge_rank_leak_seconds_to_oom > {FAR_S}",
+            f"unless on ({JOB}, rank) tidegauge_rank_leak_seconds_to_oom > {FAR_S}\n"
+            # A verdict lingers, the rank's memory does not: who has ended leaks no more.
+            f"and on ({JOB}, rank) tidegauge_rank_allocated_bytes",
             like="tidegauge_rank_leak_state",
         ),
         AlertSeverity.WARNING,
@@ -79,7 +80,6 @@ LEAKS = (
             " It meets the rank's limit in {{ .Value | humanizeDuration }} at the present rate.",
         ),
         for_s=300,
-        keep_firing_for_s=300,
     ),
 )
 

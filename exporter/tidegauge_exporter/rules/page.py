@@ -125,7 +125,8 @@ _LIMITS = """## What alerts do not see
 - Prometheus looks every 15 s: a rank that starts and runs out of memory between two looks is missed by
   TidegaugeOutOfMemory. The service itself misses none that its node agent saw: that is what incidents are for.
 - A rank of a job that is watched only in part is reported missing (severity `info`) for as long as the job lives.
-- TidegaugeRankLost names a rank for ten minutes after it was last seen, then ends by itself.
+- TidegaugeRankLost names a rank for ten minutes after it was last seen, then ends by itself. So does
+  TidegaugeAgentDown for a node that left the cluster (it crashed, or is cut off); one without ranks leaves unnoticed.
 - TidegaugeUntrackedGrowth needs more than an hour of history of the attempt.
 - TidegaugeDetectorSilent joins by `instance`: all series of an agent must carry the same one, as they do with the
   scrape configuration of deploy/observability. The rules about `up` need `job="tidegauge"` and the label `component`.

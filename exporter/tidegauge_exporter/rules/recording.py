@@ -188,8 +188,8 @@ NODES = Group(
             "  - (sum by (cluster, hostname) (tidegauge_rank_nontorch_bytes)\n"
             "    or 0 * sum by (cluster, hostname) (tidegauge_gpu_used_bytes)),\n"
             "  0\n)",
-            "Memory in use on a node's GPUs that no watched rank accounts for: other processes, and what the driver "
-            "keeps for itself (some hundred MiB a GPU).",
+            "Memory in use on a node's GPUs that no watched rank accounts for: other processes, what a rank holds on "
+            "a card that is not its own, and what the driver keeps for itself (some hundred MiB a GPU).",
         ),
     ),
 )

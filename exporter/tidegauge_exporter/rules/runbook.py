@@ -20,8 +20,8 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
         what_to_do="Usually nothing: the owner is told, and the policy acts as far as the site allows it. Where the "
         "policy only observes, tell the owner, who knows the code.",
         when_to_silence="Silence one job (`cluster`, `job_id`) whose owner knows about it. It ends by itself when the "
-        "incident is closed. To keep Tidegauge from acting on the job, see [below](#keep-my-job-running): a silence "
-        "stops messages, not actions.",
+        "incident is closed. It stops messages, not actions: what keeps Tidegauge from acting on the job is told under "
+        "[Keep my job running](#keep-my-job-running).",
         commands=("tidegauge incidents show NUMBER",),
     ),
     RunbookEntry(
@@ -114,8 +114,8 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
 SERVICE_RUNBOOK: tuple[RunbookEntry, ...] = (
     RunbookEntry(
         "TidegaugeAgentDown",
-        means="Prometheus cannot scrape the agent of a node. Jobs there run on; nobody watches them through "
-        "Prometheus.",
+        means="Prometheus cannot scrape the agent of a node, or the node left the cluster while ranks ran on it. If it "
+        "is well, jobs there run on; nobody watches them through Prometheus.",
         first_look="`tidegauge status`: does the agent report to the coordinator? Then it is a matter of Prometheus' "
         "way to it (port 9494, firewall, `listen_host`). Else the node or the agent is down.",
         what_to_do="Agents are restarted by themselves. If one does not come back, look at the node, then at the Ray "

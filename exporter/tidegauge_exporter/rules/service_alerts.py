@@ -10,6 +10,14 @@ from tidegauge_exporter.rules.values import AlertRule, AlertSeverity, Board, Gro
 _AGENT: Final = 'up{job="tidegauge",component="agent"}'
 _COORDINATOR: Final = 'up{job="tidegauge",component="coordinator"}'
 _NODE: Final = "cluster, hostname, instance"
+_LEFT: Final = (
+    # A node that crashes leaves service discovery within seconds, and `up` with it. It is told from one that was taken
+    # out on purpose by ranks that wrote readings to the end (a minute is for clocks that differ).
+    f"  (max_over_time(timestamp({_AGENT})[15m:30s]) unless {_AGENT})\n"
+    "  < on (cluster, hostname) group_left () (\n"
+    "    max by (cluster, hostname) (last_over_time(tidegauge_rank_last_sample_timestamp_seconds[15m])) + 60\n"
+    "  )"
+)
 THE_NODE: Final = "{{ with $labels.hostname }}{{ . }}{{ else }}{{ $labels.instance }}{{ end }}"
 ACTION: Final = "{{ $labels.action }}"
 REASON: Final = "{{ $labels.reason }}"
@@ -20,12 +28,12 @@ SERVICE_ALERTS: Group[AlertRule] = Group(
     (
         AlertRule(
             "TidegaugeAgentDown",
-            f"max by ({_NODE}) ({_AGENT} == 0)",
+            f"max by ({_NODE}) ({_AGENT} == 0)\nor max by ({_NODE}) (\n{_LEFT}\n)",
             AlertSeverity.WARNING,
             Board.FLEET,
             f"Agent down: {THE_NODE}",
             f"Prometheus has not reached the node agent on {THE_NODE} for five minutes. Its ranks are not watched; "
-            "training goes on.",
+            "if the node is well, training goes on.",
             for_s=300,
         ),
         AlertRule(

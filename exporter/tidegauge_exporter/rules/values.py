@@ -58,8 +58,6 @@ class AlertRule:
     """How long the condition must hold without a break."""
     scope: str | None = None
     """A label that tells two rules of one name apart; ``None``: no such label."""
-    keep_firing_for_s: int = 0
-    """How long it goes on after the condition has gone, so that a flapping one is told once (Prometheus 2.42)."""
 
 
 Rule = TypeVar("Rule", RecordingRule, AlertRule)

@@ -60,6 +60,11 @@ _MENDED_BY: Final[Mapping[str, str]] = {
     "msg_too_long": _DEFECT,
     "no_text": _DEFECT,
     "cannot_reply_to_message": "the thread cannot take replies",
+    "thread_not_found": "the thread is not there any more",
+    "restricted_action_thread_locked": "somebody has locked the thread",
+    "restricted_action_non_threadable_channel": "the channel takes no replies: set slack_channel to another one",
+    "messages_tab_disabled": "the app takes no direct messages: switch its Messages tab on, under App Home",
+    "message_limit_exceeded": "the workspace is at its limit of messages: ask those who administer it",
     "storage_limit_reached": "the workspace has no room for files: ask those who administer it",
     "file_uploads_disabled": "the workspace takes no files: ask those who administer it",
 }

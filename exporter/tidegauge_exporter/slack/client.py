@@ -38,6 +38,8 @@ UPLOAD: Final = "files.completeUploadExternal"
 """For three calls: an address for the file, the file, and its place in a thread."""
 MOST_CHANNELS: Final = 2_000
 """Whose last message is remembered."""
+STRANGER_FOR_S: Final = 300.0
+"""Whoever is nobody on Slack is not asked for again for so long: every round asks for every owner."""
 MOST_TITLE: Final = 200
 MOST_ALT_TEXT: Final = 1_000
 
@@ -86,6 +88,8 @@ class SlackChat:
         """Channels by the name under which they were written to."""
         self._conversations: dict[str, str] = {}
         """Direct ones, by Slack's id of the user or e-mail address."""
+        self._strangers: dict[str, float] = {}
+        """Until when somebody counts as nobody, by the same."""
 
     def post(self, channel: str, message: Message, *, thread: Posted | None = None) -> Posted:
         """Into a channel (name with #, or id), or as a reply to ``thread``."""
@@ -139,12 +143,15 @@ class SlackChat:
         known = self._conversations.get(who)
         if known is not None:
             return known
+        if self._monotonic_s() < self._strangers.get(who, 0.0):
+            return None
         user = self._user_of_email(who) if "@" in who else who
         answer = {} if user is None else self._ask(
             "conversations.open", lambda: self._client.conversations_open(users=user), harmless=UNKNOWN_PERSON
         )  # fmt: skip
         channel = answer.get("channel")
         if not isinstance(channel, dict) or not isinstance(channel.get("id"), str):
+            self._strangers[who] = self._monotonic_s() + STRANGER_FOR_S
             log.warning("nobody on Slack is %s, who is %s here: no messages to them", who, tidy(user_name, MOST_TITLE))
             return None
         self._conversations[who] = channel["id"]

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from loop_store import FakeStore, told_store
+from loop_store import FakeIncidents, FakeStore, told_store
 from sample_views import GIB, NOW_S
+from scheduler_values import incident
 from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, json_route
 from tidegauge.cluster.loop_api import loop_routes
 from tidegauge.cluster.story_feed import ApiFeed
 from tidegauge.core.actions import LoopStatus
-from tidegauge.core.incidents import IncidentState
+from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge_exporter.notify.ports import RetryLaterError
 
@@ -28,6 +29,8 @@ class Service:
         self.asked: list[str] = []
         self.has_memory = True
         self.url: str | None = None
+        self.odd: set[str] = set()
+        """Numbers of incidents whose page fails."""
 
     def serve(self) -> HttpApi:
         routes = loop_routes(lambda: self.store, lambda: LoopStatus("act", None))
@@ -40,6 +43,7 @@ class Service:
     def _counted(self, path: str, page: Route) -> Route:
         def answer(request: Request) -> Answer:
             self.asked.append(path)
+            assert request.query.get("number") not in self.odd, "a defect that this incident brings out"
             return page(request)
 
         return answer
@@ -65,7 +69,7 @@ def feed(service: Service) -> ApiFeed:
 
 
 def test_story_is_all_that_the_service_knows(service: Service, feed: ApiFeed) -> None:
-    closed_one, open_one = feed.stories(closed_since_unix_s=0.0)
+    open_one, closed_one = feed.stories(closed_since_unix_s=0.0)
     assert (open_one.incident.number, closed_one.incident.number) == (1, 2)
     assert open_one.incident == service.store.incidents.incident(1)
     assert [change.kind.value for change in open_one.history] == ["opened", "updated", "escalated", "updated"]
@@ -86,7 +90,7 @@ def test_what_has_not_changed_is_not_read_again(service: Service, feed: ApiFeed)
     last = service.store.incidents.story[-1]
     later = replace(last.incident, updated_unix_s=NOW_S + 5.0)
     service.store.incidents.story.append(last._replace(at_unix_s=NOW_S + 5.0, incident=later))
-    (_, changed) = feed.stories(closed_since_unix_s=0.0)
+    changed, _ = feed.stories(closed_since_unix_s=0.0)
     assert changed.incident.updated_unix_s == NOW_S + 5.0
     assert service.asked[1:] == ["/api/v1/incident-marks", "/api/v1/incident", "/api/v1/memory"]
 
@@ -103,3 +107,47 @@ def test_service_that_is_away_is_asked_again_later(service: Service, feed: ApiFe
     service.url = "http://127.0.0.1:1"
     with pytest.raises(RetryLaterError, match="does not answer"):
         feed.stories(closed_since_unix_s=0.0)
+
+
+def opened(*numbers: int) -> FakeStore:
+    return FakeStore(FakeIncidents([IncidentChange(ChangeKind.OPENED, NOW_S, incident(number=n)) for n in numbers]))
+
+
+def numbers(feed: ApiFeed) -> list[int]:
+    return [story.incident.number for story in feed.stories(closed_since_unix_s=0.0)]
+
+
+def test_incidents_that_cannot_be_read_silence_no_other(service: Service, feed: ApiFeed) -> None:
+    service.store = opened(*range(1, 9))
+    service.odd = {"8", "7"}
+    assert numbers(feed) == [6, 5, 4, 3, 2, 1]
+    service.odd = {"8", "7", "6", "5", "4"}
+    assert numbers(feed) == [6, 5, 4, 3, 2, 1]  # as they were known
+    service.odd = set()
+    assert numbers(feed) == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_however_many_cannot_be_read_the_rest_is_told_in_the_end(service: Service, feed: ApiFeed) -> None:
+    service.store = opened(*range(1, 9))
+    service.odd = {"8", "7", "6", "5", "4"}
+    with pytest.raises(RetryLaterError, match="500"):
+        feed.stories(closed_since_unix_s=0.0)
+    for _ in range(3):
+        assert numbers(feed) == [3, 2, 1]
+
+
+def test_a_thousand_at_once_are_read_a_part_at_a_time_and_none_is_forgotten(service: Service) -> None:
+    now_s = 0.0
+
+    def monotonic_s() -> float:
+        nonlocal now_s
+        now_s += 1.0
+        return now_s
+
+    feed = ApiFeed(lambda: service.url, monotonic_s=monotonic_s)
+    service.store = opened(*range(1, 25))
+    over = incident(number=30, state=IncidentState.CLOSED, closed_unix_s=NOW_S - 7200.0)
+    service.store.incidents.story.append(IncidentChange(ChangeKind.CLOSED, NOW_S - 7200.0, over))
+    assert numbers(feed) == list(range(24, 15, -1))
+    later = [[told.incident.number for told in feed.stories(closed_since_unix_s=NOW_S)] for _ in range(4)]
+    assert later == [list(range(24, 6, -1)), [*range(24, 0, -1), 30], list(range(24, 0, -1)), list(range(24, 0, -1))]

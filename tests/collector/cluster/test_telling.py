@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
 
 from scheduler_values import decision
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import _messenger
+from tidegauge.cluster.notifier import NotifierService
+from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.telling import SILENT_AFTER_S, TellingBoard, Told, is_notifier_wanted, tells_owners
 from tidegauge.core.actions import ActionKind
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
@@ -80,3 +85,21 @@ def test_notifier_is_there_only_where_somebody_is_to_be_told(
 ) -> None:
     made = Settings.model_validate(settings)
     assert (is_notifier_wanted(made, environ), tells_owners(made, environ)) == (wanted, owners)
+
+
+def test_notifier_outlives_an_engine_that_cannot_pass_on_its_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[Mapping[str, str]] = []
+
+    def say(standing: Mapping[str, str]) -> None:
+        said.append(standing)
+        if len(said) == 1:
+            raise RuntimeError("the engine is being restarted")
+
+    service = NotifierService(Settings(), StateFiles(tmp_path), {}, say=say)
+    service.turn()
+    service.turn()
+    service.stop()
+    assert len(said) == 2
+    assert caplog.text.count("a turn of the notifier failed") == 1

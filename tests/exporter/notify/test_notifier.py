@@ -129,3 +129,17 @@ def test_stories_reach_every_sink_whatever_another_does() -> None:
 
 def test_stopping_what_never_started_is_harmless() -> None:
     assert Notifier(FakeFeed(), [Taker()]).stop()
+
+
+@pytest.mark.parametrize(("took_s", "wait_s"), [(0.01, 2.0), (1.0, 10.0), (200.0, 30.0)])
+def test_a_slow_answer_makes_the_next_question_wait_and_never_so_long_that_alerts_end(
+    took_s: float, wait_s: float
+) -> None:
+    clock = Clock()
+
+    class SlowFeed(FakeFeed):
+        def stories(self, *, closed_since_unix_s: float) -> Sequence[Story]:
+            clock.now_s += took_s
+            return super().stories(closed_since_unix_s=closed_since_unix_s)
+
+    assert fetch(SlowFeed(), clock=clock).step() == pytest.approx(wait_s)

@@ -74,6 +74,16 @@ def test_the_same_decision_is_told_once_also_after_a_restart(owners: Owners) -> 
     assert owners.chat.heads() == ["to ada: first", "to ada: second"]
 
 
+def test_a_decision_of_a_new_database_is_told_though_an_older_one_had_its_number(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story())
+    owners.take(decided(story(), done(name="cap")))
+    newer = replace(FIRST, decided_s=FIRST.decided_s + 86400.0)
+    assert owners.messages.tell(newer, story(opened_unix_s=newer.decided_s - 60.0)) == TOLD
+    assert owners.chat.heads() == ["to ada: first", "to ada: first"]
+    owners.take(decided(story(opened_unix_s=newer.decided_s - 60.0), done(at_s=86500.0, name="cap")))
+    assert [said.thread for said in owners.chat.said.values() if said.text == "cap done cap"] == ["1.0", "3.0"]
+
+
 def test_a_user_whom_nobody_knows_is_refused_with_what_to_do(owners: Owners) -> None:
     with pytest.raises(RefusedError, match=r"'eve'.*slack_users_file.*slack_email_domain"):
         owners.messages.tell(FIRST, story(user_name="eve"))

@@ -150,3 +150,26 @@ def test_a_port_that_is_taken_is_an_error(receiver: Receiver, taker: Taker) -> N
         second.start()
     assert not second.listens
     second.stop()
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"),
+    [
+        ({"Authorization": "Bearer of-the-webhook"}, 200),
+        ({"Authorization": "Bearer of-the-webhook "}, 401),
+        ({"Authorization": "Bearer another"}, 401),
+        ({"Authorization": "of-the-webhook"}, 401),
+        ({"Authorization": "Bearer \u00e9"}, 401),
+        ({}, 401),
+    ],
+)
+def test_where_a_password_is_set_only_who_shows_it_is_heard(taker: Taker, shown: dict[str, str], status: int) -> None:
+    receiver = Receiver(taker.take, token="of-the-webhook")
+    receiver.start()
+    try:
+        told, body = ask(receiver, "POST", "/alerts", BODY, **shown)
+    finally:
+        receiver.stop()
+    assert told == status
+    assert len(taker.groups) == (status == 200)
+    assert "of-the-webhook" not in str(body)

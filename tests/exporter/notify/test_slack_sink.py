@@ -258,6 +258,35 @@ def test_a_refusal_is_seen_for_as_long_as_nothing_else_was_taken(channel: Channe
     channel.take(*told, warning(4), warning(5))
 
 
+def test_what_a_round_was_given_up_over_comes_last_from_then_on(channel: Channel) -> None:
+    def refuse_some(call: Call) -> None:
+        if call.text.startswith(("incident 1 ", "incident 2 ", "incident 3 ", "incident 4 ")):
+            refuse(call)
+
+    channel.chat.before = refuse_some
+    told = [story(number) for number in range(1, 5)] + [warning(5)]
+    for _ in range(2):
+        with pytest.raises((RefusedError, RetryLaterError)):
+            channel.take(*told, after_s=300.0)
+    assert channel.chat.heads() == ["incident 5 open warning 1006632960"]
+    channel.chat.before = lambda _: None
+    channel.take(*told, after_s=300.0)
+    assert len(channel.chat.heads()) == 5
+
+
+def test_plot_is_drawn_again_when_it_is_worse_and_only_then(channel: Channel) -> None:
+    told = replace(warning(), memory=MEMORY)
+    channel.take(told)
+    worse = escalated(told)
+    for _ in range(3):
+        channel.take(worse)
+        channel.restart()
+    eased = happened(worse, ChangeKind.EASED, 40.0, severity=Severity.WARNING)
+    channel.take(eased)
+    channel.take(closed(eased))
+    assert len(channel.chat.uploads) == 2
+
+
 def test_a_plot_that_is_refused_is_left_out(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
     def no_files(call: Call) -> None:
         if call.method == "upload":
@@ -300,3 +329,10 @@ def test_a_recovering_incident_is_shown_as_such(channel: Channel) -> None:
     channel.take(warning())
     channel.take(happened(warning(), ChangeKind.RECOVERING, 20.0, state=IncidentState.RECOVERING))
     assert channel.chat.heads() == ["incident 1 recovering warning 1006632960"]
+
+
+def test_an_incident_of_a_new_database_gets_a_thread_though_an_older_one_had_its_number(channel: Channel) -> None:
+    channel.take(closed(story(1)))
+    channel.take(story(1))
+    channel.take(story(1, opened_unix_s=NOW_S + 86400.0), after_s=86400.0)
+    assert len(channel.chat.heads()) == 2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from sample_views import NOW_S
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.notify.storms import FORGET_S, MOST_THREADS, QUIET_S, SHOW_EVERY_S, WITHIN_S
+from tidegauge_exporter.notify.values import Story
 
 
 def in_storms(channel: Channel) -> list[str]:
@@ -66,6 +68,44 @@ def test_a_storm_takes_all_until_it_was_quiet_for_half_an_hour(channel: Channel)
     channel.take(*told, after_s=QUIET_S + 10.0)
     assert alone(channel)[MOST_THREADS:] == ["incident 9 open warning 1006632960"]
     assert storms(channel) == ["storm 6:open 7:open 8:open"]
+
+
+def of_user(told: Story, uid: int) -> Story:
+    key = told.incident.key
+    return replace(told, incident=replace(told.incident, key=key._replace(job=key.job._replace(uid=uid))))
+
+
+def test_the_flood_of_one_user_drowns_nobody_elses_incident(channel: Channel) -> None:
+    flood = [story(number) for number in range(1, 9)]
+    channel.take(*flood)
+    ada, grace = of_user(warning(20), 2001), of_user(warning(21), 2002)
+    channel.take(*flood, ada, grace)
+    assert alone(channel)[MOST_THREADS:] == [
+        "incident 20 open warning 1006632960",
+        "incident 21 open warning 1006632960",
+    ]
+    # Kept going by an incident now and then, it still takes nobody else's first.
+    for number in (9, 10):
+        flood.append(story(number))
+        channel.take(*flood, after_s=QUIET_S - 10.0)
+    channel.restart()
+    channel.take(*flood, of_user(warning(22), 2003))
+    assert alone(channel)[-1] == "incident 22 open warning 1006632960"
+    assert len(alone(channel)) == MOST_THREADS + 3
+    assert len(in_storms(channel)) == 5
+
+
+def test_the_first_of_each_user_comes_before_the_second_of_any(channel: Channel) -> None:
+    channel.take(*(story(number) for number in range(1, 9)), of_user(warning(20), 2001))
+    assert "incident 20 open warning 1006632960" in alone(channel)
+    assert len(alone(channel)) == MOST_THREADS
+
+
+def test_a_bad_night_of_many_users_is_a_storm_too(channel: Channel) -> None:
+    channel.take(*(of_user(warning(number), 2000 + number) for number in range(1, 41)))
+    channel.take(*(of_user(warning(number), 2000 + number) for number in range(1, 81)))
+    assert len(alone(channel)) == MOST_THREADS
+    assert len(in_storms(channel)) == 75
 
 
 def test_replies_and_head_of_a_storm_follow_its_incidents(channel: Channel) -> None:

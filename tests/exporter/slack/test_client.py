@@ -15,7 +15,7 @@ from fakes.fake_slack import FakeSlack, Fault
 from fakes.slack_chats import CHANNEL, HELLO, PNG, Clock, make_chat
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.slack.chat import Message, Posted
-from tidegauge_exporter.slack.client import SlackChat
+from tidegauge_exporter.slack.client import STRANGER_FOR_S, SlackChat
 from tidegauge_exporter.slack.people import People
 
 
@@ -109,6 +109,17 @@ class TestDirect:
 
     def test_somebody_without_slack_is_nobody(self, slack: FakeSlack, chat: SlackChat) -> None:
         assert chat.direct("grace") is None
+
+    def test_somebody_without_slack_is_asked_for_again_after_a_while(
+        self, slack: FakeSlack, chat: SlackChat, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for _ in range(3):
+            assert chat.direct("grace") is None
+        assert [method for method, _ in slack.calls] == ["users.lookupByEmail"]
+        assert caplog.text.count("nobody on Slack") == 1
+        slack.add_user("grace@example.org")
+        clock.now_s += STRANGER_FOR_S
+        assert chat.direct("grace") is not None
 
     def test_an_id_that_slack_does_not_know_is_nobody(
         self, slack: FakeSlack, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -104,6 +104,8 @@ class TestRefusals:
             ("is_archived", "archived"),
             ("restricted_action", "administer"),
             ("invalid_blocks", "report it"),
+            ("restricted_action_thread_locked", "locked"),
+            ("messages_tab_disabled", "App Home"),
         ],
     )
     def test_what_a_person_has_to_mend_says_what(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, select, update
+from sqlalchemy import Connection, Row, Select, func, select, union_all, update
 
 from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import Database, StoreError
 from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.loop_figures import OpenIncident
+from tidegauge.core.verdicts import Severity
 
 
 class IncidentStore:
@@ -62,21 +64,41 @@ class IncidentStore:
         return self._changes(select(incident_changes).where(incident_changes.c.at_s >= since_s), limit)
 
     def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
-        """A word for each incident that is open, or was closed at or after ``since_s``, by number, the newest first. It
+        """A word for each incident that is open, or was closed at or after ``since_s``, by number: the open ones first
+        (however many were closed, they are among the ``limit``), each kind the newest first. The word
         changes whenever anything is told of the incident, or decided or done about it: whoever remembers it need not
         read the incident again."""
         one, of = incidents.c, decisions.c
         words = (one.updated_s, one.state, func.count(of.seq), func.sum(of.starts), func.max(of.decided_s),
                  func.count(of.finished_s), func.max(of.finished_s))  # fmt: skip
+        # Not "or": a database would read through the incidents of all months, every two seconds.
+        wanted = union_all(
+            select(one.number).where(one.closed_s.is_(None)), select(one.number).where(one.closed_s >= since_s)
+        )
         query = (
             select(one.number, *words)
             .join(decisions, of.incident_number == one.number, isouter=True)
-            .where(one.closed_s.is_(None) | (one.closed_s >= since_s))
+            .where(one.number.in_(wanted))
             .group_by(one.number)
-            .order_by(one.number.desc())
+            .order_by(one.closed_s.is_not(None), one.number.desc())
             .limit(limit)
         )
         return {row[0]: " ".join(map(str, row[1:])) for row in self._rows(query)}
+
+    def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:
+        """Those that are not closed, with the one of ``jobs`` that each is about, if it is one of them. Reads no
+        findings: a scrape cannot wait for those of thousands of ranks."""
+        one = incidents.c
+        columns = (one.job_id, one.attempt, one.uid, one.number, one.cause, one.severity, one.opened_s)
+        wanted = {(column_name(job.job_id), job.attempt, job.uid): job for job in jobs}
+        rows = self._rows(select(*columns).where(one.closed_s.is_(None)).order_by(one.number))
+        return [
+            (
+                wanted.get((row.job_id, row.attempt, row.uid)),
+                OpenIncident(row.number, IncidentCause(row.cause), Severity(row.severity), row.opened_s),
+            )
+            for row in rows
+        ]
 
     def totals(self) -> Mapping[IncidentCause, int]:
         """How many were ever opened, by cause; causes that never occurred are 0."""
