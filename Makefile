@@ -69,7 +69,7 @@ trainers: $(TRAINERS)/venv/.made ## Lightning, Hugging Face and Ray Train on the
 system: ## Debian packages that the integration tests need (never asks anything)
 	@scripts/system_packages.sh
 
-bench: $(BIN)/.made rig ## every figure of README and docs that needs no GPU
+bench: $(BIN)/.made rig trainers ## every figure of README and docs that needs no GPU
 	@scripts/bench.sh
 
 clean: ## remove what was made here

@@ -32,7 +32,8 @@ class Model(pl.LightningModule):
         return torch.optim.AdamW(self.parameters())
 
     def on_train_start(self) -> None:
-        print(f"goes on from step {self.trainer.global_step}", flush=True)
+        if self.trainer.global_step:
+            print(f"goes on from step {self.trainer.global_step}", flush=True)
 
 
 trainer = pl.Trainer(
