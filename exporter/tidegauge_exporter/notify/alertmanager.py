@@ -13,7 +13,8 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -33,8 +34,9 @@ LASTS_S = 240.0
 """An alert ends by itself when it was not refreshed for four minutes: three tries may fail, and a restart of the
 service is no end of anything."""
 ENDS_LATER_S = 90.0
-"""After its incident an alert ends only now: it mutes alerts of Prometheus' rules about the same job, and those take up
-to a scrape, an evaluation and a staleness to notice that the job has gone."""
+"""So long after its incident an alert is ended: it mutes alerts of Prometheus' rules about the same job, and those take
+a scrape, an evaluation and a staleness to notice that the job has gone. (To post an end that is still to come would not
+do: of two ends that lie ahead Alertmanager keeps the later one.)"""
 MOST_IN_A_REQUEST = 64
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
@@ -67,6 +69,10 @@ class AlertmanagerSink:
         self._timeout_s = timeout_s
         self._posted: dict[int, _Posted] = {}
         """The alerts that fire because of us, by number of the incident."""
+        self._over_since_s: dict[int, float] = {}
+        """Those whose incident is over, and since when."""
+        self._settled: frozenset[int] = frozenset()
+        """Incidents of which nothing fires that a notifier before us has posted."""
         self._failing_since_unix_s: float | None = None
 
     @property
@@ -77,9 +83,11 @@ class AlertmanagerSink:
         """As the port ``Sink`` says: what is new or over at once, the rest once a minute."""
         now_s = self._wall_s()
         wanted = {story.incident.number: story.incident for story in stories if _is_worth_an_alert(story.incident)}
-        over = [number for number in self._posted if number not in wanted]
+        over = self._over(wanted, now_s)
         due = [incident for number, incident in sorted(wanted.items()) if self._is_due(incident, now_s)]
-        alerts = [self._resolved(number, now_s + ENDS_LATER_S) for number in over]
+        fresh = [story for story in stories if self._may_have_left_alerts(story.incident, now_s)]
+        alerts = [alert for story in fresh for alert in self._left_behind(story, now_s)]
+        alerts += [self._resolved(number, now_s) for number in over]
         for incident in due:
             before = self._posted.get(incident.number)
             if before is not None and before.labels != self._labels(incident):
@@ -87,6 +95,8 @@ class AlertmanagerSink:
             alerts.append(self._firing(incident, now_s))
         for first in range(0, len(alerts), MOST_IN_A_REQUEST):
             self._post(alerts[first : first + MOST_IN_A_REQUEST])
+        settled = self._settled | {story.incident.number for story in fresh}
+        self._settled = settled & {story.incident.number for story in stories}
         for number in over:
             del self._posted[number]
         for incident in due:
@@ -102,6 +112,28 @@ class AlertmanagerSink:
         if before is None or before.labels != self._labels(incident):
             return True
         return is_due(before.at_unix_s, REFRESH_EVERY_S, now_unix_s=now_s)
+
+    def _over(self, wanted: Collection[int], now_s: float) -> list[int]:
+        """Alerts to be ended now."""
+        gone = [number for number in self._posted if number not in wanted]
+        self._over_since_s = {number: self._over_since_s.get(number, now_s) for number in gone}
+        return [number for number in gone if is_due(self._over_since_s[number], ENDS_LATER_S, now_unix_s=now_s)]
+
+    def _may_have_left_alerts(self, incident: Incident, now_s: float) -> bool:
+        ended_s = incident.closed_unix_s
+        return incident.number not in self._settled and (ended_s is None or now_s - ended_s <= LASTS_S)
+
+    def _left_behind(self, story: Story, now_s: float) -> list[dict[str, Any]]:
+        """The ends of alerts of this incident that were posted before this process began, and would fire until they
+        lapse: of every severity that it had and, unless it is closed, has not now."""
+        incident = story.incident
+        had = {change.incident.severity for change in story.history}
+        over = had - {incident.severity} if _is_worth_an_alert(incident) else had
+        return [
+            _ended(self._firing(replace(incident, severity=severity), now_s), now_s)
+            for severity in sorted(over, key=lambda severity: severity.level)
+            if severity.level >= Severity.WARNING.level
+        ]
 
     def _labels(self, incident: Incident) -> dict[str, str]:
         job = incident.key.job
@@ -139,10 +171,8 @@ class AlertmanagerSink:
         source = report or dashboard
         return alert if source is None else {**alert, "generatorURL": source}
 
-    def _resolved(self, number: int, at_s: float) -> dict[str, Any]:
-        alert = self._posted[number].alert
-        # Set back a clock, and it would end before it began, which Alertmanager refuses.
-        return {**alert, "endsAt": max(_rfc3339(at_s), alert["startsAt"])}
+    def _resolved(self, number: int, now_s: float) -> dict[str, Any]:
+        return _ended(self._posted[number].alert, now_s)
 
     def _post(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         try:
@@ -199,6 +229,11 @@ class AlertmanagerSink:
 
 def _is_worth_an_alert(incident: Incident) -> bool:
     return incident.is_open and incident.severity.level >= Severity.WARNING.level
+
+
+def _ended(alert: Mapping[str, Any], at_s: float) -> dict[str, Any]:
+    # Set back a clock, and it would end before it began, which Alertmanager refuses.
+    return {**alert, "endsAt": max(_rfc3339(at_s), alert["startsAt"])}
 
 
 def _rfc3339(unix_s: float) -> str:
