@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.keep:
         print(f"service   {api_url} is still running; Prometheus finds its targets at {api_url}/sd")
         print(f"          stop it with: tidegauge down --set state_dir={folder / 'state'}")
-    print("Grafana   graph the tidegauge_rank_* series of docs/metrics.md; ready-made dashboards are not there yet")
+    print("Grafana   four dashboards for a real service, and Prometheus' rules: deploy/observability/README.md")
     if not found:
         raise CommandError(f"the planted leak was not found within {args.seconds:.0f} s; logs are in {folder}")
     return 0
