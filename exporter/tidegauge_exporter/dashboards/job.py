@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
+from tidegauge_exporter.dashboards.errors import errors_in_the_range
 from tidegauge_exporter.dashboards.expressions import BY_JOB, job, report_links
 from tidegauge_exporter.dashboards.fields import (
     AGO,
@@ -99,20 +100,7 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
             Field(COUNT, "not watched", Steps(PLAIN)),
             named=True,
         ),
-        Stat(
-            "Errors in the range",
-            "Out-of-memory errors, those that the job caught included, and allocations that worked only after the "
-            "cache was emptied (retries): each of those stalls the rank, and an out-of-memory is near.",
-            4,
-            4,
-            (
-                Query(f"round(sum(increase({job('tidegauge_rank_ooms_total')}[$__range])))", "out of memory"),
-                Query(f"round(sum(increase({job('tidegauge_rank_alloc_retries_total')}[$__range])))", "retries"),
-            ),
-            Field(COUNT, "not watched", Steps(PLAIN, ((1, "orange"),)), decimals=0),
-            instant=True,
-            named=True,
-        ),
+        errors_in_the_range(job),
         Table(
             "Whose job",
             "Owner, name and scheduler of each attempt that was seen in the time range, and when it was seen last: "

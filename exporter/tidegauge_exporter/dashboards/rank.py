@@ -6,6 +6,7 @@ from typing import Final
 
 from tidegauge_exporter.dashboards.curves import TimeSeries
 from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
+from tidegauge_exporter.dashboards.errors import errors_in_the_range
 from tidegauge_exporter.dashboards.expressions import BY_JOB, ONE_RANK, own_card, rank, used_share
 from tidegauge_exporter.dashboards.fields import (
     AGO,
@@ -95,20 +96,7 @@ def _header() -> tuple[Panel, ...]:
             (Query(f"time() - max({rank('tidegauge_rank_last_sample_timestamp_seconds')})"),),
             Field(SECONDS, "not watched", Steps("green", ((30, "orange"), (120, "red"))), decimals=0),
         ),
-        Stat(
-            "Errors in the range",
-            "Out-of-memory errors, those that the job caught included, and allocations that worked only after the "
-            "cache was emptied.",
-            4,
-            4,
-            (
-                Query(f"round(sum(increase({rank('tidegauge_rank_ooms_total')}[$__range])))", "out of memory"),
-                Query(f"round(sum(increase({rank('tidegauge_rank_alloc_retries_total')}[$__range])))", "retries"),
-            ),
-            Field(COUNT, "not watched", Steps(PLAIN, ((1, "orange"),)), decimals=0),
-            instant=True,
-            named=True,
-        ),
+        errors_in_the_range(rank),
         Table(
             "Where and what it is",
             "Node, card, process and settings of the rank, of each attempt in the time range. For `ssh`, `nvidia-smi` "

@@ -1,0 +1,31 @@
+"""The panel that counts errors, of a job or of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidegauge_exporter.dashboards.fields import COUNT, PLAIN, Field, Steps
+from tidegauge_exporter.dashboards.panels import Stat
+from tidegauge_exporter.dashboards.queries import Query
+
+
+def errors_in_the_range(chosen: Callable[[str], str]) -> Stat:
+    """``chosen`` selects the series of a metric that the dashboard is about."""
+
+    def counted(metric: str) -> str:
+        return f"round(sum(increase({chosen(metric)}[$__range])))"
+
+    return Stat(
+        "Errors in the range",
+        "Out-of-memory errors, those that the job caught included, and allocations that worked only after the "
+        "cache was emptied (retries): each of those stalls the rank, and an out-of-memory is near.",
+        4,
+        4,
+        (
+            Query(counted("tidegauge_rank_ooms_total"), "out of memory"),
+            Query(counted("tidegauge_rank_alloc_retries_total"), "retries"),
+        ),
+        Field(COUNT, "not watched", Steps(PLAIN, ((1, "orange"),)), decimals=0),
+        instant=True,
+        named=True,
+    )
