@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
-from tidegauge.core.views import GpuView, JobView, NodeView, RankSummary, RankView
+from tidegauge.core.views import GpuView, JobView, NodeView, RankView
 
 CLUSTER: Final = "lab"
 GPUS_PER_NODE: Final = 8
@@ -280,31 +280,11 @@ def _job(ranks: Sequence[tuple[str, RankView]], stale_hosts: set[str]) -> JobVie
         scheduler=first.identity.scheduler,
         world_size=first.identity.world_size,
         hostnames=tuple(sorted({host for host, _ in ranks})),
-        ranks=tuple(_summary(rank) for _, rank in ranks),
+        ranks=tuple(rank.summary() for _, rank in ranks),
         state=worst.state,
         severity=worst.severity,
         signal=worst.signal,
         suspects=tuple(rank.identity.rank for _, rank in ranks if rank.verdict.state is not LeakState.OK),
         running=any(rank.alive for _, rank in ranks),
         stale=tuple(rank.identity.rank for host, rank in ranks if host in stale_hosts),
-    )
-
-
-def _summary(rank: RankView) -> RankSummary:
-    return RankSummary(
-        identity=rank.identity,
-        process=rank.process,
-        uid=rank.uid,
-        user_name=rank.user_name,
-        gpu=rank.gpu,
-        uuid=rank.uuid,
-        step=rank.step,
-        allocated_bytes=rank.allocated_bytes,
-        reserved_bytes=rank.reserved_bytes,
-        nontorch_bytes=rank.nontorch_bytes,
-        limit_bytes=rank.limit_bytes,
-        host_rss_bytes=rank.host_rss_bytes,
-        last_sample_unix_s=rank.last_sample_unix_s,
-        verdict=rank.verdict,
-        alive=rank.alive,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 import urllib.parse
 import urllib.request
@@ -15,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from integration.server_process import end, free_port, wait_until_ready
+from integration.server_process import free_port, running_server
 
 
 @dataclass(frozen=True)
@@ -94,25 +93,15 @@ def running_alertmanager(folder: Path, config: Path, *flags: str) -> Iterator[Al
     binary = alertmanager_binary()
     assert binary is not None, "alertmanager is not installed"
     port = free_port()
-    log_path = folder / "alertmanager.log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [
-                binary,
-                f"--config.file={config}",
-                f"--storage.path={folder / 'alertmanager'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-                "--cluster.listen-address=",
-                "--log.level=warn",
-                *flags,
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_until_ready(process, url, log_path)
-        yield AlertmanagerServer(url, process.pid)
-    finally:
-        end(process)
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        binary,
+        f"--config.file={config}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+        "--log.level=warn",
+        *flags,
+    ]
+    with running_server(command, url, folder / "alertmanager.log") as pid:
+        yield AlertmanagerServer(url, pid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 import urllib.error
 import urllib.parse
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from integration.server_process import end, free_port, wait_until_ready
+from integration.server_process import free_port, running_server
 
 
 @dataclass(frozen=True)
@@ -85,24 +84,14 @@ def running_prometheus(folder: Path, config: str, *flags: str) -> Iterator[Prome
     assert binary is not None, "prometheus is not installed"
     (folder / "prometheus.yml").write_text(config, encoding="utf-8")
     port = free_port()
-    log_path = folder / "prometheus.log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            [
-                binary,
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'tsdb'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-                "--log.level=warn",
-                *flags,
-            ],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_until_ready(process, url, log_path)
-        yield PrometheusServer(url, process.pid)
-    finally:
-        end(process)
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        binary,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+        *flags,
+    ]
+    with running_server(command, url, folder / "prometheus.log") as pid:
+        yield PrometheusServer(url, pid)

@@ -6,6 +6,8 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 READY_WITHIN_S = 30.0
@@ -16,6 +18,18 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running_server(command: Sequence[str | Path], url: str, log_path: Path) -> Iterator[int]:
+    """The pid of a server, from ready until the block ends; what it says goes into ``log_path``."""
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    try:
+        wait_until_ready(process, url, log_path)
+        yield process.pid
+    finally:
+        end(process)
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], url: str, log_path: Path) -> None:

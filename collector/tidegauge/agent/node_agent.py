@@ -33,7 +33,7 @@ from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
-from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankSummary, RankView
+from tidegauge.core.views import GpuView, NodeSummary, NodeView
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class NodeAgent:
             incarnation=incarnation,
             metrics_address=metrics_address,
             sent_unix_s=self._clock.unix_s(),
-            ranks=tuple(_short(rank) for rank in view.ranks),
+            ranks=tuple(rank.summary() for rank in view.ranks),
             gpus=view.gpus,
             launches=view.launches,
         )
@@ -205,29 +205,6 @@ def _gpu_view(gpu: GpuReading, watched_pids: frozenset[int]) -> GpuView:
         used_bytes=gpu.used_bytes,
         other_processes_bytes=unwatched_bytes(gpu, watched_pids),
         usable_bytes=gpu.usable_bytes,
-    )
-
-
-def _short(rank: RankView) -> RankSummary:
-    return RankSummary(
-        identity=rank.identity,
-        process=rank.process,
-        uid=rank.uid,
-        user_name=rank.user_name,
-        gpu=rank.gpu,
-        uuid=rank.uuid,
-        step=rank.step,
-        allocated_bytes=rank.allocated_bytes,
-        reserved_bytes=rank.reserved_bytes,
-        nontorch_bytes=rank.nontorch_bytes,
-        limit_bytes=rank.limit_bytes,
-        host_rss_bytes=rank.host_rss_bytes,
-        last_sample_unix_s=rank.last_sample_unix_s,
-        verdict=rank.verdict,
-        alive=rank.alive,
-        cap_fraction=rank.cap_fraction,
-        last_oom=rank.last_oom,
-        launch=rank.launch,
     )
 
 

@@ -60,6 +60,29 @@ class RankView:
     def key(self) -> RankKey:
         return self.identity.key
 
+    def summary(self) -> RankSummary:
+        """The part of it that goes to the coordinator."""
+        return RankSummary(
+            identity=self.identity,
+            process=self.process,
+            uid=self.uid,
+            user_name=self.user_name,
+            gpu=self.gpu,
+            uuid=self.uuid,
+            step=self.step,
+            allocated_bytes=self.allocated_bytes,
+            reserved_bytes=self.reserved_bytes,
+            nontorch_bytes=self.nontorch_bytes,
+            limit_bytes=self.limit_bytes,
+            host_rss_bytes=self.host_rss_bytes,
+            last_sample_unix_s=self.last_sample_unix_s,
+            verdict=self.verdict,
+            alive=self.alive,
+            cap_fraction=self.cap_fraction,
+            last_oom=self.last_oom,
+            launch=self.launch,
+        )
+
 
 @dataclass(frozen=True)
 class GpuView:
