@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,25 @@ def test_commits_are_on_disk_when_they_return_and_readers_do_not_wait(store: Sto
             for name in ("journal_mode", "synchronous", "foreign_keys")
         }
     assert in_force == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+def test_a_file_that_another_process_is_just_setting_up_is_waited_for(file: Path) -> None:
+    file.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")  # not yet in WAL mode: SQLite's own timeout does not hold against this
+        done = threading.Timer(0.3, other.execute, args=("COMMIT",))
+        done.start()
+        store = open_store(sqlite_url(file.parent))
+        done.join()
+    assert store.audit.action_totals() == {}
+    store.close()
+
+
+def test_a_file_that_stays_taken_is_said_to_be(file: Path, url: str) -> None:
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="another process has held it for too long"):
+            open_store(url)
 
 
 def test_the_file_is_the_owners_alone(store: Store, file: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ BUSY_TIMEOUT_S = 5.0
 """How long a transaction waits for another process's: a backup or a slow disk, not a person at a prompt."""
 STATEMENT_TIMEOUT_S = 30.0
 """PostgreSQL: no statement of ours is near this long."""
+_WAL_PAUSE_S = 0.01
 _FILE_NAME = "tidegauge.db"
 _ACCEPTED = "sqlite:////ABSOLUTE/PATH.db or postgresql+psycopg://USER@HOST/NAME"
 _READS = "tidegauge_reads"
@@ -122,7 +124,8 @@ def _sqlite_engine(url: URL) -> Engine:
         try:
             # WAL: readers and the writer do not wait for each other. FULL: a commit is on disk when it returns; WAL's
             # own NORMAL may lose the last ones with the power, and what was done to a job must not be forgotten.
-            for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            _use_wal(connection, timeout_s)
+            for pragma in ("synchronous=FULL", "foreign_keys=ON"):
                 connection.execute(f"PRAGMA {pragma}").close()
         except BaseException:
             connection.close()
@@ -139,6 +142,20 @@ def _sqlite_engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN" if is_read else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
+    """SQLite's own timeout does not hold here: beside a process that writes to the still new file it fails at once."""
+    give_up_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= give_up_s:  # its code is known from Python 3.11 only
+                raise
+            time.sleep(_WAL_PAUSE_S)
+        else:
+            return
 
 
 def _timeout_s(url: URL) -> float:
