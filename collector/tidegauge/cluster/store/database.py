@@ -147,15 +147,18 @@ def _sqlite_engine(url: URL) -> Engine:
 def _use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
     """SQLite's own timeout does not hold here: beside a process that writes to the still new file it fails at once."""
     give_up_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL").close()
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() >= give_up_s:  # its code is known from Python 3.11 only
-                raise
-            time.sleep(_WAL_PAUSE_S)
-        else:
-            return
+    while not _is_wal(connection, may_be_busy=time.monotonic() < give_up_s):
+        time.sleep(_WAL_PAUSE_S)
+
+
+def _is_wal(connection: sqlite3.Connection, *, may_be_busy: bool) -> bool:
+    try:
+        connection.execute("PRAGMA journal_mode=WAL").close()
+    except sqlite3.OperationalError as error:
+        if may_be_busy and "locked" in str(error):  # errors have codes from Python 3.11 only
+            return False
+        raise
+    return True
 
 
 def _timeout_s(url: URL) -> float:
