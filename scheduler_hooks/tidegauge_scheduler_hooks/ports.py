@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tidegauge.core.actions import AuditError as AuditError  # part of ``Audit``; the store raises it
 from tidegauge.core.actions import Decision, DecisionRecord, JobTarget, Outcome, RankTarget, SchedulerFacts
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.orders import Reply as Reply  # part of ``ProcessCommands``; the coordinator makes them
 from tidegauge.core.views import JobView
 
@@ -134,6 +135,20 @@ class ProcessCommands(Protocol):
         self, job: JobKey, node_id: str, handle: Mapping[str, Any], request: Mapping[str, Any], *, timeout_s: float
     ) -> Reply:
         """A request to the keeper that ``handle`` (``pid``, ``start_ticks``) names."""
+
+
+class SettingsDesk(Protocol):
+    """Settings for the next attempts of jobs, laid down on every node (``core.job_settings``). Thread-safe."""
+
+    def get(self, job_id: str, uid: int) -> JobSettings | None:
+        """What is laid down for a job now."""
+
+    def put(self, settings: JobSettings) -> None:
+        """Lay it down in place of what was there for its job. Survives a crash once this returns; the nodes get it
+        with the replies to their next reports. Raises ``AuditError``."""
+
+    def missing_on(self, *, timeout_s: float) -> Sequence[str]:
+        """Wait until every node that reports has all settings; returns the hosts that do not have them by then."""
 
 
 class Messenger(Protocol):

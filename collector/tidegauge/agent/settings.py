@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -64,6 +65,18 @@ class Settings(BaseModel):
     ray_jobs_user: str | None = None
     """User that the processes of that cluster run as: ranks of anybody else are never taken for its jobs. Default: the
     user that the service runs as."""
+    slurm: Literal["auto", "on", "off"] = "auto"
+    """Whether this is a Slurm cluster: agents ask their node's slurmd which job a process belongs to, and the
+    coordinator may act on jobs (docs/slurm.md). ``auto``: where ``scontrol`` is found and a slurm.conf can be read."""
+    slurm_bin_dir: Path | None = None
+    """Folder of scontrol, squeue and scancel. Default: found on PATH."""
+    slurm_conf: Path | None = None
+    """slurm.conf for these commands (their ``SLURM_CONF``). Default: Slurm's own."""
+    slurm_node_name: str | None = None
+    """Name of this node in Slurm, where several slurmd share a host. Default: slurmd's own."""
+    slurm_requeue: Literal["asked", "all"] = "asked"
+    """Which Slurm jobs may be requeued by a policy: those whose owner said so (``--comment=tidegauge:requeue``), or all
+    that were not submitted with ``--no-requeue``, for sites that tell their users so."""
     public_url: str | None = None
     """URL at which people reach the coordinator's API, such as http://head:9495: messages and alerts link to its
     reports and runbooks. Default: none, and no such links."""
@@ -94,5 +107,16 @@ class Settings(BaseModel):
     slack_email_domain: str | None = None
     """Domain that makes a user name an e-mail address by which Slack finds the owner of a job: example.org. Default:
     none, only users in ``slack_users_file`` get messages."""
+    mail_server: str | None = None
+    """``HOST`` or ``HOST:PORT`` of a mail server (SMTP): owners are then told by mail, too (docs/mail.md). Port 465 is
+    TLS from the start; on others STARTTLS is used where it is offered. Default: none."""
+    mail_from: str | None = None
+    """Address that mails come from; needed with ``mail_server``."""
+    mail_domain: str | None = None
+    """Domain that makes a user name an address: example.org. Default: the mail server's own, for local users."""
+    mail_user: str | None = None
+    """Login at the mail server. Default: none is needed."""
+    mail_password_file: Path | None = None
+    """File (mode 0600) with the password of ``mail_user``."""
     slack_api_url: str = "https://slack.com/api/"
     """Where Slack's API is: another one for GovSlack or behind a gateway."""

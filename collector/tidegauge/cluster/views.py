@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.orders import Order
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
@@ -91,6 +92,8 @@ class ReportReply:
     """Changes when the coordinator restarts."""
     orders: tuple[Order, ...] = ()
     """What the agent is to do on its node; repeated until it has reported the results."""
+    job_settings: tuple[JobSettings, ...] | None = None
+    """All settings for jobs that ought to lie on the node, if it has others; ``None``: it has these."""
 
 
 @dataclass(frozen=True)

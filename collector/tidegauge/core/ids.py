@@ -50,7 +50,8 @@ class RankIdentity(NamedTuple):
     ``alloc_conf`` is the allocator configuration string in force (``PYTORCH_CUDA_ALLOC_CONF`` or
     ``PYTORCH_ALLOC_CONF``); ``limit_fraction`` is what ``set_per_process_memory_fraction`` was given;
     ``checkpoint`` says how the rank can be asked to save its state (``callback``, ``signal``); ``gpu_share`` is the
-    share of each GPU that its launcher asked for.
+    share of each GPU that its launcher asked for; ``attempts_each`` is how many attempts each start by the scheduler
+    may take (``TORCHELASTIC_MAX_RESTARTS`` + 1): ``attempt`` counts both in one number, see ``probe.identity``.
     """
 
     job_id: JobId
@@ -69,6 +70,7 @@ class RankIdentity(NamedTuple):
     limit_fraction: Optional[float] = None
     checkpoint: Optional[str] = None
     gpu_share: Optional[float] = None
+    attempts_each: int = 1
 
     @property
     def key(self) -> RankKey:

@@ -13,6 +13,7 @@ from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
 from tidegauge.core.incidents import OomRecord
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.orders import OrderResult
+from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
 
 
@@ -55,6 +56,8 @@ class RankView:
     """The latest ``torch.OutOfMemoryError`` of the rank."""
     launch: Optional[ProcessId] = None
     """The ``tidegauge run`` that it descends from, as the kernel says."""
+    slurm: Optional[SlurmPlace] = None
+    """Job and step as the node's slurmd says; ``None`` outside Slurm."""
 
     @property
     def key(self) -> RankKey:
@@ -81,6 +84,7 @@ class RankView:
             cap_fraction=self.cap_fraction,
             last_oom=self.last_oom,
             launch=self.launch,
+            slurm=self.slurm,
         )
 
 
@@ -149,6 +153,7 @@ class RankSummary:
     cap_fraction: Optional[float] = None
     last_oom: Optional[OomRecord] = None
     launch: Optional[ProcessId] = None
+    slurm: Optional[SlurmPlace] = None
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,8 @@ class NodeSummary:
     """Every ``tidegauge run`` of this node, also before it has a rank."""
     order_results: tuple[OrderResult, ...] = ()
     """What came of the coordinator's orders since the last report that was answered."""
+    settings_digest: Optional[str] = None
+    """``core.job_settings.digest`` of the settings for jobs that lie on this node; ``None``: they cannot be written."""
 
 
 @dataclass(frozen=True)
