@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 ASK_EVERY_S = 5.0
 ASK_AT_MOST_EVERY_S = 1.0
 """For a job that has not been described yet."""
+PAUSE_PER_ANSWER = 10.0
+"""An answer that took long costs its scheduler much: none is asked for more than a tenth of the time."""
 TOO_OLD_S = 60.0
 """An answer older than this says nothing any more: a busy slurmctld takes up to half a minute."""
 
@@ -40,6 +42,8 @@ class _Desk:
     asking: bool = False
     asked_s: float = float("-inf")
     answered_s: float = float("-inf")
+    took_s: float = 0.0
+    """The last answer."""
     facts: Mapping[JobKey, SchedulerFacts] = field(default_factory=dict)
     known: frozenset[JobKey] = frozenset()
     """The jobs that the answer is about; those without facts are not known to the scheduler."""
@@ -101,7 +105,8 @@ class SchedulerWatch:
     def _is_due(self, desk: _Desk, jobs: Iterable[JobView]) -> bool:
         with self._lock:
             now_s = self._monotonic_s()
-            wait_s = ASK_EVERY_S if all(job_key(job) in desk.known for job in jobs) else ASK_AT_MOST_EVERY_S
+            least_s = ASK_EVERY_S if all(job_key(job) in desk.known for job in jobs) else ASK_AT_MOST_EVERY_S
+            wait_s = max(least_s, min(PAUSE_PER_ANSWER * desk.took_s, TOO_OLD_S / 2))
             if desk.asking or now_s - desk.asked_s < wait_s:
                 return False
             desk.asking, desk.asked_s = True, now_s
@@ -119,6 +124,7 @@ class SchedulerWatch:
             problem = f"the adapter for {name} failed: {error}"
         with self._lock:
             desk.asking = False
+            desk.took_s = self._monotonic_s() - desk.asked_s
             if problem is not None and desk.problem is None:
                 log.warning("%s does not describe its jobs: %s", name, problem)
             desk.problem = problem

@@ -135,3 +135,26 @@ def test_scheduler_that_hangs_is_a_problem_after_a_minute() -> None:
     assert bench.watch.problems() == {"local": "it was asked to describe its jobs 61 s ago, and has not answered"}
     bench.waiting.pop()()
     assert bench.watch.problems() == {}
+
+
+def test_scheduler_that_answers_slowly_is_asked_less_often() -> None:
+    bench = Bench(inline=False)
+    bench.watch.ask([JOB])
+    bench.now_s += 1.5  # what squeue takes for some thousand jobs
+    bench.waiting.pop()()
+    bench.now_s += 13.4
+    bench.watch.ask([JOB])
+    assert bench.waiting == []
+    bench.now_s += 0.2
+    bench.watch.ask([JOB])
+    assert len(bench.waiting) == 1
+
+
+def test_scheduler_that_took_very_long_is_asked_before_its_answer_is_too_old() -> None:
+    bench = Bench(inline=False)
+    bench.watch.ask([JOB])
+    bench.now_s += 20.0
+    bench.waiting.pop()()
+    bench.now_s += 30.1
+    bench.watch.ask([JOB])
+    assert len(bench.waiting) == 1

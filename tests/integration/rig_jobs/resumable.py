@@ -1,8 +1,8 @@
 """A training script that saves its state when Tidegauge asks and goes on from there: the closed loop's job.
 
-Run by ``tidegauge run --requeue -- torchrun … resumable.py``. ``--leak-rank R`` makes rank R keep its outputs;
-``--fragment`` makes every rank ask for ever larger passing blocks with small long-lived ones between them, so that
-reserved memory grows unless segments can expand. Nothing in it knows that the GPUs are fake.
+Run by ``tidegauge run --requeue -- torchrun … resumable.py``, or by ``srun torchrun`` in a batch job. ``--leak-rank R``
+makes rank R keep its outputs; ``--fragment`` makes every rank ask for ever larger passing blocks with small long-lived
+ones between them, so that reserved memory grows unless segments can expand. Nothing in it knows that the GPUs are fake.
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ def tell(state: Path, what: str, step: int) -> None:
     line = {
         "what": what,
         "step": step,
-        "attempt": int(os.environ.get("TIDEGAUGE_ATTEMPT", "0")),
+        "attempt": int(os.environ.get("TIDEGAUGE_ATTEMPT") or os.environ.get("SLURM_RESTART_COUNT") or "0"),
         "alloc_conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF"),
+        "fraction": os.environ.get("TIDEGAUGE_MEMORY_FRACTION"),
         "reserved_bytes": torch.cuda.memory_reserved(),
     }
     with state.with_suffix(".story").open("a") as story:
