@@ -140,7 +140,12 @@ class Site:
     def scrape(self) -> int:
         jobs = self.coordinator.jobs()
         figures = loop_figures(
-            lambda: self.store, self.loop.status(), jobs=jobs, nodes=self.coordinator.nodes(), now_unix_s=self.now_s
+            lambda: self.store,
+            self.loop.status(),
+            slurm={},
+            jobs=jobs,
+            nodes=self.coordinator.nodes(),
+            now_unix_s=self.now_s,
         )
         page = job_metrics(jobs, cluster="bench", now_unix_s=self.now_s, loop=figures)
         return len(page.body)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian packages that the tests need, each beside the command that shows it is there. Asks nothing.
+# Debian packages that the tests need, each beside the command (or the file) that shows it is there. Asks nothing.
 # As root with apt it installs what is missing; else it says what is missing and how to get it, and goes on:
 # the tests that need it then say that they were skipped (in CI they fail instead).
 set -euo pipefail
@@ -11,19 +11,33 @@ needed=(
   "prometheus-alertmanager prometheus-alertmanager"   # a real Alertmanager groups, silences and notifies
   "chromium chromium"          # the report and the previews are looked at in a real browser
   "postgres postgresql"        # a real PostgreSQL holds incidents and audit
+  "slurmctld slurmctld slurmd slurm-client munge"   # a real Slurm: one controller and three nodes
+  "/usr/include/slurm/spank.h libslurm-dev"         # ... whose plugin is C
+  "slurmdbd slurmdbd slurm-wlm-mysql-plugin"        # ... and whose operators are in an accounting database
+  "mariadbd mariadb-server-core mariadb-client-core"   # core: the programs, and no service
+  "ip iproute2"                # ... each host with a network of its own
 )
-for folder in /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done   # Debian keeps the server off the path
+# Debian keeps PostgreSQL's server off the path, and daemons off a user's.
+for folder in /usr/sbin /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done
 missing=()
 for line in "${needed[@]}"; do
   read -r command packages <<<"$line"
-  command -v "$command" >/dev/null || missing+=($packages)
+  [[ $command == /* && -e $command ]] || command -v "$command" >/dev/null || missing+=($packages)
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "installing: ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1   # RUNLEVEL: Debian's prometheus must not start a service here
-  # ... nor its postgresql make and start a cluster of its own: the tests make theirs. Left alone where somebody set it.
+  export DEBIAN_FRONTEND=noninteractive
+  # No package may start a service here: Debian's tools ask this file (deb-systemd-invoke asks nothing else) before they
+  # start one. It is gone again afterwards. Left alone where somebody set it.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 0755 "$policy"
+  fi
+  # ... and postgresql must not make a cluster of its own either: the tests make theirs.
   cluster_conf=/etc/postgresql-common/createcluster.conf
   if [[ " ${missing[*]} " == *" postgresql "* && ! -e $cluster_conf ]]; then
     export UCF_FORCE_CONFFOLD=1   # the package must keep the file, and must not ask

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegauge.agent.node_agent import NodeAgent
-from tidegauge.agent.ports import Detector, GpuReading, GpuUnavailableError, ProcessFacts, ProcessUsage
+from tidegauge.agent.ports import (
+    Detector,
+    GpuReading,
+    GpuUnavailableError,
+    NoPlace,
+    ProcessFacts,
+    ProcessUsage,
+    SourceHealth,
+)
 from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.ring_layout import IDENTITY_OFFSET, RingHeader, encode_header, encode_identity, encode_record
 from tidegauge.core.run_dirs import ring_name
 from tidegauge.core.samples import EventCode, RecordKind, Sample
+from tidegauge.core.slurm import SlurmJobRecord, SlurmPlace
 from tidegauge.core.verdicts import OK, Verdict
 
 MIB = 1 << 20
@@ -87,7 +96,7 @@ class FakeProcs:
     walks: int = 0
     """How often that was asked."""
 
-    def find(self, process: ProcessId) -> ProcessFacts | None:
+    def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
         self.searches += 1
         return self.facts.get(process)
 
@@ -103,6 +112,38 @@ class FakeProcs:
 
     def user_name(self, uid: int) -> str:
         return f"user{uid}"
+
+
+@dataclass
+class FakeSteps:
+    """A slurmd that says what it is told to; a process it was told nothing of is ``unless``."""
+
+    words: dict[ProcessId, SlurmPlace | NoPlace] = field(default_factory=dict)
+    unless: NoPlace = NoPlace.NOT_ASKED
+    how: SourceHealth | None = None
+    closed: bool = False
+
+    def place_of(self, process: ProcessId) -> SlurmPlace | NoPlace:
+        return self.words.get(process, self.unless)
+
+    def pids(self) -> frozenset[int]:
+        return frozenset(process.pid for process in self.words)
+
+    def health(self) -> SourceHealth | None:
+        return self.how
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeRecords:
+    """What a prolog left."""
+
+    records: dict[str, SlurmJobRecord] = field(default_factory=dict)
+
+    def record_of(self, job_id: JobId) -> SlurmJobRecord | None:
+        return self.records.get(job_id)
 
 
 class ScriptedDetector:
@@ -228,6 +269,8 @@ class FakeNode:
         self.clock = FakeClock()
         self.gpus = FakeGpus(tuple(readings))
         self.procs = FakeProcs()
+        self.steps = FakeSteps()
+        self.records = FakeRecords()
         self.detectors: list[ScriptedDetector] = []
         self.agent = NodeAgent(
             Settings(cluster="test", linger_s=linger_s),
@@ -236,6 +279,8 @@ class FakeNode:
             procs=self.procs,
             clock=self.clock,
             run_dirs=[run_dir],
+            steps=self.steps,
+            records=self.records,
             detector_factory=detector_factory or self._new_detector,
         )
 
@@ -253,7 +298,7 @@ class FakeNode:
         who: RankIdentity | None = None,
     ) -> FakeRank:
         rank = FakeRank(self.run_dir, self.clock, process=process, capacity=capacity, devices=devices, who=who)
-        job = None if slurm_job_id is None else JobId(slurm_job_id)
+        job = None if slurm_job_id is None else SlurmPlace(JobId(slurm_job_id), "0")
         self.procs.facts[process] = ProcessFacts(process, rank.uid, job)
         return rank
 

@@ -18,6 +18,8 @@ class FakeRanks:
         self.steps = 200
         self.savers: set[ProcessId] = set()
         self.saved: dict[ProcessId, set[str]] = {}
+        self.printed: dict[ProcessId, dict[str, str]] = {}
+        """What each was told to print, by the id of the telling."""
         self.error: str | None = None
 
     def ask_ranks(
@@ -36,6 +38,9 @@ class FakeRanks:
         self.steps += 1
         if request["command"] == "fraction":
             return Reply(value={"ok": True, "limit_fraction": request["value"]})
+        if request["command"] == "tell":
+            self.printed.setdefault(process, {}).setdefault(request["id"], request["text"])
+            return Reply(value={"ok": True})
         if request["command"] == "ping":
             means = {"checkpoint": "callback"} if process in self.savers else {}
             return Reply(value={"ok": True, "step": self.steps, **means})

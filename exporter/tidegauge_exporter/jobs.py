@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.loop_figures import JobFigures, LoopFigures
+from tidegauge.core.loop_figures import JobFigures, LoopFigures, SlurmLabels
 from tidegauge.core.sightings import job_key
-from tidegauge.core.views import JobView
+from tidegauge.core.views import JobView, job_array_name
 from tidegauge_exporter.exposition import INFO_VALUE, Exposition, Samples, label_block
 from tidegauge_exporter.loop_metrics import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metric_rows import JOB_LABELS
@@ -35,14 +35,16 @@ def job_metrics(
     """
     samples = Samples(COORDINATOR_TABLE)
     current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
-    _add_jobs(samples, current, {} if loop is None else loop.of_jobs, cluster=cluster)
+    _add_jobs(samples, current, loop, cluster=cluster)
     if loop is not None:
         _add_loop(samples, loop, cluster=cluster)
     return samples.exposition(choose_format(accept))
 
 
-def _add_jobs(samples: Samples, jobs: Iterable[JobView], figures: Mapping[JobKey, JobFigures], *, cluster: str) -> None:
+def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | None, *, cluster: str) -> None:
     """One set of series a job and attempt; the first of two with the same labels stays, be they two users'."""
+    figures: Mapping[JobKey, JobFigures] = {} if loop is None else loop.of_jobs
+    slurm: Mapping[JobKey, SlurmLabels] = {} if loop is None else loop.slurm
     seen: set[str] = set()
     for job in jobs:
         labels = (cluster, job.job_id, job.attempt)
@@ -50,7 +52,8 @@ def _add_jobs(samples: Samples, jobs: Iterable[JobView], figures: Mapping[JobKey
         if block in seen:
             continue
         seen.add(block)
-        samples.add(JOB_INFO, (*labels, job.user_name, job.job_name, job.scheduler, job.world_size), INFO_VALUE)
+        facts = (job.user_name, job.job_name, job.scheduler, job.world_size)
+        samples.add(JOB_INFO, (*labels, *facts, *_slurm_labels(job, slurm)), INFO_VALUE)
         for metric in JOB_METRICS:
             if (value := metric.read(job)) is not None:
                 samples.add_to(block, metric, value)
@@ -59,6 +62,12 @@ def _add_jobs(samples: Samples, jobs: Iterable[JobView], figures: Mapping[JobKey
         for row in JOB_LOOP_METRICS:
             for values, number in row.read_all(told).items():
                 samples.add(row, (*labels, *values), number)
+
+
+def _slurm_labels(job: JobView, known: Mapping[JobKey, SlurmLabels]) -> tuple[str | None, str | None, str | None]:
+    """Partition and account as Slurm said, and the name of a task of an array as its nodes say."""
+    partition, account = (known.get(job_key(job)) if job.ranks else None) or (None, None)
+    return partition, account, job_array_name(job)
 
 
 def _add_loop(samples: Samples, loop: LoopFigures, *, cluster: str) -> None:

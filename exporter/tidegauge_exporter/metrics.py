@@ -199,7 +199,16 @@ JOB_INFO = Metric(
     "tidegauge_job_info",
     Kind.INFO,
     "Facts about the job, for joins on `cluster, job_id, attempt`.",
-    (*JOB_LABELS, "user_name", "job_name", "scheduler", "world_size"),
+    (
+        *JOB_LABELS,
+        "user_name",
+        "job_name",
+        "scheduler",
+        "world_size",
+        "slurm_partition",
+        "slurm_account",
+        "slurm_array",
+    ),
     "coordinator; nowhere else, because an info metric from two targets breaks every join",
 )
 

@@ -73,6 +73,10 @@ class RankCheckpoint:
         self._sleep = sleep
         self._asked: dict[str, _Asked] = {}
 
+    def has_asked(self, decision_id: str) -> bool:
+        """Whether the ranks have taken the request on, as far as this process remembers: then it is only looked at."""
+        return decision_id in self._asked
+
     def advance(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
         """Ask the ranks, or look how far they are. Raises ``TemporaryError``."""
         looks = self._send(target, target.ranks, {"command": "checkpoint_status", "id": decision_id})

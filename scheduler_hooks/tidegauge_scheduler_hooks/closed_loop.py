@@ -27,8 +27,10 @@ from tidegauge.core.actions import (
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incident_tracker import IncidentTracker
 from tidegauge.core.incidents import Incident, IncidentChange, IncidentState, JobKey
+from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.oom import explanation_for
 from tidegauge.core.sightings import job_key
+from tidegauge.core.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
@@ -162,6 +164,11 @@ class ClosedLoop:
             incidents_open=len(self._open),
             under_way=self._carry_out.under_way(),
         )
+
+    def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
+        """What Slurm said of the jobs that are there."""
+        known = self._watch.last_facts(SLURM)
+        return {job: SlurmLabels(facts.partition, facts.account) for job, facts in known.items()}
 
     def held_back(self, record: DecisionRecord) -> str | None:
         """Asked again right before anything is done: why it must not be done any more, or ``None``."""

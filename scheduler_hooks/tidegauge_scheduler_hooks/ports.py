@@ -152,11 +152,11 @@ class SettingsDesk(Protocol):
 
 
 class Messenger(Protocol):
-    """A way to owners beside their jobs' terminals: Slack."""
+    """A way to owners beside their jobs' terminals: Slack, mail."""
 
     def tell(self, decision: Decision) -> str:
         """Give the owner the message of this decision (``parameters["text"]``) and what belongs to it; returns where,
-        for people: "on Slack". The same decision again says nothing twice.
+        for people: "on Slack", "by mail". The same decision again says nothing twice.
 
         Blocks for seconds at most. Raises ``TemporaryError``, ``PermanentError`` (nobody knows the owner there)."""
 

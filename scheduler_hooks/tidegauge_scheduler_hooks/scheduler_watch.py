@@ -47,6 +47,8 @@ class _Desk:
     facts: Mapping[JobKey, SchedulerFacts] = field(default_factory=dict)
     known: frozenset[JobKey] = frozenset()
     """The jobs that the answer is about; those without facts are not known to the scheduler."""
+    last_facts: Mapping[JobKey, SchedulerFacts] = field(default_factory=dict)
+    """Of these jobs, what the latest answer that knew them said."""
     problem: str | None = None
 
 
@@ -83,6 +85,12 @@ class SchedulerWatch:
         with self._lock:
             fresh = self._monotonic_s() - desk.answered_s <= TOO_OLD_S
             return desk.facts.get(job_key(job)) if fresh else None
+
+    def last_facts(self, name: str) -> Mapping[JobKey, SchedulerFacts]:
+        """What one scheduler ever said of the jobs that are there, however long ago: what is kept of it may be old."""
+        desk = self._desks.get(name)
+        with self._lock:
+            return {} if desk is None else desk.last_facts
 
     def is_known(self, job: JobView) -> bool:
         """Whether the scheduler has been asked about ``job`` at all: before that, nothing should be judged."""
@@ -131,3 +139,5 @@ class SchedulerWatch:
             if facts is not None:
                 desk.facts, desk.answered_s = dict(facts), self._monotonic_s()
                 desk.known = frozenset(map(job_key, jobs))
+                whole = {**desk.last_facts, **facts}
+                desk.last_facts = {key: whole[key] for key in desk.known if key in whole}

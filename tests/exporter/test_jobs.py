@@ -7,7 +7,11 @@ from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import LOOP, NOW_S, job_view, rank_summary
-from tidegauge.core.loop_figures import LoopFigures
+from tidegauge.core.ids import JobId
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.loop_figures import LoopFigures, SlurmLabels
+from tidegauge.core.sightings import job_key
+from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView
 from tidegauge_exporter.jobs import job_metrics
@@ -125,3 +129,25 @@ def test_openmetrics_knows_the_counters_of_the_loop() -> None:
     exposition = job_metrics([], cluster="lab", now_unix_s=NOW_S, accept=OPENMETRICS, loop=LOOP)
     families = {family.name: family.type for family in parse_openmetrics(exposition.body.decode())}
     assert families["tidegauge_incidents"] == families["tidegauge_actions"] == "counter"
+
+
+def info_of(job: JobView, slurm: dict[JobKey, SlurmLabels]) -> dict[str, str]:
+    (info,) = [one for one in scrape_loop(replace(LOOP, slurm=slurm), job) if one.name == "tidegauge_job_info"]
+    return {name: value for name, value in info.labels.items() if name.startswith("slurm") and value}
+
+
+def test_partition_and_account_are_what_slurm_said_of_this_users_job() -> None:
+    told = {job_key(job_view()): SlurmLabels("gpu", "physics")}
+    assert info_of(job_view(), told) == {"slurm_partition": "gpu", "slurm_account": "physics"}
+    of_another = {job_key(job_view())._replace(uid=4): SlurmLabels("gpu", "physics")}
+    assert info_of(job_view(), of_another) == {}
+
+
+def test_what_slurm_did_not_say_is_no_label() -> None:
+    assert info_of(job_view(), {job_key(job_view()): SlurmLabels("gpu", None)}) == {"slurm_partition": "gpu"}
+    assert info_of(job_view(ranks=()), {}) == {}
+
+
+def test_a_task_of_an_array_has_the_name_that_squeue_shows() -> None:
+    place = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)
+    assert info_of(job_view(ranks=(rank_summary(0), rank_summary(1, slurm=place))), {}) == {"slurm_array": "4700_3"}

@@ -19,6 +19,7 @@ import pytest
 
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld, PortContract
+from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.launches import Launches
 from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.procfs import ProcFs
@@ -42,8 +43,8 @@ class Node:
     """What an agent does for adapters, without the way through the coordinator: the ``ProcessCommands`` of one node."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._launches = Launches([run_dir], ProcFs(), linger_s=3600.0)
+        self._run_dir = HostRunDir(run_dir)
+        self._launches = Launches(lambda: [self._run_dir], ProcFs(), linger_s=3600.0)
         self._now_s = itertools.count(step=10.0)  # each look lists the folders again
 
     def launches(self) -> dict[ProcessId, LaunchSummary]:
@@ -66,7 +67,7 @@ class Node:
         return self._ask(process, partial(self._launch_socket, process), request, timeout_s)
 
     def _rank_socket(self, uid: int, process: ProcessId) -> ProcessSocket:
-        return ProcessSocket(self._run_dir, uid, socket_name(process), process)
+        return ProcessSocket(UserFolder(self._run_dir, uid), uid, socket_name(process), process)
 
     def _launch_socket(self, process: ProcessId) -> ProcessSocket:
         self.launches()

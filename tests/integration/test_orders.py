@@ -15,15 +15,17 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.service import eventually
+from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.runner import AgentRunner
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.views import ReportReply
 from tidegauge.core.actions import RankTarget
 from tidegauge.core.fraction import fraction_environ
 from tidegauge.core.incidents import JobKey, OomRecord
 from tidegauge.core.oom import OomKind, explain_oom, explanation_for
-from tidegauge.core.orders import GONE, Order
+from tidegauge.core.orders import GONE
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 from tidegauge.probe.activation.launch import activation_environ
 
@@ -53,8 +55,8 @@ class DirectReporter:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
-        return self._coordinator.report(summary).orders
+    def report(self, summary: NodeSummary) -> ReportReply:
+        return self._coordinator.report(summary)
 
 
 class Stage:
@@ -67,8 +69,9 @@ class Stage:
         settings = Settings(run_dir=scratch / "run", poll_period_s=0.1, report_period_s=REPORT_PERIOD_S)
         self.agent: NodeAgent = open_node_agent(settings)
         self._runner = AgentRunner(
-            self.agent, DirectReporter(self.coordinator), poll_period_s=settings.poll_period_s,
-            report_period_s=settings.report_period_s, node_id=NODE, incarnation="i1",
+            self.agent, DirectReporter(self.coordinator), open_job_settings(settings),
+            poll_period_s=settings.poll_period_s, report_period_s=settings.report_period_s,
+            node_id=NODE, incarnation="i1",
         )  # fmt: skip
         self._runner.start()
         self._jobs: list[subprocess.Popen[str]] = []

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.ring_reader import RingReader
 from tidegauge.core.ids import ProcessId, RankIdentity
@@ -96,7 +97,8 @@ class TrainingJob:
         answers = []
         for path in sorted(self.run_dir.glob("*/*.sock")):
             pid, start_ticks = path.stem.split("-")
-            to = ProcessSocket(self.run_dir, os.getuid(), path.name, ProcessId(int(pid), int(start_ticks)))
+            folder = UserFolder(HostRunDir(self.run_dir), os.getuid())
+            to = ProcessSocket(folder, os.getuid(), path.name, ProcessId(int(pid), int(start_ticks)))
             try:
                 answers.append(ask(to, request, timeout_s=30.0))
             except NotAskedError:

@@ -18,12 +18,13 @@ from scheduler_values import decision
 from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.ids import DeviceUuid, JobId
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState, JobKey
+from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.policy_source import PolicySource
-from tidegauge_scheduler_hooks.ports import SchedulerPort
+from tidegauge_scheduler_hooks.ports import SchedulerPort, TemporaryError
 
 POLICY = """
 version: 1
@@ -355,3 +356,32 @@ def test_policy_file_that_becomes_readable_is_read(tmp_path: Path) -> None:
     path.write_bytes(text)
     os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
     assert source.current().mode == "act", "the time of the last write says nothing"
+
+
+class OnSlurm(FakeScheduler):
+    away = False
+
+    def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
+        if self.away:
+            raise TemporaryError("slurmctld does not answer")
+        told = super().describe(jobs)
+        return {job: replace(facts, partition="gpu", account="physics") for job, facts in told.items()}
+
+
+class SlurmSite(Site):
+    def jobs(self) -> Sequence[JobView]:
+        return [replace(job, scheduler="slurm") for job in super().jobs()]
+
+
+def test_partition_and_account_of_slurm_jobs_are_known_while_slurm_answers_and_after(tmp_path: Path) -> None:
+    site = SlurmSite(tmp_path, "observe")
+    slurm = OnSlurm(site.world)
+    site.others = {"slurm": slurm}
+    site.restart()
+    assert site.loop.slurm_labels() == {}
+    site.run(5.0)
+    assert list(site.loop.slurm_labels().values()) == [SlurmLabels("gpu", "physics")]
+    slurm.away = True
+    site.run(120.0)
+    assert site.loop.status().scheduler_problems == {"slurm": "slurmctld does not answer"}
+    assert list(site.loop.slurm_labels().values()) == [SlurmLabels("gpu", "physics")]

@@ -125,7 +125,11 @@ def test_who_takes_too_much_is_told_its_share() -> None:
 
 @pytest.mark.parametrize(
     ("scheduler", "expected"),
-    [("ray", 'metadata {"tidegauge.actions": "off"}'), ("other", "ask the cluster's admins")],
+    [
+        ("ray", 'metadata {"tidegauge.actions": "off"}'),
+        ("slurm", "`scontrol update JobId=ID Comment=tidegauge:keep`"),
+        ("other", "ask the cluster's admins"),
+    ],
 )
 def test_the_way_out_is_the_schedulers_own(scheduler: str, expected: str) -> None:
     assert expected in first_text(of_job={"target": target(scheduler=scheduler)})

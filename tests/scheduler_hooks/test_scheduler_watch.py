@@ -9,6 +9,7 @@ from sample_views import job_view
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
 from tidegauge.core.actions import SchedulerFacts
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import TemporaryError
 from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
@@ -158,3 +159,24 @@ def test_scheduler_that_took_very_long_is_asked_before_its_answer_is_too_old() -
     bench.now_s += 30.1
     bench.watch.ask([JOB])
     assert len(bench.waiting) == 1
+
+
+def test_what_was_said_of_a_job_stays_known_as_long_as_the_job_is_there() -> None:
+    bench = Bench()
+    assert bench.watch.last_facts("local") == {}
+    bench.watch.ask([JOB])
+    told = bench.watch.last_facts("local")
+    assert list(told) == [job_key(JOB)]
+    bench.scheduler.world.jobs.clear()  # the scheduler has forgotten it, the node has not yet
+    bench.now_s += 6.0
+    bench.watch.ask([JOB])
+    assert bench.watch.facts(JOB) is None
+    assert bench.watch.last_facts("local") == told
+    bench.now_s += 3600.0
+    assert bench.watch.last_facts("local") == told
+    bench.watch.ask([job_view(job_id="2", scheduler="local")])
+    assert bench.watch.last_facts("local") == {}
+
+
+def test_of_a_scheduler_that_is_not_there_nothing_is_known() -> None:
+    assert Bench().watch.last_facts("slurm") == {}

@@ -7,21 +7,12 @@ refused is said once and looked at again when the file has changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.safe_files import (
-    RefusedError,
-    Signature,
-    look_at,
-    open_checked,
-    opened_folder,
-    reason_of,
-    remove,
-    uids_in,
-)
+from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
+from tidegauge.agent.safe_files import OpenFolder, Signature, folders_in, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import RING_SUFFIX, process_of, socket_name
@@ -38,21 +29,29 @@ BLANK_GRACE_S = 10.0
 
 
 class Place(NamedTuple):
-    """The name of a ring, of a user's folder (``name`` is then empty), or of a run directory (``uid`` is -1)."""
+    """The name of a ring, of a user's folder (``name`` is then empty), or of a run directory (``uid`` is -1 too)."""
 
-    run_dir: Path
+    run_dir: RunDir
     uid: int
+    """The folder's name (``UserFolder``)."""
     name: str
 
     @property
-    def path(self) -> Path:
-        return self.run_dir / str(self.uid) / self.name if self.uid >= 0 else self.run_dir
+    def folder(self) -> UserFolder:
+        return UserFolder(self.run_dir, self.uid)
+
+    def __str__(self) -> str:
+        if self.uid < 0:
+            return str(self.run_dir)
+        return f"{self.folder}/{self.name}" if self.name else str(self.folder)
 
 
 class RingFile(NamedTuple):
-    """A ring that may be read: an open file that belongs to ``place.uid``. Its content is still to be checked."""
+    """A ring that may be read: an open file, its owner also that of its folder. Its content is still to be checked."""
 
     place: Place
+    uid: int
+    """The owner, by the kernel."""
     process: ProcessId
     """From the file's name: a claim, until the kernel knows such a process."""
     fd: int
@@ -62,11 +61,12 @@ class RingFile(NamedTuple):
 class RingFinder:
     """Knows which rings were handed out and which were refused. Not thread-safe."""
 
-    def __init__(self, run_dirs: Sequence[Path], skips: SkipCounts) -> None:
-        self._run_dirs = tuple(run_dirs)
+    def __init__(self, run_dirs: Callable[[], Sequence[RunDir]], skips: SkipCounts) -> None:
+        """``run_dirs``: those that there are now. Containers come and go."""
+        self._run_dirs = run_dirs
         self._skips = skips
-        self._seen_mtime_ns: dict[Path, int] = {}
-        self._settled: set[Path] = set()
+        self._seen_mtime_ns: dict[UserFolder, int] = {}
+        self._settled: set[UserFolder] = set()
         self._known: dict[Place, Signature] = {}
         """Rings that were handed out."""
         self._refused: dict[Place, Signature | None] = {}
@@ -80,15 +80,17 @@ class RingFinder:
         recheck = now_s >= self._recheck_at_s
         if recheck:
             self._recheck_at_s = now_s + RECHECK_S
-        folders = [folder for run_dir in self._run_dirs for folder in self._folders(run_dir, now_s)]
+        run_dirs = self._run_dirs()
+        changed_ns = {folder: at for run_dir in run_dirs for folder, at in self._folders(run_dir, now_s)}
         if recheck:
-            self._forget_all_but(folders)
+            self._forget_all_but(changed_ns, run_dirs)
         found: list[RingFile] = []
         self._opens_left = MAX_OPENS_PER_POLL
         self._turn += 1
+        folders = list(changed_ns)
         for at in range(len(folders)):
             folder = folders[(at + self._turn) % len(folders)]  # nobody is always the last
-            if self._changed(folder.path) or recheck:
+            if self._changed(folder, changed_ns[folder]) or recheck:
                 found.extend(self._list_folder(folder, now_s))
         return found
 
@@ -97,7 +99,7 @@ class RingFinder:
         self._release(ring)
         since_s = self._blank_since_s.setdefault(ring.place, now_s)
         if now_s - since_s < BLANK_GRACE_S:
-            self._settled.discard(ring.place.path.parent)
+            self._settled.discard(ring.place.folder)
         else:
             self._say_once(ring.place, "magic", "it stays blank", now_s)
 
@@ -120,7 +122,7 @@ class RingFinder:
     def forget(self, ring: RingFile) -> None:
         """Close ``ring``; if its file is still there, it will be found again."""
         self._release(ring)
-        self._settled.discard(ring.place.path.parent)
+        self._settled.discard(ring.place.folder)
 
     def remove(self, ring: RingFile) -> None:
         """Close ``ring`` and delete its file and its command socket: the process has ended.
@@ -129,8 +131,7 @@ class RingFinder:
         only while it is the file that was read.
         """
         self._release(ring)
-        folder, name = ring.place.path.parent, ring.place.name
-        remove(folder, name, ring.signature, socket=socket_name(ring.process), uid=ring.place.uid)
+        remove(ring.place.folder, ring.place.name, ring.signature, socket=socket_name(ring.process))
 
     def _release(self, ring: RingFile) -> None:
         os.close(ring.fd)
@@ -138,33 +139,33 @@ class RingFinder:
         if known is not None and known.same_file(ring.signature):
             del self._known[ring.place]
 
-    def _forget_all_but(self, folders: Sequence[Place]) -> None:
-        """Drop what is remembered of users' folders that are gone: people come and go for as long as the agent runs."""
-        paths = {folder.path for folder in folders}
-        self._seen_mtime_ns = {path: seen for path, seen in self._seen_mtime_ns.items() if path in paths}
-        self._settled &= paths
+    def _forget_all_but(self, folders: Mapping[UserFolder, object], run_dirs: Sequence[RunDir]) -> None:
+        """Drop what is remembered of folders that are gone: people come and go for as long as the agent runs."""
+        self._seen_mtime_ns = {folder: seen for folder, seen in self._seen_mtime_ns.items() if folder in folders}
+        self._settled &= folders.keys()
         for remembered in (self._refused, self._blank_since_s):
-            for place in [place for place in remembered if place.uid >= 0 and _folder_of(place).path not in paths]:
-                del remembered[place]
+            for place in list(remembered):
+                there = place.folder in folders if place.uid >= 0 else place.run_dir in run_dirs
+                if not there:
+                    del remembered[place]
 
-    def _folders(self, run_dir: Path, now_s: float) -> Iterator[Place]:
+    def _folders(self, run_dir: RunDir, now_s: float) -> list[tuple[UserFolder, int | None]]:
+        place = Place(run_dir, -1, "")
         try:
-            for uid in uids_in(run_dir):
-                yield Place(run_dir, uid, "")
+            return folders_in(run_dir)
+        except RefusedError as refused:
+            self._say_once(place, refused.reason, str(refused), now_s)
         except OSError as error:
-            self._say_once(
-                Place(run_dir, -1, ""), reason_of(error, run_dir), f"cannot be listed: {error.strerror}", now_s
-            )
+            self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
+        return []
 
-    def _changed(self, folder: Path) -> bool:
+    def _changed(self, folder: UserFolder, mtime_ns: int | None) -> bool:
         """Whether names came or went since the folder was last listed, from its mtime.
 
         The kernel's timestamps are some milliseconds coarse: a folder counts as settled only when a whole poll
         later its mtime is still the one before the listing.
         """
-        try:
-            mtime_ns = os.lstat(folder).st_mtime_ns
-        except OSError:
+        if mtime_ns is None:
             return True
         if self._seen_mtime_ns.get(folder) != mtime_ns:
             self._seen_mtime_ns[folder] = mtime_ns
@@ -175,16 +176,17 @@ class RingFinder:
         self._settled.add(folder)
         return True
 
-    def _list_folder(self, folder: Place, now_s: float) -> list[RingFile]:
+    def _list_folder(self, folder: UserFolder, now_s: float) -> list[RingFile]:
+        place = Place(folder.run_dir, folder.uid, "")
         try:
-            with opened_folder(folder.path, folder.uid) as fd:
-                return self._open_new(fd, folder, self._ring_names(fd, folder, now_s), now_s)
+            with opened_folder(folder) as there:
+                return self._open_new(there, place, self._ring_names(there.fd, place, now_s), now_s)
         except RefusedError as refused:
-            self._say_once(folder, refused.reason, str(refused), now_s)
+            self._say_once(place, refused.reason, str(refused), now_s)
         except FileNotFoundError:
             pass
         except OSError as error:
-            self._say_once(folder, reason_of(error, folder.path), f"cannot be listed: {error.strerror}", now_s)
+            self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
         return []
 
     def _ring_names(self, fd: int, folder: Place, now_s: float) -> list[str]:
@@ -197,37 +199,40 @@ class RingFinder:
             self._refused.pop(folder, None)
         return rings[:MAX_RINGS_PER_UID]
 
-    def _open_new(self, fd: int, folder: Place, names: Sequence[str], now_s: float) -> list[RingFile]:
+    def _open_new(self, there: OpenFolder, folder: Place, names: Sequence[str], now_s: float) -> list[RingFile]:
         places = [Place(folder.run_dir, folder.uid, name) for name in names]
-        there = {folder, *places}
+        known = {folder, *places}
         for remembered in (self._refused, self._blank_since_s):
-            for gone in [place for place in remembered if _folder_of(place) == folder and place not in there]:
+            for gone in [place for place in remembered if place.folder == folder.folder and place not in known]:
                 del remembered[gone]
         found: list[RingFile] = []
         for place in sorted(places, key=lambda place: place in self._refused):
             if self._opens_left <= 0:
-                self._settled.discard(folder.path)
+                self._settled.discard(folder.folder)
                 break
-            ring = self._open(fd, place, now_s)
+            ring = self._open(there, place, now_s)
             if ring is not None:
                 self._opens_left -= 1
                 found.append(ring)
         return found
 
-    def _open(self, folder: int, place: Place, now_s: float) -> RingFile | None:
-        """Open one ring, or refuse it. Checked by name first, so that a FIFO or a device is never opened."""
+    def _open(self, folder: OpenFolder, place: Place, now_s: float) -> RingFile | None:
+        """Open one ring, or refuse it."""
         signature = None
         try:
-            signature = look_at(folder, place.name)
+            signature = look_at(folder.fd, place.name, mount=folder.mount)
             known = self._known.get(place)
             if (known is not None and known.same_file(signature)) or self._refused.get(place) == signature:
                 return None
             process = process_of(place.name)
             if process is None:
                 raise RefusedError("name", "the name is not <pid>-<starttime>.ring")
-            fd, signature = open_checked(folder, place.name, place.uid)
+            fd, signature = open_checked(folder.fd, place.name, folder.uid, mount=folder.mount)
         except RefusedError as refused:
-            self._say(place, signature, refused.reason, str(refused), now_s)
+            if signature is None:
+                self._say_once(place, refused.reason, str(refused), now_s)
+            else:
+                self._say(place, signature, refused.reason, str(refused), now_s)
             return None
         except FileNotFoundError:
             return None
@@ -240,7 +245,7 @@ class RingFinder:
         if self._refused.get(place) is not None:  # None: set aside, and what there was to say is said
             del self._refused[place]
         self._known[place] = signature
-        return RingFile(place, process, fd, signature)
+        return RingFile(place, folder.uid, process, fd, signature)
 
     def _say_once(self, place: Place, reason: str, why: str, now_s: float) -> None:
         if place not in self._refused:
@@ -248,8 +253,4 @@ class RingFinder:
 
     def _say(self, place: Place, signature: Signature | None, reason: str, why: str, now_s: float) -> None:
         self._refused[place] = signature
-        self._skips.add(reason, str(place.path), why, now_s=now_s)
-
-
-def _folder_of(place: Place) -> Place:
-    return Place(place.run_dir, place.uid, "")
+        self._skips.add(reason, str(place), why, now_s=now_s)

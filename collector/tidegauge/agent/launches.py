@@ -8,23 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
+from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.ports import ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
-from tidegauge.agent.safe_files import (
-    RefusedError,
-    Signature,
-    look_at,
-    open_checked,
-    opened_folder,
-    remove,
-    uids_in,
-)
+from tidegauge.agent.safe_files import OpenFolder, Signature, folders_in, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
@@ -48,27 +40,31 @@ MAX_NAMES_PER_UID = 12288
 class _Launch:
     """One record. ``process`` is ``None`` while no living process is known that could have written it."""
 
-    folder: Path
+    folder: UserFolder
     name: str
     uid: int
+    """The owner, by the kernel."""
     claimed: ProcessId
     signature: Signature
     record: LaunchRecord
     process: ProcessId | None = None
+    seen: bool = False
+    """Whether such a process was known at any time."""
     unseen_since_s: float = 0.0
 
 
 class Launches:
     """Thread-safe as far as ``summaries`` and ``sockets`` go; ``look`` and ``named`` belong to one thread."""
 
-    def __init__(self, run_dirs: Sequence[Path], procs: ProcSource, *, linger_s: float) -> None:
-        """``linger_s``: for how long the record of a dead keeper stays, and one whose keeper cannot be seen."""
-        self._run_dirs = tuple(run_dirs)
+    def __init__(self, run_dirs: Callable[[], Sequence[RunDir]], procs: ProcSource, *, linger_s: float) -> None:
+        """``run_dirs``: those that there are now. ``linger_s``: for how long the record of a dead keeper stays, and one
+        whose keeper cannot be seen."""
+        self._run_dirs = run_dirs
         self._procs = procs
         self._linger_s = linger_s
         self._skips = SkipCounts(_log)
-        self._records: dict[tuple[Path, str], _Launch] = {}
-        self._refused: dict[tuple[Path, str], Signature | None] = {}
+        self._records: dict[tuple[UserFolder, str], _Launch] = {}
+        self._refused: dict[tuple[UserFolder, str], Signature | None] = {}
         self._living: dict[ProcessId, _Launch] = {}
         self._keepers: dict[ProcessId, ProcessId | None] = {}
         """By rank: the keeper that it descends from."""
@@ -83,12 +79,12 @@ class Launches:
             self._look_s = now_s
             # Who had none may only have lost a parent while we read its chain.
             self._keepers = {rank: keeper for rank, keeper in self._keepers.items() if keeper is not None}
-            found = {(folder, name): uid for folder, uid, name in self._names()}
+            found = dict.fromkeys(self._names())
             for place in [*(self._records.keys() - found.keys()), *(self._refused.keys() - found.keys())]:
                 self._records.pop(place, None)
                 self._refused.pop(place, None)
-            for (folder, name), uid in found.items():
-                self._take(folder, name, uid, now_s)
+            for folder, name in found:
+                self._take(folder, name, now_s)
         living = {launch.process: launch for launch in self._records.values() if launch.process is not None}
         if living.keys() != self._living.keys():
             self._keepers.clear()
@@ -102,11 +98,9 @@ class Launches:
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
         """Where each of them can be asked."""
         return {
-            process: ProcessSocket(
-                launch.folder.parent, launch.uid, launch_socket_name(launch.claimed), process
-            )
+            process: ProcessSocket(launch.folder, launch.uid, launch_socket_name(launch.claimed), process)
             for process, launch in self._living.items()
-        }  # fmt: skip
+        }
 
     def named(self, ranks: Sequence[RankView]) -> tuple[RankView, ...]:
         """``ranks`` with the keeper that each descends from, where there is one."""
@@ -131,42 +125,41 @@ class Launches:
         except OSError:
             return False  # a failure to look says nothing; the ranks' own look tells of it
 
-    def _names(self) -> Iterator[tuple[Path, int, str]]:
-        """Folder, owner and name of every record that may be looked at."""
+    def _names(self) -> Iterator[tuple[UserFolder, str]]:
+        """Folder and name of every record that may be looked at."""
         left = MAX_LAUNCHES
-        for run_dir in self._run_dirs:
-            for uid in self._uids(run_dir):
-                folder = run_dir / str(uid)
-                names = self._names_in(folder, uid)[: min(left, MAX_LAUNCHES_PER_UID)]
+        for run_dir in self._run_dirs():
+            for folder in self._folders(run_dir):
+                names = self._names_in(folder)[: min(left, MAX_LAUNCHES_PER_UID)]
                 left -= len(names)
-                yield from ((folder, uid, name) for name in names)
+                yield from ((folder, name) for name in names)
 
-    def _uids(self, run_dir: Path) -> list[int]:
+    def _folders(self, run_dir: RunDir) -> list[UserFolder]:
         try:
-            return list(uids_in(run_dir))
-        except OSError:
+            return [folder for folder, _ in folders_in(run_dir)]
+        except (RefusedError, OSError):
             return []  # the ring finder has said so already
 
-    def _names_in(self, folder: Path, uid: int) -> list[str]:
+    def _names_in(self, folder: UserFolder) -> list[str]:
         """Newest names first: beyond the bound the oldest are left out."""
         try:
-            with opened_folder(folder, uid) as fd, os.scandir(fd) as entries:
+            with opened_folder(folder) as there, os.scandir(there.fd) as entries:
                 names = [entry.name for entry in islice(entries, MAX_NAMES_PER_UID)]
         except (RefusedError, OSError):
             return []  # as above
         return sorted((name for name in names if name.endswith(LAUNCH_SUFFIX)), key=_start_ticks, reverse=True)
 
-    def _take(self, folder: Path, name: str, uid: int, now_s: float) -> None:
+    def _take(self, folder: UserFolder, name: str, now_s: float) -> None:
         """Read a record that is new or has changed; search for its keeper; delete what is left of a dead one."""
         place = (folder, name)
         known = self._records.get(place)
         try:
-            with opened_folder(folder, uid) as fd:
-                signature = look_at(fd, name)
+            with opened_folder(folder) as there:
+                signature = look_at(there.fd, name, mount=there.mount)
                 if self._refused.get(place) == signature:
                     return
                 if known is None or known.signature != signature:
-                    known = self._read(fd, folder, name, uid, known, now_s)
+                    known = self._read(there, folder, name, known, now_s)
         except FileNotFoundError:
             return
         except (RefusedError, OSError) as error:
@@ -177,12 +170,12 @@ class Launches:
         if known.process is None:
             self._search(known, now_s)
 
-    def _read(self, fd: int, folder: Path, name: str, uid: int, before: _Launch | None, now_s: float) -> _Launch:
+    def _read(self, there: OpenFolder, folder: UserFolder, name: str, before: _Launch | None, now_s: float) -> _Launch:
         """Raises ``RefusedError`` and ``OSError``."""
         claimed = process_of(name)
         if claimed is None:
             raise RefusedError("name", "the name is not <pid>-<starttime>.job")
-        file, signature = open_checked(fd, name, uid)
+        file, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
         try:
             data = os.read(file, MAX_RECORD_BYTES + 1)
         finally:
@@ -193,37 +186,40 @@ class Launches:
             raise RefusedError("record", str(error)) from error
         if record.process != claimed:
             raise RefusedError("process", f"it speaks of process {record.process.pid}, its name of {claimed.pid}")
-        process = None if before is None else before.process
-        return _Launch(folder, name, uid, claimed, signature, record, process, unseen_since_s=now_s)
+        launch = _Launch(folder, name, there.uid, claimed, signature, record, unseen_since_s=now_s)
+        return launch if before is None else replace(launch, process=before.process, seen=before.seen)
 
     def _search(self, launch: _Launch, now_s: float) -> None:
         unseen_s = now_s - launch.unseen_since_s
         over = unseen_s >= self._linger_s
+        namespaces = launch.folder.run_dir.mount_namespaces
         try:
-            facts = self._procs.find(launch.claimed) if unseen_s <= SEARCH_S or over else None
+            searched = unseen_s <= SEARCH_S or over
+            facts = self._procs.find(launch.claimed, mount_namespaces=namespaces) if searched else None
         except OSError:
             return
         if facts is not None and facts.uid == launch.uid:
-            launch.process = facts.process
+            launch.process, launch.seen = facts.process, True
+        elif over and namespaces is not None and not launch.seen:
+            launch.unseen_since_s = now_s  # not ours to clear (RunDir); search again
         elif over:
             self._records.pop((launch.folder, launch.name), None)
             try:
                 remove(
-                    launch.folder, launch.name, launch.signature,
-                    socket=launch_socket_name(launch.claimed), uid=launch.uid,
+                    launch.folder, launch.name, launch.signature, socket=launch_socket_name(launch.claimed)
                 )  # fmt: skip
             except OSError as error:
                 _log.info("could not delete the record of an ended tidegauge run, %s: %s", launch.name, error)
 
-    def _refuse(self, place: tuple[Path, str], error: Exception, now_s: float) -> None:
+    def _refuse(self, place: tuple[UserFolder, str], error: Exception, now_s: float) -> None:
         folder, name = place
         self._records.pop(place, None)
         reason = error.reason if isinstance(error, RefusedError) else "unreadable"
         if place not in self._refused:
-            self._skips.add(reason, str(folder / name), str(error), now_s=now_s)
+            self._skips.add(reason, f"{folder}/{name}", str(error), now_s=now_s)
         try:
-            with opened_folder(folder, int(folder.name)) as fd:
-                self._refused[place] = look_at(fd, name)
+            with opened_folder(folder) as there:
+                self._refused[place] = look_at(there.fd, name, mount=there.mount)
         except (RefusedError, OSError):
             self._refused[place] = None
 

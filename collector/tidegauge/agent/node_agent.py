@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from tidegauge.agent.attribution import Witnesses
+from tidegauge.agent.containers import Containers
 from tidegauge.agent.discovery import RingFinder
+from tidegauge.agent.folders import HostRunDir, RunDir
 from tidegauge.agent.launches import Launches
 from tidegauge.agent.limits import unwatched_bytes
 from tidegauge.agent.nvml import open_nvml
@@ -22,12 +25,17 @@ from tidegauge.agent.ports import (
     GpuReading,
     GpuSource,
     GpuUnavailableError,
+    NoSteps,
     ProcSource,
+    RecordSource,
+    StepSource,
     SystemClock,
 )
 from tidegauge.agent.procfs import ProcFs, in_initial_pid_namespace
 from tidegauge.agent.settings import Settings
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.slurm_node import open_slurm
+from tidegauge.agent.slurm_records import SlurmRecords
 from tidegauge.agent.watches import Watches
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
@@ -39,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class NodeAgent:
-    """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread of its own.
+    """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread but that of ``steps``.
 
     ``poll`` belongs to one thread; ``view`` and ``summary`` may be called from any.
     """
@@ -53,19 +61,30 @@ class NodeAgent:
         procs: ProcSource,
         clock: Clock,
         run_dirs: Sequence[Path],
+        steps: StepSource | None = None,
+        records: RecordSource | None = None,
+        containers: Containers | None = None,
         detector_factory: DetectorFactory = RankDetector,
     ) -> None:
+        """``steps``: this node's slurmd. ``records``: of its prolog, by default those below ``run_dirs``.
+        ``containers``: those of the node, in which rings are looked for as well."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
         self._procs = procs
         self._clock = clock
+        self._steps = steps or NoSteps()
         self._skips = SkipCounts(_log)
-        self._launches = Launches(run_dirs, procs, linger_s=settings.linger_s)
+        self._own_run_dirs = tuple(HostRunDir(path) for path in run_dirs)
+        self._containers = containers
+        self._gpu_pids: frozenset[int] = frozenset()
+        """Of the last round."""
+        self._launches = Launches(self._run_dirs, procs, linger_s=settings.linger_s)
         self._watches = Watches(
-            RingFinder(run_dirs, self._skips),
+            RingFinder(self._run_dirs, self._skips),
             self._skips,
             procs,
+            Witnesses(self._steps, records or SlurmRecords(run_dirs)),
             hostname=hostname,
             linger_s=settings.linger_s,
             detector_factory=detector_factory,
@@ -124,8 +143,13 @@ class NodeAgent:
             if not self._closed:
                 self._closed = True
                 self._watches.close()
+                self._steps.close()
                 if self._gpus is not None:
                     self._gpus.close()
+
+    def _run_dirs(self) -> Sequence[RunDir]:
+        inside = () if self._containers is None else self._containers.run_dirs
+        return (*self._own_run_dirs, *inside)
 
     def _has_ended(self, process: ProcessId) -> bool:
         try:
@@ -135,14 +159,18 @@ class NodeAgent:
 
     def _round(self) -> NodeView:
         now_s = self._clock.monotonic_ns() / 1e9
+        if self._containers is not None:
+            self._containers.look(now_s, self._gpu_pids, self._skips)
         # Before the ranks: a restart that comes in between must not make ranks of the last attempt look like the next.
         self._launches.look(now_s)
         with self._measured("proc"):
             self._watches.look_after_processes(now_s)
         gpus, gpus_mono_ns = self._read_gpus()
+        self._gpu_pids = frozenset(pid for gpu in gpus for pid in gpu.process_bytes or ())
         with self._measured("rings"):
             self._watches.find(now_s)
             self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)
+        self._hear_of_slurm()
         watches = self._watches
         self._sockets = {
             **{(OrderTo.RANK, process): where for process, where in watches.sockets().items()},
@@ -178,6 +206,12 @@ class NodeAgent:
             readings = self._gpus.read()
         return readings, (before_ns + self._clock.monotonic_ns()) // 2
 
+    def _hear_of_slurm(self) -> None:
+        """slurmd is asked in a thread of its own: only how that went is taken down here."""
+        health = self._steps.health()
+        if health is not None:
+            self._success["slurm"], self._duration_s["slurm"] = health.success, health.duration_s
+
     @contextmanager
     def _measured(self, source: str) -> Iterator[None]:
         """Note how long a source took and whether it worked; a failure is said when it begins, and ends here."""
@@ -209,7 +243,7 @@ def _gpu_view(gpu: GpuReading, watched_pids: frozenset[int]) -> GpuView:
 
 
 def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ) -> NodeAgent:
-    """The agent of this machine: NVML if there is a driver, /proc, and the run directories of ``settings``.
+    """The agent of this machine: NVML if there is a driver, slurmd if there is one, /proc, and the run directories.
 
     ``TIDEGAUGE_RUN_DIR`` in ``environ`` counts where ``settings.run_dir`` is not set. Only the admin's own choice of a
     folder may be a symbolic link.
@@ -219,6 +253,15 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
     gpus = open_nvml()
     if gpus is not None and not in_initial_pid_namespace():
         _log.warning("not in the host's pid namespace: NVML's pids may not be ours, other users' ranks may be unseen")
+    procs = ProcFs()
+    steps = open_slurm(settings, procs, environ)
     return NodeAgent(
-        settings, hostname=socket.gethostname(), gpus=gpus, procs=ProcFs(), clock=SystemClock(), run_dirs=run_dirs
-    )  # fmt: skip
+        settings,
+        hostname=socket.gethostname(),
+        gpus=gpus,
+        procs=procs,
+        clock=SystemClock(),
+        run_dirs=run_dirs,
+        steps=steps,
+        containers=Containers(run_dirs, candidates=steps.pids),
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 from tidegauge.core.ids import DeviceUuid, JobId, ProcessId
+from tidegauge.core.slurm import SlurmJobRecord, SlurmPlace
 from tidegauge.core.verdicts import Verdict
 
 
@@ -62,8 +64,8 @@ class ProcessFacts:
     """As this node's agent sees it: the host's pid, also for a process in a container."""
     uid: int
     """Effective uid: the one that owns the files that the process makes."""
-    slurm_job_id: JobId | None
-    """The Slurm job whose cgroup the process is in; ``None`` outside Slurm (or where its cgroups carry no job id)."""
+    slurm: SlurmPlace | None
+    """The Slurm job and step whose cgroup the process is in; ``None`` outside Slurm, or where cgroups do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,9 @@ class ProcSource(Protocol):
     nothing about the process.
     """
 
-    def find(self, process: ProcessId) -> ProcessFacts | None:
-        """The living process that calls itself ``process``, in our own or in a nested pid namespace.
+    def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
+        """The living process that calls itself ``process``, in our own or in a nested pid namespace; in one of these
+        mount namespaces (their inodes), where they are given.
 
         ``None`` if it ended, cannot be seen from here, or the pid now belongs to another process.
         """
@@ -95,6 +98,67 @@ class ProcSource(Protocol):
 
     def user_name(self, uid: int) -> str:
         """The login name, or the uid as text where there is none."""
+
+
+class NoPlace(Enum):
+    """Why slurmd has named no job for a process."""
+
+    NOT_ASKED = "not asked"
+    """This is no Slurm node, or Slurm is switched off."""
+    WAITING = "waiting"
+    """It is being asked."""
+    OUTSIDE = "outside"
+    """It knows all processes of its jobs, and this is none of them."""
+    SILENT = "silent"
+    """It was asked for seconds and does not answer."""
+
+
+class SourceHealth(NamedTuple):
+    """Of a source that is asked in a thread of its own."""
+
+    success: bool
+    duration_s: float
+
+
+class StepSource(Protocol):
+    """The jobs and steps of this node, as its slurmd knows them. Never blocks; answers come when they are there."""
+
+    def place_of(self, process: ProcessId) -> SlurmPlace | NoPlace:
+        """Job and step of a process from ``ProcessFacts`` (no array ids). ``OUTSIDE`` and ``SILENT`` may still change
+        to a place; a place is for good."""
+
+    def pids(self) -> frozenset[int] | None:
+        """Pids, as the host counts them, of all processes of all steps, some seconds old; none before the first answer.
+        ``None`` where nobody is asked: this is no Slurm node."""
+
+    def health(self) -> SourceHealth | None:
+        """How the last question went; ``None`` before it, and where nobody is asked."""
+
+    def close(self) -> None:
+        """Ask no more."""
+
+
+class NoSteps:
+    """The ``StepSource`` of a node without Slurm."""
+
+    def place_of(self, process: ProcessId) -> SlurmPlace | NoPlace:  # noqa: ARG002 - the port's
+        return NoPlace.NOT_ASKED
+
+    def pids(self) -> None:
+        return None
+
+    def health(self) -> SourceHealth | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class RecordSource(Protocol):
+    """What the prolog of this node's slurmd left about its jobs."""
+
+    def record_of(self, job_id: JobId) -> SlurmJobRecord | None:
+        """``None`` where the prolog is not ours, or what lies there cannot be trusted."""
 
 
 class Clock(Protocol):

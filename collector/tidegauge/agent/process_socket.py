@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidegauge.agent.safe_files import RefusedError, opened_folder
+from tidegauge.agent.folders import RefusedError, UserFolder
+from tidegauge.agent.safe_files import opened_folder, opened_name
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
 
@@ -30,14 +31,13 @@ MAX_REPLY_DEPTH = 8
 coordinator: pickle gives up earlier than JSON, and no report of this node would arrive any more."""
 MAX_REPLY_NUMBER = 1 << 62
 
-_NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _UCRED = struct.Struct("3i")
 
 
 class ProcessSocket(NamedTuple):
-    """A process and where its socket ought to be: ``<run dir>/<uid>/<name>``."""
+    """A process and where its socket ought to be: ``<folder>/<name>``."""
 
-    run_dir: Path
+    folder: UserFolder
     uid: int
     """The kernel's owner of the process."""
     name: str
@@ -76,9 +76,7 @@ def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> d
 
 def _connected(to: ProcessSocket, deadline_s: float) -> socket.socket:
     """By descriptor all the way: what is connected to is the file that was checked, whatever its name means by now."""
-    with opened_folder(to.run_dir / str(to.uid), to.uid) as folder:
-        name = os.open(to.name, _NAME_ONLY, dir_fd=folder)
-    try:
+    with opened_folder(to.folder) as folder, opened_name(folder.fd, to.name, mount=folder.mount) as name:
         status = os.fstat(name)
         if not stat.S_ISSOCK(status.st_mode) or status.st_uid != to.uid:
             raise NotAskedError(f"{to.name} is not a socket of uid {to.uid}: nothing was sent")
@@ -90,8 +88,6 @@ def _connected(to: ProcessSocket, deadline_s: float) -> socket.socket:
             connection.close()
             raise
         return connection
-    finally:
-        os.close(name)
 
 
 def _check_peer(connection: socket.socket, to: ProcessSocket) -> None:

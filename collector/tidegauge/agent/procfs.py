@@ -6,13 +6,14 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
+from tidegauge.core.slurm import SlurmPlace
 
 NESTED_REFRESH_S = 5.0
 """Looking through all processes for one in a container costs about 30 us each: not more often than this."""
@@ -22,7 +23,9 @@ MAX_GENERATIONS = 64
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-_SLURM_CGROUP = re.compile(r"/(?:slurm[^/]*(?:/uid_(\d+))?|[^/]*slurmstepd\.scope)/job_(\d+)(?:/|$)")
+_SLURM_CGROUP = re.compile(
+    r"/(?:slurm[^/]*(?:/uid_(\d+))?|[^/]*slurmstepd\.scope)/job_(\d{1,10})/step_([a-z0-9+]{1,32})(?:/|$)"
+)
 """cgroup v1 ``/slurm_NODE/uid_1000/job_7/step_0``, v2 ``/system.slice/NODE_slurmstepd.scope/job_7/step_0/user``."""
 _USERS_OWN = ("user.slice", "user@", "docker", "kubepods", "libpod", "lxc")
 """Below these a user or a container may make cgroups of any name."""
@@ -34,19 +37,22 @@ class ProcFs:
     def __init__(self, root: Path = Path("/proc"), *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._root = str(root)
         self._monotonic_s = monotonic_s
-        self._nested: dict[ProcessId, ProcessId] = {}
+        self._nested: dict[ProcessId, list[ProcessId]] = {}
         self._nested_at_s = float("-inf")
         self._user_names: dict[int, str] = {}
 
-    def find(self, process: ProcessId) -> ProcessFacts | None:
+    def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
         facts = self._facts(process)
-        if facts is not None:
+        if facts is not None and self._is_in(process.pid, mount_namespaces):
             return facts
         now_s = self._monotonic_s()
         if now_s - self._nested_at_s >= NESTED_REFRESH_S:
-            self._nested, self._nested_at_s = dict(self._list_nested()), now_s
-        outer = self._nested.get(process)
-        return None if outer is None else self._facts(outer)
+            self._nested, self._nested_at_s = {}, now_s
+            for inner, outer in self._list_nested():
+                self._nested.setdefault(inner, []).append(outer)
+        # Two containers that started together have the same pids inside: where they live tells them apart.
+        named_so = [outer for outer in self._nested.get(process, ()) if self._is_in(outer.pid, mount_namespaces)]
+        return next((facts for outer in named_so if (facts := self._facts(outer)) is not None), None)
 
     def usage(self, process: ProcessId) -> ProcessUsage | None:
         stat = self._stat(process.pid)
@@ -73,6 +79,14 @@ class ProcFs:
                 self._user_names[uid] = str(uid)
         return self._user_names[uid]
 
+    def _is_in(self, pid: int, mount_namespaces: Collection[int] | None) -> bool:
+        if mount_namespaces is None:
+            return True
+        try:
+            return os.stat(f"{self._root}/{pid}/ns/mnt").st_ino in mount_namespaces
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
     def _facts(self, process: ProcessId) -> ProcessFacts | None:
         """The start time is read last: what was read before it belonged to the same process."""
         status = self._read(process.pid, "status")
@@ -84,7 +98,7 @@ class ProcFs:
         if len(uids) < 2:
             return None
         uid = int(uids[1])
-        return ProcessFacts(process, uid, slurm_job_of(cgroup or "", uid=uid))
+        return ProcessFacts(process, uid, slurm_place_of(cgroup or "", uid=uid))
 
     def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:
         """``(as it knows itself, as we see it)`` for every process in a pid namespace below ours."""
@@ -114,11 +128,11 @@ class ProcFs:
             os.close(fd)
 
 
-def slurm_job_of(cgroup: str, *, uid: int) -> JobId | None:
-    """The Slurm job that made the cgroups in ``/proc/PID/cgroup``, or ``None``.
+def slurm_place_of(cgroup: str, *, uid: int) -> SlurmPlace | None:
+    """The job and step for which slurmstepd made the cgroups in ``/proc/PID/cgroup``, or ``None``.
 
     Only cgroups that root made count; a ``uid_N`` in the path must be the process's own. Slurm >= 26.05 writes a
-    SLUID in place of ``job_N`` unless told otherwise: such a process has no job here.
+    SLUID in place of ``job_N`` unless told otherwise: such a process has no place here, slurmd itself knows it.
     """
     for line in cgroup.splitlines():
         path = line.split(":", 2)[-1]
@@ -126,7 +140,7 @@ def slurm_job_of(cgroup: str, *, uid: int) -> JobId | None:
             continue
         match = _SLURM_CGROUP.search(path)
         if match is not None and match[1] in (None, str(uid)):
-            return JobId(match[2])
+            return SlurmPlace(JobId(match[2]), match[3])
     return None
 
 

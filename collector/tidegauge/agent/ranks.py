@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from tidegauge.agent.attribution import Evidence, attribute
 from tidegauge.agent.limits import cap_bytes, others_bytes, process_limit_bytes
 from tidegauge.agent.nontorch import NontorchMeter
 from tidegauge.agent.placement import place
 from tidegauge.agent.ports import Detector, DetectorFactory, GpuReading, ProcessFacts
 from tidegauge.core.fraction import fraction_of_settings
-from tidegauge.core.ids import DeviceUuid, JobId, RankIdentity
+from tidegauge.core.ids import DeviceUuid, RankIdentity
 from tidegauge.core.incidents import OomRecord
 from tidegauge.core.samples import EventCode, RecordKind, Sample
 from tidegauge.core.verdicts import OK, Verdict
@@ -127,20 +128,23 @@ class RankState:
         self.facts = facts
         self.rss_bytes: int | None = None
         self.overruled: set[str] = set()
-        """Claims of this rank that the kernel or the driver contradicts: ``job_id``, ``uuid``."""
+        """Claims of this rank that slurmd, the kernel or the driver contradicts: ``job_id``, ``uuid`` …"""
         self._user_name = user_name
         self._hostname = hostname
         self._detector_factory = detector_factory
         self._devices: dict[int, DeviceSeries] = {}
         self._primary: int | None = None
+        self._claimed: RankIdentity | None = None
+        self._evidence: Evidence | None = None
         self._identity: RankIdentity | None = None
+        """The claim, corrected by the evidence; ``None`` until there are both."""
         self._gpu: GpuReading | None = None
         self._broken = False
 
     @property
     def known(self) -> bool:
         """Whether the rank has said who it is."""
-        return self._identity is not None
+        return self._claimed is not None
 
     @property
     def points(self) -> int:
@@ -148,13 +152,20 @@ class RankState:
         return sum(series.points for series in self._devices.values())
 
     def claim(self, identity: RankIdentity) -> None:
-        """Who the rank says it is, corrected by what the kernel knows: its Slurm job and its host."""
-        job_id = self.facts.slurm_job_id
-        if job_id is not None:
-            if not _same_slurm_job(identity.job_id, job_id):
-                self.overruled.add("job_id")
-            identity = identity._replace(job_id=job_id, scheduler="slurm")
-        self._identity = identity._replace(hostname=self._hostname)
+        """Who the rank says it is."""
+        self._claimed = identity
+        self._identify()
+
+    def weigh(self, evidence: Evidence) -> None:
+        """What others say of its job: from now on claims are measured by it."""
+        self._evidence = evidence
+        self._identify()
+
+    def _identify(self) -> None:
+        if self._claimed is not None and self._evidence is not None:
+            found = attribute(self._claimed, self._evidence, self.facts, hostname=self._hostname)
+            self._identity = found.identity
+            self.overruled |= found.overruled
 
     def observe(self, samples: Sequence[Sample], gpus: Sequence[GpuReading], *, gpus_mono_ns: int) -> None:
         """One poll's readings: the node's GPUs at ``gpus_mono_ns`` (none if NVML failed), then the new records."""
@@ -195,7 +206,7 @@ class RankState:
         return found.gpu.process_bytes.get(self.facts.process.pid)
 
     def _claimed_uuid(self, device: int) -> DeviceUuid | None:
-        uuids = () if self._identity is None else self._identity.device_uuids
+        uuids = () if self._claimed is None else self._claimed.device_uuids
         return uuids[device] if device < len(uuids) else None
 
     def judge(self) -> None:
@@ -216,7 +227,7 @@ class RankState:
 
     def _cap_fraction(self, series: DeviceSeries) -> float | None:
         """The memory fraction in force; ``None`` for 1.0, which is no cap, and where nothing is known of one."""
-        who = self._identity
+        who = self._claimed
         claimed = None if who is None else who.limit_fraction or fraction_of_settings(who.alloc_conf, who.torch_version)
         fraction = series.fraction or claimed
         return fraction if fraction is not None and fraction < 1 else None
@@ -258,8 +269,8 @@ class RankState:
         return newest is not None and newest.event is EventCode.DETACHED
 
     def view(self, *, now_unix_s: float, alive: bool) -> RankView | None:
-        """The rank as of now; ``None`` while it has not said who it is or written no record."""
-        if self._primary is None or self._identity is None:
+        """The rank as of now; ``None`` while its job is not known or it has written no record."""
+        if self._primary is None or self._identity is None or self._evidence is None:
             return None
         series = self._devices[self._primary]
         last = series.last
@@ -291,14 +302,9 @@ class RankState:
             alive=alive,
             cap_fraction=self._cap_fraction(series),
             last_oom=self._last_oom(now_unix_s=now_unix_s),
+            slurm=self._evidence.place,
         )
 
 
 def _reserved(series: DeviceSeries) -> int:
     return 0 if series.last is None else series.last.reserved_bytes
-
-
-def _same_slurm_job(claimed: JobId, kernels: JobId) -> bool:
-    """``123_4`` is how people write a task of an array; its cgroup carries a number of its own, which we use."""
-    array, _, task = claimed.partition("_")
-    return claimed == kernels or (array.isdigit() and task.isdigit())

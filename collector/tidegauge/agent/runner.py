@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Protocol
 
 from tidegauge.agent.orders import OrderCarrier
+from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.orders import Order, OrderResult
 from tidegauge.core.views import NodeSummary
 
@@ -20,13 +21,35 @@ RESULTS_AFTER_S = 0.1
 training meanwhile. Not at once, so that the ranks of a node, which are asked together, are reported together."""
 
 
+class Reply(Protocol):
+    """What the coordinator wants of this node (``cluster.views.ReportReply``)."""
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """All that it waits for."""
+
+    @property
+    def job_settings(self) -> tuple[JobSettings, ...] | None:
+        """All that ought to lie on the node; ``None``: leave them as they are."""
+
+
 class Reporter(Protocol):
     """The way to the coordinator."""
 
-    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
-        """Send it off; returns the orders in the latest reply that is here by now, to whichever report.
+    def report(self, summary: NodeSummary) -> Reply | None:
+        """Send it off; returns the latest reply that is here by now, to whichever report; ``None`` before the first.
 
         Must not wait for an answer: the next poll is behind it. May raise anything; it is said once."""
+
+
+class SettingsFiles(Protocol):
+    """Settings for later attempts of jobs on this node (``agent.job_settings.JobSettingsFiles``). Raises nothing."""
+
+    def digest(self) -> str | None:
+        """Which ones lie here, as ``NodeSummary.settings_digest`` says it."""
+
+    def write(self, wanted: Collection[JobSettings]) -> None:
+        """Have these and no others. A set that lies here already costs next to nothing."""
 
 
 class Pollable(Protocol):
@@ -72,6 +95,7 @@ class AgentRunner:
         self,
         agent: Pollable,
         reporter: Reporter,
+        settings_files: SettingsFiles,
         *,
         poll_period_s: float,
         report_period_s: float,
@@ -83,6 +107,7 @@ class AgentRunner:
     ) -> None:
         self._agent = agent
         self._reporter = reporter
+        self._settings_files = settings_files
         self._poll_period_s = poll_period_s
         self._report_period_s = report_period_s
         self._node_id = node_id
@@ -142,7 +167,17 @@ class AgentRunner:
             summary = self._agent.summary(
                 node_id=self._node_id, incarnation=self._incarnation, metrics_address=self._metrics_address()
             )  # fmt: skip
-            self._carrier.take(self._reporter.report(replace(summary, order_results=self._carrier.results())))
+            reply = self._reporter.report(
+                replace(
+                    summary,
+                    order_results=self._carrier.results(),
+                    settings_digest=self._settings_files.digest(),
+                )
+            )
+            if reply is not None:
+                self._carrier.take(reply.orders)
+                if reply.job_settings is not None:
+                    self._settings_files.write(reply.job_settings)
         except Exception as error:
             if not self._report_fails:
                 _log.warning("the coordinator cannot be told of this node's state, going on: %s", error)

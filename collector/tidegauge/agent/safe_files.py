@@ -1,7 +1,9 @@
 """Files below a run directory, where everybody may write: nothing is followed, and nothing but the real thing opened.
 
-A user's folder is a real folder that belongs to the uid in its name; a file in it is a regular one of the same uid with
-one name. Everything is done relative to the folder that was checked.
+A user's folder is a real folder of one owner; a file in it is a regular one of the same uid with one name. All is done
+relative to the folder that was checked, on the mount that the run directory is on: what somebody mounted over a name
+may be another user's folder, or a FUSE file system whose owner lets everybody wait for ever. So a name is first opened
+with O_PATH, which asks no file system, and looked at when the kernel has said that its mount is the same.
 """
 
 from __future__ import annotations
@@ -10,16 +12,19 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
+
+from tidegauge.agent.folders import DIRECTORY as DIRECTORY
+from tidegauge.agent.folders import RefusedError as RefusedError
+from tidegauge.agent.folders import RunDir, UserFolder
 
 MAX_FOLDERS = 4096
 """Entries of a run directory that are looked at; more than any node has users."""
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Signature(NamedTuple):
@@ -44,19 +49,21 @@ class Signature(NamedTuple):
         return (self.device, self.inode) == (other.device, other.inode)
 
 
-class RefusedError(Exception):
-    """Not to be used. ``reason`` is a stable word, the message is for people."""
+class OpenFolder(NamedTuple):
+    """A user's open folder, to name files relative to."""
 
-    def __init__(self, reason: str, why: str) -> None:
-        super().__init__(why)
-        self.reason = reason
+    fd: int
+    uid: int
+    """Its owner, by the kernel."""
+    mount: int
+    """``mount_of`` it and of its run directory."""
 
 
 class opened:  # noqa: N801 - reads as a verb: with opened(path, flags) as fd
     """A file descriptor for the length of a ``with``."""
 
-    def __init__(self, path: str, flags: int) -> None:
-        self._fd = os.open(path, flags)
+    def __init__(self, path: str, flags: int, *, dir_fd: int | None = None) -> None:
+        self._fd = os.open(path, flags, dir_fd=dir_fd)
 
     def __enter__(self) -> int:
         return self._fd
@@ -65,44 +72,83 @@ class opened:  # noqa: N801 - reads as a verb: with opened(path, flags) as fd
         os.close(self._fd)
 
 
-class opened_folder(opened):  # noqa: N801 - as above
-    """A user's folder. Raises ``RefusedError`` for one of another uid, and ``OSError``."""
-
-    def __init__(self, path: Path, uid: int) -> None:
-        super().__init__(str(path), DIRECTORY)
-        owner = os.fstat(self._fd).st_uid
-        if owner != uid:
-            os.close(self._fd)
-            raise RefusedError("owner", f"the folder belongs to uid {owner}")
+def mount_of(fd: int) -> int:
+    """``mnt_id`` in proc_pid_fdinfo(5): which mount it is on. The kernel answers, no file system is asked."""
+    with opened(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC) as info:
+        _, _, said = os.read(info, 4096).partition(b"mnt_id:")
+    return int(said.split()[0])
 
 
-def uids_in(run_dir: Path) -> Iterator[int]:
-    """The users who seem to have a folder in ``run_dir``; none if it is not there. Raises ``OSError``."""
-    with suppress(FileNotFoundError), opened(str(run_dir), DIRECTORY) as fd, os.scandir(fd) as entries:
-        for entry in islice(entries, MAX_FOLDERS):
-            if entry.name.isascii() and entry.name.isdigit() and str(int(entry.name)) == entry.name:
-                yield int(entry.name)
+@contextmanager
+def opened_name(folder: int, name: str, *, mount: int | None = None) -> Iterator[int]:
+    """The very file that has ``name`` now, with O_PATH; ``mount`` is ``mount_of(folder)``, where that is known.
 
-
-def look_at(folder: int, name: str) -> Signature:
-    """The file itself, not what it may point to. Raises ``OSError``."""
-    return Signature.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
-
-
-def open_checked(folder: int, name: str, uid: int) -> tuple[int, Signature]:
-    """A descriptor of a file that ``check`` accepts, also after it was opened. Raises ``RefusedError``, ``OSError``.
-
-    Looked at by name first, so that a FIFO or a device is never opened.
+    Raises ``RefusedError`` for what is mounted there, and ``OSError``.
     """
-    check(look_at(folder, name), uid)
-    fd = os.open(name, FILE, dir_fd=folder)
+    with opened(name, NAME_ONLY, dir_fd=folder) as fd:
+        if mount_of(fd) != (mount_of(folder) if mount is None else mount):
+            raise RefusedError("mount", "something is mounted there")
+        yield fd
+
+
+@contextmanager
+def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
+    """A user's folder. Raises ``RefusedError`` for one of another uid, and ``OSError``."""
+    with _opened_run_dir(folder.run_dir) as run_dir:
+        mount = mount_of(run_dir)
+        with opened_name(run_dir, str(folder.uid), mount=mount) as name:
+            status = os.fstat(name)
+            if not stat.S_ISDIR(status.st_mode):
+                raise RefusedError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
+            if folder.run_dir.mount_namespaces is None and status.st_uid != folder.uid:
+                raise RefusedError("owner", f"the folder belongs to uid {status.st_uid}")
+            with opened(".", DIRECTORY, dir_fd=name) as fd:
+                yield OpenFolder(fd, status.st_uid, mount)
+
+
+def folders_in(run_dir: RunDir) -> list[tuple[UserFolder, int | None]]:
+    """The users' folders that seem to be in ``run_dir``, and when names in them last changed (mtime in ns, ``None`` if
+    that cannot be told); none if it is not there. Raises ``RefusedError``, ``OSError``.
+    """
+    with suppress(FileNotFoundError), _opened_run_dir(run_dir) as fd:
+        with os.scandir(fd) as entries:
+            names = [entry.name for entry in islice(entries, MAX_FOLDERS)]
+        mount = mount_of(fd)
+        uids = [int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name]
+        return [(UserFolder(run_dir, uid), _changed_ns(fd, str(uid), mount)) for uid in uids]
+    return []
+
+
+@contextmanager
+def _opened_run_dir(run_dir: RunDir) -> Iterator[int]:
+    fd = run_dir.open()
     try:
-        signature = Signature.of(os.fstat(fd))
-        check(signature, uid)
-    except BaseException:
+        yield fd
+    finally:
         os.close(fd)
-        raise
-    return fd, signature
+
+
+def _changed_ns(folder: int, name: str, mount: int) -> int | None:
+    with suppress(RefusedError, OSError), opened_name(folder, name, mount=mount) as fd:
+        return os.fstat(fd).st_mtime_ns
+    return None
+
+
+def look_at(folder: int, name: str, *, mount: int | None = None) -> Signature:
+    """The file itself, not what it may point to. Arguments and failures as for ``opened_name``."""
+    with opened_name(folder, name, mount=mount) as fd:
+        return Signature.of(os.fstat(fd))
+
+
+def open_checked(folder: int, name: str, uid: int, *, mount: int | None = None) -> tuple[int, Signature]:
+    """A descriptor of a file that ``check`` accepts. Raises ``RefusedError``, ``OSError``.
+
+    What is opened is the file that was looked at, so a FIFO or a device never is.
+    """
+    with opened_name(folder, name, mount=mount) as found:
+        signature = Signature.of(os.fstat(found))
+        check(signature, uid)
+        return os.open(f"/proc/self/fd/{found}", _FILE), signature
 
 
 def check(signature: Signature, uid: int) -> None:
@@ -119,18 +165,11 @@ def check(signature: Signature, uid: int) -> None:
         raise RefusedError("hard_link", f"it has {signature.links} names")
 
 
-def remove(folder: Path, name: str, signature: Signature, *, socket: str, uid: int) -> None:
+def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str) -> None:
     """Delete a file, if it still is the one that was read, and the socket beside it. Raises ``OSError``."""
-    with suppress(FileNotFoundError), opened(str(folder), DIRECTORY) as fd:
-        if signature.same_file(look_at(fd, name)):
-            os.unlink(name, dir_fd=fd)
-        beside = look_at(fd, socket)
-        if stat.S_ISSOCK(beside.mode) and beside.uid == uid:
-            os.unlink(socket, dir_fd=fd)
-
-
-def reason_of(error: OSError, path: Path) -> str:
-    """Why a folder could not be opened with ``O_DIRECTORY | O_NOFOLLOW``: a link answers ENOTDIR, like a file."""
-    if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-        return "permission"
-    return "symlink" if path.is_symlink() else "not_directory"
+    with suppress(FileNotFoundError, RefusedError), opened_folder(folder) as there:
+        if signature.same_file(look_at(there.fd, name, mount=there.mount)):
+            os.unlink(name, dir_fd=there.fd)
+        beside = look_at(there.fd, socket, mount=there.mount)
+        if stat.S_ISSOCK(beside.mode) and beside.uid == there.uid:
+            os.unlink(socket, dir_fd=there.fd)

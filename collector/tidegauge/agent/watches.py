@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidegauge.agent.attribution import Witnesses
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
-from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcSource
+from tidegauge.agent.ports import DetectorFactory, GpuReading, NoPlace, ProcessFacts, ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.ranks import RankState
 from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader
@@ -16,6 +17,7 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import socket_name
+from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ class _Watch:
     ended_s: float | None = None
     detached_s: float | None = None
     read_to_the_end: bool = False
+    word: SlurmPlace | NoPlace = NoPlace.WAITING
+    """slurmd's, on the job of the process."""
     counted: set[str] = field(default_factory=set)
     """Claims whose overruling is counted already."""
 
@@ -68,6 +72,7 @@ class Watches:
         finder: RingFinder,
         skips: SkipCounts,
         procs: ProcSource,
+        witnesses: Witnesses,
         *,
         hostname: str,
         linger_s: float,
@@ -76,6 +81,7 @@ class Watches:
         self._finder = finder
         self._skips = skips
         self._procs = procs
+        self._witnesses = witnesses
         self._hostname = hostname
         self._linger_s = linger_s
         self._detector_factory = detector_factory
@@ -91,7 +97,7 @@ class Watches:
         self.detector_points = 0
         """Readings that were judged, of all ranks so far."""
         self.overruled: Counter[str] = Counter()
-        """Ranks by the claim that kernel or driver contradicted."""
+        """Ranks by the claim that slurmd, kernel or driver contradicted."""
 
     def look_after_processes(self, now_s: float) -> None:
         """See who still lives; let go of ranks that ended ``linger_s`` ago, their files included.
@@ -142,11 +148,12 @@ class Watches:
         orphan = self._orphans.get(ring.place)
         # Searched for at first, and once more before its ring is deleted.
         looked_enough = orphan is not None and ORPHAN_LOOKS_S < now_s - orphan.since_s < self._linger_s
-        facts = None if looked_enough else self._procs.find(ring.process)
+        namespaces = ring.place.run_dir.mount_namespaces
+        facts = None if looked_enough else self._procs.find(ring.process, mount_namespaces=namespaces)
         if facts is None:
             self._keep_orphan(ring, reader, now_s)
             return
-        if facts.uid != ring.place.uid:
+        if facts.uid != ring.uid:
             raise LayoutError("owner", f"process {ring.process.pid} belongs to uid {facts.uid}")
         self._orphans.pop(ring.place, None)
         if not self._has_room(facts.uid):
@@ -169,20 +176,22 @@ class Watches:
         orphan = self._orphans.get(ring.place)
         state = (reader.newest_when_opened, ring.signature.mtime_ns)
         if orphan is None or (orphan.newest, orphan.mtime_ns) != state:
-            if orphan is not None:
-                _log.info("%s is written to, but its process cannot be seen from here", ring.place.path)
+            if orphan is not None and ring.place.run_dir.mount_namespaces is None:
+                _log.info("%s is written to, but its process cannot be seen from here", ring.place)
             self._orphans[ring.place] = _Orphan(now_s, *state)
         elif now_s - orphan.since_s >= self._linger_s:
-            del self._orphans[ring.place]
-            self._remove(ring)
-            return
+            if ring.place.run_dir.mount_namespaces is None:
+                del self._orphans[ring.place]
+                self._remove(ring)
+                return
+            self._orphans[ring.place] = _Orphan(now_s, *state)  # not ours to clear (RunDir): search again
         self._finder.set_aside(ring)
 
     def _remove(self, ring: RingFile) -> None:
         try:
             self._finder.remove(ring)
         except OSError as error:
-            _log.info("could not delete the ring of an ended rank, %s: %s", ring.place.path, error)
+            _log.info("could not delete the ring of an ended rank, %s: %s", ring.place, error)
 
     def read(self, gpus: Sequence[GpuReading], *, gpus_mono_ns: int, now_s: float) -> None:
         """Read what is new in every ring and judge it, in the light of what NVML said at ``gpus_mono_ns``."""
@@ -210,7 +219,7 @@ class Watches:
         if isinstance(error, OSError):
             self._finder.put_off(ring, "unreadable", str(error), now_s=now_s)
             return
-        _log.error("a slip of ours in reading %s", ring.place.path, exc_info=error)
+        _log.error("a slip of ours in reading %s", ring.place, exc_info=error)
         self._finder.refuse(ring, "unreadable", str(error), now_s=now_s)
 
     def _read_one(self, watch: _Watch, gpus: Sequence[GpuReading], gpus_mono_ns: int, budget: int, now_s: float) -> int:
@@ -223,6 +232,7 @@ class Watches:
         self.refused_records += reader.refused_records - refused
         if reader.identity is not None and (reader.identity is not identity or not rank.known):
             rank.claim(reader.identity)
+        self._hear(watch)
         rank.observe(samples, gpus, gpus_mono_ns=gpus_mono_ns)
         points = rank.points
         rank.judge()
@@ -235,6 +245,13 @@ class Watches:
         self.overruled.update(rank.overruled - watch.counted)
         watch.counted |= rank.overruled
         return seen
+
+    def _hear(self, watch: _Watch) -> None:
+        word = self._witnesses.word_on(watch.facts, watch.word, alive=watch.ended_s is None)
+        evidence = self._witnesses.evidence(word, watch.facts) if word != watch.word else None
+        if evidence is not None:
+            watch.word = word
+            watch.rank.weigh(evidence)
 
     def views(self, *, now_s: float, now_unix_s: float) -> tuple[RankView, ...]:
         """Every rank that is shown now, in a fixed order, no two with the same name."""
@@ -276,7 +293,7 @@ class Watches:
         """Where each living rank can be asked: beside its ring, which the kernel says is its own."""
         return {
             watch.facts.process: ProcessSocket(
-                watch.ring.place.run_dir, watch.facts.uid, socket_name(watch.ring.process), watch.facts.process
+                watch.ring.place.folder, watch.facts.uid, socket_name(watch.ring.process), watch.facts.process
             )
             for watch in self._watches.values()
             if watch.ended_s is None

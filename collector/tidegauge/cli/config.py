@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
 from tidegauge.cli.output import print_table
+from tidegauge.core.job_variables import IN_JOBS
 
 if TYPE_CHECKING:
     from tidegauge.agent.settings import Settings
@@ -24,20 +25,9 @@ HELP = "show every setting, its value and where the value comes from"
 CONFIG_FILES = ("~/.config/tidegauge/config.yaml", "/etc/tidegauge/config.yaml")
 """The first that exists is read, unless ``TIDEGAUGE_CONFIG`` or ``--config`` names another."""
 
-OTHER_VARIABLES = frozenset(
-    f"TIDEGAUGE_{name}"
-    for name in (
-        "CONFIG",
-        "PROFILE",
-        "MEMORY_FRACTION",
-        "JOB_ID",
-        "JOB_NAME",
-        "ATTEMPT",
-        "SLACK_TOKEN",
-        "GRAFANA_TOKEN",
-        "NOTIFY_TOKEN",
-    )
-)
+OTHER_VARIABLES = IN_JOBS | {
+    f"TIDEGAUGE_{name}" for name in ("CONFIG", "SLACK_TOKEN", "GRAFANA_TOKEN", "NOTIFY_TOKEN", "MAIL_PASSWORD")
+}
 """``TIDEGAUGE_`` variables that speak to the probe or the command line, not to the service."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tidegauge.cli import incident_page
 from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
 from tidegauge.cli.timeline import last_action, timeline
@@ -68,7 +69,7 @@ def _row(raw: Mapping[str, Any], *, now_s: float) -> Sequence[str]:
     last = raw.get("last_decision")
     return (
         str(incident.number),
-        job.job_id if job.attempt == 0 else f"{job.job_id} (attempt {job.attempt})",
+        job_name(job.job_id, job.attempt),
         incident.key.cause.value,
         incident.severity.value,
         incident.state.value + (", stale" if incident.stale else ""),

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, FINE
+from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table
 from tidegauge.cli.service_api import add_api_arguments, ask
 from tidegauge.cluster.wire import from_wire
+from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.wording import list_ranks
@@ -47,7 +49,7 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
     verdict = OK if worst is None else from_wire(Verdict, worst["verdict"])
     state = job["state"] if job["severity"] is None else f"{job['state']} ({job['severity']})"
     return (
-        job["job_id"] if job["attempt"] == 0 else f"{job['job_id']} (attempt {job['attempt']})",
+        job_name(job["job_id"], job["attempt"], _array_name(ranks)),
         job["job_name"] or "-",
         job["user_name"],
         f"{sum(rank['alive'] for rank in ranks)}/{job['world_size']}",
@@ -66,6 +68,11 @@ def _whether_it_goes_on(job: Mapping[str, Any]) -> str:
     if not job["running"]:
         return ", ended"
     return ", stale" if job["stale"] else ""
+
+
+def _array_name(ranks: Sequence[Mapping[str, Any]]) -> str | None:
+    places = [from_wire(SlurmPlace, rank["slurm"]) for rank in ranks if rank.get("slurm")]
+    return next(filter(None, map(array_name, places)), None)
 
 
 def _worst(job: Mapping[str, Any]) -> Mapping[str, Any] | None:

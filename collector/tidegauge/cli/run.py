@@ -59,6 +59,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-path", action="append", type=_path, metavar="PATH",
         help="file or folder that checkpoints are written to, where the proof of one is looked for; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--with-service", action="store_true",
+        help="inside a Slurm allocation: watch its nodes with a service of your own, which ends with the command and "
+        "leaves its results in ./tidegauge-JOBID",
+    )  # fmt: skip
     parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help="what to run")
 
 
@@ -71,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     level = args.memory_profile or os.environ.get("TIDEGAUGE_PROFILE") or "auto"
     if level not in LEVELS:
         raise CommandError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}", exit_code=USAGE)
+    if level == "off" and args.with_service:
+        raise CommandError("--with-service has nothing to watch with the memory profile off", exit_code=USAGE)
     environ = job_environ(
         {**os.environ, **_checkpoint_environ(args, os.environ)},
         level=level,
@@ -90,6 +97,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"tidegauge: watching job {job_id} ({level}); see `tidegauge jobs`", file=sys.stderr)
     sys.stderr.flush()
     try:
+        if args.with_service:
+            from tidegauge.cli.with_service import run_with_service
+
+            return run_with_service(command, environ)
         if other is None:
             return _keep(command, environ, args)
         os.execvpe(command[0], command, environ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidegauge.cli.job_names import short_job_name
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.top_cells import LUXURY, Cell, Column, Tone, cut, sparkline
 from tidegauge.cli.top_model import IncidentLine, JobRow
@@ -34,9 +35,9 @@ def state_cell(state: LeakState, severity: Severity | None, *, alive: bool, stal
     return Cell(f"{state.value}{marks}", Tone.ALARM if grave else Tone.WARNING)
 
 
-def name_job_shortly(job: JobKey) -> str:
-    """ "4711", "4711 (2)": the attempt goes without saying if it is the first, 0."""
-    return job.job_id if job.attempt == 0 else f"{job.job_id} ({job.attempt})"
+def name_job_shortly(job: JobKey, array: str | None = None) -> str:
+    """ "4711", "4711 (2)", "4711 (123_4)"."""
+    return short_job_name(job.job_id, job.attempt, array)
 
 
 def share_cell(share: float | None) -> Cell:
@@ -64,7 +65,7 @@ def job_columns() -> Sequence[Column[JobRow]]:
     """The cluster's table."""
     return (
         Column("state", lambda row, _: _job_state(row.job), 9),
-        Column("job", lambda row, _: Cell(name_job_shortly(row.key), Tone.STRONG), 12, 32),
+        Column("job", lambda row, _: Cell(name_job_shortly(row.key, row.job.array), Tone.STRONG), 12, 32),
         Column("name", lambda row, _: Cell(row.job.job_name or "-"), 14, 28, rank=4),
         Column("user", lambda row, _: Cell(row.job.user_name), 7, 12, rank=2),
         Column("ranks", lambda row, _: _ranks(row.job), 7, 9, rank=3),

@@ -114,8 +114,9 @@ def by_job(incidents: Sequence[IncidentLine]) -> Mapping[JobKey, tuple[IncidentL
 
 
 def find_job(jobs: Iterable[JobLine], job_id: str) -> JobLine | None:
-    """The job that is meant by ``job_id``: the one that runs, then its latest attempt, then the most alarming."""
-    meant = [job for job in jobs if job.job_id == job_id]
+    """The job that is meant by ``job_id``, which may be the name of a task of an array: the one that runs, then its
+    latest attempt, then the most alarming."""
+    meant = [job for job in jobs if job_id in (job.job_id, job.array)]
     return max(meant, key=lambda job: (job.running, job.attempt, job.state.level), default=None)
 
 
@@ -151,7 +152,7 @@ _RANK_KEYS: Mapping[Sort, Callable[[RankLine], Any]] = {
 
 
 def _said_of_job(job: JobLine) -> Iterable[str | None]:
-    return job.job_id, job.job_name, job.user_name, job.scheduler, job.state.value, job.first.hostname
+    return job.job_id, job.array, job.job_name, job.user_name, job.scheduler, job.state.value, job.first.hostname
 
 
 def _said_of_incident(incident: Incident) -> Iterable[str | None]:

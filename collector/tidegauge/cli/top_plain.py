@@ -33,7 +33,7 @@ def print_cluster(overview: Overview, incidents: Incidents, choice: Choice) -> N
 def print_job(page: JobPage, incidents: Incidents, choice: Choice) -> None:
     """The ranks of one job, and its open incidents."""
     key = key_of(page.job)
-    _print_line([Cell(f"job {name_job_shortly(key)}   "), *job_headline(page.job)])
+    _print_line([Cell(f"job {name_job_shortly(key, page.job.array)}   "), *job_headline(page.job)])
     _print_table(rank_columns(), rank_rows(page.ranks, choice), empty="no rank is known")
     if page.left_out:
         print(f"and {page.left_out:,} more ranks")

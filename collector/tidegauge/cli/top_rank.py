@@ -109,7 +109,8 @@ def _verdict(rank: RankLine, width: int) -> list[Line]:
 
 def _where(rank: RankLine) -> str:
     gpu = "GPU not known" if rank.gpu is None else f"GPU {rank.gpu}"
-    return f"on {rank.hostname}, {gpu}, pid {rank.pid}, step {rank.step:,}"
+    srun = "" if rank.slurm_step is None else f", Slurm step {rank.slurm_step}"
+    return f"on {rank.hostname}, {gpu}, pid {rank.pid}{srun}, step {rank.step:,}"
 
 
 def _also(rank: RankLine) -> str:

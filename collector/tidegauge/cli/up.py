@@ -38,9 +38,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     settings = load_settings(args)
-    for module, extra in NEEDED.items():
-        if importlib.util.find_spec(module) is None:
-            need(module, extra=extra, what="the service")
+    check_installed()
     from tidegauge.cluster import service_control
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
@@ -79,6 +77,13 @@ def run(args: argparse.Namespace) -> int:
         raise
     _tell(files, record, as_json=args.json, already=False)
     return FINE
+
+
+def check_installed() -> None:
+    """Raises ``CommandError`` that names what the service lacks here."""
+    for module, extra in NEEDED.items():
+        if importlib.util.find_spec(module) is None:
+            need(module, extra=extra, what="the service")
 
 
 def _check_same(args: argparse.Namespace, record: ServiceRecord) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_switch import ActionSwitch
 from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.order_desk import OrderDesk
 from tidegauge.cluster.policy_clock import PolicyClock
 from tidegauge.cluster.service_record import StateFiles
+from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.telling import Tell, TellingBoard
 from tidegauge.core.actions import AuditError, Decision, LoopStatus
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.loop_figures import SlurmLabels
 
 if TYPE_CHECKING:
     from tidegauge_scheduler_hooks.ports import Messenger
@@ -33,6 +36,7 @@ log = logging.getLogger(__name__)
 TURN_EVERY_S = 1.0
 DAY_S = 86400.0
 PRUNE_AGAIN_S = 600.0
+SLURM_COMMANDS = ("squeue", "scontrol", "scancel")
 
 
 class Loop(Protocol):
@@ -41,6 +45,8 @@ class Loop(Protocol):
     def tick(self) -> None: ...
 
     def status(self) -> LoopStatus: ...
+
+    def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]: ...
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,10 @@ class ActionDesk:
             return replace(self._opened.loop.status(), telling=self.telling.read())
         problem = self._problem or "not opened yet"
         return LoopStatus(mode="observe", policy_file=None, store_problem=problem, telling=self.telling.read())
+
+    def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
+        """What Slurm said of the jobs that are there; empty before the database could be opened."""
+        return {} if self._opened is None else self._opened.loop.slurm_labels()
 
     def store(self) -> Store:
         """Raises ``StoreError`` while there is none."""
@@ -144,7 +154,7 @@ def _loop_over(
         cluster=coordinator,
         incidents=store.incidents,
         audit=store.audit,
-        schedulers=_schedulers(settings, coordinator.orders),
+        schedulers=_schedulers(settings, coordinator, files),
         policy=PolicySource(settings.policy_file),
         switches=lambda: switch.read(now_s=clock.now_s()),
         now_s=clock.now_s,
@@ -156,16 +166,41 @@ def _loop_over(
     return loop, clock.now_s
 
 
-def _schedulers(settings: Settings, orders: OrderDesk) -> Mapping[str, Any]:
+def _schedulers(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Mapping[str, Any]:
     from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
     from tidegauge_scheduler_hooks.ray_jobs.adapter import RayJobs
     from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
 
+    orders = coordinator.orders
     schedulers: dict[str, Any] = {"local": LocalScheduler(orders)}
     if settings.ray_jobs_address is not None:
         api = RayJobsApi(settings.ray_jobs_address, token_file=settings.ray_jobs_token_file)
         schedulers["ray"] = RayJobs(api, orders, uid=_uid_of(settings.ray_jobs_user))
+    if _is_slurm_here(settings):
+        schedulers["slurm"] = _slurm(settings, coordinator, files)
     return schedulers
+
+
+def _is_slurm_here(settings: Settings) -> bool:
+    """Whether jobs of Slurm can be acted on from this machine."""
+    if settings.slurm != "auto":
+        return settings.slurm == "on"
+    path = None if settings.slurm_bin_dir is None else str(settings.slurm_bin_dir)
+    return all(shutil.which(command, path=path) for command in SLURM_COMMANDS)
+
+
+def _slurm(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Any:
+    from tidegauge_scheduler_hooks.slurm.adapter import SlurmScheduler
+    from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
+
+    desk = JobSettingsDesk(files.job_settings, wall_s=time.time, reporting=coordinator.heard_lately)
+    coordinator.lay_down(desk)
+    return SlurmScheduler(
+        SlurmCommands(settings.slurm_bin_dir, settings.slurm_conf),
+        coordinator.orders,
+        desk,
+        requeue_unasked=settings.slurm_requeue == "all",
+    )
 
 
 def _messenger(tell: Tell) -> Messenger:

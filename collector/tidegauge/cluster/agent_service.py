@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Protocol
 
+from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.runner import AgentRunner, Reporter
 from tidegauge.agent.settings import Settings
@@ -56,6 +57,7 @@ class AgentService:
         self._runner = AgentRunner(
             agent,
             reporter,
+            open_job_settings(settings),
             poll_period_s=settings.poll_period_s,
             report_period_s=settings.report_period_s,
             node_id=node_id,

@@ -16,6 +16,7 @@ from dataclasses import replace
 from tidegauge.cluster.jobs import RankOnNode, jobs_of, look_first, one_per_rank
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.order_desk import OrderDesk
+from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.memory_history import MemoryPoint
@@ -56,6 +57,14 @@ class Coordinator:
         self._announced: dict[RankOfProcess, Verdict] = {}
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._last_seq = 0
+        self._settings_desk: JobSettingsDesk | None = None
+
+    def lay_down(self, desk: JobSettingsDesk) -> None:
+        """From now on agents get the settings of ``desk`` with the replies to their reports; before, none are touched.
+
+        The desk looks at this coordinator: ``JobSettingsDesk(…, reporting=coordinator.heard_lately)``.
+        """
+        self._settings_desk = desk
 
     def report(self, summary: NodeSummary) -> ReportReply:
         """Take in one agent's summary. Repeating a report, or sending an older one late, changes nothing."""
@@ -76,8 +85,9 @@ class Coordinator:
                 )  # fmt: skip
             self._take_ranks(node, summary.ranks, now_s)
         self.orders.take_results(summary.node_id, summary.order_results)
-        orders = self.orders.orders_for(summary.node_id)
-        return ReportReply(accepted=True, coordinator=self.incarnation, orders=orders)
+        orders, desk = self.orders.orders_for(summary.node_id), self._settings_desk
+        settings = None if desk is None else desk.reply_to(summary, before=before)
+        return ReportReply(accepted=True, coordinator=self.incarnation, orders=orders, job_settings=settings)
 
     def engine_nodes(self, alive: Iterable[EngineNode]) -> None:
         """Tell which nodes the engine has right now: those that it no longer lists are gone. Also lets time pass."""
@@ -146,6 +156,16 @@ class Coordinator:
         with self._lock:
             self._let_time_pass(self._monotonic_s())
             return tuple(n.summary for n in self._nodes.values() if n.summary is not None and n.gone_s is None)
+
+    def heard_lately(self) -> tuple[NodeSummary, ...]:
+        """The latest summary of every node that is neither stale nor gone."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            return tuple(
+                node.summary
+                for node in self._nodes.values()
+                if node.summary is not None and self._health(node, now_s) is NodeHealth.OK
+            )
 
     def gpu_usable_bytes(self) -> dict[DeviceUuid, int]:
         """CUDA's total of every GPU whose node is not gone: what memory fractions and shares are parts of."""

@@ -158,6 +158,7 @@ class CoordinatorService:
         figures = loop_figures(
             self._actions.store,
             self._actions.status(),
+            slurm=self._actions.slurm_labels(),
             jobs=jobs,
             nodes=self.coordinator.nodes(),
             now_unix_s=now_unix_s,

@@ -14,7 +14,7 @@ from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.cluster.wire import Wire, to_wire
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
-from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
 from tidegauge.core.wording import change_in_words
@@ -130,6 +130,7 @@ def loop_figures(
     store: Callable[[], LoopStore],
     status: LoopStatus,
     *,
+    slurm: Mapping[JobKey, SlurmLabels],
     jobs: Iterable[JobView],
     nodes: Iterable[NodeStatus],
     now_unix_s: float,
@@ -140,6 +141,7 @@ def loop_figures(
         acting=status.mode == "act",
         paused=status.paused is not None,
         breaker_open=status.breaker is not None,
+        slurm=slurm,
         nodes={health.value: 0 for health in NodeHealth} | Counter(node.health.value for node in nodes),
     )
     keys = [job_key(job) for job in jobs if job.ranks]

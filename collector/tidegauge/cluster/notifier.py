@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.service_record import StateFiles, read_address
 from tidegauge.cluster.story_feed import ApiFeed
-from tidegauge.cluster.telling import GRAFANA_TOKEN, NOTIFY_TOKEN, SLACK_TOKEN, Told
+from tidegauge.cluster.telling import GRAFANA_TOKEN, MAIL_PASSWORD, NOTIFY_TOKEN, SLACK_TOKEN, Told
 from tidegauge.core.actions import Decision
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.notebook import NotebookError
 from tidegauge_exporter.notify.open import NotifyConfig, NotifyService, open_notifier
+from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.secrets import SecretError, read_secret
 from tidegauge_exporter.notify.values import Story
@@ -42,6 +43,11 @@ def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, s
         slack_users_file=settings.slack_users_file,
         slack_email_domain=settings.slack_email_domain,
         slack_api_url=settings.slack_api_url,
+        mail_server=settings.mail_server,
+        mail_from=settings.mail_from,
+        mail_domain=settings.mail_domain,
+        mail_user=settings.mail_user,
+        mail_password=read_secret(settings.mail_password_file, environ, MAIL_PASSWORD),
         grafana_url=settings.grafana_url,
         grafana_token=read_secret(settings.grafana_token_file, environ, GRAFANA_TOKEN),
     )
@@ -79,10 +85,10 @@ class NotifierService:
         """The message of a ``notify`` to the job's owner."""
         if self._service is None:
             return Told(problem=f"the notifier does not work: {self._problem}", retry_after_s=SAY_EVERY_S)
-        if self._service.owners is None:
-            return Told(problem="Slack is not there; `tidegauge status` says why")
+        if not self._service.owners:
+            return Told(problem="neither Slack nor mail is there; `tidegauge status` says why")
         try:
-            return Told(where=self._service.owners.tell(decision, self._story(decision)))
+            return Told(where=tell_owner(self._service.owners, decision, self._story(decision)))
         except RetryLaterError as error:
             return Told(problem=str(error), retry_after_s=error.after_s)
         except RefusedError as error:

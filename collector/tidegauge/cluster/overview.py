@@ -15,7 +15,7 @@ from tidegauge.cluster.jobs import look_first
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
-from tidegauge.core.views import JobView, RankSummary
+from tidegauge.core.views import JobView, RankSummary, job_array_name
 
 MOST_JOBS = 1000
 """Jobs in one overview, the most alarming first."""
@@ -55,6 +55,8 @@ class RankLine(NamedTuple):
     """When it last ran out of memory."""
     line: tuple[int, ...] = ()
     """As ``MemoryLine``."""
+    slurm_step: str | None = None
+    """Of its job, as Slurm counts them: ``0``, ``batch``; ``None`` outside Slurm."""
 
     @property
     def used_bytes(self) -> int:
@@ -98,6 +100,8 @@ class JobLine(NamedTuple):
     used_share: float | None
     first: RankLine
     """The rank to look at first."""
+    array: str | None = None
+    """``123_4``, by which people know a task of a Slurm array."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,7 @@ def job_line(job: JobView, memory_line: MemoryLine) -> JobLine:
         used_bytes=max(used),
         used_share=max(shares, default=None),
         first=_rank_line(job, first, job.stale, memory_line),
+        array=job_array_name(job),
     )
 
 
@@ -222,6 +227,7 @@ def _rank_line(job: JobView, place: int, stale: Collection[int], memory_line: Me
         cap_fraction=rank.cap_fraction,
         oom_at_unix_s=None if rank.last_oom is None else rank.last_oom.at_unix_s,
         line=memory_line(job.rank_nodes[place], rank),
+        slurm_step=None if rank.slurm is None else rank.slurm.step_id,
     )
 
 

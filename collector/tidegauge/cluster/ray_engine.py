@@ -27,7 +27,6 @@ from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec, wr
 from tidegauge.cluster.telling import Told, is_notifier_wanted, tells_owners
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.actions import Decision
-from tidegauge.core.orders import Order
 from tidegauge.core.views import NodeSummary
 
 log = logging.getLogger(__name__)
@@ -212,13 +211,13 @@ class RayReporter:
         self._coordinator: Any = None
         self._under_way: Any = None
         self._sent_s = 0.0
-        self._orders: tuple[Order, ...] = ()
+        self._reply: ReportReply | None = None
 
-    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
+    def report(self, summary: NodeSummary) -> ReportReply | None:
         """Raises ``EngineError`` for a report that failed or was not answered: that one, or the one before."""
         try:
             if self._is_under_way():
-                return self._orders
+                return self._reply
             if self._coordinator is None:
                 self._coordinator = ray.get_actor(COORDINATOR, namespace=NAMESPACE)
             self._under_way = self._coordinator.report.remote(summary)
@@ -227,7 +226,7 @@ class RayReporter:
             # The handle of an actor that died for good never works again; a fresh one costs one look-up.
             self._coordinator = self._under_way = None
             raise EngineError(str(error)) from error
-        return self._orders
+        return self._reply
 
     def _is_under_way(self) -> bool:
         """Whether the call before is still unanswered; raises what it raised."""
@@ -238,7 +237,7 @@ class RayReporter:
             ref, self._under_way = self._under_way, None
             reply: ReportReply = ray.get(ref)
             if reply.accepted:  # one that was refused says nothing of what is wanted
-                self._orders = reply.orders
+                self._reply = reply
             return False
         if self._monotonic_s() - self._sent_s > CALL_TIMEOUT_S:
             self._under_way = self._coordinator = None

@@ -7,6 +7,7 @@
 ``agent.json``      where this node's ``/metrics`` is: written by the node agent each time it starts
 ``token``           the cluster's shared secret, 0600; stays
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
+``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
 ``engine/``         the engine's temporary files and sockets; goes with ``down``
@@ -67,6 +68,10 @@ class StateFiles:
     @property
     def actions(self) -> Path:
         return self.root / "actions.json"
+
+    @property
+    def job_settings(self) -> Path:
+        return self.root / "settings.json"
 
     @property
     def lock(self) -> Path:
@@ -157,11 +162,13 @@ def take_lock(files: StateFiles) -> int | None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace ``path`` in one step by a file that only the owner reads."""
+    """Replace ``path`` in one step by a file that only the owner reads; no crash leaves a part of it."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)
+            file.flush()
+            os.fsync(handle)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -11,7 +11,8 @@ from tidegauge.core.actions import Decision
 from tidegauge.core.units import format_duration
 
 SLACK_TOKEN, GRAFANA_TOKEN, NOTIFY_TOKEN = (f"TIDEGAUGE_{name}_TOKEN" for name in ("SLACK", "GRAFANA", "NOTIFY"))
-"""Variables of the environment that may hold what the token files hold."""
+MAIL_PASSWORD = "TIDEGAUGE_MAIL_PASSWORD"
+"""Variables of the environment that may hold what the files of the same names hold."""
 SILENT_AFTER_S = 60.0
 """The notifier speaks every ten seconds; a restart takes two."""
 
@@ -21,7 +22,7 @@ class Told:
     """What came of telling an owner."""
 
     where: str | None = None
-    """For people: "on Slack"; ``None``: the owner was not told."""
+    """For people: "as a direct message on Slack and by mail"; ``None``: the owner was not told."""
     problem: str = ""
     retry_after_s: float | None = None
     """It may work later; ``None`` with a problem: it will not."""
@@ -70,4 +71,5 @@ def is_notifier_wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
 
 def tells_owners(settings: Settings, environ: Mapping[str, str]) -> bool:
     """Whether owners can be told without a scheduler."""
-    return settings.slack_token_file is not None or bool(environ.get(SLACK_TOKEN))
+    has_slack = settings.slack_token_file is not None or bool(environ.get(SLACK_TOKEN))
+    return has_slack or settings.mail_server is not None

@@ -163,7 +163,7 @@ class JobFacts:
     """What the cap ought to be, derived from share and measured non-torch bytes (``core.fraction``)."""
     cap_explanation: Optional[str] = None
     owner_reachable: bool = False
-    """There is a way to tell owners that needs no scheduler: a direct message on Slack."""
+    """There is a way to tell owners that needs no scheduler: a direct message on Slack, a mail."""
     jobs_running: int = 0
     """Jobs that run on the cluster now, this one included: what the circuit breaker counts shares of."""
 

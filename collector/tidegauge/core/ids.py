@@ -51,7 +51,8 @@ class RankIdentity(NamedTuple):
     ``PYTORCH_ALLOC_CONF``); ``limit_fraction`` is what ``set_per_process_memory_fraction`` was given;
     ``checkpoint`` says how the rank can be asked to save its state (``callback``, ``signal``); ``gpu_share`` is the
     share of each GPU that its launcher asked for; ``attempts_each`` is how many attempts each start by the scheduler
-    may take (``TORCHELASTIC_MAX_RESTARTS`` + 1): ``attempt`` counts both in one number, see ``probe.identity``.
+    may take (``TORCHELASTIC_MAX_RESTARTS`` + 1): ``attempt`` counts both in one number, see ``probe.identity``, so that
+    ``attempt // attempts_each`` is the number of the scheduler's restarts.
     """
 
     job_id: JobId

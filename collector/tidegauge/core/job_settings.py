@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME, merge_alloc_conf
+from tidegauge.core.job_variables import FRACTION_VARIABLE, parse_fraction
+from tidegauge.core.run_dir_names import SETTINGS_FOLDER
 
-FOLDER = "jobs"
-"""Below the run directory; belongs to the service and is writable for nobody else."""
+FOLDER = SETTINGS_FOLDER
 MAX_FILE_BYTES = 16384
 MAX_VALUE_CHARS = 2048
 _ALLOCATOR = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
@@ -51,9 +52,16 @@ def settings_name(job_id: str) -> Optional[str]:
 
 
 def changes(settings: JobSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables to set in a process that was started with ``environ``."""
-    merged = merge_alloc_conf(environ, settings.alloc_conf, torch_version=settings.torch_version)
-    return {**{name: value for name, value in settings.environ.items() if may_set(name)}, **merged}
+    """The variables to set in a process that was started with ``environ``. With them set, it gives the same again.
+
+    Of two memory fractions, the owner's and this one, the smaller counts.
+    """
+    ours = {name: value for name, value in settings.environ.items() if may_set(name)}
+    given = parse_fraction(environ.get(FRACTION_VARIABLE, ""))
+    wanted = parse_fraction(ours.get(FRACTION_VARIABLE, ""))
+    if wanted is None or (given is not None and given <= wanted):
+        ours.pop(FRACTION_VARIABLE, None)
+    return {**ours, **merge_alloc_conf({**environ, **ours}, settings.alloc_conf, torch_version=settings.torch_version)}
 
 
 def encode(settings: JobSettings) -> bytes:

@@ -5,9 +5,30 @@ Source-compatible with Python 3.9: the probe imports this inside the training pr
 
 from __future__ import annotations
 
+from typing import Optional
+
 ATTEMPT_VARIABLE = "TIDEGAUGE_ATTEMPT"
 """How often the job was started again before."""
 FRACTION_VARIABLE = "TIDEGAUGE_MEMORY_FRACTION"
 """Part of each device that PyTorch's allocator may reserve, above 0 and at most 1."""
 SHARE_VARIABLE = "TIDEGAUGE_GPU_SHARE"
 """Part of each GPU that the job asked for, above 0 and at most 1. The probe only records it."""
+
+IN_JOBS = frozenset(
+    f"TIDEGAUGE_{name}"
+    for name in (
+        "PROFILE", "MEMORY_FRACTION", "GPU_SHARE", "CHECKPOINT_SIGNAL", "CHECKPOINT_PATH",
+        "JOB_ID", "JOB_NAME", "ATTEMPT", "KEEPER", "SETTINGS_TOLD",
+    )
+)  # fmt: skip
+"""All that launchers and plugins may put into the environment of a job. Commands that are started there have them, too,
+and must not take them for settings of the service."""
+
+
+def parse_fraction(text: str) -> Optional[float]:
+    """A number above 0 and at most 1, or ``None``. 0 would refuse every allocation, which nobody means."""
+    try:
+        fraction = float(text)
+    except ValueError:
+        return None
+    return fraction if 0.0 < fraction <= 1.0 else None

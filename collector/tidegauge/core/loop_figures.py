@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from tidegauge.core.actions import Disposition, Outcome
 from tidegauge.core.incidents import IncidentCause, JobKey
@@ -34,6 +34,13 @@ class JobFigures:
     and ``Outcome``. Pairs that did not occur lately are not in it."""
 
 
+class SlurmLabels(NamedTuple):
+    """What Slurm said of a job, once: kept for the life of the job, so that its labels do not come and go."""
+
+    partition: Optional[str]
+    account: Optional[str]
+
+
 @dataclass(frozen=True)
 class LoopFigures:
     """What ``incidents_*`` and ``actions_total`` do not name is 0."""
@@ -51,5 +58,7 @@ class LoopFigures:
     """Decisions ever made, by the words of ``ActionKind`` and ``ACTION_OUTCOMES``; those that are still being carried
     out are not in it."""
     of_jobs: Mapping[JobKey, JobFigures] = field(default_factory=dict)
+    slurm: Mapping[JobKey, SlurmLabels] = field(default_factory=dict)
+    """Of the jobs that Slurm has described so far."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """Nodes by the words of ``NodeHealth``: all of its words, or none where nobody counted."""

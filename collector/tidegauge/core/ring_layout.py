@@ -194,6 +194,8 @@ def _identity_from(raw: dict[str, object]) -> RankIdentity:
         # A way of a later version is none to this one, which could not ask for it.
         checkpoint=checkpoint if checkpoint in CHECKPOINT_WAYS else None,
         gpu_share=fraction("gpu_share"),
+        # Rings of earlier probes have none.
+        attempts_each=integer("attempts_each", 1, 1 << 31) if "attempts_each" in raw else 1,
     )
 
 

@@ -5,12 +5,9 @@ Only names are made here; whoever calls creates or lists the folders. Source-com
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tidegauge.core.ids import ProcessId
-
-DEFAULT_RUN_DIRS = ("/run/tidegauge", "/dev/shm/tidegauge")
-"""The site's folder (1777, made by the service) and the one that a job can always make for itself."""
+from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS as DEFAULT_RUN_DIRS
+from tidegauge.core.run_dir_names import run_dirs as run_dirs
 
 RING_SUFFIX = ".ring"
 SOCKET_SUFFIX = ".sock"
@@ -20,15 +17,6 @@ LAUNCH_DRAFT_SUFFIX = ".job.new"
 """A launch record that is being written: it gets its name when it is complete."""
 
 _SUFFIXES = (RING_SUFFIX, SOCKET_SUFFIX, LAUNCH_SUFFIX, LAUNCH_SOCKET_SUFFIX, LAUNCH_DRAFT_SUFFIX)
-
-
-def run_dirs(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Run directories in order of preference: ``TIDEGAUGE_RUN_DIR`` alone if set, else the defaults.
-
-    A probe takes the first that it can write to; an agent looks in all of them.
-    """
-    chosen = environ.get("TIDEGAUGE_RUN_DIR")
-    return (chosen,) if chosen else DEFAULT_RUN_DIRS
 
 
 def ring_name(process: ProcessId) -> str:

@@ -13,7 +13,7 @@ from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
 from tidegauge.core.incidents import OomRecord
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.orders import OrderResult
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
 
 
@@ -211,3 +211,8 @@ class JobView:
     """The engine's node id of the node where ``launch`` runs."""
     exempt: bool = False
     """A ``tidegauge run --no-actions`` is above one of its living ranks, be it one of several."""
+
+
+def job_array_name(job: JobView) -> Optional[str]:
+    """``123_4``, by which people know a task of a Slurm array; ``None`` for a job of its own."""
+    return next(filter(None, (array_name(rank.slurm) for rank in job.ranks if rank.slurm is not None)), None)

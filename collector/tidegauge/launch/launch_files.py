@@ -11,6 +11,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.launch_record import LaunchRecord, encode_launch_record
 from tidegauge.core.run_dirs import launch_draft_name, launch_name, launch_socket_name
 from tidegauge.probe.command_socket import Answer, CommandSocket
+from tidegauge.probe.own_user import allowed_peers
 from tidegauge.probe.run_folder import RunFolder, open_any_run_folder
 
 TOUCH_EVERY_S = 60.0
@@ -45,9 +46,7 @@ class LaunchFiles:
 
     def listen(self, answer: Answer) -> CommandSocket:
         """The socket, for root and this user."""
-        return CommandSocket(
-            self._folder, launch_socket_name(self._process), answer, allowed_uids=frozenset({0, os.geteuid()})
-        )
+        return CommandSocket(self._folder, launch_socket_name(self._process), answer, allowed_uids=allowed_peers())
 
     def touch(self) -> None:
         """Show that the keeper lives."""

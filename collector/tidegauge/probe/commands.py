@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidegauge.probe.checkpoint_ask import RefusedError, is_a_look, parse_ask, request_id_of
 from tidegauge.probe.faults import describe
 from tidegauge.probe.levels import WATCHING_LEVELS
+from tidegauge.probe.notices import Notices
 
 if TYPE_CHECKING:
     from tidegauge.probe.guest import Probe
@@ -35,6 +36,7 @@ class Commands:
             "detach": self._detach,
             "fraction": self._fraction,
             "empty_cache": self._empty_cache,
+            "tell": Notices().tell,
             "checkpoint": self._checkpoint,
             "checkpoint_status": lambda request: probe.checkpoints.look(request_id_of(request)),
             "checkpoint_withdraw": lambda request: probe.checkpoints.withdraw(request_id_of(request)),

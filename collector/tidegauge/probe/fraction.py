@@ -9,17 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Optional
 
+from tidegauge.core.job_variables import parse_fraction
+
 if TYPE_CHECKING:
     from tidegauge.probe.backend import Backend  # which needs this module through ``identity``
-
-
-def parse_fraction(text: str) -> Optional[float]:
-    """A number above 0 and at most 1, or ``None``. 0 would refuse every allocation, which nobody means."""
-    try:
-        fraction = float(text)
-    except ValueError:
-        return None
-    return fraction if 0.0 < fraction <= 1.0 else None
 
 
 def fraction_in(environ: Mapping[str, str], name: str) -> Optional[float]:

@@ -16,6 +16,10 @@ from tidegauge.probe.fraction import fraction_in
 from tidegauge.probe.process_facts import ProcessFacts
 
 _MAX_COUNT = 1 << 24
+MAX_ATTEMPT = 1 << 31
+"""What a ring can say."""
+MAX_KEPT_STARTS = 1000
+"""Starts by one `tidegauge run` inside a Slurm job, which has no bound of its own."""
 
 
 class TorchFacts(NamedTuple):
@@ -82,9 +86,10 @@ def identify(
         rank, size = torch.distributed
         place = Place(rank, _count(environ.get("LOCAL_RANK")) or 0, size)
     place = place or Place(0, 0, 1)
+    attempt, attempts_each = _attempts(environ)
     return RankIdentity(
         job_id=JobId(_job_id(environ, process)),
-        attempt=_attempt(environ),
+        attempt=attempt,
         rank=GlobalRank(place.rank),
         local_rank=LocalRank(place.local_rank),
         world_size=place.world_size,
@@ -99,6 +104,7 @@ def identify(
         limit_fraction=limit_fraction,
         checkpoint=checkpoint,
         gpu_share=fraction_in(environ, SHARE_VARIABLE),
+        attempts_each=attempts_each,
     )
 
 
@@ -146,17 +152,23 @@ def _spans_nodes(environ: Mapping[str, str]) -> bool:
     return size is not None and local is not None and size > local
 
 
-def _attempt(environ: Mapping[str, str]) -> int:
-    """Restarts so far, the scheduler's and the elastic agent's in one number that never repeats.
+def _attempts(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Restarts so far, and how many attempts each start by the scheduler may take.
 
-    A requeue starts the elastic count again, so it weighs as many attempts as the agent may make.
+    Everything that restarts counts in one number that never repeats: the elastic agent within what `tidegauge run` (or
+    another that sets ``TIDEGAUGE_ATTEMPT``) started, and that within what Slurm started. A restart further out begins
+    the counts within it again, so it weighs as many attempts as they may come to.
     """
-    outer = _count(environ.get(ATTEMPT_VARIABLE))
-    if outer is None:
-        outer = _count(environ.get("SLURM_RESTART_COUNT")) or 0
     restarts = _count(environ.get("TORCHELASTIC_RESTART_COUNT")) or 0
-    allowed = max(_count(environ.get("TORCHELASTIC_MAX_RESTARTS")) or 0, restarts)
-    return min(outer * (allowed + 1) + restarts, 1 << 31)
+    each = max(_count(environ.get("TORCHELASTIC_MAX_RESTARTS")) or 0, restarts) + 1
+    kept = _count(environ.get(ATTEMPT_VARIABLE))
+    if "SLURM_JOB_ID" not in environ:
+        return min((kept or 0) * each + restarts, MAX_ATTEMPT), min(each, MAX_ATTEMPT)
+    if kept is not None:
+        restarts += min(kept, MAX_KEPT_STARTS - 1) * each
+        each *= MAX_KEPT_STARTS
+    requeues = _count(environ.get("SLURM_RESTART_COUNT")) or 0
+    return min(requeues * each + restarts, MAX_ATTEMPT), min(each, MAX_ATTEMPT)
 
 
 def _run_id(environ: Mapping[str, str]) -> Optional[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Optional
 
@@ -11,6 +10,7 @@ from tidegauge.probe.backend import Backend
 from tidegauge.probe.command_socket import Answer, CommandSocket
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.identity import TorchFacts, claimed_place, identify
+from tidegauge.probe.own_user import allowed_peers
 from tidegauge.probe.process_facts import ProcessFacts
 from tidegauge.probe.ring_writer import RingWriter, open_ring
 from tidegauge.probe.run_folder import RunFolder, open_any_run_folder
@@ -78,7 +78,7 @@ class Outlet:
                 self._folder,
                 socket_name(self._facts.process),
                 answer,
-                allowed_uids=frozenset({0, os.geteuid()}),
+                allowed_uids=allowed_peers(),
             )
         except OSError as error:
             self._faults.caught("opening its command socket", error)

@@ -16,6 +16,7 @@ from typing import Optional
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS, process_of, run_dirs
 from tidegauge.probe.own_descriptor import OwnDescriptor
+from tidegauge.probe.own_user import in_user_namespace, outer_uid
 from tidegauge.probe.process_facts import is_alive
 
 LEFTOVER_AGE_S = 600.0
@@ -90,16 +91,18 @@ class RunFolder:
 def open_run_folder(run_dir: str, *, uid: int) -> RunFolder:
     """Open ``<run_dir>/<uid>``, making it (and one level above) where it is missing.
 
+    In a user namespace the folder is named for the uid that it has outside (``own_user``).
     Raises ``UnsafeFolderError`` or another ``OSError`` if this place cannot be used.
     """
+    name = str(outer_uid(uid))
     parent = _open_run_dir(run_dir, uid=uid)
     try:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(str(uid), 0o700, dir_fd=parent)
-        descriptor = os.open(str(uid), _DIRECTORY, dir_fd=parent)
+            os.mkdir(name, 0o700, dir_fd=parent)
+        descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
     finally:
         os.close(parent)
-    path = os.path.join(run_dir, str(uid))
+    path = os.path.join(run_dir, name)
     try:
         found = os.fstat(descriptor)
         if found.st_uid != uid:
@@ -114,11 +117,11 @@ def open_run_folder(run_dir: str, *, uid: int) -> RunFolder:
 
 def _open_run_dir(run_dir: str, *, uid: int) -> int:
     made = False
-    try:
-        os.mkdir(run_dir, 0o755)
-        made = True
-    except FileExistsError:
-        pass
+    # Root of a container is not the site: its /run may be a part of its image, on a disk or where no agent can look.
+    if run_dir != DEFAULT_RUN_DIRS[0] or not in_user_namespace():
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(run_dir, 0o755)
+            made = True
     descriptor = os.open(run_dir, _DIRECTORY)
     try:
         found = os.fstat(descriptor)

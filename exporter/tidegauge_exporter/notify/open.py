@@ -19,7 +19,7 @@ from tidegauge_exporter.notify.desk import PartStatus
 from tidegauge_exporter.notify.look import Plot
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus
-from tidegauge_exporter.notify.owner import OwnerMessages
+from tidegauge_exporter.notify.owner import OwnerMessages, OwnerWay
 from tidegauge_exporter.notify.ports import Sink, StoryFeed
 from tidegauge_exporter.notify.receiver import Receiver
 from tidegauge_exporter.notify.slack_sink import SlackSink
@@ -48,6 +48,11 @@ class NotifyConfig:
     slack_users_file: Path | None = None
     slack_email_domain: str | None = None
     slack_api_url: str = "https://slack.com/api/"
+    mail_server: str | None = None
+    mail_from: str | None = None
+    mail_domain: str | None = None
+    mail_user: str | None = None
+    mail_password: str | None = field(default=None, repr=False)
     grafana_url: str | None = None
     grafana_token: str | None = field(default=None, repr=False)
 
@@ -60,13 +65,13 @@ class NotifyService:
         notifier: Notifier,
         notebook: Notebook,
         *,
-        owners: OwnerMessages | None,
+        owners: tuple[OwnerMessages, ...],
         receiver: Receiver | None,
         missing: tuple[PartStatus, ...],
         wall_s: Callable[[], float],
     ) -> None:
         self.owners = owners
-        """``None``: no Slack."""
+        """Slack, mail; empty: no way to owners."""
         self._notifier = notifier
         self._notebook = notebook
         self._receiver = receiver
@@ -108,15 +113,18 @@ def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[],
     builder = _Builder(config, notebook, wall_s)
     alertmanager = builder.build("alertmanager", config.alertmanager_url, builder.alertmanager)
     chat = builder.build("slack", config.slack_token, builder.chat, extra="slack")
-    draw = None if chat is None else builder.build("plots", config.slack_token, builder.draw, extra="slack")
-    slack = owners = receiver = None
-    if chat is not None:
-        owners = builder.owners(chat, draw)
-        if config.slack_channel:
-            slack, receiver = builder.slack(chat, draw, config.slack_channel, alertmanager)
+    mail = builder.build("mail", config.mail_server, builder.mail)
+    draws = "plots" if chat is not None or mail is not None else None
+    draw = builder.build("plots", draws, builder.draw, extra="slack")
+    slack = receiver = None
+    if chat is not None and config.slack_channel:
+        slack, receiver = builder.slack(chat, draw, config.slack_channel, alertmanager)
+    ways: list[OwnerWay] = [] if chat is None else [builder.slack_way(chat, draw)]
+    ways += [] if mail is None else [mail(draw)]
+    owners = tuple(OwnerMessages(way, notebook, wall_s=wall_s) for way in ways)
     has_grafana = config.grafana_url if config.grafana_token else None
     grafana = builder.build("grafana", has_grafana, builder.grafana, extra="grafana")
-    sinks: list[Sink] = [sink for sink in (alertmanager, slack, owners, grafana) if sink is not None]
+    sinks: list[Sink] = [sink for sink in (alertmanager, slack, *owners, grafana) if sink is not None]
     return NotifyService(
         Notifier(feed, sinks, wall_s=wall_s), notebook,
         owners=owners, receiver=receiver, missing=tuple(builder.missing), wall_s=wall_s,
@@ -160,11 +168,31 @@ class _Builder:
 
         return forecast_png
 
-    def owners(self, chat: Chat, draw: Plot | None) -> OwnerMessages:
-        return OwnerMessages(
-            chat, self._notebook,
-            cluster=self._config.cluster, links=self._config.links, look=messages, draw=draw, wall_s=self._wall_s,
-        )  # fmt: skip
+    def slack_way(self, chat: Chat, draw: Plot | None) -> OwnerWay:
+        from tidegauge_exporter.slack.owner_way import SlackWay
+
+        return SlackWay(chat, cluster=self._config.cluster, links=self._config.links, look=messages, draw=draw)
+
+    def mail(self, server: str) -> Callable[[Plot | None], OwnerWay]:
+        """The way, but for who draws."""
+        from tidegauge_exporter.mail.addresses import recipient_domain, sender_address
+        from tidegauge_exporter.mail.owner_way import MailWay
+        from tidegauge_exporter.mail.smtp import SmtpServer, parse_server
+
+        config = self._config
+        if not config.mail_from:
+            raise ValueError("mail_server is set, and mail_from is not: which address do mails come from?")
+        if (config.mail_user is None) is not (config.mail_password is None):
+            raise ValueError("mail_user and mail_password_file belong together: set both or none")
+        login = None
+        if config.mail_user is not None and config.mail_password is not None:
+            login = config.mail_user, config.mail_password
+        smtp = SmtpServer(parse_server(server), login=login)
+        sender = sender_address(config.mail_from)
+        domain = None if config.mail_domain is None else recipient_domain(config.mail_domain)
+        return lambda draw: MailWay(
+            smtp, sender=sender, domain=domain, cluster=config.cluster, links=config.links, draw=draw
+        )
 
     def slack(
         self, chat: Chat, draw: Plot | None, channel: str, alertmanager: AlertmanagerSink | None

@@ -1,4 +1,6 @@
-"""The owner of a job: a direct message when the policy says so, and as replies what was done to the job afterwards."""
+"""The owner of a job: a message when the policy says so, and afterwards what was done to the job. How it gets there
+(``slack.owner_way``, ``mail.owner_way``) is behind a port; what is said once is the same for all.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +9,71 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Outcome
-from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.attempts import Attempts
-from tidegauge_exporter.notify.look import Look, Plot
 from tidegauge_exporter.notify.notebook import Notebook
-from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key
 from tidegauge_exporter.notify.threads import posted_from
 from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.chat import Chat, Posted
+from tidegauge_exporter.slack.chat import Posted
 
 log = logging.getLogger(__name__)
 
-OWNERS = "slack owners"
-TOLD = "as a direct message on Slack"
 ONE_AT_A_TIME_S = 30.0
 LATE_S = 3600.0
 """A warning that is older than this is not news any more."""
 
 
+class OwnerWay(Protocol):
+    """One way to owners. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at most."""
+
+    @property
+    def name(self) -> str:
+        """For logs, ``tidegauge status`` and the notebook; never changed, or all would be told again."""
+
+    @property
+    def told(self) -> str:
+        """How an owner was told, for people: "by mail"."""
+
+    def reaches(self, user_name: str) -> bool:
+        """Whether anybody is known to be this user of the cluster."""
+
+    def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
+        """The message; raises ``RefusedError`` for a user whom nobody knows. ``before``: the latest one about the same
+        incident."""
+
+    def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
+        """What belongs to a message and comes after it, once it is noted. Raises nothing for want of that."""
+
+    def follow(self, record: DecisionRecord, story: Story, *, posted: Posted) -> None:
+        """What was done to the job, as a reply to ``posted``."""
+
+
 class OwnerMessages:
     """``tell`` may be called from any thread. It is a ``Sink`` too: ``take`` tells what was done."""
 
-    def __init__(
-        self,
-        chat: Chat,
-        notebook: Notebook,
-        *,
-        cluster: str,
-        links: Links,
-        look: Look,
-        draw: Plot | None,
-        wall_s: Callable[[], float],
-    ) -> None:
-        self._chat = chat
+    def __init__(self, way: OwnerWay, notebook: Notebook, *, wall_s: Callable[[], float]) -> None:
+        self._way = way
         self._notebook = notebook
-        self._cluster = cluster
-        self._links = links
-        self._look = look
-        self._draw = draw
         self._wall_s = wall_s
         self._attempts = Attempts()
         self._telling = threading.Lock()
 
     @property
     def name(self) -> str:
-        return OWNERS
+        return self._way.name
 
     def tell(self, decision: Decision, story: Story) -> str:
-        """Tell the owner of the incident's job what the policy wants them to know; returns where it went, for people.
+        """Tell the owner of the incident's job what the policy wants them to know; returns how, for people.
 
         The same decision again says nothing, and returns the same. Raises ``RetryLaterError``, and ``RefusedError`` for
-        a user whom nobody knows on Slack.
+        a user whom nobody knows there.
         """
         if not self._telling.acquire(timeout=ONE_AT_A_TIME_S):
-            raise RetryLaterError("Slack is slow: another owner is still being told")
+            raise RetryLaterError(f"another owner is still being told {self._way.told}: that is slow")
         try:
             return self._tell(decision, story)
         finally:
@@ -79,52 +88,32 @@ class OwnerMessages:
 
     def _tell(self, decision: Decision, story: Story) -> str:
         key, now_s = _told_key(decision), self._wall_s()
-        if self._notebook.said(OWNERS, key) is None:
-            message = self._look.owner_message(
-                decision, story, cluster=self._cluster, links=self._links, now_unix_s=now_s
-            )
-            posted = self._chat.post(self._conversation(story.incident.user_name), message)
+        if self._said(key) is None:
+            posted = self._way.tell(decision, story, before=self._thread(story), now_unix_s=now_s)
             self._note(incident_key(story.incident), posted, story)
             self._note(key, posted, story)
-            self._add_plot(story, posted, now_s)
-        return TOLD
-
-    def _conversation(self, user_name: str) -> str:
-        channel = self._chat.direct(user_name)
-        if channel is None:
-            raise RefusedError(
-                f"nobody on Slack is known to be the user {user_name!r}: add a line for them to the file that "
-                "slack_users_file names, or set slack_email_domain (docs/slack.md)"
-            )
-        return channel
-
-    def _add_plot(self, story: Story, posted: Posted, now_s: float) -> None:
-        if self._draw is None or not story.memory:
-            return
-        try:
-            upload_plot(self._chat, self._draw, story, thread=posted, now_unix_s=now_s)
-        except (RetryLaterError, RefusedError) as error:
-            log.warning("the owner of incident %d is told without a plot: %s", story.incident.number, error)
+            self._way.complete(story, posted, now_unix_s=now_s)
+        return self._way.told
 
     def _follow(self, story: Story) -> bool:
         said = self._tell_late(story)
         for record in sorted(filter(_was_acted, story.decisions), key=ended_s):
             key, thread = f"done/{decision_digest(record.decision)}", self._thread(story)
-            if thread is not None and self._notebook.said(OWNERS, key) is None:
-                self._chat.post(thread.channel, self._look.owner_followup(record), thread=thread)
+            if thread is not None and self._said(key) is None:
+                self._way.follow(record, story, posted=thread)
                 self._note(key, thread, story)
                 said = True
         return said
 
     def _tell_late(self, story: Story) -> bool:
-        """What the owner was told in the terminal alone, because Slack or this process was away: the latest of it, as
+        """What the owner was told in another way alone, because this one or this process was away: the latest of it, as
         long as it matters."""
         known = [record for record in story.decisions if _was_told(record) and self._is_missing(record)]
         if not (known and story.incident.is_open and self._wall_s() - ended_s(known[-1]) <= LATE_S):
             return False
         latest = known[-1].decision
-        if self._chat.direct(story.incident.user_name) is None:
-            return False  # they have a terminal, and that is all
+        if not self._way.reaches(story.incident.user_name):
+            return False  # they were told where they could be
         self.tell(latest, story)
         thread = self._thread(story)
         for record in known[:-1]:
@@ -133,14 +122,42 @@ class OwnerMessages:
         return True
 
     def _is_missing(self, record: DecisionRecord) -> bool:
-        return self._notebook.said(OWNERS, _told_key(record.decision)) is None
+        return self._said(_told_key(record.decision)) is None
 
     def _thread(self, story: Story) -> Posted | None:
         """The latest message to the owner about an incident."""
-        return posted_from(self._notebook.said(OWNERS, incident_key(story.incident)))
+        return posted_from(self._said(incident_key(story.incident)))
+
+    def _said(self, key: str) -> str | None:
+        return self._notebook.said(self._way.name, key)
 
     def _note(self, key: str, posted: Posted, story: Story) -> None:
-        self._notebook.say(OWNERS, key, json.dumps(posted), over=not story.incident.is_open)
+        self._notebook.say(self._way.name, key, json.dumps(posted), over=not story.incident.is_open)
+
+
+def tell_owner(ways: Sequence[OwnerMessages], decision: Decision, story: Story) -> str:
+    """In all ways; one that works is enough, and the others are tried again with the stories. Returns how the owner was
+    told, for people.
+
+    Raises ``RetryLaterError`` if no way works now, and ``RefusedError`` if none ever will as things are.
+    """
+    results = [_tried(way, decision, story) for way in ways]
+    told = [result for result in results if isinstance(result, str)]
+    failed = [result for result in results if not isinstance(result, str)]
+    problem = "; ".join(map(str, failed))
+    if told:
+        return " and ".join(told) + (f" (not otherwise: {problem})" if failed else "")
+    waits_s = [error.after_s for error in failed if isinstance(error, RetryLaterError)]
+    if waits_s:
+        raise RetryLaterError(problem, after_s=min(waits_s))
+    raise RefusedError(problem or "there is no way to tell owners")
+
+
+def _tried(way: OwnerMessages, decision: Decision, story: Story) -> str | RetryLaterError | RefusedError:
+    try:
+        return way.tell(decision, story)
+    except (RetryLaterError, RefusedError) as error:
+        return error
 
 
 def _told_key(decision: Decision) -> str:

@@ -1,4 +1,4 @@
-"""The forecast plot as a reply."""
+"""The forecast plot: drawn if it can be, and as a reply."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from tidegauge_exporter.slack.chat import Chat, Posted
 log = logging.getLogger(__name__)
 
 
+def drawn_plot(draw: Plot, story: Story, *, now_unix_s: float) -> bytes | None:
+    """A PNG; ``None`` if there is nothing to draw, or if it cannot be drawn. Never raises."""
+    try:
+        return draw(story, now_unix_s=now_unix_s)
+    except Exception:  # the message is worth more than its picture
+        log.exception("the plot of incident %d could not be drawn", story.incident.number)
+        return None
+
+
 def upload_plot(chat: Chat, draw: Plot, story: Story, *, thread: Posted, now_unix_s: float) -> bool:
     """Draws and uploads it; false if there is nothing to draw. Raises ``RetryLaterError`` and ``RefusedError``."""
     incident = story.incident
-    try:
-        png = draw(story, now_unix_s=now_unix_s)
-    except Exception:  # the message is worth more than its picture
-        log.exception("the plot of incident %d could not be drawn", incident.number)
-        return False
+    png = drawn_plot(draw, story, now_unix_s=now_unix_s)
     if png is None:
         return False
     title = f"Memory of rank {incident.findings[0].rank} of {name_job(incident.key.job)}"

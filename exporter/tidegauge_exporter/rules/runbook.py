@@ -204,9 +204,11 @@ EXEMPTION_ID = "keep-my-job-running"
 EXEMPTION_TITLE = "Keep my job running"
 EXEMPTION: tuple[str, ...] = (
     "Tidegauge told you about your job, and you want it left alone: then say so when you start it.",
-    "Jobs that you start by `tidegauge run`: add `--no-actions`. For Ray Jobs: the metadata `tidegauge.actions: off`.",
-    "A job that runs already cannot be changed by you in this way. Ask an admin: a pattern under `brakes.exempt` in "
-    "the policy (by user, account, partition, namespace, QOS or job name) is in force within seconds and without a "
+    "Jobs that you start by `tidegauge run`: add `--no-actions`. For Ray Jobs: the metadata `tidegauge.actions: off`. "
+    "On Slurm: `sbatch --comment=tidegauge:keep`.",
+    "A Slurm job that runs already: `scontrol update JobId=ID Comment=tidegauge:keep`, which replaces its comment. "
+    "Other jobs that run already cannot be changed by you in this way. Ask an admin: a pattern under `brakes.exempt` "
+    "in the policy (by user, account, partition, namespace, QOS or job name) is in force within seconds and without a "
     "restart, and `tidegauge policy pause` stops all actions at once.",
     "An exempt job is never capped, saved, requeued, held or cancelled. You still get messages, and if the memory runs "
     "out, the job fails by itself.",

@@ -57,7 +57,7 @@ def link_row(chosen: Sequence[Link]) -> list[Block]:
     """
     elements: list[Mapping[str, Any]] = []
     for link in chosen:
-        if link.url is None or not _is_web(link.url):
+        if link.url is None or not is_web(link.url):
             continue
         if elements:
             elements.append({"type": "text", "text": "    "})
@@ -72,7 +72,7 @@ def message(text: str, *parts: Iterable[Block]) -> Message:
     return Message(cut(plain(text), MOST_TEXT), tuple(block for part in parts for block in part))
 
 
-def _is_web(url: str) -> bool:
+def is_web(url: str) -> bool:
     """An address that a browser opens as a page, and that Slack takes."""
     shown = url.isprintable() and " " not in url
     return shown and len(url) <= MOST_URL and url.startswith(("http://", "https://"))

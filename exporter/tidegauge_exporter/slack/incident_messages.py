@@ -10,7 +10,7 @@ from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.core.wording import CLOSURES, capitalised, change_in_words, incident_sentence, name_ranks, rate
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.blocks import Block, Link, context, fields, header, link_row, message, paragraph
+from tidegauge_exporter.slack.blocks import Block, Link, context, fields, header, is_web, link_row, message, paragraph
 from tidegauge_exporter.slack.chat import Message
 from tidegauge_exporter.slack.deeds import deed, latest_deeds, told_at
 from tidegauge_exporter.slack.headlines import (
@@ -76,6 +76,11 @@ def action_reply(record: DecisionRecord) -> Message:
 
 
 def incident_links(incident: Incident, *, cluster: str, links: Links) -> list[Block]:
+    """``chosen_links`` beside each other."""
+    return link_row(chosen_links(incident, cluster=cluster, links=links))
+
+
+def chosen_links(incident: Incident, *, cluster: str, links: Links) -> list[Link]:
     """Dashboard, report and how to keep the job running, as far as configured; of an incident that is not tamed."""
     job = incident.key.job
     ended_s = incident.closed_unix_s
@@ -89,7 +94,7 @@ def incident_links(incident: Incident, *, cluster: str, links: Links) -> list[Bl
     chosen = [Link("Dashboard", dashboard), Link("Report", links.incident(incident.number))]
     if incident.is_open:
         chosen.append(Link("Keep my job running", links.exemption()))
-    return link_row(chosen)
+    return [link for link in chosen if link.url is not None and is_web(link.url)]
 
 
 def _sentences(incident: Incident, now_unix_s: float) -> Iterable[str]:

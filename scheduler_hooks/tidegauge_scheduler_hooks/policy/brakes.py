@@ -196,7 +196,7 @@ BRAKES = (
     Brake(
         "no_adapter",
         _ALL,
-        "No scheduler's adapter knows the job: nothing can be done to it, and only Slack reaches its owner.",
+        "No scheduler's adapter knows the job: nothing can be done to it, and only Slack and mail reach its owner.",
         _no_adapter,
     ),
     Brake(

@@ -19,6 +19,10 @@ EXPANDABLE = {"expandable_segments": "True"}
 EXEMPTIONS: Mapping[str, str] = {
     "local": "start it with `tidegauge run --no-actions`",
     "ray": 'submit it with the metadata {"tidegauge.actions": "off"}',
+    "slurm": (
+        "put tidegauge:keep into its comment, with `scontrol update JobId=ID Comment=tidegauge:keep` or at submission "
+        "with --comment=tidegauge:keep"
+    ),
 }
 """How an owner exempts a job, by adapter."""
 

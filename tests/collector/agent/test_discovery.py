@@ -17,6 +17,7 @@ from tidegauge.agent.discovery import (
     RingFile,
     RingFinder,
 )
+from tidegauge.agent.folders import HostRunDir
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import ring_name, socket_name
@@ -31,7 +32,7 @@ class Search:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.skips = SkipCounts(logging.getLogger("test"))
-        self.finder = RingFinder([run_dir], self.skips)
+        self.finder = RingFinder(lambda: [HostRunDir(run_dir)], self.skips)
         self.now_s = 0.0
         self.rings: list[RingFile] = []
 
@@ -66,7 +67,7 @@ def mine(search: Search, name: str = "100-5.ring") -> Path:
 def test_finds_a_ring_once_and_later_ones_when_they_come(search: Search) -> None:
     search.rank(100)
     [ring] = search.look()
-    assert (ring.process, ring.place.uid, ring.place.path) == (ProcessId(100, 5), ME, mine(search))
+    assert (ring.process, ring.uid, str(ring.place)) == (ProcessId(100, 5), ME, str(mine(search)))
     assert search.look() == []
     search.rank(101)
     assert [ring.process.pid for ring in search.look()] == [101]
@@ -86,8 +87,8 @@ def test_a_new_file_under_a_known_name_is_a_new_ring(search: Search) -> None:
     search.rank()
     [before] = search.look()
     replacement = mine(search, "new")
-    replacement.write_bytes(before.place.path.read_bytes())
-    replacement.rename(before.place.path)
+    replacement.write_bytes(mine(search).read_bytes())
+    replacement.rename(mine(search))
     [after] = search.look()
     assert after.place == before.place
     assert not after.signature.same_file(before.signature)

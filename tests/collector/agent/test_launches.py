@@ -10,6 +10,7 @@ import pytest
 
 from fake_node import FakeNode, FakeProcs
 from sample_views import rank_view
+from tidegauge.agent.folders import HostRunDir
 from tidegauge.agent.launches import LOOK_EVERY_S, SEARCH_S, Launches
 from tidegauge.agent.ports import ProcessFacts
 from tidegauge.core.ids import ProcessId
@@ -30,7 +31,7 @@ class Node:
         self.folder = run_dir / str(UID)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.procs = procs or FakeProcs()
-        self.launches = Launches([run_dir], self.procs, linger_s=LINGER_S)
+        self.launches = Launches(lambda: [HostRunDir(run_dir)], self.procs, linger_s=LINGER_S)
         self.now_s = 0.0
 
     def keep(self, process: ProcessId = KEEPER, *, uid: int = UID, **changes: object) -> Path:
@@ -73,7 +74,7 @@ def test_a_keeper_that_lives_is_found_with_what_it_says(node: Node) -> None:
     assert (launch.uid, launch.job_id, launch.restarts, launch.gpu_share) == (UID, "job-1", 0, 0.5)
     assert (launch.requeueable, launch.exempt, launch.remarks) == (True, False, ("watched",))
     to = node.launches.sockets()[KEEPER]
-    assert (to.run_dir / str(to.uid) / to.name, to.process) == (node.folder / launch_socket_name(KEEPER), KEEPER)
+    assert (f"{to.folder}/{to.name}", to.process) == (str(node.folder / launch_socket_name(KEEPER)), KEEPER)
 
 
 def test_a_changed_record_is_read_again(node: Node) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_node import FakeClock, FakeNode
+from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, OrderCarrier, carry_out
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.core.ids import ProcessId
@@ -157,7 +158,9 @@ def test_a_process_that_is_not_known_here_is_not_asked() -> None:
 
 
 def test_a_process_of_another_user_than_the_orders_is_not_asked(tmp_path: Path) -> None:
-    sockets = {(OrderTo.RANK, PROCESS): ProcessSocket(tmp_path, 1001, "4242-777.sock", PROCESS)}
+    sockets = {
+        (OrderTo.RANK, PROCESS): ProcessSocket(UserFolder(HostRunDir(tmp_path), 1001), 1001, "4242-777.sock", PROCESS)
+    }
     assert "belongs to uid 1001, not to 1000" in str(carry_out(order(uid=1000), sockets).error)
     assert "has no command socket" in str(carry_out(order(uid=1001), sockets).error)
 

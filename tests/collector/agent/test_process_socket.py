@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.process_socket import MAX_REPLY_BYTES, MAX_REPLY_TEXT, NotAskedError, ProcessSocket, ask
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
@@ -86,9 +87,9 @@ def echo(line: bytes) -> bytes:
     return json.dumps({"ok": True, "got": json.loads(line)}).encode() + b"\n"
 
 
-def place(run_dir: Path, **changes: object) -> ProcessSocket:
-    process = this_process()
-    return ProcessSocket(run_dir, UID, socket_name(process), process)._replace(**changes)  # type: ignore[arg-type]
+def place(run_dir: Path, *, uid: int = UID, name: str | None = None, process: ProcessId | None = None) -> ProcessSocket:
+    folder = UserFolder(HostRunDir(run_dir), uid)
+    return ProcessSocket(folder, uid, name or socket_name(this_process()), process or this_process())
 
 
 def refused(to: ProcessSocket) -> str:

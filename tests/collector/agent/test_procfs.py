@@ -13,8 +13,9 @@ import pytest
 
 from fake_node import FakeClock
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
-from tidegauge.agent.procfs import NESTED_REFRESH_S, ProcFs, slurm_job_of
-from tidegauge.core.ids import ProcessId
+from tidegauge.agent.procfs import NESTED_REFRESH_S, ProcFs, slurm_place_of
+from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.slurm import SlurmPlace
 from tidegauge.probe.process_facts import process_id
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -143,8 +144,8 @@ def test_reads_stat_whatever_the_command_is_called(made_up: MadeUpProc, name: st
 
 def test_the_effective_uid_counts_and_the_cgroup_names_the_job(made_up: MadeUpProc) -> None:
     made_up.add(7)
-    assert made_up.proc.find(ProcessId(7, 50)) == ProcessFacts(ProcessId(7, 50), 1001, slurm_job_of(
-        "0::/system.slice/slurmstepd.scope/job_9/", uid=1001
+    assert made_up.proc.find(ProcessId(7, 50)) == ProcessFacts(ProcessId(7, 50), 1001, slurm_place_of(
+        "0::/system.slice/slurmstepd.scope/job_9/step_0/", uid=1001
     ))  # fmt: skip
 
 
@@ -174,23 +175,36 @@ def test_all_processes_are_looked_through_only_now_and_then(made_up: MadeUpProc)
     assert found.process == ProcessId(700, 50)
 
 
+def test_processes_that_call_themselves_the_same_are_told_apart_by_where_they_live(made_up: MadeUpProc) -> None:
+    for pid, namespace in ((700, "one"), (800, "other")):
+        made_up.add(pid, ns_pids=f"{pid}\t3")
+        (made_up.root / str(pid) / "ns").mkdir()
+        (made_up.root / str(pid) / "ns/mnt").write_text(namespace)
+    other = (made_up.root / "800/ns/mnt").stat().st_ino
+    found = made_up.proc.find(ProcessId(3, 50), mount_namespaces=[other])
+    assert found is not None
+    assert found.process == ProcessId(800, 50)
+    assert made_up.proc.find(ProcessId(700, 50), mount_namespaces=[other]) is None
+
+
 @pytest.mark.parametrize(
-    ("cgroup", "job"),
+    ("cgroup", "place"),
     [
-        ("9:freezer:/slurm_n1/uid_5001/job_1/step_0", "1"),
-        ("4:memory:/slurm/uid_5001/job_12/step_batch/task_0", "12"),
-        ("0::/system.slice/slurmstepd.scope/job_34/step_0/user/task_0", "34"),
-        ("0::/system.slice/n1_slurmstepd.scope/job_34/step_0/user/task_0", "34"),
-        ("1:cpu:/\n9:freezer:/slurm/uid_5001/job_56/step_0\n0::/", "56"),
+        ("9:freezer:/slurm_n1/uid_5001/job_1/step_0", ("1", "0")),
+        ("4:memory:/slurm/uid_5001/job_12/step_batch/task_0", ("12", "batch")),
+        ("0::/system.slice/slurmstepd.scope/job_34/step_0/user/task_0", ("34", "0")),
+        ("0::/system.slice/n1_slurmstepd.scope/job_34/step_0/user/task_0", ("34", "0")),
+        ("1:cpu:/\n9:freezer:/slurm/uid_5001/job_56/step_0\n0::/", ("56", "0")),
         ("9:freezer:/slurm/uid_1/job_1/step_0", None),  # another user's
         ("0::/system.slice/slurmstepd.scope/s0HNM7ABC/step_0/user/task_0", None),  # 26.05: a SLUID
         ("0::/user.slice/user-5001.slice/user@5001.service/slurmstepd.scope/job_7/x", None),  # made by the user
         ("0::/kubepods.slice/pod1/slurmstepd.scope/job_7/step_0", None),
         ("0::/system.slice/slurmd.service", None),
         ("0::/job_7", None),
+        ("0::/system.slice/slurmstepd.scope/job_7", None),  # slurmstepd's own, not a step's
         ("0::/", None),
         ("", None),
     ],
 )
-def test_the_slurm_job_is_the_one_whose_cgroup_root_made(cgroup: str, job: str | None) -> None:
-    assert slurm_job_of(cgroup, uid=5001) == job
+def test_the_slurm_job_is_the_one_whose_cgroup_root_made(cgroup: str, place: tuple[str, str] | None) -> None:
+    assert slurm_place_of(cgroup, uid=5001) == (None if place is None else SlurmPlace(JobId(place[0]), place[1]))

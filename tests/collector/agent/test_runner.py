@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import pytest
 
 from fake_node import FakeClock
 from tidegauge.agent.runner import AgentRunner, Beat
+from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.job_settings import JobSettings, digest
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.views import NodeSummary
 
@@ -30,24 +32,41 @@ class FakeAgent:
         return OrderResult(order.order_id, reply={"ok": True})
 
 
+class FakeFiles:
+    """Settings for jobs in memory."""
+
+    def __init__(self) -> None:
+        self.there: tuple[JobSettings, ...] = ()
+        self.writes = 0
+
+    def digest(self) -> str:
+        return digest(self.there)
+
+    def write(self, wanted: Collection[JobSettings]) -> None:
+        self.writes += 1
+        self.there = tuple(wanted)
+
+
 @dataclass
 class FakeReporter:
     failing: bool = False
+    reply: ReportReply | None = None
     summaries: list[NodeSummary] = field(default_factory=list)
     calls: int = 0
 
-    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
+    def report(self, summary: NodeSummary) -> ReportReply | None:
         self.calls += 1
         if self.failing:
             raise ConnectionError("the coordinator is away")
         self.summaries.append(summary)
-        return ()
+        return self.reply
 
 
 @dataclass
 class Stage:
     clock: FakeClock = field(default_factory=lambda: FakeClock(now_s=0.0))
     reporter: FakeReporter = field(default_factory=FakeReporter)
+    files: FakeFiles = field(default_factory=FakeFiles)
     after_wait: Callable[[], None] = lambda: None
 
     def run(
@@ -61,6 +80,7 @@ class Stage:
         AgentRunner(
             agent,
             self.reporter,
+            self.files,
             poll_period_s=poll_period_s,
             report_period_s=report_period_s,
             node_id="n1",
@@ -108,6 +128,22 @@ def test_a_coordinator_that_is_away_is_said_once_and_asked_again(caplog: pytest.
     assert len(caplog.records) == 2
 
 
+def test_settings_for_jobs_are_written_as_replied_and_reported_the_next_time() -> None:
+    stage = Stage()
+    wanted = (JobSettings("7", 1001, alloc_conf={"expandable_segments": "True"}),)
+    stage.reporter.reply = ReportReply(accepted=True, coordinator="c1", job_settings=wanted)
+    stage.run(FakeAgent(stage.clock), until_s=2)
+    assert [summary.settings_digest for summary in stage.reporter.summaries] == [digest(()), digest(wanted)]
+
+
+def test_a_reply_without_settings_leaves_them_alone() -> None:
+    stage = Stage()
+    stage.files.there = (JobSettings("7", 1001),)
+    stage.reporter.reply = ReportReply(accepted=True, coordinator="c1")
+    stage.run(FakeAgent(stage.clock), until_s=2)
+    assert (stage.files.there, stage.files.writes) == ((JobSettings("7", 1001),), 0)
+
+
 def test_a_beat_is_due_once() -> None:
     beat = Beat(1.0, now_s=10)
     assert [beat.is_due(now_s) for now_s in (10, 10.5, 11, 11.1, 14.5, 14.6, 15.4, 15.5)] == [
@@ -128,16 +164,17 @@ def test_orders_are_carried_out_and_their_results_reported_long_before_the_next_
     order = Order("o1", OrderTo.RANK, ProcessId(1, 2), 1000, {"command": "ping"}, 10.0)
 
     class Reporter(FakeReporter):
-        def report(self, summary: NodeSummary) -> tuple[Order, ...]:
+        def report(self, summary: NodeSummary) -> ReportReply:
             super().report(summary)
             if summary.order_results:
                 reported.set()
-                return ()
-            return (order,)
+                return ReportReply(accepted=True, coordinator="c1")
+            return ReportReply(accepted=True, coordinator="c1", orders=(order,))
 
     reporter = Reporter()
     runner = AgentRunner(
-        FakeAgent(FakeClock()), reporter, poll_period_s=600, report_period_s=600, node_id="n", incarnation="i"
+        FakeAgent(FakeClock()), reporter, FakeFiles(), poll_period_s=600, report_period_s=600, node_id="n",
+        incarnation="i",
     )  # fmt: skip
     runner.start()
     assert reported.wait(30)
@@ -155,7 +192,8 @@ def test_the_thread_starts_and_stops_with_real_time() -> None:
             polled.set()
 
     runner = AgentRunner(
-        Agent(FakeClock()), FakeReporter(), poll_period_s=60, report_period_s=60, node_id="n", incarnation="i"
+        Agent(FakeClock()), FakeReporter(), FakeFiles(), poll_period_s=60, report_period_s=60, node_id="n",
+        incarnation="i",
     )  # fmt: skip
     runner.start()
     assert polled.wait(10)

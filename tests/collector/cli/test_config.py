@@ -9,6 +9,15 @@ import pytest
 from tidegauge.cli import config
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
+from tidegauge.core.job_variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
+from tidegauge.launch.start import KEEPER_VARIABLE
+from tidegauge.probe.checkpoint_files import PATH_VARIABLE
+from tidegauge.probe.checkpoint_signal import SIGNAL_VARIABLE
+from tidegauge.probe.job_settings import TOLD_VARIABLE
+
+SET_BY_LAUNCHERS = (
+    SHARE_VARIABLE, FRACTION_VARIABLE, SIGNAL_VARIABLE, PATH_VARIABLE, KEEPER_VARIABLE, TOLD_VARIABLE, ATTEMPT_VARIABLE,
+)  # fmt: skip
 
 
 def arguments(*assignments: str, file: Path | None = None) -> argparse.Namespace:
@@ -38,7 +47,9 @@ def test_wrong_variable_is_named(environ: dict[str, str]) -> None:
 
 
 def test_variables_of_the_probe_are_not_settings() -> None:
-    config.load_settings(arguments(), {"TIDEGAUGE_PROFILE": "auto", "TIDEGAUGE_JOB_ID": "1"})
+    config.load_settings(
+        arguments(), {"TIDEGAUGE_PROFILE": "auto", "TIDEGAUGE_JOB_ID": "1", **dict.fromkeys(SET_BY_LAUNCHERS, "x")}
+    )
 
 
 def test_unknown_key_in_a_file_lists_the_valid_ones(tmp_path: Path) -> None:

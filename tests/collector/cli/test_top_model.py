@@ -25,7 +25,10 @@ from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.overview import JobLine, RankLine, job_line, job_page
 from tidegauge.core.ids import JobId
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity
+
+TASK = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)
 
 
 def leak(seconds: float | None, *, per_step: float = 1.0, state: LeakState = LeakState.LEAK) -> Any:
@@ -36,8 +39,10 @@ def leak(seconds: float | None, *, per_step: float = 1.0, state: LeakState = Lea
     )
 
 
-def a_job(job_id: str, *, verdict: Any = OK, user: str = "ada", **changes: Any) -> JobLine:
-    rank = rank_summary(identity=identity(job_id=JobId(job_id)), verdict=verdict, user_name=user)
+def a_job(
+    job_id: str, *, verdict: Any = OK, user: str = "ada", slurm: SlurmPlace | None = None, **changes: Any
+) -> JobLine:
+    rank = rank_summary(identity=identity(job_id=JobId(job_id)), verdict=verdict, user_name=user, slurm=slurm)
     (job,) = jobs_of([RankOnNode(rank, "node7", False, "id")])
     return job_line(job, lambda _, __: ())._replace(**changes)
 
@@ -168,3 +173,10 @@ def test_a_job_is_found_by_its_id_the_running_one_and_its_latest_attempt() -> No
     assert find_job([old, now, a_job("4712")], "4711") == now
     assert find_job([old, now._replace(attempt=2), now], "4711") == now._replace(attempt=2)
     assert find_job([now], "471") is None
+
+
+def test_a_task_of_an_array_is_found_and_chosen_by_the_name_that_squeue_shows() -> None:
+    task, other = a_job("4711", slurm=TASK), a_job("4712")
+    assert (task.array, other.array) == ("4700_3", None)
+    assert find_job([other, task], "4700_3") == find_job([other, task], "4711") == task
+    assert [row.job for row in job_rows([other, task], (), Choice(text="4700_"))] == [task]

@@ -159,6 +159,11 @@ def test_the_page_of_a_rank_fits_its_width_and_its_height_if_that_is_possible(
         assert len(page) <= height
 
 
+def test_the_page_of_a_rank_says_in_which_step_of_slurm_it_is() -> None:
+    page = [text_of(cells) for cells in rank_page(a_rank()._replace(slurm_step="0"), [], width=80, height=24)]
+    assert "on node7, GPU 0, pid 1000, Slurm step 0, step 200" in page
+
+
 def test_the_page_of_a_rank_says_what_is_the_matter_and_what_grows() -> None:
     page = [text_of(cells) for cells in rank_page(a_rank(), points(30), width=80, height=24)]
     assert page[0].startswith("leak !!!  rank 0 leaks 12.0 MiB per step since step 40; at this rate it runs out")

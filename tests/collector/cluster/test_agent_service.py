@@ -13,7 +13,8 @@ import pytest
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.agent_service import AgentService
-from tidegauge.core.orders import Order
+from tidegauge.cluster.views import ReportReply
+from tidegauge.core.job_settings import JobSettings, digest
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge_exporter.server import MetricsServer
 
@@ -25,11 +26,11 @@ class Listener:
         self.heard: list[NodeSummary] = []
         self.twice = threading.Event()
 
-    def report(self, summary: NodeSummary) -> tuple[Order, ...]:
+    def report(self, summary: NodeSummary) -> ReportReply:
         self.heard.append(summary)
         if len(self.heard) >= 2:
             self.twice.set()
-        return ()
+        return ReportReply(accepted=True, coordinator="c1", job_settings=(JobSettings("7", 1001),))
 
 
 def open_metrics(view: Callable[[], NodeView], host: str, port: int) -> MetricsServer:
@@ -68,6 +69,14 @@ def test_it_reports_again_and_again_with_the_address_that_prometheus_reaches(
     assert (first.node_id, first.incarnation) == ("n1", second.incarnation)
     assert first.metrics_address == running.metrics_address
     assert str(first.metrics_address).startswith("node7:")
+
+
+def test_settings_for_jobs_go_to_the_run_directory_of_the_settings(
+    running: AgentService, listener: Listener, tmp_path: Path
+) -> None:
+    assert listener.twice.wait(20)
+    assert listener.heard[1].settings_digest == digest([JobSettings("7", 1001)])
+    assert (tmp_path / "jobs" / "7.json").exists()
 
 
 def test_it_serves_its_metrics(running: AgentService) -> None:

@@ -50,7 +50,7 @@ def get(store: FakeStore, path: str, **query: int) -> Any:
 
 
 def figures_of(store: FakeStore, status: LoopStatus, *jobs: JobView, now_unix_s: float = NOW_S) -> LoopFigures:
-    return loop_figures(store, status, jobs=jobs, nodes=(), now_unix_s=now_unix_s)
+    return loop_figures(store, status, slurm={}, jobs=jobs, nodes=(), now_unix_s=now_unix_s)
 
 
 def wide(number: int, ranks: int = 500) -> IncidentChange:
@@ -222,7 +222,7 @@ def test_the_real_store_is_read_like_the_one_of_these_tests(store: FakeStore, tm
         answers = [json.loads(table[path](Request(query, None)).body) for table in routes]
         assert answers[1] == answers[0], path
     jobs = [job_view()]
-    assert loop_figures(lambda: real, STATUS, jobs=jobs, nodes=(), now_unix_s=NOW_S) == replace(
+    assert loop_figures(lambda: real, STATUS, slurm={}, jobs=jobs, nodes=(), now_unix_s=NOW_S) == replace(
         figures_of(store, STATUS, *jobs),
         incidents_total={cause: store.incidents.totals().get(cause, 0) for cause in IncidentCause},
     )
@@ -280,7 +280,7 @@ def test_a_scrape_reads_the_database_four_times_whatever_there_is() -> None:
 def test_nodes_are_counted_by_health_and_no_word_is_missing(store: FakeStore) -> None:
     store.problem = "locked"
     node = NodeStatus("n", "node7", None, NodeHealth.STALE, None, None, None, None, 0, ())
-    figures = loop_figures(store, STATUS, jobs=(), nodes=[node, node], now_unix_s=NOW_S)
+    figures = loop_figures(store, STATUS, slurm={}, jobs=(), nodes=[node, node], now_unix_s=NOW_S)
     assert figures.nodes == {"ok": 0, "waiting": 0, "stale": 2, "gone": 0}
 
 

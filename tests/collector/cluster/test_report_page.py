@@ -20,6 +20,8 @@ from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError, open_store, sqlite_url
 from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.loop_figures import SlurmLabels
 
 
 class QuietLoop:
@@ -27,6 +29,9 @@ class QuietLoop:
 
     def status(self) -> LoopStatus:
         return LoopStatus("observe", None)
+
+    def slurm_labels(self) -> dict[JobKey, SlurmLabels]:
+        return {}
 
 
 class NoEngine:

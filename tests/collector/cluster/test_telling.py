@@ -10,7 +10,7 @@ import pytest
 from scheduler_values import decision
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import _messenger
-from tidegauge.cluster.notifier import NotifierService
+from tidegauge.cluster.notifier import NotifierService, notify_config
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.telling import SILENT_AFTER_S, TellingBoard, Told, is_notifier_wanted, tells_owners
 from tidegauge.core.actions import ActionKind
@@ -76,6 +76,7 @@ def test_what_will_never_work_is_permanent() -> None:
         ({"grafana_token_file": "/t"}, {}, False, False),
         ({"alertmanager_url": "http://a"}, {}, True, False),
         ({"slack_token_file": "/t"}, {}, True, True),
+        ({"mail_server": "mail.example.org"}, {}, True, True),
         ({}, {"TIDEGAUGE_SLACK_TOKEN": "t"}, True, True),
         ({}, {"TIDEGAUGE_SLACK_TOKEN": ""}, False, False),
     ],
@@ -103,3 +104,19 @@ def test_notifier_outlives_an_engine_that_cannot_pass_on_its_word(
     service.stop()
     assert len(said) == 2
     assert caplog.text.count("a turn of the notifier failed") == 1
+
+
+def test_mail_settings_reach_the_notifier_with_the_password_of_the_file(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("correct-horse\n")
+    password.chmod(0o600)
+    settings = Settings(
+        mail_server="mail.example.org:587", mail_from="tidegauge@example.org", mail_domain="example.org",
+        mail_user="tidegauge", mail_password_file=password,
+    )  # fmt: skip
+    made = notify_config(settings, StateFiles(tmp_path), {})
+    assert (made.mail_server, made.mail_from) == ("mail.example.org:587", "tidegauge@example.org")
+    assert (made.mail_domain, made.mail_user, made.mail_password) == ("example.org", "tidegauge", "correct-horse")
+    in_the_environment = Settings(mail_server="mail.example.org")
+    made = notify_config(in_the_environment, StateFiles(tmp_path), {"TIDEGAUGE_MAIL_PASSWORD": "battery-staple"})
+    assert made.mail_password == "battery-staple"

@@ -113,15 +113,16 @@ def test_damaged_header_names_its_reason(offset: int, value: bytes, reason: str)
 def test_identity_comes_back_as_it_was() -> None:
     identity = IDENTITY._replace(
         device_uuids=(DeviceUuid("GPU-1"), DeviceUuid("GPU-2")), limit_fraction=0.5, job_name="résumé 2", run_id="r",
-        checkpoint="signal", gpu_share=0.25,
+        checkpoint="signal", gpu_share=0.25, attempts_each=4,
     )  # fmt: skip
     assert decode_identity(bytes(page_with(identity))) == identity
 
 
 def test_an_older_ring_without_the_later_fields_is_read() -> None:
-    identity = decode_identity(bytes(page_with(IDENTITY)))
+    older = IDENTITY._replace(attempts_each=None)  # type: ignore[arg-type]  # what is None is not written
+    identity = decode_identity(bytes(page_with(older)))
     assert identity is not None
-    assert (identity.checkpoint, identity.gpu_share) == (None, None)
+    assert (identity.checkpoint, identity.gpu_share, identity.attempts_each) == (None, None, 1)
 
 
 def test_a_way_of_a_later_version_is_no_way_for_this_one() -> None:
@@ -149,7 +150,7 @@ def test_identity_of_any_length_fits_its_page(texts: list[str]) -> None:
     [{"rank": 8}, {"rank": -1}, {"world_size": 0}, {"job_id": ""}, {"job_id": "a\nb"}, {"limit_fraction": 0.0},
      {"limit_fraction": float("nan")}, {"attempt": True}, {"hostname": 7}, {"device_uuids": "GPU-1"},
      {"gpu_share": 0.0}, {"gpu_share": 1.5}, {"gpu_share": True}, {"gpu_share": "1/4"}, {"checkpoint": 1},
-     {"checkpoint": "a\nb"}],
+     {"checkpoint": "a\nb"}, {"attempts_each": 0}, {"attempts_each": "4"}, {"attempts_each": 1 << 40}],
 )  # fmt: skip
 def test_identity_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     page = page_with(IDENTITY._replace(**wrong))  # type: ignore[arg-type]  # the point of the test

@@ -98,7 +98,8 @@ class PthLine(ActivationTestCase):
         )
         self.check(
             result,
-            "['tidegauge', 'tidegauge.probe', 'tidegauge.probe.activation', 'tidegauge.probe.activation.boot',"
+            "['tidegauge', 'tidegauge.core', 'tidegauge.core.run_dir_names', 'tidegauge.probe',"
+            " 'tidegauge.probe.activation', 'tidegauge.probe.activation.boot', 'tidegauge.probe.job_settings',"
             " 'tidegauge.probe.levels'] False",
         )
 

@@ -402,7 +402,7 @@ class CommandsOverTheSocket(GuestTestCase):
     def test_an_unknown_command_is_answered_with_the_known_ones(self) -> None:
         reply = ask(self.start(), {"command": "explode"})
         self.assertEqual(reply["known"][:5], ["ping", "attach", "detach", "fraction", "empty_cache"])
-        self.assertEqual(reply["known"][5:], ["checkpoint", "checkpoint_status", "checkpoint_withdraw"])
+        self.assertEqual(reply["known"][5:], ["tell", "checkpoint", "checkpoint_status", "checkpoint_withdraw"])
 
     def test_commands_of_a_later_version_are_refused_clearly(self) -> None:
         probe = self.start()

@@ -122,8 +122,30 @@ class Attempts(unittest.TestCase):
         ]
         self.assertEqual([identity.attempt for identity in seen], list(range(12)))
 
-    def test_tidegauge_run_counts_before_slurm(self) -> None:
-        self.assertEqual(who({**SRUN, "SLURM_RESTART_COUNT": "2", "TIDEGAUGE_ATTEMPT": "5"}).attempt, 5)
+    def test_the_schedulers_restarts_can_be_told_from_the_launchers(self) -> None:
+        for requeues in range(3):
+            environ = {**SRUN, **TORCHRUN, "SLURM_RESTART_COUNT": str(requeues), "TORCHELASTIC_RESTART_COUNT": "2"}
+            identity = who(environ)
+            self.assertEqual(divmod(identity.attempt, identity.attempts_each), (requeues, 2))
+        self.assertEqual(who({}).attempts_each, 1)
+
+    def test_restarts_by_tidegauge_run_are_attempts_of_what_slurm_started(self) -> None:
+        seen = [
+            who({
+                **SRUN, **TORCHRUN, "SLURM_RESTART_COUNT": str(requeues), "TIDEGAUGE_ATTEMPT": str(kept),
+                "TORCHELASTIC_RESTART_COUNT": str(restarts),
+            })
+            for requeues in range(3) for kept in (0, 1, 7) for restarts in range(4)
+        ]  # fmt: skip
+        attempts = [identity.attempt for identity in seen]
+        self.assertEqual(sorted(set(attempts)), attempts)
+        self.assertEqual(
+            [identity.attempt // identity.attempts_each for identity in seen], [*[0] * 12, *[1] * 12, *[2] * 12]
+        )
+
+    def test_outside_slurm_tidegauge_run_is_the_scheduler(self) -> None:
+        identity = who({**TORCHRUN, "TIDEGAUGE_ATTEMPT": "5", "TORCHELASTIC_RESTART_COUNT": "1"})
+        self.assertEqual((identity.attempt, identity.attempts_each), (21, 4))
 
     def test_no_restart_known_is_attempt_0(self) -> None:
         self.assertEqual(who({}).attempt, 0)
@@ -173,6 +195,10 @@ class OtherClaims(unittest.TestCase):
             "PYTORCH_CUDA_ALLOC_CONF": "x" * 9000,
             "WORLD_SIZE": "9" * 50,
             "RANK": "٣",
+            "SLURM_JOB_ID": "1",
+            "TIDEGAUGE_ATTEMPT": "16777216",
+            "SLURM_RESTART_COUNT": "16777216",
+            "TORCHELASTIC_MAX_RESTARTS": "16777216",
         }
         torch = TorchFacts("2.13.0\n", tuple(DeviceUuid(f"GPU-{'0' * 36}") for _ in range(64)))
         identity = identify(strange, PROCESS, torch, level="auto", limit_fraction=0.5)

@@ -18,9 +18,11 @@ from exporter.notify.test_alertmanager import FakeAlertmanager, running
 from exporter.notify.test_receiver import ask
 from exporter.notify.test_webhook import NOTIFICATION
 from fakes.fake_slack import FakeSlack
+from fakes.smtp_server import FakeSmtp
 from scheduler_values import decision
 from tidegauge_exporter.notify.notebook import NotebookError
 from tidegauge_exporter.notify.open import NotifyConfig, NotifyService, open_notifier
+from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.notify.values import Story
 
 ENOUGH_S = 30.0
@@ -77,8 +79,7 @@ def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path) ->
             status, _ = ask(service, "POST", "/alerts", json.dumps(NOTIFICATION).encode())
             assert status == 200
             eventually(lambda: bool(slack.threads("#gpu-memory")))
-            assert service.owners is not None
-            assert service.owners.tell(decision(), told) == "as a direct message on Slack"
+            assert tell_owner(service.owners, decision(), told) == "as a direct message on Slack"
             assert len(slack.direct_threads("ada@example.org")) == 1
             eventually(lambda: bool(slack.threads("#gpu-memory")[0].replies))
             assert problems(service) == {"alertmanager": None, "slack": None, "slack owners": None}
@@ -87,12 +88,11 @@ def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path) ->
 
 def test_nothing_configured_is_nothing_to_do(tmp_path: Path) -> None:
     with started(config(tmp_path), Feed()) as service:
-        assert (service.owners, service.port, service.status().sinks) == (None, None, ())
+        assert (service.owners, service.port, service.status().sinks) == ((), None, ())
 
 
 def test_without_a_channel_owners_still_get_their_messages(tmp_path: Path) -> None:
     service = open_notifier(config(tmp_path, slack_token=TOKEN), Feed())
-    assert service.owners is not None
     assert service.port is None
     assert list(problems(service)) == ["slack owners"]
 
@@ -134,7 +134,9 @@ def test_a_port_that_is_taken_is_said_and_stops_nothing_else(tmp_path: Path) -> 
 
 
 def test_no_token_is_ever_printed(tmp_path: Path) -> None:
-    assert "secret" not in repr(config(tmp_path, slack_token="secret-one", grafana_token="secret-two"))
+    assert "secret" not in repr(
+        config(tmp_path, slack_token="secret-one", grafana_token="secret-two", mail_password="secret-three")
+    )
 
 
 def test_a_second_notifier_on_one_state_directory_is_refused_until_the_first_has_stopped(tmp_path: Path) -> None:
@@ -146,3 +148,37 @@ def test_a_second_notifier_on_one_state_directory_is_refused_until_the_first_has
 def test_a_notebook_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     service = open_notifier(config(tmp_path / "gone"), Feed())
     assert "cannot be written" in (problems(service)["notebook"] or "")
+
+
+def test_owners_are_told_by_mail_where_a_server_is_set(tmp_path: Path) -> None:
+    with FakeSmtp(login=("tidegauge", "x")) as smtp:
+        settings = config(
+            tmp_path, mail_server=f"127.0.0.1:{smtp.port}", mail_from="tidegauge@example.org",
+            mail_domain="example.org", mail_user="tidegauge", mail_password="x",
+        )  # fmt: skip
+        with started(settings, Feed()) as service:
+            assert tell_owner(service.owners, decision(), warning(12)) == "by mail"
+            assert problems(service) == {"mail": None}
+    (one,) = smtp.delivered
+    assert (one.sender, one.recipient, one.user) == ("tidegauge@example.org", "ada@example.org", "tidegauge")
+    assert one.mail["Subject"] == "Memory leak in your job 4712 (incident 12 on rose)"
+    assert "job 4712" in one.text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mail_from": None}, "mail_from is not: which address do mails come from"),
+        ({"mail_from": "nobody"}, "mail_from is 'nobody'"),
+        ({"mail_domain": "a b"}, "mail_domain is 'a b'"),
+        ({"mail_server": "smtp://mail"}, "mail_server is 'smtp://mail'"),
+        ({"mail_user": "ada"}, "mail_user and mail_password_file belong together"),
+        ({"mail_password": "secret-three"}, "mail_user and mail_password_file belong together"),
+    ],
+)
+def test_mail_settings_that_cannot_be_used_are_said(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    whole = {"mail_server": "mail.example.org", "mail_from": "tidegauge@example.org"} | changes
+    service = open_notifier(config(tmp_path, **whole), Feed())
+    assert service.owners == ()
+    assert said in (problems(service)["mail"] or "")
+    assert "secret" not in str(problems(service))

@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,10 +24,12 @@ from scheduler_values import decision
 from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition
 from tidegauge.core.incidents import IncidentState
 from tidegauge_exporter.notify.notebook import Notebook
-from tidegauge_exporter.notify.owner import TOLD, OwnerMessages
+from tidegauge_exporter.notify.owner import OwnerMessages, tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.owner_way import SlackWay
 
+TOLD = "as a direct message on Slack"
 FIRST = decision(decision_id="first")
 SECOND = decision(decision_id="second")
 
@@ -39,9 +40,9 @@ class Owners:
         self.notebook = Notebook(path, wall_s=self.clock)
         self.messages = self.open()
 
-    def open(self, **changes: Any) -> OwnerMessages:
-        whole = {"cluster": "rose", "links": LINKS, "look": PlainLook(), "draw": draw, "wall_s": self.clock}
-        self.messages = OwnerMessages(self.chat, self.notebook, **{**whole, **changes})
+    def open(self) -> OwnerMessages:
+        way = SlackWay(self.chat, cluster="rose", links=LINKS, look=PlainLook(), draw=draw)
+        self.messages = OwnerMessages(way, self.notebook, wall_s=self.clock)
         return self.messages
 
     def restart(self) -> None:
@@ -60,7 +61,7 @@ def owners(tmp_path: Path) -> Owners:
 
 
 def test_the_owner_gets_a_direct_message_with_a_plot(owners: Owners) -> None:
-    assert owners.messages.tell(FIRST, replace(story(), memory=MEMORY)) == TOLD == "as a direct message on Slack"
+    assert owners.messages.tell(FIRST, replace(story(), memory=MEMORY)) == TOLD
     assert [(said.channel, said.text) for said in owners.chat.said.values()] == [("D-ada", "to ada: first")]
     assert [title for _, title in owners.chat.uploads] == ["Memory of rank 1 of job 471"]
 
@@ -210,3 +211,55 @@ def test_nobody_is_told_late_what_does_not_matter_or_whom_nobody_knows(
 ) -> None:
     owners.take(decided(told, missed(-age_s, "first")))
     assert owners.chat.calls == []
+
+
+class Elsewhere(SlackWay):
+    """A second way beside Slack."""
+
+    name = "pigeons"
+    told = "by pigeon"
+
+
+@pytest.fixture
+def both(owners: Owners) -> tuple[OwnerMessages, OwnerMessages]:
+    pigeons = Elsewhere(FakeChat({"ada": "P-ada", "eve": "P-eve"}), cluster="rose", links=LINKS, look=PlainLook(),
+                        draw=None)  # fmt: skip
+    return owners.messages, OwnerMessages(pigeons, owners.notebook, wall_s=owners.clock)
+
+
+def test_owners_are_told_in_all_ways(both: tuple[OwnerMessages, OwnerMessages]) -> None:
+    assert tell_owner(both, FIRST, story()) == "as a direct message on Slack and by pigeon"
+
+
+def test_one_way_that_works_is_enough_and_the_other_is_named(both: tuple[OwnerMessages, OwnerMessages]) -> None:
+    told = tell_owner(both, FIRST, story(user_name="eve"))
+    assert told.startswith("by pigeon (not otherwise: nobody on Slack is known to be the user 'eve'")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (RetryLaterError("rate limit", after_s=60.0), RefusedError("revoked"), RetryLaterError),
+        (RefusedError("revoked"), RefusedError("no relay"), RefusedError),
+    ],
+)
+def test_no_way_is_to_be_tried_again_if_any_of_them_may_work_later(
+    owners: Owners, first: Exception, second: Exception, expected: type[Exception]
+) -> None:
+    def refusing(error: Exception) -> OwnerMessages:
+        def fail(_: Call) -> None:
+            raise error
+
+        chat = FakeChat(before=fail)
+        way = SlackWay(chat, cluster="rose", links=LINKS, look=PlainLook(), draw=None)
+        return OwnerMessages(way, owners.notebook, wall_s=owners.clock)
+
+    with pytest.raises(expected, match=f"{first}; {second}") as caught:
+        tell_owner([refusing(first), refusing(second)], FIRST, story())
+    if isinstance(caught.value, RetryLaterError):
+        assert caught.value.after_s == 60.0
+
+
+def test_without_any_way_that_is_said() -> None:
+    with pytest.raises(RefusedError, match="there is no way to tell owners"):
+        tell_owner([], FIRST, story())

@@ -1,4 +1,4 @@
-"""Interpreter start with ``TIDEGAUGE_PROFILE`` set: wait for ``import torch``, do nothing else.
+"""Interpreter start with ``TIDEGAUGE_PROFILE`` set: take over settings for this attempt, wait for ``import torch``.
 
 Imported by ``tidegauge-probe.pth`` and by ``pythonpath/sitecustomize.py``; being imported is what starts it, and as
 a module is imported once, both ways together start it once.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
+from tidegauge.probe.job_settings import take_settings, tell
 from tidegauge.probe.levels import LEVELS, OFF, PROFILE_VARIABLE, unknown_level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs more to import than all of this
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
@@ -69,24 +70,27 @@ def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
         sys.meta_path.insert(0, TorchImportWatcher(then))
 
 
-def start(environ: Mapping[str, str]) -> None:
+def start(environ: MutableMapping[str, str]) -> None:
     """Arm the probe as ``TIDEGAUGE_PROFILE`` says; says one line for a word that is not a level. Never raises."""
     level = environ.get(PROFILE_VARIABLE, "").strip().lower()
     if level in ("", OFF):
         return
     try:
         if level in LEVELS:
-            when_torch_is_imported(lambda torch: _arm(torch, level))
+            news = take_settings(environ)
+            when_torch_is_imported(lambda torch: _arm(torch, level, news, environ))
         elif sys.stderr is not None:
             sys.stderr.write(f"tidegauge: {unknown_level(level)}\n")
     except Exception:
         return  # not even a reason to be noticed
 
 
-def _arm(torch: ModuleType, level: str) -> None:
+def _arm(torch: ModuleType, level: str, news: str | None, environ: MutableMapping[str, str]) -> None:
     try:
         from tidegauge.probe import entry
 
+        if news is not None:
+            tell(news, environ)
         entry.arm(torch, level)
     except Exception as error:
         if sys.stderr is not None:

@@ -1,0 +1,237 @@
+"""Run directories of containers: processes in other mount namespaces write their rings to a /dev/shm of their own.
+
+Which namespaces there are is seen in /proc/PID/ns/mnt; a living process of each is the way in (``ways_in``). Who shares
+a run directory, as the containers of a pod do, is seen by its device and inode.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir
+from tidegauge.agent.safe_files import opened
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.ways_in import open_through
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import parse_proc_stat
+
+LOOK_EVERY_S = 1.0
+"""How often candidates are looked at, and containers searched for run directories."""
+WALK_EVERY_S = 10.0
+"""How often all processes are looked through where nobody names candidates (some 4 us each), and every process of a
+container that the first does not lead into."""
+MAX_PROCESSES = 65536
+MAX_CONTAINERS = 512
+MAX_CONTAINERS_PER_UID = 128
+"""Nobody can take all the places of a node."""
+MAX_WAYS_IN = 256
+"""Processes of one namespace that are remembered."""
+
+
+@dataclass(eq=False)
+class Container:
+    """One mount namespace other than ours."""
+
+    mount_namespace: int
+    """Inode of its ns/mnt."""
+    uid: int
+    """Of the process that it was first seen by."""
+    ways_in: tuple[ProcessId, ...]
+    """Processes that were seen there, the one to go by first."""
+
+
+@dataclass(eq=False)
+class ContainerRunDir:
+    """The ``RunDir`` of a container, or of several that share it."""
+
+    path: Path
+    identity: tuple[int, int]
+    """Device and inode."""
+    proc: Path
+    containers: tuple[Container, ...]
+    """At least one."""
+
+    @property
+    def mount_namespaces(self) -> Collection[int]:
+        return [container.mount_namespace for container in self.containers]
+
+    def open(self) -> int:
+        for container in self.containers:
+            with suppress(OSError, RefusedError):
+                fd = open_through(container.ways_in[0], container.mount_namespace, self.path, self.proc)
+                if _identity(fd) == self.identity:
+                    return fd
+                os.close(fd)
+        raise FileNotFoundError(f"{self} is gone")
+
+    def __str__(self) -> str:
+        return _seen_from_here(self.containers[0], self.path)
+
+
+class Containers:
+    """The containers of this node. ``look`` belongs to one thread; never raises."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        candidates: Callable[[], Collection[int] | None],
+        proc: Path = Path("/proc"),
+    ) -> None:
+        """``paths``: the node's own run directories, and what they are called in containers. ``candidates``: pids, as
+        the host counts them, of all processes that may write rings; where nobody knows (``None``), all processes are
+        looked through.
+        """
+        self._host = [HostRunDir(path) for path in paths]
+        self._paths = tuple(paths)
+        self._candidates = candidates
+        self._proc = proc
+        self._own_namespace = _inode(proc / "self/ns/mnt")
+        self._containers: dict[int, Container] = {}
+        self._run_dirs: dict[tuple[Path, tuple[int, int]], ContainerRunDir] = {}
+        self._refused: set[tuple[Container, Path]] = set()
+        self._look_s = float("-inf")
+        self._walk_s = float("-inf")
+
+    @property
+    def run_dirs(self) -> tuple[RunDir, ...]:
+        """Those that were there at the last look."""
+        return tuple(self._run_dirs.values())
+
+    def look(self, now_s: float, gpu_pids: Iterable[int], skips: SkipCounts) -> None:
+        """Bring what is known up to date. ``now_s`` is a monotonic clock; ``gpu_pids`` are candidates for certain;
+        ``skips`` hears of the folders that are refused, once each."""
+        if now_s - self._look_s < LOOK_EVERY_S or self._own_namespace is None:
+            return
+        self._look_s = now_s
+        thoroughly = now_s - self._walk_s >= WALK_EVERY_S
+        if thoroughly:
+            self._walk_s = now_s
+        candidates = self._candidates()
+        if candidates is None and thoroughly:
+            candidates = self._all_pids()
+        self._take([*gpu_pids, *(candidates or ())], all_there_are=candidates is not None)
+        self._search(skips, every_way=thoroughly)
+
+    def _all_pids(self) -> list[int]:
+        with suppress(OSError), os.scandir(self._proc) as entries:
+            return list(islice((int(entry.name) for entry in entries if entry.name.isdigit()), MAX_PROCESSES))
+        return []
+
+    def _take(self, pids: Iterable[int], *, all_there_are: bool) -> None:
+        seen: dict[int, dict[int, None]] = {}
+        for pid in pids:
+            namespace = _inode(self._proc / str(pid) / "ns/mnt")
+            if namespace is not None and namespace != self._own_namespace:
+                there = seen.setdefault(namespace, {})
+                if len(there) < MAX_WAYS_IN:
+                    there[pid] = None
+        for namespace, there in seen.items():
+            container = self._containers.get(namespace)
+            known = {} if container is None else {process.pid: process for process in container.ways_in}
+            kept = [process for pid, process in known.items() if pid in there or not all_there_are]
+            new = [process for pid in there if pid not in known and (process := self._process(pid)) is not None]
+            ways_in = tuple([*kept, *new][:MAX_WAYS_IN])
+            if container is not None:
+                container.ways_in = ways_in or container.ways_in
+            elif ways_in and (uid := self._uid_with_room(ways_in[0].pid)) is not None:
+                self._containers[namespace] = Container(namespace, uid, ways_in)
+        if all_there_are:
+            self._containers = {name: one for name, one in self._containers.items() if name in seen}
+
+    def _uid_with_room(self, pid: int) -> int | None:
+        """The effective uid of a process, if one more container of that user is looked into."""
+        status = self._read(pid, "status")
+        uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
+        uid = int(uids[1]) if len(uids) > 1 else None
+        of_uid = sum(container.uid == uid for container in self._containers.values())
+        return uid if len(self._containers) < MAX_CONTAINERS and of_uid < MAX_CONTAINERS_PER_UID else None
+
+    def _search(self, skips: SkipCounts, *, every_way: bool) -> None:
+        """See which run directories there are, and through which containers each is reached."""
+        hosts = {identity for run_dir in self._host if (identity := _identity_of(run_dir)) is not None}
+        found: dict[tuple[Path, tuple[int, int]], list[Container]] = {}
+        for container in self._containers.values():
+            for path in self._paths:
+                identity = self._identity_in(container, path, skips, every_way=every_way)
+                if identity is not None and identity not in hosts:
+                    found.setdefault((path, identity), []).append(container)
+        known = self._run_dirs
+        self._run_dirs = {}
+        for key, containers in found.items():
+            run_dir = known.get(key) or ContainerRunDir(*key, self._proc, ())
+            run_dir.containers = tuple(containers)
+            self._run_dirs[key] = run_dir
+        living = set(self._containers.values())
+        self._refused = {(container, path) for container, path in self._refused if container in living}
+
+    def _identity_in(
+        self, container: Container, path: Path, skips: SkipCounts, *, every_way: bool
+    ) -> tuple[int, int] | None:
+        """Goes by the first process that lives; by each of them if the first does not get there and ``every_way``."""
+        refused: RefusedError | OSError | None = None
+        for process in container.ways_in:
+            try:
+                fd = open_through(process, container.mount_namespace, path, self._proc)
+            except ProcessLookupError:
+                continue
+            except FileNotFoundError:
+                break
+            except (RefusedError, OSError) as error:
+                refused = refused or error
+                if every_way:
+                    continue
+                break
+            first = (process, *(other for other in container.ways_in if other != process))
+            container.ways_in = first
+            self._refused.discard((container, path))
+            return _identity_and_close(fd)
+        if refused is not None and (container, path) not in self._refused:
+            self._refused.add((container, path))
+            reason = refused.reason if isinstance(refused, RefusedError) else "permission"
+            skips.add(reason, _seen_from_here(container, path), str(refused), now_s=self._look_s)
+        return None
+
+    def _process(self, pid: int) -> ProcessId | None:
+        stat = parse_proc_stat(self._read(pid, "stat"))
+        return None if stat is None else stat.process
+
+    def _read(self, pid: int, name: str) -> str:
+        with suppress(OSError), opened(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) as fd:
+            return os.read(fd, 1 << 16).decode(errors="replace")
+        return ""
+
+
+def _seen_from_here(container: Container, path: Path) -> str:
+    return f"/proc/{container.ways_in[0].pid}/root{path}"
+
+
+def _inode(path: Path) -> int | None:
+    """Of a namespace; ``None`` where it cannot be told: the process ended, or is none of ours to look into."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
+def _identity_of(run_dir: RunDir) -> tuple[int, int] | None:
+    with suppress(OSError, RefusedError):
+        return _identity_and_close(run_dir.open())
+    return None
+
+
+def _identity_and_close(fd: int) -> tuple[int, int]:
+    try:
+        return _identity(fd)
+    finally:
+        os.close(fd)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino

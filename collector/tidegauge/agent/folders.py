@@ -1,0 +1,70 @@
+"""Run directories and the users' folders in them, as values that can be opened (design 3.2).
+
+A run directory lies in our own mount namespace or in that of a container (``containers``); who reads rings, records and
+sockets does not care which.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RefusedError(Exception):
+    """Not to be used. ``reason`` is a stable word, the message is for people."""
+
+    def __init__(self, reason: str, why: str) -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+class RunDir(Protocol):
+    """A folder with one folder for each user. Hashable; its text is for people."""
+
+    @property
+    def mount_namespaces(self) -> Collection[int] | None:
+        """The processes that it belongs to, by the inodes of their mount namespaces. ``None``: the node's own folder,
+        in which any process of the node may write, and where what the dead left is ours to clear."""
+
+    def open(self) -> int:
+        """A descriptor to list it and to open what is in it. Raises ``FileNotFoundError`` where there is none now,
+        ``RefusedError``, and other ``OSError``."""
+
+
+class HostRunDir(NamedTuple):
+    """One of our own mount namespace: the name itself may not be a link, what is above it is the admin's."""
+
+    path: Path
+
+    @property
+    def mount_namespaces(self) -> None:
+        return None
+
+    def open(self) -> int:
+        try:
+            return os.open(self.path, DIRECTORY)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            # A link answers ENOTDIR to O_DIRECTORY | O_NOFOLLOW, like a file.
+            reason = "symlink" if self.path.is_symlink() else "not_directory"
+            raise RefusedError(reason, f"cannot be listed: {error.strerror}") from error
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+class UserFolder(NamedTuple):
+    """``<run dir>/<uid>``."""
+
+    run_dir: RunDir
+    uid: int
+    """The name. Its owner's uid; in a container perhaps only as user namespaces inside it count."""
+
+    def __str__(self) -> str:
+        return f"{self.run_dir}/{self.uid}"

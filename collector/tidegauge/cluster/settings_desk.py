@@ -1,0 +1,208 @@
+"""Settings for later attempts of jobs: kept on the head's disk, handed to the agents in the replies to their reports.
+
+It is the hooks' ``SettingsDesk``. One set for all nodes, because nobody knows where a job will start next; agents say
+which set lies on their node (``core.job_settings.digest``) and get the whole of it when it is another.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tidegauge.cluster.service_record import write_private
+from tidegauge.core.actions import AuditError
+from tidegauge.core.job_settings import JobSettings, decode, digest, encode
+from tidegauge.core.views import NodeSummary
+
+log = logging.getLogger(__name__)
+
+MAX_JOBS = 10_000
+"""Each is a small file on every node."""
+UNSEEN_DAYS = 14.0
+"""Settings of a job that no agent has seen for so long are dropped. A requeued job may wait in the queue for days."""
+LOOK_EVERY_S = 3600.0
+"""How often it is noted which jobs are there."""
+DAY_S = 86400.0
+VERSION = 1
+
+
+class SettingsKeptError(AuditError):
+    """The file of the settings cannot be written or read."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    settings: JobSettings
+    seen_unix_s: float
+    """When the job was last there, or its settings were last changed."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.settings.job_id, self.settings.uid
+
+
+class JobSettingsDesk:
+    """Thread-safe. ``path`` is ``StateFiles.job_settings``; ``reporting`` gives the latest summary of every node whose
+    agent reports (``Coordinator.heard_lately``), and must not wait for the desk.
+
+    Raises ``SettingsKeptError`` if the file cannot be read. One that is damaged is put aside: the desk begins empty.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        wall_s: Callable[[], float],
+        reporting: Callable[[], Sequence[NodeSummary]],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._wall_s = wall_s
+        self._reporting = reporting
+        self._monotonic_s = monotonic_s
+        self._writing = threading.Lock()
+        """Held while the file is written; ``_changed`` never is, so that a slow disk holds up no report."""
+        self._changed = threading.Condition()
+        self._look_s = monotonic_s() + LOOK_EVERY_S
+        self._kept: dict[str, _Kept] = {}
+        """By job id."""
+        self._settings: tuple[JobSettings, ...] = ()
+        self._digest = digest(())
+        self._take(_read(path))
+
+    def get(self, job_id: str, uid: int) -> JobSettings | None:
+        """What is laid down for a job now."""
+        with self._changed:
+            kept = self._kept.get(job_id)
+        return kept.settings if kept is not None and kept.settings.uid == uid else None
+
+    def put(self, settings: JobSettings) -> None:
+        """Lay it down in place of what was there for its job. On disk once this returns.
+
+        A job of the same number of another user is an older one: its settings go. Raises ``SettingsKeptError``, and
+        ``ValueError`` for settings that no probe would take.
+        """
+        decode(encode(settings))
+        with self._writing:
+            kept = self._seen_now()
+            kept[settings.job_id] = _Kept(settings, self._wall_s())
+            self._keep(kept)
+
+    def missing_on(self, *, timeout_s: float) -> Sequence[str]:
+        """Wait until every node that reports has all settings; returns the hosts that do not have them by then."""
+        deadline_s = self._monotonic_s() + timeout_s
+        with self._changed:
+            while True:
+                missing = [node.hostname for node in self._reporting() if node.settings_digest != self._digest]
+                left_s = deadline_s - self._monotonic_s()
+                if not missing or left_s <= 0:
+                    return sorted(missing)
+                self._changed.wait(left_s)
+
+    def reply_to(self, summary: NodeSummary, *, before: NodeSummary | None) -> tuple[JobSettings, ...] | None:
+        """For the reply to a report, once ``reporting`` knows of it: all settings; ``None`` if these lie on the node.
+
+        ``before`` is what the node reported last.
+        """
+        self._look_at_jobs()
+        with self._changed:
+            if before is None or before.settings_digest != summary.settings_digest:
+                self._changed.notify_all()
+            return None if summary.settings_digest == self._digest else self._settings
+
+    def _look_at_jobs(self) -> None:
+        """Now and then: note which jobs are there, so that their settings are not dropped."""
+        if self._monotonic_s() < self._look_s or not self._writing.acquire(blocking=False):
+            return
+        try:
+            self._look_s = self._monotonic_s() + LOOK_EVERY_S
+            if self._kept:
+                self._keep(self._seen_now())
+        except SettingsKeptError as error:
+            log.warning("%s: settings of jobs are dropped too early if that stays so", error)
+        finally:
+            self._writing.release()
+
+    def _seen_now(self) -> dict[str, _Kept]:
+        """What is kept, those of jobs that are there now noted as seen."""
+        now_s = self._wall_s()
+        there = {(rank.identity.job_id, rank.uid) for node in self._reporting() for rank in node.ranks}
+        with self._changed:
+            kept = dict(self._kept)
+        return {
+            job_id: replace(one, seen_unix_s=now_s) if one.key in there else one for job_id, one in kept.items()
+        }  # fmt: skip
+
+    def _keep(self, kept: dict[str, _Kept]) -> None:
+        """Write it, then let it count. Raises ``SettingsKeptError``: then nothing has changed."""
+        oldest_s = self._wall_s() - UNSEEN_DAYS * DAY_S
+        lately = sorted((one for one in kept.values() if one.seen_unix_s >= oldest_s), key=lambda one: one.seen_unix_s)
+        rest = lately[-MAX_JOBS:]
+        if len(rest) < len(lately):
+            log.warning(
+                "more than %d jobs have settings: %d of the oldest are dropped", MAX_JOBS, len(lately) - MAX_JOBS
+            )
+        try:
+            write_private(self._path, _text(rest))
+        except OSError as error:
+            raise SettingsKeptError(f"{self._path} cannot be written: {error.strerror or error}") from error
+        self._take(rest)
+
+    def _take(self, kept: Iterable[_Kept]) -> None:
+        with self._changed:
+            self._kept = {one.settings.job_id: one for one in kept}
+            self._settings = tuple(one.settings for one in self._kept.values())
+            self._digest = digest(self._settings)
+            self._changed.notify_all()
+
+
+def _text(kept: Iterable[_Kept]) -> str:
+    jobs = [{"seen_unix_s": one.seen_unix_s, "settings": json.loads(encode(one.settings))} for one in kept]
+    return json.dumps({"version": VERSION, "jobs": jobs}, indent=1)
+
+
+def _read(path: Path) -> list[_Kept]:
+    """What the file holds; nothing if there is none. Raises ``SettingsKeptError``."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise SettingsKeptError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return [_kept(raw) for raw in _jobs(json.loads(text))]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        aside = _put_aside(path)
+        log.error(
+            "%s is damaged (%s): it is called %s now. Jobs that wait for their next attempt start without the settings"
+            " that a policy wanted for them",
+            path, error, aside.name,
+        )  # fmt: skip
+        return []
+
+
+def _jobs(raw: Any) -> list[Any]:
+    if not isinstance(raw, dict) or raw.get("version") != VERSION or not isinstance(raw.get("jobs"), list):
+        raise ValueError("it is of another version of Tidegauge, or no list of settings")
+    return list(raw["jobs"])
+
+
+def _kept(raw: Any) -> _Kept:
+    return _Kept(decode(json.dumps(raw["settings"]).encode()), float(raw["seen_unix_s"]))
+
+
+def _put_aside(path: Path) -> Path:
+    """The latest damaged one is kept, for people."""
+    aside = path.with_name(f"{path.name}.damaged")
+    try:
+        os.replace(path, aside)
+    except OSError as error:
+        raise SettingsKeptError(f"{path} is damaged and cannot be put aside: {error.strerror}") from error
+    return aside

@@ -1,0 +1,139 @@
+"""Settings that the service laid down for this attempt of the job: into the environment, before torch reads it.
+
+Runs at the start of every interpreter of a job, so nothing is imported until there is a file. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from tidegauge.core.run_dir_names import SETTINGS_FOLDER, run_dirs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing costs more to import than all of this
+    from collections.abc import Mapping, MutableMapping
+
+    from tidegauge.core.job_settings import JobSettings
+
+TOLD_VARIABLE = "TIDEGAUGE_SETTINGS_TOLD"
+"""What a process has told the job, for those that it starts: torchrun tells, its ranks do not tell again."""
+
+_IDS = (
+    ("TIDEGAUGE_JOB_ID", ("TIDEGAUGE_ATTEMPT", "SLURM_RESTART_COUNT")),
+    ("SLURM_JOB_ID", ("SLURM_RESTART_COUNT",)),
+)
+"""Where a job's id is, and how often it was started again before. Of a task of an array it is the job's own number."""
+_LONGEST_LINE = 400
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class _Refused(Exception):  # noqa: N818 - an answer, not an error
+    """The file is not to be used; the message says why."""
+
+
+def take_settings(environ: MutableMapping[str, str]) -> str | None:
+    """Put the settings for this process's job into its ``environ``, if there are any and torch is not imported yet.
+
+    Returns one line for the job: what it runs with, or why a file was ignored. ``None``: nothing to tell.
+    """
+    if "torch" in sys.modules:
+        return None
+    news = None
+    for name, counts in _IDS:
+        job_id = environ.get(name)
+        for run_dir in run_dirs(environ) if job_id else ():
+            path = f"{run_dir}/{SETTINGS_FOLDER}/{job_id}.json"
+            if not os.path.lexists(path):
+                continue
+            try:
+                return _taken(_read(run_dir, str(job_id)), _restarts(environ, counts), environ)
+            except FileNotFoundError:
+                continue  # removed just now: the service does not want it any more
+            except Exception as error:
+                news = _line(f"{path} is ignored: {_reason(error)}")
+    return news
+
+
+def tell(news: str, environ: MutableMapping[str, str]) -> None:
+    """Say it, once a node: in the first process with torch, and none that is a local rank above 0."""
+    if environ.get(TOLD_VARIABLE) == news:
+        return
+    environ[TOLD_VARIABLE] = news
+    from tidegauge.probe.faults import say
+    from tidegauge.probe.identity import claimed_place
+
+    place = claimed_place(environ)
+    if place is None or place.local_rank == 0:
+        say(news)
+
+
+def _taken(settings: JobSettings, restarts: int, environ: MutableMapping[str, str]) -> str | None:
+    from tidegauge.core.job_settings import changes
+
+    if restarts < settings.from_restart:
+        return None
+    environ.update(changes(settings, environ))
+    in_force = [f"{key}:{value}" for key, value in settings.alloc_conf.items()]
+    in_force += [f"{name}={value}" for name, value in settings.environ.items() if environ.get(name) == value]
+    if not in_force:
+        return None
+    return _line(f"attempt {restarts} of job {settings.job_id} runs with {', '.join(in_force)}: the cluster's policy")
+
+
+def _read(run_dir: str, job_id: str) -> JobSettings:
+    """The settings for a job of ours. Raises ``_Refused``, ``ValueError`` and ``OSError``."""
+    from tidegauge.core.job_settings import decode, settings_name
+    from tidegauge.probe.own_user import outer_uid
+
+    name = settings_name(job_id)
+    if name is None:
+        raise _Refused("no job is called that")
+    settings = decode(_content(f"{run_dir}/{SETTINGS_FOLDER}", name))
+    if (settings.job_id, settings.uid) != (job_id, outer_uid(os.getuid())):
+        raise _Refused(f"it is for job {settings.job_id} of uid {settings.uid}")
+    return settings
+
+
+def _content(folder: str, name: str) -> bytes:
+    """Of a file that only root or we can have written. In folders of others not even the file is opened."""
+    from tidegauge.core.job_settings import MAX_FILE_BYTES
+
+    folder_fd = os.open(folder, _FOLDER)
+    try:
+        _check(os.fstat(folder_fd), "its folder")
+        fd = os.open(name, _FILE, dir_fd=folder_fd)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                raise _Refused("it is no regular file with one name")
+            _check(found, "it")
+            return os.read(fd, MAX_FILE_BYTES + 1)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(folder_fd)
+
+
+def _check(found: os.stat_result, what: str) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        raise _Refused(f"{what} belongs to uid {found.st_uid}, not to root or you")
+    if found.st_mode & 0o022:
+        raise _Refused(f"{what} may be written by others")
+
+
+def _restarts(environ: Mapping[str, str], names: tuple[str, ...]) -> int:
+    given = next((environ[name] for name in names if name in environ), "0")
+    return int(given) if given.isascii() and given.isdigit() and len(given) <= 9 else 0
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"it cannot be opened ({error.strerror})"
+    return str(error) or type(error).__name__
+
+
+def _line(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST_LINE])

@@ -1,0 +1,167 @@
+"""What the owner of a job reads in a mail: plain text, and the same as HTML. Pure; nothing here knows how it is sent.
+
+The words are those of Slack's messages (``slack.owner_words``). A mail has room for commands to copy, and is sorted by
+its subject: that stays the same for all mails about an incident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final, NamedTuple
+
+from tidegauge.core.actions import Decision, DecisionRecord
+from tidegauge.core.incidents import Incident, IncidentState
+from tidegauge.core.slurm import SCHEDULER as SLURM
+from tidegauge.core.verdicts import Severity
+from tidegauge.core.wording import incident_sentence
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.blocks import Link
+from tidegauge_exporter.slack.deeds import TO_OWNER, deed, told_at
+from tidegauge_exporter.slack.headlines import NOUNS, your_job
+from tidegauge_exporter.slack.incident_messages import chosen_links
+from tidegauge_exporter.slack.owner_words import owner_words
+from tidegauge_exporter.slack.text import tidy
+from tidegauge_exporter.slack.untrusted import MOST_NAME, tamed, tamed_record
+
+PLOT: Final = "memory-plot"
+"""What the HTML calls the picture (``cid:`` of RFC 2392)."""
+MOST_SUBJECT: Final = 160
+
+_OPEN_COLOURS: Final = {Severity.CRITICAL: "#c9342b", Severity.WARNING: "#d9822b", Severity.NOTE: "#c7a500"}
+_CALM_COLOUR: Final = "#6b7683"
+_PARAGRAPH: Final = "margin:0 0 12px"
+_SMALL: Final = "margin:20px 0 0;font-size:13px;color:#5b6570"
+
+
+class Letter(NamedTuple):
+    """One mail, but for whom it goes to."""
+
+    subject: str
+    """One line."""
+    text: str
+    html: str
+    """Refers to the picture as ``cid:PLOT``, if it has one."""
+
+
+class Command(NamedTuple):
+    """Something that the owner can type."""
+
+    line: str
+    effect: str
+
+
+def owner_letter(
+    decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float, has_plot: bool
+) -> Letter:
+    """What grows, when it ends, what will be done when, and what the owner can do now."""
+    words = owner_words(decision, story, cluster=cluster, now_unix_s=now_unix_s)
+    incident = words.incident
+    commands = owner_commands(incident)
+    chosen = chosen_links(story.incident, cluster=cluster, links=links)
+    text = [
+        words.by_clock,
+        *words.sentences,
+        "\n".join(f"{one.effect}:\n    {one.line}" for one in commands),
+        "\n".join(words.evidence),
+        "\n".join(f"{link.label}: {link.url}" for link in chosen),
+        f"-- \n{words.footer}",
+    ]
+    html = [
+        _heading(words.by_clock, incident),
+        *map(_paragraph, words.sentences),
+        _picture(incident_sentence(incident)) if has_plot else "",
+        _commands(commands),
+        _small_lines(words.evidence),
+        _links(chosen),
+        f'<p style="{_SMALL}">{escape(words.footer)}</p>',
+    ]
+    return Letter(_subject(incident, cluster), _joined(text), _page(html))
+
+
+def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> Letter:
+    """What became of a decision about the owner's job, in the thread of the mail that announced it."""
+    incident = tamed(story.incident)
+    done = deed(tamed_record(record), TO_OWNER)
+    line = told_at(done, done.at_unix_s)
+    footer = f"Tidegauge, incident {incident.number}, cluster {tidy(cluster, MOST_NAME)}"
+    html = [_heading(f"{done.sentence}.", incident), _paragraph(line), f'<p style="{_SMALL}">{escape(footer)}</p>']
+    return Letter(f"Re: {_subject(incident, cluster)}", _joined([line, f"-- \n{footer}"]), _page(html))
+
+
+def owner_commands(incident: Incident) -> Sequence[Command]:
+    """What the owner of a Slurm job can type while it is there; of an incident that is fit to be written."""
+    job_id = incident.key.job.job_id
+    if incident.scheduler != SLURM or not (job_id.isascii() and job_id.isdigit()) or not incident.is_open:
+        return ()
+    return (
+        Command(
+            f"scontrol update JobId={job_id} Comment=tidegauge:keep",
+            "To keep Tidegauge from acting on it (this replaces the job's comment)",
+        ),
+        Command(f"scancel {job_id}", "To end it yourself, once what you need is saved"),
+    )
+
+
+def _subject(incident: Incident, cluster: str) -> str:
+    about = f"{NOUNS[incident.key.cause]} in {your_job(incident)}"
+    return tidy(f"{about} (incident {incident.number} on {tidy(cluster, MOST_NAME)})", MOST_SUBJECT)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _page(parts: Sequence[str]) -> str:
+    """Styles stand at the elements: most mail readers drop a style sheet. The colours are given for both ground and
+    text, so that a dark theme leaves the mail readable."""
+    body = "\n".join(filter(None, parts))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"></head>\n'
+        '<body style="margin:0;background:#ffffff;color:#1c2126;'
+        'font:15px/1.5 -apple-system,Segoe UI,Roboto,Helvetica,Arial,sans-serif">\n'
+        f'<div style="max-width:680px;margin:0 auto;padding:20px 16px;overflow-wrap:anywhere">\n{body}\n</div>\n'
+        "</body>\n</html>\n"
+    )
+
+
+def _heading(line: str, incident: Incident) -> str:
+    colour = _OPEN_COLOURS[incident.severity] if incident.state is IncidentState.OPEN else _CALM_COLOUR
+    return (
+        f'<h1 style="margin:0 0 16px;padding-left:12px;border-left:5px solid {colour};font-size:20px;'
+        f'line-height:1.35">{escape(line)}</h1>'
+    )
+
+
+def _paragraph(line: str) -> str:
+    return f'<p style="{_PARAGRAPH}">{escape(line)}</p>'
+
+
+def _picture(description: str) -> str:
+    return (
+        f'<p style="{_PARAGRAPH}"><img src="cid:{PLOT}" width="640" alt="{escape(description)}" '
+        'style="max-width:100%;height:auto;border-radius:6px"></p>'
+    )
+
+
+def _commands(commands: Sequence[Command]) -> str:
+    return "\n".join(
+        f'<p style="margin:0 0 4px">{escape(one.effect)}:</p>\n'
+        '<pre style="margin:0 0 12px;padding:8px 10px;background:#f1f3f5;border-radius:4px;'
+        f'font:13px/1.4 Menlo,Consolas,monospace;white-space:pre-wrap">{escape(one.line)}</pre>'
+        for one in commands
+    )
+
+
+def _small_lines(lines: Sequence[str]) -> str:
+    return f'<p style="{_SMALL}">{"<br>".join(map(escape, lines))}</p>' if lines else ""
+
+
+def _links(chosen: Sequence[Link]) -> str:
+    anchors = [
+        f'<a href="{escape(link.url)}" style="color:#0b5cad;font-weight:bold">{escape(link.label)}</a>'
+        for link in chosen
+        if link.url is not None
+    ]
+    return f'<p style="margin:16px 0 0">{" &nbsp; ".join(anchors)}</p>' if anchors else ""

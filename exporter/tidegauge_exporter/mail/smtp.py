@@ -1,0 +1,215 @@
+"""One mail to one mail server (SMTP, RFC 5321). The only module that imports ``smtplib``.
+
+The password is in no message, log line or exception of ours.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import smtplib
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.slack.text import tidy
+
+PORT: Final = 25
+TLS_PORT: Final = 465
+"""Where TLS begins with the first byte (RFC 8314)."""
+TIMEOUT_S: Final = 15.0
+"""For all of it; a message to an owner must be sent or given up within half a minute."""
+BUSY_S: Final = 60.0
+"""A server that says 4yz wants to be asked again later; those with greylisting in minutes."""
+AWAY_S: Final = 15.0
+MOST_REPLY: Final = 200
+
+_SERVER: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
+
+
+class UnknownRecipientError(RefusedError):
+    """The server has no such mailbox, or will not have mail for it."""
+
+
+class Server(NamedTuple):
+    """Where the mail server is."""
+
+    host: str
+    port: int
+    tls_first: bool = False
+    """TLS from the first byte; else by STARTTLS, where that is offered."""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_here(self) -> bool:
+        """It is on this machine: nobody listens in between."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_server(text: str) -> Server:
+    """``HOST``, ``HOST:PORT``, ``[IPV6]:PORT``. Raises ``ValueError``."""
+    found = _SERVER.fullmatch(text)
+    port = int(found[3]) if found is not None and found[3] else PORT
+    if found is None or not 1 <= port <= 65535:
+        raise ValueError(f"mail_server is {text!r}; it looks like mail.example.org or mail.example.org:587")
+    return Server(found[1] or found[2], port, tls_first=port == TLS_PORT)
+
+
+class SmtpServer:
+    """Thread-safe: each mail has a connection of its own. ``login``: user and password, for servers that want one."""
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        login: tuple[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server = server
+        self._login = login
+        self._timeout_s = timeout_s
+        self._monotonic_s = monotonic_s
+
+    def send(self, mail: bytes, *, sender: str, recipient: str) -> None:
+        """Returns once the server has taken it, which is not yet once it was delivered.
+
+        Raises ``RetryLaterError``, ``RefusedError``, and ``UnknownRecipientError`` of these.
+        """
+        try:
+            connection = self._connected()
+            try:
+                self._introduce(connection)
+                connection.sendmail(sender, [recipient], mail)
+                with suppress(OSError, smtplib.SMTPException):
+                    connection.quit()
+            finally:
+                connection.close()
+        except smtplib.SMTPRecipientsRefused as error:
+            raise self._of_recipient(recipient, error) from None
+        except smtplib.SMTPAuthenticationError as error:
+            raise self._of_reply(error, "does not take the login of mail_user") from None
+        except smtplib.SMTPSenderRefused as error:
+            raise self._of_reply(error, f"does not take mail from {sender} (setting mail_from)") from None
+        except smtplib.SMTPNotSupportedError:
+            raise RefusedError(
+                f"the mail server {self._server} has no login that we know: take mail_user away, or name another port"
+            ) from None
+        except smtplib.SMTPResponseException as error:
+            raise self._of_reply(error, "does not take a mail") from None
+        except ssl.SSLCertVerificationError as error:
+            why = tidy(error.verify_message, MOST_REPLY)
+            raise RefusedError(f"the certificate of the mail server {self._server} is not valid: {why}") from None
+        except (OSError, smtplib.SMTPException) as error:
+            raise RetryLaterError(
+                f"the mail server {self._server} cannot be reached: {_why(error)}", after_s=AWAY_S
+            ) from None
+
+    def _connected(self) -> _Patient:
+        kind = _PatientTls if self._server.tls_first else _Patient
+        return kind(
+            self._server.host,
+            self._server.port,
+            ends_s=self._monotonic_s() + self._timeout_s,
+            monotonic_s=self._monotonic_s,
+        )
+
+    def _introduce(self, connection: _Patient) -> None:
+        """EHLO, TLS and login, as far as they are wanted and there."""
+        connection.local_hostname = _own_name(connection)
+        connection.ehlo_or_helo_if_needed()
+        if self._server.tls_first:
+            encrypted = True
+        elif encrypted := connection.has_extn("starttls"):
+            connection.starttls(context=self._starttls_context())
+            connection.ehlo()
+        if self._login is not None and not encrypted and not self._server.is_here:
+            raise RefusedError(
+                f"the mail server {self._server} offers no encryption, so the password of mail_user was not sent: name "
+                "a port that has it, such as 465 or 587"
+            )
+        if self._login is not None:
+            connection.login(*self._login)
+
+    def _starttls_context(self) -> ssl.SSLContext:
+        """A password goes only to a server that can prove its name. Without one, encryption is what can be had: whoever
+        could show a false certificate could take the offer of STARTTLS away as well (RFC 7435), and mail servers inside
+        a site often have a certificate that they made themselves."""
+        context = ssl.create_default_context()
+        if self._login is None:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def _of_recipient(self, recipient: str, error: smtplib.SMTPRecipientsRefused) -> RetryLaterError | RefusedError:
+        code, reply = error.recipients.get(recipient, (0, b""))
+        said = f"the mail server {self._server} does not take mail for {recipient}: {code} {_text(reply)}"
+        return UnknownRecipientError(said) if code // 100 == 5 else RetryLaterError(said, after_s=BUSY_S)
+
+    def _of_reply(self, error: smtplib.SMTPResponseException, what: str) -> RetryLaterError | RefusedError:
+        said = f"the mail server {self._server} {what}: {error.smtp_code} {_text(error.smtp_error)}"
+        return RefusedError(said) if error.smtp_code // 100 == 5 else RetryLaterError(said, after_s=BUSY_S)
+
+
+class _Patient(smtplib.SMTP):
+    """Waits for the server until ``ends_s``, whatever the number of questions."""
+
+    def __init__(self, host: str, port: int, *, ends_s: float, monotonic_s: Callable[[], float]) -> None:
+        self._ends_s = ends_s
+        self._monotonic_s = monotonic_s
+        # A name is given, though another is said: the library would look its own up in the DNS, which may take long.
+        super().__init__(host, port, local_hostname="localhost", timeout=self._left_s(), **self._options())
+
+    def getreply(self) -> tuple[int, bytes]:
+        if isinstance(self.sock, socket.socket):
+            self.sock.settimeout(self._left_s())
+        return super().getreply()
+
+    def _left_s(self) -> float:
+        """Raises ``TimeoutError``."""
+        left_s = self._ends_s - self._monotonic_s()
+        if left_s <= 0:
+            raise TimeoutError("no answer in time")
+        return left_s
+
+    def _options(self) -> dict[str, Any]:
+        return {}
+
+
+class _PatientTls(_Patient, smtplib.SMTP_SSL):
+    """The same with TLS from the start, and a certificate that must be valid."""
+
+    def _options(self) -> dict[str, Any]:
+        return {"context": ssl.create_default_context()}
+
+
+def _own_name(connection: smtplib.SMTP) -> str:
+    """For EHLO: this machine's full name, else its address in brackets (RFC 5321, 4.1.4)."""
+    name = socket.gethostname()
+    if re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", name) or not isinstance(connection.sock, socket.socket):
+        return name
+    address = str(connection.sock.getsockname()[0])
+    return f"[IPv6:{address}]" if ":" in address else f"[{address}]"
+
+
+def _text(reply: bytes | str) -> str:
+    """What the server said, in one line."""
+    return tidy(reply.decode("ascii", "replace") if isinstance(reply, bytes) else reply, MOST_REPLY)
+
+
+def _why(error: OSError | smtplib.SMTPException) -> str:
+    if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
+        return "no answer in time"
+    words = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return tidy(words, MOST_REPLY)

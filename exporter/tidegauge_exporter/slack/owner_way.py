@@ -1,0 +1,59 @@
+"""Owners on Slack: a direct message, its plot and what was done as replies to it."""
+
+from __future__ import annotations
+
+import logging
+
+from tidegauge.core.actions import Decision, DecisionRecord
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.look import Look, Plot
+from tidegauge_exporter.notify.plots import upload_plot
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.chat import Chat, Posted
+
+log = logging.getLogger(__name__)
+
+
+class SlackWay:
+    """``notify.owner.OwnerWay``. ``draw=None``: no plots."""
+
+    def __init__(self, chat: Chat, *, cluster: str, links: Links, look: Look, draw: Plot | None) -> None:
+        self._chat = chat
+        self._cluster = cluster
+        self._links = links
+        self._look = look
+        self._draw = draw
+
+    name = "slack owners"
+    told = "as a direct message on Slack"
+
+    def reaches(self, user_name: str) -> bool:
+        return self._chat.direct(user_name) is not None
+
+    def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:  # noqa: ARG002 - each message begins a thread
+        message = self._look.owner_message(
+            decision, story, cluster=self._cluster, links=self._links, now_unix_s=now_unix_s
+        )
+        return self._chat.post(self._conversation(story.incident.user_name), message)
+
+    def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
+        """The plot."""
+        if self._draw is None or not story.memory:
+            return
+        try:
+            upload_plot(self._chat, self._draw, story, thread=posted, now_unix_s=now_unix_s)
+        except (RetryLaterError, RefusedError) as error:
+            log.warning("the owner of incident %d is told without a plot: %s", story.incident.number, error)
+
+    def follow(self, record: DecisionRecord, story: Story, *, posted: Posted) -> None:  # noqa: ARG002 - the thread says it
+        self._chat.post(posted.channel, self._look.owner_followup(record), thread=posted)
+
+    def _conversation(self, user_name: str) -> str:
+        channel = self._chat.direct(user_name)
+        if channel is None:
+            raise RefusedError(
+                f"nobody on Slack is known to be the user {user_name!r}: add a line for them to the file that "
+                "slack_users_file names, or set slack_email_domain (docs/slack.md)"
+            )
+        return channel

@@ -1,0 +1,1 @@
+"""Jobs of a Slurm cluster, by its own commands: squeue, sinfo, scontrol and scancel."""

@@ -1,0 +1,229 @@
+"""``SchedulerPort`` for Slurm. See docs/slurm_actions.md and ADR 11."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tidegauge.core.actions import JobTarget, SchedulerFacts
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.sightings import job_key
+from tidegauge.core.slurm import KEEP, MAY_REQUEUE, SCHEDULER, comment_words
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
+from tidegauge_scheduler_hooks.ports import (
+    ChangedError,
+    CheckpointProgress,
+    PermanentError,
+    Presence,
+    ProcessCommands,
+    RequeueChanges,
+    SchedulerError,
+    SettingsDesk,
+    TemporaryError,
+)
+from tidegauge_scheduler_hooks.rank_caps import cap_ranks
+from tidegauge_scheduler_hooks.rank_notices import tell_through_rank
+from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
+from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, facts_of, find
+from tidegauge_scheduler_hooks.slurm.gpu_shares import needs_nodes
+from tidegauge_scheduler_hooks.slurm.job_looks import JobLook, parse_incarnation, presence_of
+from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
+from tidegauge_scheduler_hooks.slurm.next_settings import NextSettings
+from tidegauge_scheduler_hooks.slurm.remarks import with_remark
+
+log = logging.getLogger(__name__)
+
+NAME = SCHEDULER
+NODES_FOR_S = 600.0
+"""What nodes have is asked for again after this; it changes when an admin changes slurm.conf."""
+
+
+class SlurmScheduler:
+    """``requeue_unasked``: the site lets every job be requeued that Slurm would, not only those whose owner said so.
+
+    A job is one of slurmctld's that belongs to the user of the ranks, and of which a slurmd says that they are its.
+    """
+
+    def __init__(
+        self,
+        commands: SlurmCommands,
+        ranks: ProcessCommands,
+        settings: SettingsDesk,
+        *,
+        checkpoints: RankCheckpoint | None = None,
+        requeue_unasked: bool = False,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._commands = commands
+        self._ranks = ranks
+        self._settings = NextSettings(settings)
+        self._checkpoints = checkpoints or RankCheckpoint(ranks)
+        self._requeue_unasked = requeue_unasked
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._node_gres: Mapping[str, str] = {}
+        self._nodes_until_s = float("-inf")
+
+    def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
+        """One squeue for all of them. Raises ``TemporaryError``, ``PermanentError``."""
+        views = by_number(jobs)
+        if not views:
+            return {}
+        found = find(views, self._commands.jobs(list(views)))
+        node_gres = self._nodes([job for _, job in found])
+        return {
+            job_key(view): facts_of(job, view, requeue_unasked=self._requeue_unasked, node_gres=node_gres)
+            for view, job in found
+        }
+
+    def presence(self, target: JobTarget) -> Presence:
+        """By one squeue of one job. Raises ``TemporaryError``, ``PermanentError``."""
+        return self._look(target)[0]
+
+    def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """By the first rank, on the standard error of its step: Slurm lets only root, SlurmUser and the owner speak to
+        a job (``scontrol notify``), not an Operator."""
+        self._check_running(target)
+        tell_through_rank(self._ranks, target, text, decision_id=decision_id)
+
+    def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """In the job's comment, behind its owner's words and in place of our last remark. Never in AdminComment, which
+        other tools use."""
+        look = _one_job(target, self._check_running(target))
+        comment = with_remark(look.comment, text)
+        if comment is None:
+            raise PermanentError(f"job {target.job.job_id}: its owner's comment leaves no room for a remark")
+        if comment != look.comment:
+            self._commands.set_comment(_name(target), comment)
+        log.info("decision %s: a remark on job %s", decision_id, target.job.job_id)
+
+    def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
+        """By the ranks' own command sockets now, by the settings of the job for later attempts."""
+        look = self._check_may_act(target)
+        self._settings.cap(target, fraction, from_restart=look.restarts)
+        done = cap_ranks(self._ranks, target, fraction)
+        log.info("decision %s: job %s capped at %g", decision_id, target.job.job_id, fraction)
+        return f"{done}, and later attempts"
+
+    def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
+        """By the ranks' own command sockets. Once they were asked, their proof does not wait for slurmctld."""
+        try:
+            self._check_may_act(target)
+        except TemporaryError:
+            if not self._checkpoints.has_asked(decision_id):
+                raise
+        return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
+
+    def requeue(self, target: JobTarget, changes: RequeueChanges, reason: str, *, decision_id: str) -> None:
+        """Settings first, then ``scontrol requeue``: id, options and environment stay. The job starts again after
+        Slurm's own wait, two minutes by default, which is left alone."""
+        look = self._check_can_restart(target)
+        if not self._requeue_unasked and MAY_REQUEUE not in comment_words(look.comment):
+            raise PermanentError(f"job {target.job.job_id} may not be requeued: its owner's comment does not say "
+                                 f"tidegauge:{MAY_REQUEUE}")  # fmt: skip
+        before = self._settings.prepare(target, changes, from_restart=look.restarts + 1)
+        try:
+            # Waiting for the nodes may have taken a while.
+            self._check_can_restart(target)
+            self._replace_run(target, self._commands.requeue)
+        except (PermanentError, ChangedError):
+            self._settings.undo(before)
+            raise
+        log.info("decision %s: Slurm job %s requeued: %s", decision_id, target.job.job_id, reason)
+
+    def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """``scontrol requeuehold``: the job waits until its owner or an admin releases it."""
+        self._check_can_restart(target)
+        self._replace_run(target, self._commands.requeue_held)
+        log.info("decision %s: Slurm job %s requeued and held: %s", decision_id, target.job.job_id, reason)
+
+    def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """``scancel``."""
+        _one_job(target, self._check_may_act(target))
+        self._commands.cancel(_name(target))
+        log.info("decision %s: Slurm job %s is cancelled: %s", decision_id, target.job.job_id, reason)
+
+    # Looking
+
+    def _look(self, target: JobTarget) -> tuple[Presence, JobLook | None]:
+        run = parse_incarnation(target.incarnation)
+        if run is None or str(run.job_id) != target.job.job_id:
+            return Presence.GONE, None
+        look = self._commands.look(_name(target))
+        return presence_of(run, target.job.uid, look), look
+
+    def _check_running(self, target: JobTarget) -> JobLook:
+        """The job, if this very run of it goes on. Raises ``ChangedError``."""
+        seen, look = self._look(target)
+        if look is None or seen is not Presence.RUNNING:
+            raise ChangedError(f"job {target.job.job_id}: its run {target.incarnation} is over ({seen.value})")
+        return look
+
+    def _check_may_act(self, target: JobTarget) -> JobLook:
+        """The same, unless its owner wants it left alone by now. Raises ``PermanentError`` too."""
+        look = self._check_running(target)
+        if KEEP in comment_words(look.comment):
+            raise PermanentError(f"job {target.job.job_id} is left alone: its comment says tidegauge:{KEEP}")
+        return look
+
+    def _check_can_restart(self, target: JobTarget) -> JobLook:
+        """The job, if this very run of it may be acted on and Slurm can requeue it. Raises as ``_check_may_act``."""
+        look = _one_job(target, self._check_may_act(target))
+        if not look.batch:
+            raise PermanentError(f"job {target.job.job_id} cannot be requeued: only what sbatch submitted can be")
+        if not look.may_requeue:
+            raise PermanentError(f"job {target.job.job_id} cannot be requeued: it was submitted with --no-requeue")
+        return look
+
+    # Acting
+
+    def _replace_run(self, target: JobTarget, act: Callable[[str], None]) -> None:
+        """Have the run ended so that another can follow, and look what came of it. An answer that was lost is no
+        failure if the run has been replaced, and a command that was taken may still have come too late."""
+        try:
+            act(_name(target))
+        except TemporaryError:
+            if self._seen(target) not in (Presence.REPLACED, Presence.HELD):
+                raise
+        else:
+            if self._seen(target) is Presence.GONE:
+                raise ChangedError(f"job {target.job.job_id} ended by itself before it could be requeued")
+
+    def _seen(self, target: JobTarget) -> Presence:
+        try:
+            return self.presence(target)
+        except SchedulerError:
+            return Presence.UNKNOWN
+
+    def _nodes(self, jobs: Sequence[SlurmJob]) -> Mapping[str, str]:
+        """The gres of all nodes, asked for where a job's share cannot be told without them."""
+        if not any(needs_nodes(job.gres) for job in jobs):
+            return {}
+        with self._lock:
+            if self._monotonic_s() < self._nodes_until_s:
+                return self._node_gres
+        try:
+            found = self._commands.node_gres()
+        except SchedulerError as error:
+            log.warning("shares of GPUs are not known: %s", error)
+            return {}
+        with self._lock:
+            self._node_gres, self._nodes_until_s = found, self._monotonic_s() + NODES_FOR_S
+        return found
+
+
+def _one_job(target: JobTarget, look: JobLook) -> JobLook:
+    """``look``, if commands that are told its name mean this job and no other. Raises ``PermanentError``."""
+    if look.het:
+        raise PermanentError(f"job {target.job.job_id} is part of a heterogeneous job, which is not acted on")
+    if look.array and "_" not in _name(target):
+        raise PermanentError(f"job {target.job.job_id} is an array, and it is not known which task is meant")
+    return look
+
+
+def _name(target: JobTarget) -> str:
+    """What commands call the job: with an array's number alone they would mean all of its tasks."""
+    return str(target.handle.get("name", target.job.job_id))

@@ -1,0 +1,103 @@
+"""What the policy is told of a Slurm job: which of slurmctld's jobs a watched job is, and its facts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidegauge.core.actions import ActionKind, SchedulerFacts
+from tidegauge.core.sightings import job_key
+from tidegauge.core.slurm import KEEP, MAY_REQUEUE, comment_words
+from tidegauge.core.views import JobView, RankSummary
+from tidegauge_scheduler_hooks.slurm.gpu_shares import gpu_share
+from tidegauge_scheduler_hooks.slurm.job_looks import Run
+from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
+
+THROUGH_RANKS = frozenset({ActionKind.NOTIFY, ActionKind.CAP, ActionKind.CHECKPOINT})
+
+
+def job_number(view: JobView) -> int | None:
+    """The number of the Slurm job that these ranks are in; ``None``: nobody but they themselves says that it is one.
+
+    The word of one living rank's slurmd is enough: others of them may have been started a moment ago.
+    """
+    uid = view.ranks[0].uid
+    placed = any(
+        rank.slurm is not None and rank.slurm.job_id == view.job_id and rank.uid == uid for rank in _living(view)
+    )
+    if not placed or not (view.job_id.isascii() and view.job_id.isdigit() and len(view.job_id) <= 10):
+        return None
+    return int(view.job_id)
+
+
+def find(views: Mapping[int, Iterable[JobView]], jobs: Iterable[SlurmJob]) -> list[tuple[JobView, SlurmJob]]:
+    """Each view (by ``job_number``) with its job: of the same user, and not in a later attempt than the ranks are.
+
+    Ranks of a run that has just been replaced are seen a little longer; they must not be taken for the next one.
+    """
+    return [
+        (view, job)
+        for job in jobs
+        for view in views.get(job.job_id, ())
+        if job.uid == job_key(view).uid and job.restarts <= _restarts(view)
+    ]
+
+
+def facts_of(job: SlurmJob, view: JobView, *, requeue_unasked: bool, node_gres: Mapping[str, str]) -> SchedulerFacts:
+    """``node_gres`` is what the nodes have, by name."""
+    asked = comment_words(job.comment)
+    run = Run(job.job_id, job.restarts, job.started_unix_s or 0)
+    return SchedulerFacts(
+        incarnation=run.incarnation,
+        running=job.running,
+        requeueable=_can_start_again(job) and (requeue_unasked or MAY_REQUEUE in asked),
+        exempt=KEEP in asked,
+        restarts=job.restarts,
+        account=job.account,
+        partition=job.partition,
+        qos=job.qos,
+        started_unix_s=job.started_unix_s,
+        ends_unix_s=job.ends_unix_s,
+        gpu_share=gpu_share(job.gres, job.nodes, node_gres),
+        can=_can(job),
+        handle={**({} if job.name is None else {"name": job.name}), **_torch(view)},
+    )
+
+
+def by_number(views: Iterable[JobView]) -> dict[int, list[JobView]]:
+    """The views that are Slurm's; of two users' ranks in one job both, and of two attempts."""
+    found: dict[int, list[JobView]] = {}
+    for view in views:
+        number = job_number(view)
+        if number is not None:
+            found.setdefault(number, []).append(view)
+    return found
+
+
+def _can(job: SlurmJob) -> frozenset[ActionKind]:
+    """What Slurm does to such a job at all; whether we have the right to shows when it is asked."""
+    can = set(THROUGH_RANKS)
+    if job.name is not None and not job.het:
+        can |= {ActionKind.ANNOTATE, ActionKind.CANCEL}
+    if _can_start_again(job):
+        can |= {ActionKind.REQUEUE, ActionKind.HOLD}
+    return frozenset(can)
+
+
+def _can_start_again(job: SlurmJob) -> bool:
+    """Of the parts of a heterogeneous job slurmctld restarts all or none, which one look cannot follow."""
+    return job.batch and job.may_requeue and job.name is not None and not job.het
+
+
+def _restarts(view: JobView) -> int:
+    """How often Slurm had started these ranks' job before: torchelastic's own restarts are counted with it."""
+    return max((view.attempt // max(1, rank.identity.attempts_each) for rank in _living(view)), default=view.attempt)
+
+
+def _torch(view: JobView) -> dict[str, Any]:
+    versions = {rank.identity.torch_version for rank in _living(view)} - {None}
+    return {"torch_version": versions.pop()} if len(versions) == 1 else {}
+
+
+def _living(view: JobView) -> list[RankSummary]:
+    return [rank for rank in view.ranks if rank.alive]

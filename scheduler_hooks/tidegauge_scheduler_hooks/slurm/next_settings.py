@@ -1,0 +1,86 @@
+"""What the next attempts of a job are to be started with: changes joined to what is laid down for it already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tidegauge.core.actions import JobTarget
+from tidegauge.core.job_settings import JobSettings, decode, encode, settings_name
+from tidegauge.core.job_variables import FRACTION_VARIABLE
+from tidegauge_scheduler_hooks.ports import PermanentError, RequeueChanges, SettingsDesk, TemporaryError
+
+LAID_DOWN_WITHIN_S = 30.0
+"""Nodes report about once a second; one that is busy takes longer, one that is silent is not waited for."""
+
+
+class NextSettings:
+    """Over the desk that hands settings to the nodes."""
+
+    def __init__(self, desk: SettingsDesk) -> None:
+        self._desk = desk
+
+    def cap(self, target: JobTarget, fraction: float, *, from_restart: int) -> None:
+        """A memory fraction for all further attempts, and for what the present one starts anew. Raises
+        ``AuditError``."""
+        before = self._now(target)
+        environ = {**before.environ, FRACTION_VARIABLE: f"{fraction:.6g}"}
+        self._put(target, before, replace(before, environ=environ, from_restart=from_restart))
+
+    def prepare(self, target: JobTarget, changes: RequeueChanges, *, from_restart: int) -> JobSettings | None:
+        """Lay ``changes`` down and wait until all nodes have them; returns what was there before, for ``undo``, and
+        ``None`` if there is nothing to lay down.
+
+        Raises ``PermanentError`` for what we may not set, ``AuditError``, and ``TemporaryError`` if a node that
+        reports does not have them: the job could be started there without."""
+        before = self._now(target)
+        if not changes.alloc_conf and not changes.environ:
+            return None
+        after = replace(
+            before,
+            environ={**before.environ, **changes.environ},
+            alloc_conf={**before.alloc_conf, **changes.alloc_conf},
+            from_restart=from_restart,
+            torch_version=target.handle.get("torch_version") or before.torch_version,
+        )
+        self._put(target, before, after)
+        without = self._desk.missing_on(timeout_s=LAID_DOWN_WITHIN_S)
+        if without:
+            hosts = ", ".join(sorted(without)[:5]) + (" …" if len(without) > 5 else "")
+            raise TemporaryError(
+                f"job {target.job.job_id} is not requeued: its settings are not on {hosts} after "
+                f"{LAID_DOWN_WITHIN_S:g} s, and it might start there without them (tidegauge status tells why)"
+            )
+        return before
+
+    def undo(self, before: JobSettings | None) -> None:
+        """The requeue did not come about: have the next attempt start as it would have. Raises ``AuditError``."""
+        if before is not None:
+            self._desk.put(before)
+
+    def _now(self, target: JobTarget) -> JobSettings:
+        job_id, uid = target.job.job_id, target.job.uid
+        return self._desk.get(job_id, uid) or JobSettings(job_id, uid)
+
+    def _put(self, target: JobTarget, before: JobSettings, after: JobSettings) -> None:
+        _check(target, after)
+        if after != before:
+            self._desk.put(after)
+
+
+def _check(target: JobTarget, settings: JobSettings) -> None:
+    """Raises ``PermanentError`` for what a node would not take."""
+    try:
+        if settings_name(settings.job_id) is None:
+            raise ValueError("its name cannot be that of a file")
+        _check_texts(settings.environ)
+        _check_texts(settings.alloc_conf)
+        decode(encode(settings))
+    except ValueError as error:
+        raise PermanentError(f"job {target.job.job_id} cannot be given these settings: {error}") from error
+
+
+def _check_texts(values: Mapping[str, object]) -> None:
+    wrong = [name for name, value in values.items() if not isinstance(value, str)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is no text")

@@ -1,0 +1,213 @@
+"""Which containers there are and who shares what: on a made-up proc, namespaces are files and roots are folders."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from tidegauge.agent.containers import LOOK_EVERY_S, MAX_CONTAINERS_PER_UID, WALK_EVERY_S, Containers
+from tidegauge.agent.folders import RunDir
+from tidegauge.agent.safe_files import folders_in, mount_of, opened
+from tidegauge.agent.skips import SkipCounts
+
+
+class Machine:
+    """Processes in mount namespaces; ``/run/tg`` is where rings lie in each of them."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.proc = scratch / "proc"
+        self.scratch = scratch
+        self.host = scratch / "host/run/tg"
+        self.host.mkdir(parents=True)
+        self.candidates: list[int] | None = None
+        self.skips = SkipCounts(logging.getLogger("test"))
+        self.now_s = 0.0
+        self.mounts = set()
+        for folder in (scratch, *scratch.parents):
+            with opened(str(folder), os.O_RDONLY) as fd:
+                self.mounts.add(mount_of(fd))
+        self.namespace("ours")
+        (self.proc / "self/ns").mkdir(parents=True)
+        os.link(scratch / "ns-ours", self.proc / "self/ns/mnt")
+        path = Path("/run/tg")
+        self.containers = Containers([path], candidates=lambda: self.candidates, proc=self.proc)
+
+    def namespace(self, name: str) -> None:
+        (self.scratch / f"ns-{name}").touch()
+
+    def root(self, name: str) -> Path:
+        path = self.scratch / f"root-{name}"
+        (path / "run/tg").mkdir(parents=True, exist_ok=True)
+        return path
+
+    def start(
+        self, pid: int, namespace: str, *, root: Path | None = None, uid: int = 1000, file_system: str = "tmpfs"
+    ) -> None:
+        self.namespace(namespace)
+        folder = self.proc / str(pid)
+        (folder / "ns").mkdir(parents=True)
+        (folder / "fd").mkdir()
+        os.link(self.scratch / f"ns-{namespace}", folder / "ns/mnt")
+        stat = " ".join(["S", *["0"] * 18, str(pid + 7000), *["0"] * 30])
+        (folder / "stat").write_text(f"{pid} (python) {stat}\n")
+        (folder / "status").write_text(f"Name:\tpython\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        with (folder / "mountinfo").open("w") as mountinfo:
+            for number in self.mounts:
+                mountinfo.write(f"{number} 1 0:1 / / rw,relatime - {file_system} none rw\n")
+        (folder / "root").symlink_to(root or self.root(namespace))
+
+    def end(self, pid: int) -> None:
+        (self.proc / str(pid)).rename(self.scratch / f"ended-{pid}")
+
+    def look(self, after_s: float = WALK_EVERY_S, gpu_pids: list[int] | None = None) -> tuple[RunDir, ...]:
+        self.now_s += after_s
+        self.containers.look(self.now_s, gpu_pids or [], self.skips)
+        return self.containers.run_dirs
+
+    def number(self, name: str) -> int:
+        return (self.scratch / f"ns-{name}").stat().st_ino
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def inode(run_dir: RunDir) -> int:
+    fd = run_dir.open()
+    try:
+        return os.fstat(fd).st_ino
+    finally:
+        os.close(fd)
+
+
+def test_processes_of_our_own_namespace_are_no_container(machine: Machine) -> None:
+    machine.start(1, "ours")
+    assert machine.look() == ()
+
+
+def test_a_container_is_looked_into_by_one_of_its_processes(machine: Machine) -> None:
+    machine.start(1, "ours")
+    machine.start(10, "a")
+    machine.start(11, "a")
+    (machine.root("a") / "run/tg/1000").mkdir()
+    [run_dir] = machine.look()
+    assert list(run_dir.mount_namespaces or ()) == [machine.number("a")]
+    assert [folder.uid for folder, _ in folders_in(run_dir)] == [1000]
+    assert str(run_dir).endswith("/run/tg")
+
+
+def test_a_container_without_a_run_directory_is_passed_over_in_silence(machine: Machine) -> None:
+    machine.start(10, "a")
+    (machine.root("a") / "run/tg").rmdir()
+    assert machine.look() == ()
+    assert machine.skips.snapshot() == {}
+    machine.root("a")
+    assert len(machine.look(after_s=LOOK_EVERY_S)) == 1, "made later"
+
+
+def test_another_process_is_the_way_in_when_the_first_has_ended(machine: Machine) -> None:
+    machine.start(10, "a")
+    machine.start(11, "a")
+    [run_dir] = machine.look()
+    there = inode(run_dir)
+    machine.end(10)
+    assert machine.look(after_s=LOOK_EVERY_S) == (run_dir,), "the same value: what is known of its rings stays"
+    assert inode(run_dir) == there
+
+
+def test_a_pid_that_was_used_again_leads_nowhere(machine: Machine) -> None:
+    machine.start(10, "a")
+    [run_dir] = machine.look()
+    stat = machine.proc / "10/stat"
+    stat.write_text(stat.read_text().replace("7010", "9999"))
+    with pytest.raises(FileNotFoundError):
+        run_dir.open()
+
+
+def test_a_process_that_went_elsewhere_leads_nowhere(machine: Machine) -> None:
+    machine.start(10, "a")
+    [run_dir] = machine.look()
+    (machine.proc / "10/ns/mnt").unlink()
+    os.link(machine.scratch / "ns-ours", machine.proc / "10/ns/mnt")
+    with pytest.raises(FileNotFoundError):
+        run_dir.open()
+
+
+def test_a_container_is_forgotten_with_its_last_process(machine: Machine) -> None:
+    machine.start(10, "a")
+    [run_dir] = machine.look()
+    machine.end(10)
+    assert machine.look() == ()
+    with pytest.raises(FileNotFoundError):
+        run_dir.open()
+
+
+def test_containers_that_share_a_run_directory_have_one_together(machine: Machine) -> None:
+    pod = machine.root("pod")
+    machine.start(10, "a", root=pod)
+    machine.start(20, "b", root=pod)
+    [run_dir] = machine.look()
+    assert set(run_dir.mount_namespaces or ()) == {machine.number("a"), machine.number("b")}
+    machine.end(10)
+    assert machine.look() == (run_dir,)
+    assert list(run_dir.mount_namespaces or ()) == [machine.number("b")]
+
+
+def test_the_nodes_own_run_directory_is_none_of_a_container(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    containers = Containers([machine.host], candidates=lambda: None, proc=machine.proc)
+    machine.start(10, "a", root=Path("/"))
+    containers.look(0.0, [], machine.skips)
+    assert containers.run_dirs == ()
+    assert machine.skips.snapshot() == {}
+
+
+def test_where_candidates_are_named_nobody_else_is_looked_at(machine: Machine) -> None:
+    machine.start(10, "a")
+    machine.start(20, "b")
+    machine.candidates = [20]
+    [run_dir] = machine.look()
+    assert list(run_dir.mount_namespaces or ()) == [machine.number("b")]
+    machine.candidates = []
+    assert machine.look(after_s=LOOK_EVERY_S) == ()
+
+
+def test_a_process_on_a_gpu_is_found_between_two_walks(machine: Machine) -> None:
+    assert machine.look() == ()
+    machine.start(10, "a")
+    machine.start(20, "b")
+    [run_dir] = machine.look(after_s=LOOK_EVERY_S, gpu_pids=[10, 999])
+    assert list(run_dir.mount_namespaces or ()) == [machine.number("a")]
+    assert len(machine.look(after_s=WALK_EVERY_S)) == 2
+
+
+def test_nobody_takes_all_the_places(machine: Machine) -> None:
+    many = MAX_CONTAINERS_PER_UID + 5
+    for number in range(many):
+        machine.start(100 + number, f"many-{number}")
+    machine.start(5000, "other", uid=2000)
+    run_dirs = machine.look()
+    assert len(run_dirs) == MAX_CONTAINERS_PER_UID + 1
+    assert machine.number("other") in {one for run_dir in run_dirs for one in run_dir.mount_namespaces or ()}
+
+
+@pytest.mark.parametrize("file_system", ["fuse", "fuse.squashfuse", "nfs4", "autofs", "overlay"])
+def test_nothing_is_looked_up_where_an_answer_may_never_come(machine: Machine, file_system: str) -> None:
+    machine.start(10, "a", file_system=file_system)
+    for _ in range(5):
+        assert machine.look() == ()
+    assert machine.skips.snapshot() == {"file_system": 1}
+
+
+def test_a_link_on_the_way_is_refused_once(machine: Machine) -> None:
+    machine.start(10, "a")
+    root = machine.root("a")
+    (root / "run").rename(machine.scratch / "elsewhere")
+    (root / "run").symlink_to(machine.scratch / "elsewhere")
+    for _ in range(5):
+        machine.look()
+    assert machine.skips.snapshot() == {"symlink": 1}

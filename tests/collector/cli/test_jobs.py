@@ -1,0 +1,55 @@
+"""``tidegauge jobs``, and how it names a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from sample_views import job_view, rank_summary
+from tidegauge.cli.job_names import job_name, short_job_name
+from tidegauge.cli.main import main
+from tidegauge.cluster.http_api import HttpApi, json_route
+from tidegauge.core.ids import JobId
+from tidegauge.core.slurm import SlurmPlace
+
+TASK = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "array", "name", "short"),
+    [
+        (0, None, "4711", "4711"),
+        (2, None, "4711 (attempt 2)", "4711 (2)"),
+        (0, "4700_3", "4711 (4700_3)", "4711 (4700_3)"),
+        (2, "4700_3", "4711 (4700_3, attempt 2)", "4711 (4700_3, 2)"),
+    ],
+)
+def test_a_job_has_its_id_first_then_its_name_in_an_array_and_its_attempt(
+    attempt: int, array: str | None, name: str, short: str
+) -> None:
+    assert job_name("4711", attempt, array) == name
+    assert short_job_name("4711", attempt, array) == short
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    jobs = (job_view(ranks=(rank_summary(0), rank_summary(1, slurm=TASK))), job_view(job_id="4712"))
+    api = HttpApi({"/api/v1/jobs": json_route(lambda _: {"jobs": jobs})}, host="127.0.0.1", port=0)
+    api.start()
+    yield api.url
+    api.stop()
+
+
+def test_a_task_of_an_array_is_shown_as_squeue_names_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "--api", url]) == 0
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert first.startswith("4711 (4700_3)  llm-pretrain  ada ")
+    assert second.startswith("4712           llm-pretrain  ada ")
+
+
+def test_json_has_the_place_in_slurm_of_each_rank(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["jobs", "--json", "--api", url])
+    ranks = json.loads(capsys.readouterr().out)["jobs"][0]["ranks"]
+    assert [rank["slurm"] for rank in ranks] == [None, TASK._asdict()]

@@ -1,0 +1,71 @@
+"""The systemd units call commands that there are, and the service's files are where the installer puts them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tidegauge.agent.settings import Settings
+from tidegauge.cli.main import build_parser
+from tidegauge.cluster.service_record import LONGEST_ENGINE_DIR
+
+SYSTEMD = Path(__file__).parents[3] / "deploy/systemd"
+UNITS = sorted(SYSTEMD.glob("*.service"))
+
+
+def directives(unit: Path) -> dict[str, list[str]]:
+    """What a unit says, comments left out; a name may come more than once."""
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def test_there_is_a_head_and_an_agent() -> None:
+    assert [unit.name for unit in UNITS] == ["tidegauge-agent.service", "tidegauge-head.service"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_unit_runs_a_command_that_exists_in_the_foreground(unit: Path) -> None:
+    (command,) = directives(unit)["ExecStart"]
+    program, *arguments = shlex.split(command)
+    assert program == "/opt/tidegauge/bin/tidegauge"
+    args = build_parser().parse_args(arguments)
+    assert (args.command, args.foreground) == ("up", True)
+    assert bool(args.join) == (unit.stem == "tidegauge-agent")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_variables_of_the_command_come_from_the_units_file(unit: Path) -> None:
+    said = directives(unit)
+    (file,) = said["EnvironmentFile"]
+    (variable,) = re.findall(r"\$\{(\w+)\}", said["ExecStart"][0])
+    installer = (SYSTEMD.parent / "slurm/install.sh").read_text()
+    assert f"plan_variable {file} {variable} " in installer
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_state_directory_is_made_by_systemd_and_short_enough_for_the_engine(unit: Path) -> None:
+    said = directives(unit)
+    (variable, _, folder) = said["Environment"][0].partition("=")
+    assert variable.removeprefix("TIDEGAUGE_").lower() in Settings.model_fields
+    assert folder == f"/var/lib/{said['StateDirectory'][0]}"
+    assert len(f"{folder}/engine") <= LONGEST_ENGINE_DIR
+
+
+def test_the_head_is_not_root_and_has_no_capability() -> None:
+    said = directives(SYSTEMD / "tidegauge-head.service")
+    assert said["User"] == ["tidegauge"]
+    assert said["CapabilityBoundingSet"] == [""]
+    assert (SYSTEMD / "tidegauge.sysusers.conf").read_text().splitlines()[-1].startswith("u tidegauge ")
+
+
+def test_the_run_directory_is_as_probes_and_prolog_expect_it() -> None:
+    lines = (SYSTEMD / "tidegauge.tmpfiles.conf").read_text().splitlines()
+    made = {line.split()[1]: line.split()[2] for line in lines if not line.startswith("#")}
+    assert made == {"/run/tidegauge": "1777", "/run/tidegauge/slurm": "0755", "/run/tidegauge/jobs": "0755"}

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegauge_exporter.mail.addresses import address_of, recipient_domain, sender_address
+
+
+def test_a_user_has_an_address_at_the_sites_domain() -> None:
+    assert address_of("ada", "example.org") == "ada@example.org"
+    assert address_of("grace.hopper", "example.org") == "grace.hopper@example.org"
+
+
+def test_without_a_domain_the_mail_server_completes_the_name() -> None:
+    assert address_of("ada", None) == "ada"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "5001", "ada@evil.example", "ada b", "-oProxyCommand", ".ada", "ada.", "a..b", "ada\r\nBcc: eve", "ada\n",
+        "<ada>", "ada,eve", "\N{LATIN SMALL LETTER A WITH DIAERESIS}da", "a" * 65,
+    ],
+)  # fmt: skip
+def test_nobody_is_known_by_a_name_that_is_no_login(name: str) -> None:
+    assert address_of(name, "example.org") is None
+
+
+@given(st.text())
+def test_whatever_the_name_it_is_one_mailbox_of_the_domain_or_nobody(name: str) -> None:
+    address = address_of(name, "example.org")
+    if address is not None:
+        user, at, domain = address.partition("@")
+        assert (user, at, domain) == (name, "@", "example.org")
+        assert not set(name) & set(' \r\n\t<>,;:\\"()[]')
+
+
+@pytest.mark.parametrize("address", ["tidegauge@example.org", "tide.gauge+gpu@head", "o'hara@a-b.example"])
+def test_senders_are_taken_as_they_are(address: str) -> None:
+    assert sender_address(address) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "tidegauge", "@example.org", "a@b@c", "Tidegauge <a@b.c>", "a@b\nBcc: c@d", "a@-b.c", "a@b..c", "a b@c"],
+)
+def test_what_is_no_sender_is_said(address: str) -> None:
+    with pytest.raises(ValueError, match=r"mail_from is .* looks like tidegauge@example.org"):
+        sender_address(address)
+
+
+def test_a_domain_may_be_written_with_its_at() -> None:
+    assert recipient_domain("@example.org") == recipient_domain("example.org") == "example.org"
+
+
+@pytest.mark.parametrize("domain", ["", "@", "a b", "example.org\n", "ada@example.org", "exa_mple.org", "a" * 254])
+def test_what_is_no_domain_is_said(domain: str) -> None:
+    with pytest.raises(ValueError, match=r"mail_domain is .* looks like example.org"):
+        recipient_domain(domain)

@@ -1,0 +1,165 @@
+"""What owners read in a mail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from html_text import Page
+from sample_views import NOW_S
+from scheduler_values import decision, record
+from slack_stories import closed, leak, notify_decision, out_of_memory
+from tidegauge.core.actions import ActionKind, Outcome
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.mail.letters import Letter, followup_letter, owner_letter
+from tidegauge_exporter.notify.values import Story
+
+LINKS = Links("https://grafana.example", "https://head.example")
+
+LEAK = """\
+Memory leak in your job 4711: out of memory 08:14\u201308:22 UTC
+
+Rank 3 of job 4711 leaks 35.8 MiB per step since step 300; at this rate it runs out of memory in 14\u201322 min.
+
+What Tidegauge does next, and when.
+
+Live tensors pile up: something keeps a reference from step to step. The usual places are lists of losses or outputs \
+without .detach(), module hooks that store activations, and caches without a bound.
+
+To keep Tidegauge from acting on it (this replaces the job's comment):
+    scontrol update JobId=4711 Comment=tidegauge:keep
+To end it yourself, once what you need is saved:
+    scancel 4711
+
+Dashboard: https://grafana.example/d/tidegauge-job?var-cluster=prod&var-job_id=4711&var-attempt=0&from=1799997300250\
+&to=now
+Report: https://head.example/report?incident=12
+Keep my job running: https://head.example/runbooks#keep-my-job-running
+
+-- \n\
+Tidegauge \N{MIDDLE DOT} incident 12 \N{MIDDLE DOT} llama-70b-sft \N{MIDDLE DOT} cluster prod \N{MIDDLE DOT} \
+figures of 08:00 UTC
+"""
+
+
+def of_slurm(story: Story, **changes: Any) -> Story:
+    return replace(story, incident=replace(story.incident, **{"scheduler": "slurm", **changes}))
+
+
+def letter(story: Story, *, has_plot: bool = False, links: Links = LINKS, cluster: str = "prod") -> Letter:
+    asked = notify_decision(story, "What Tidegauge does next, and when.")
+    return owner_letter(asked, story, cluster=cluster, links=links, now_unix_s=NOW_S, has_plot=has_plot)
+
+
+def test_the_text_of_a_leak_is_exactly_this() -> None:
+    assert letter(of_slurm(leak())).text == LEAK
+
+
+def test_the_html_says_the_same_words() -> None:
+    said = letter(of_slurm(leak()))
+    seen = " ".join(Page(said.html).text.split())
+    for part in LEAK.replace("-- \n", "").split("\n"):
+        label, is_link, _ = part.strip().partition(": https://")
+        assert " ".join((label if is_link else part).split()) in seen
+
+
+def test_the_picture_is_in_the_html_only_if_there_is_one() -> None:
+    assert 'src="cid:memory-plot"' in letter(leak(), has_plot=True).html
+    assert "<img" not in letter(leak()).html
+
+
+def test_all_mails_about_an_incident_have_one_subject() -> None:
+    asked = record(decision(ActionKind.REQUEUE), Outcome.DONE, finished_s=NOW_S)
+    assert letter(leak()).subject == "Memory leak in your job 4711 (incident 12 on prod)"
+    assert letter(closed()).subject == letter(leak()).subject
+    follow = followup_letter(asked, leak(), cluster="prod")
+    assert follow.subject == "Re: Memory leak in your job 4711 (incident 12 on prod)"
+
+
+def test_what_was_done_is_one_line() -> None:
+    asked = record(decision(ActionKind.REQUEUE), Outcome.DONE, finished_s=NOW_S, detail="slurm put it into its queue")
+    said = followup_letter(asked, leak(), cluster="prod")
+    assert said.text == (
+        "\N{WHITE HEAVY CHECK MARK} 08:00 UTC: Your job was ended, and starts again. Slurm put it into its queue\n\n"
+        "-- \nTidegauge, incident 12, cluster prod\n"
+    )
+    assert "Your job was ended, and starts again." in Page(said.html).text
+
+
+@pytest.mark.parametrize(
+    "story",
+    [leak(), of_slurm(closed()), of_slurm(leak(), key=leak().incident.key._replace(
+        job=leak().incident.key.job._replace(job_id="4711; rm -rf ~")
+    ))],
+)  # fmt: skip
+def test_commands_are_only_shown_for_a_slurm_job_that_is_there(story: Story) -> None:
+    assert "scancel" not in letter(story).text
+
+
+def test_links_that_nobody_configured_are_left_out() -> None:
+    said = letter(leak(), links=Links())
+    assert "https://" not in said.text + said.html
+
+
+def test_another_cause_has_another_subject() -> None:
+    assert letter(out_of_memory()).subject == "Out of memory in your job 4711 (incident 15 on prod)"
+
+
+HOSTILE = [
+    "x\r\nBcc: everybody@example.org",
+    "</pre><script>alert(1)</script>",
+    '" onload="alert(1)',
+    "a\nb\u2028c\x00\x1b[31m\u202e\u200b",
+    "\ud800 lone",
+    "x" * 100_000,
+    "=?utf-8?q?evil?=",
+    "{0} %s %(a)s",
+]
+
+
+def hostile(text: str) -> Story:
+    told = leak().incident
+    job = told.key.job._replace(job_id=text)
+    worst = replace(told.findings[0], hostname=text)
+    return replace(
+        leak(),
+        incident=replace(
+            told, key=told.key._replace(job=job), user_name=text, job_name=text, scheduler=text, explanation=text,
+            findings=(worst,), snapshots=(text,) * 5, reports=(text,),
+        ),
+    )  # fmt: skip
+
+
+def check(text: str) -> None:
+    told = hostile(text)
+    made = record(decision(ActionKind.CANCEL, reason=text, parameters={"text": text}), Outcome.FAILED, detail=text)
+    asked = notify_decision(told, f"{text}\nand {text}")
+    letters = [
+        owner_letter(asked, told, cluster=text, links=Links(), now_unix_s=NOW_S, has_plot=True),
+        followup_letter(made, told, cluster=text),
+    ]
+    for said in letters:
+        assert said.subject.isprintable()
+        assert len(said.subject) <= 170
+        assert len(said.text) < 12_000
+        for line in said.text.splitlines():
+            assert line.isprintable()
+        usual = owner_letter(notify_decision(leak(), "a\nb"), leak(), cluster="c", links=Links(), now_unix_s=NOW_S,
+                             has_plot=True)  # fmt: skip
+        assert set(Page(said.html).tags) <= {*Page(usual.html).tags, "br", "pre"}
+        assert Page(said.html).fetched in (["cid:memory-plot"], [])
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_nothing_that_a_job_chooses_becomes_a_line_or_markup(text: str) -> None:
+    check(text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=200))
+def test_nothing_at_all_becomes_a_line_or_markup(text: str) -> None:
+    check(text)

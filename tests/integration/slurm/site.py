@@ -1,0 +1,226 @@
+"""A watched Slurm cluster for tests, all real but the GPUs: slurmdbd, slurmctld, three nodes, the plugin, the service.
+
+The coordinator runs on the controller's host as user ``tidegauge``, who is an Operator in Slurm and nothing more; the
+agents run as root on the nodes. Jobs run as ``alice`` and ``bob`` on the fake-GPU rig's torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fakegpu.rig import Rig
+from integration.closed_loop_site import POLICY
+from integration.service import eventually
+from integration.slurm.box import SlurmBox
+from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+SCRIPT = CHECKOUT / "tests" / "integration" / "rig_jobs" / "resumable.py"
+DEPLOY = CHECKOUT / "deploy" / "slurm"
+GPUS_PER_NODE = 2
+TOTAL_BYTES = 80 << 30
+ENGINE_PORT, API_PORT = 6399, 9495
+SERVICE_USER = "tidegauge"
+COMMAND_TIMEOUT_S = 110.0
+GPU_STATE = "/run/gpus/state"
+"""Not in /dev/shm: the kernel refuses files of others there (fs.protected_regular), and the agent and all users' jobs
+share the GPUs of a node."""
+ON_ITS_NODE = ("bash", "-c", 'FAKEGPU_NODE=${SLURMD_NODENAME#n} exec "$@"', "on-its-node")
+"""The rig's GPUs of different nodes have different UUIDs by this."""
+
+
+class Site:
+    """``box`` is up, with the plugin in its plugstack; ``up`` starts the service in it."""
+
+    def __init__(self, box: SlurmBox, rig: Rig, folder: Path) -> None:
+        self.box = box
+        self._rig = rig
+        self._folder = folder
+        """For the service's state: short, as the engine's sockets lie there."""
+        self._started: list[subprocess.Popen[Any]] = []
+        self.policy = folder / "policy.yaml"
+
+    # The service
+
+    def up(self, *, nodes: Sequence[str]) -> None:
+        """The head on ``ctl``, an agent on every node; returns when all of them report."""
+        for node in nodes:
+            self.box.run("mkdir", "-m", "777", str(Path(GPU_STATE).parent), node=node)
+            self.box.run("install", "-m", "666", "/dev/null", GPU_STATE, node=node)
+        head = self.state_dir("ctl")
+        self.box.run("install", "-d", "-o", SERVICE_USER, "-m", "700", str(head))
+        address = self.box.address("ctl")
+        self._start_service("ctl", "up", "--foreground", "--node-address", address, user=SERVICE_USER)
+        token = head / "token"
+        eventually(lambda: token.exists() and token.stat().st_size > 0, "the head's token")
+        eventually(lambda: self.call("status", check=False).returncode in (0, 1), "the head")
+        for node in nodes:
+            own = self._folder / f"token-{node}"
+            own.write_bytes(token.read_bytes())
+            own.chmod(0o600)
+            join = ["up", "--foreground", "--join", f"{address}:{ENGINE_PORT}", "--token-file", str(own)]
+            self._start_service(node, *join)
+        eventually(lambda: self._reporting() >= {*nodes}, "all agents", within_s=120)
+
+    def state_dir(self, host: str) -> Path:
+        return self._folder / host
+
+    def _start_service(self, host: str, *arguments: str, user: str | None = None) -> None:
+        log = self._folder / f"{host}.log"
+        node = None if host == "ctl" else host
+        command = [sys.executable, "-m", "tidegauge.cli.main", *arguments]
+        self._started.append(
+            self.box.start(command, user=user, node=node, environ=self._service_environ(host), log=log)
+        )
+
+    def _service_environ(self, host: str) -> dict[str, str]:
+        rig = self._rig.environ(base={}, **self._gpus(host)) if host != "ctl" else {}
+        return rig | {
+            "TIDEGAUGE_STATE_DIR": str(self.state_dir(host)),
+            "TIDEGAUGE_CLUSTER": "slurm-test",
+            "TIDEGAUGE_REPORT_PERIOD_S": "0.25",
+            "TIDEGAUGE_LISTEN_HOST": "0.0.0.0",
+            "TIDEGAUGE_POLICY_FILE": str(self.policy),
+            "TIDEGAUGE_ENGINE_PORT": str(ENGINE_PORT),
+            "TIDEGAUGE_API_PORT": str(API_PORT),
+        }
+
+    def _gpus(self, host: str) -> dict[str, Any]:
+        number = int(host.removeprefix("n"))
+        return {"devices": GPUS_PER_NODE, "total_bytes": TOTAL_BYTES, "state": GPU_STATE, "node": number}
+
+    def _reporting(self) -> set[str]:
+        answer = self.call("status", "--json", check=False)
+        if not answer.stdout.strip():
+            return set()
+        return {
+            node["hostname"]
+            for node in ((json.loads(answer.stdout)["service"]) or {}).get("nodes", ())
+            if node["health"] == "ok"
+        }
+
+    def call(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A ``tidegauge`` command of the service's user on the controller's host."""
+        return self.box.run(
+            sys.executable, "-m", "tidegauge.cli.main", *arguments,
+            user=SERVICE_USER, environ=self._service_environ("ctl"), check=check, timeout_s=COMMAND_TIMEOUT_S,
+        )  # fmt: skip
+
+    def ask(self, *arguments: str) -> Any:
+        return json.loads(self.call(*arguments, "--json").stdout)
+
+    def set_mode(self, mode: str) -> None:
+        fresh = self.policy.with_suffix(".new")
+        fresh.write_text(POLICY.format(mode=mode))
+        fresh.chmod(0o644)
+        fresh.replace(self.policy)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("jobs")["jobs"]
+        return found
+
+    def metrics(self) -> str:
+        """The coordinator's page for Prometheus."""
+        url = f"http://127.0.0.1:{API_PORT}/metrics"
+        read = f"import urllib.request; print(urllib.request.urlopen({url!r}).read().decode())"
+        return self.box.run(sys.executable, "-c", read).stdout
+
+    def incidents(self, job: str) -> list[dict[str, Any]]:
+        return [one for one in self.ask("incidents", "--all")["incidents"] if one["key"]["job"]["job_id"] == job]
+
+    def decisions(self, job: str) -> list[dict[str, Any]]:
+        """All decisions about a job, oldest first."""
+        numbers = sorted(one["number"] for one in self.incidents(job))
+        return [record for number in numbers for record in self.ask("incidents", "show", str(number))["decisions"]]
+
+    # Jobs
+
+    def submit(
+        self, name: str, *flags: str, options: Sequence[str], nodes: int, ranks_per_node: int, steps: int, user: str,
+        environ: Mapping[str, str] | None = None,
+    ) -> Job:  # fmt: skip
+        """A torchrun job of ``resumable.py``, as somebody would write it; ``options`` are for ``sbatch``."""
+        state, log = self.box.work / f"{name}.state", self.box.work / f"{name}.log"
+        torchrun = [
+            str(self._rig.python), "-m", "torch.distributed.run", f"--nnodes={nodes}",
+            f"--nproc-per-node={ranks_per_node}", "--rdzv-backend=c10d",
+        ]  # fmt: skip
+        script = [str(SCRIPT), "--state", str(state), "--steps", str(steps), *flags]
+        lines = [
+            "#!/bin/bash",
+            *self.exports(environ),
+            'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            f'srun {shlex.join(ON_ITS_NODE)} {shlex.join(torchrun)} --rdzv-id="$SLURM_JOB_ID" '
+            f'--rdzv-endpoint="$head:$((20000 + SLURM_JOB_ID))" {shlex.join(script)}',
+        ]
+        job_id = self.box.sbatch(
+            "\n".join(lines) + "\n", f"--job-name={name}", f"--nodes={nodes}", "--ntasks-per-node=1",
+            f"--gres=gpu:{ranks_per_node}", "--open-mode=append", f"--output={log}", *options, user=user,
+        )  # fmt: skip
+        return Job(job_id, state, log)
+
+    def exports(self, environ: Mapping[str, str] | None = None) -> list[str]:
+        """Lines of a batch script that put a job on the rig's GPUs."""
+        return [
+            f"export {name}={shlex.quote(value)}" for name, value in (self._job_environ() | dict(environ or {})).items()
+        ]
+
+    def _job_environ(self) -> dict[str, str]:
+        ours = self._rig.environ(base={}, devices=GPUS_PER_NODE, total_bytes=TOTAL_BYTES, state=GPU_STATE)
+        return ours | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+
+    def story(self) -> str:
+        """What happened, for whoever reads a failure."""
+        audit = self.call("policy", "log", check=False)
+        queue = self.box.run("scontrol", "show", "jobs", check=False)
+        return f"{audit.stdout}{audit.stderr}\n{queue.stdout}\n{self.logs()}"
+
+    def logs(self) -> str:
+        paths = sorted([*self._folder.glob("*.log"), *self._folder.glob("*/logs/*.log"), *self.box.work.glob("*.log")])
+        return "\n".join(
+            f"--- {path.parent.name}/{path.name}\n{path.read_text(errors='replace')[-2500:]}" for path in paths
+        )
+
+    def close(self) -> None:
+        for process in self._started:
+            process.terminate()
+        for process in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+
+
+class Job:
+    """One submitted job."""
+
+    def __init__(self, job_id: str, state: Path, log: Path) -> None:
+        self.job_id = job_id
+        self.log = log
+        self._story = state.with_suffix(".story")
+
+    def story(self) -> list[dict[str, Any]]:
+        """What the script told of its attempts."""
+        return [json.loads(line) for line in self._story.read_text().splitlines()] if self._story.exists() else []
+
+    def told(self, what: str) -> list[dict[str, Any]]:
+        return [line for line in self.story() if line["what"] == what]
+
+
+def plugin_files(folder: Path) -> dict[str, Any]:
+    """``/etc/slurm`` with the SPANK plugin, built by its own Makefile in ``folder``."""
+    subprocess.run(["make", "-s", "-C", str(DEPLOY / "spank"), f"BUILD={folder}"], check=True)
+    return {
+        "tidegauge.so": ((folder / "tidegauge.so").read_bytes(), 0o755),
+        "plugstack.conf": f"optional /etc/slurm/tidegauge.so probe={PYTHONPATH_FOLDER}\n",
+        "prolog.sh": ((DEPLOY / "prolog.sh").read_text(), 0o755),
+        "epilog.sh": ((DEPLOY / "epilog.sh").read_text(), 0o755),
+    }
+
+
+SLURM_CONF = "Prolog=/etc/slurm/prolog.sh\nEpilog=/etc/slurm/epilog.sh\nPrologFlags=Alloc\n"

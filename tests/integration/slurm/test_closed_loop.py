@@ -1,0 +1,169 @@
+"""The closed loop on a real Slurm: ``sbatch --memory-profile``, a leak, a checkpoint, a requeue, and on to the end."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakegpu.rig import Rig
+from integration.closed_loop_site import done
+from integration.service import eventually
+from integration.slurm.conftest import StartBox
+from integration.slurm.site import ON_ITS_NODE, SLURM_CONF, Job, Site, plugin_files
+
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
+
+LADDER = ["notify", "notify", "checkpoint", "requeue"]
+CAP = "0.1"
+"""Of 80 GiB: 8 GiB, which a rank that leaks 4 MiB a step reaches before step 2,050."""
+MAY_REQUEUE = ("--memory-profile=stats", f"--memory-fraction={CAP}", "--comment=tidegauge:requeue")
+AWAY_S = 60
+"""slurmctld in the middle of a requeue: longer than it may be silent before its answers count as old."""
+
+
+@pytest.fixture(scope="module")
+def site(start_box: StartBox, rig: Rig, reachable_folder: Path) -> Iterator[Site]:
+    box = start_box(
+        nodes=3, gpus=2, memory_mib=8000, accounting=True,
+        files=plugin_files(reachable_folder / "plugin"), slurm_conf=SLURM_CONF,
+    )  # fmt: skip
+    box.make_operator("tidegauge")
+    folder = box.folder / "s"
+    folder.mkdir(mode=0o755)
+    one = Site(box, rig, folder)
+    one.set_mode("act")
+    try:
+        one.up(nodes=["n1", "n2", "n3"])
+        yield one
+    finally:
+        print(one.story())  # shown with a failure
+        one.close()
+
+
+def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(site: Site) -> None:
+    healthy = site.submit(
+        "healthy", options=("--memory-profile=stats", "--comment=tidegauge:requeue", "--nodelist=n3"),
+        nodes=1, ranks_per_node=1, steps=2000, user="alice",
+    )  # fmt: skip
+    leaky = site.submit(
+        "leaky", "--leak-rank", "1", options=(*MAY_REQUEUE, "--nodelist=n1,n2"),
+        nodes=2, ranks_per_node=2, steps=1500, user="alice",
+    )  # fmt: skip
+    # Bob's job leaks, asks to be left alone, and says that it is Alice's healthy one.
+    kept = site.submit(
+        "kept", "--leak-rank", "0",
+        options=(*MAY_REQUEUE[:2], "--comment=the night run; tidegauge:keep", "--nodelist=n3"),
+        nodes=1, ranks_per_node=1, steps=1200, user="bob", environ={"TIDEGAUGE_JOB_ID": healthy.job_id},
+    )  # fmt: skip
+
+    ranks = eventually(lambda: _ranks(site, leaky, living=4), "four ranks", within_s=90)
+    assert [rank["identity"]["rank"] for rank in ranks] == [0, 1, 2, 3]
+    assert {rank["user_name"] for rank in ranks} == {"alice"}
+    assert {(rank["slurm"]["job_id"], rank["slurm"]["step_id"]) for rank in ranks} == {(leaky.job_id, "0")}
+    assert {rank["identity"]["attempt"] for rank in ranks} == {0}
+    assert {rank["identity"]["hostname"] for rank in ranks} == {"n1", "n2"}
+    assert len({rank["uuid"] for rank in ranks}) == 4
+    eventually(lambda: leaky.told("saved"), "a checkpoint", within_s=120)
+    ranks = eventually(lambda: _ranks(site, leaky, living=4, attempt=1), "the second attempt", within_s=90)
+    assert {rank["identity"]["attempt"] for rank in ranks} == {1}
+
+    for job in (leaky, kept, healthy):
+        site.box.wait(job.job_id, "COMPLETED", within_s=240)
+    first, *rest = leaky.told("began")
+    assert first["step"] == 0
+    assert [start["step"] for start in rest] == [saved["step"] for saved in leaky.told("saved")]
+    assert leaky.told("finished")[0]["step"] == 1500
+    assert _restarts(site, leaky) == len(rest)
+
+    # The audit tells it step by step, and names the rank.
+    (first_incident, *_) = sorted(site.incidents(leaky.job_id), key=lambda one: int(one["number"]))
+    assert [finding["rank"] for finding in first_incident["findings"]] == [1]
+    assert done(site.decisions(leaky.job_id))[:4] == LADDER
+    page = site.call("incidents", "show", str(first_incident["number"])).stdout
+    for part in ("rank 1", "alice", "checkpoint", "requeue", "rule leak"):
+        assert part in page
+
+    # Bob's job was seen, as his; it was told of, and not touched. Nothing was held against Alice's healthy one.
+    (incident, *_) = site.incidents(kept.job_id)
+    assert incident["key"]["job"]["uid"] == site.box.users["bob"]
+    assert {*done(site.decisions(kept.job_id))} == {"notify"}
+    assert [line["what"] for line in kept.story()] == ["began", "finished"]
+    assert [line["what"] for line in healthy.story()] == ["began", "finished"]
+    assert site.incidents(healthy.job_id) == []
+    metrics = site.metrics()
+    assert 'tidegauge_actions_total{action="requeue",cluster="slurm-test",outcome="done"}' in metrics
+    info = next(line for line in metrics.splitlines() if line.startswith("tidegauge_job_info") and '"leaky"' in line)
+    assert 'scheduler="slurm"' in info
+    assert 'slurm_partition="gpu"' in info
+
+
+def test_memory_fraction_is_in_force_in_the_ranks_and_a_bad_one_is_refused(site: Site) -> None:
+    command = [str(Rig().python), "-c", FRACTION_IN_FORCE]
+    script = "\n".join(["#!/bin/bash", *site.exports(), f"srun {shlex.join(ON_ITS_NODE)} {shlex.join(command)}", ""])
+    output = site.box.work / "fraction.log"
+    job = site.box.sbatch(
+        script, "--memory-fraction=0.5", "--nodes=2", "--ntasks=2", "--gres=gpu:1", f"--output={output}", user="alice"
+    )  # fmt: skip
+    site.box.wait(job, "COMPLETED", within_s=90)
+    assert sorted(re.findall(r"in force: .*", output.read_text())) == ["in force: 39 GiB yes, 41 GiB no"] * 2
+
+    with pytest.raises(AssertionError, match=r"--memory-fraction: '1\.5' is not .*above 0 and at most 1"):
+        site.box.sbatch("srun true", "--memory-fraction=1.5", user="alice")
+
+
+FRACTION_IN_FORCE = """
+import torch
+def fits(gib):
+    try:
+        torch.empty(gib << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        return "no"
+    finally:
+        torch.cuda.empty_cache()
+    return "yes"
+print("in force: 39 GiB %s, 41 GiB %s" % (fits(39), fits(41)))
+"""
+
+
+def test_controller_that_is_away_for_a_minute_in_the_middle_costs_nothing(site: Site) -> None:
+    # Bob's: the policy allows so many actions on one user's jobs within an hour, and Alice's had them. With more room
+    # than the others: it must not run out of memory while nobody can requeue it.
+    options = ("--memory-profile=stats", "--memory-fraction=0.5", "--comment=tidegauge:requeue", "--nodelist=n1,n2")
+    leaky = site.submit(
+        "interrupted", "--leak-rank", "1", options=options,
+        nodes=2, ranks_per_node=2, steps=6000, user="bob",
+    )  # fmt: skip
+    eventually(lambda: leaky.told("saved"), "a checkpoint", within_s=180)
+    site.box.stop_controller()
+    try:
+        time.sleep(AWAY_S)  # what the test is about
+        assert leaky.told("began") == leaky.told("began")[:1], "nothing can be requeued while nobody is there to do it"
+    finally:
+        site.box.start_controller()
+    eventually(lambda: len(leaky.told("began")) == 2, "the second attempt", within_s=150)
+    second = leaky.told("began")[1]
+    assert second["step"] == leaky.told("saved")[-1]["step"]
+    requeues = [one for one in site.decisions(leaky.job_id) if one["decision"]["action"] == "requeue"]
+    assert [one["outcome"] for one in requeues] == ["done"]
+    assert _restarts(site, leaky) == 1
+    site.box.run("scancel", leaky.job_id, user="bob")
+
+
+def _ranks(site: Site, job: Job, *, living: int, attempt: int = 0) -> list[dict[str, Any]] | None:
+    """The ranks of one attempt, once so many of them live; ``None`` before that."""
+    for view in site.jobs():
+        ranks = [rank for rank in view["ranks"] if rank["alive"]]
+        if (view["job_id"], view["attempt"], len(ranks)) == (job.job_id, attempt, living):
+            return sorted(ranks, key=lambda rank: int(rank["identity"]["rank"]))
+    return None
+
+
+def _restarts(site: Site, job: Job) -> int:
+    shown = site.box.run("scontrol", "show", "job", job.job_id).stdout
+    return int(re.findall(r"Restarts=(\d+)", shown)[0])

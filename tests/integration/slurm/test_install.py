@@ -1,0 +1,167 @@
+"""``deploy/slurm/install.sh``: says what it would touch, touches that, and what it installs works on a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from integration.needs import missing
+from integration.slurm.box import CHECKOUT, SERVICE_PYTHON
+from integration.slurm.conftest import StartBox
+
+INSTALL = CHECKOUT / "deploy/slurm/install.sh"
+PREFIX = SERVICE_PYTHON.parent.parent
+HEAD = ("--role", "head", "--node-address", "10.0.0.1")
+NODE = ("--role", "node", "--head", "10.0.0.1:6399", "--without-spank")
+
+
+def install(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [INSTALL, "--root", root, "--prefix", str(PREFIX), *arguments], stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=60, check=False, env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
+
+
+def files(root: Path) -> dict[str, str]:
+    """Every file below, with its mode."""
+    return {
+        f"/{path.relative_to(root)}": f"{stat.S_IMODE(path.stat().st_mode):04o}"
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def told(done: subprocess.CompletedProcess[str], root: Path) -> dict[str, tuple[str, str]]:
+    """State and mode of each path that the installer listed."""
+    lines = [line.split() for line in done.stdout.splitlines() if str(root) in line]
+    return {path.removeprefix(str(root)): (state, mode) for state, mode, _, path in lines}
+
+
+@pytest.mark.parametrize("role", [HEAD, NODE], ids=["head", "node"])
+def test_it_touches_what_it_said_and_nothing_else(tmp_path: Path, role: tuple[str, ...]) -> None:
+    done = install(tmp_path, *role, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert {path: ("new", mode) for path, mode in files(tmp_path).items()} == told(done, tmp_path)
+
+
+def test_without_a_yes_it_only_says(tmp_path: Path) -> None:
+    done = install(tmp_path, *HEAD)
+    assert (done.returncode, files(tmp_path)) == (2, {})
+    assert "/etc/systemd/system/tidegauge-head.service" in done.stdout
+    assert "--yes" in done.stderr
+
+
+def test_a_second_time_there_is_nothing_to_do(tmp_path: Path) -> None:
+    install(tmp_path, *NODE, "--yes")
+    again = install(tmp_path, "--role", "node", "--without-spank")
+    assert again.returncode == 0
+    assert {state for state, _ in told(again, tmp_path).values()} == {"same", "stays"}
+
+
+def test_what_is_ours_is_put_right_and_what_is_the_admins_stays(tmp_path: Path) -> None:
+    install(tmp_path, *NODE, "--yes")
+    prolog, config = tmp_path / "usr/local/lib/tidegauge/prolog.sh", tmp_path / "etc/tidegauge/config.yaml"
+    prolog.chmod(0o777)
+    config.write_text("cluster: mine\n")
+    done = install(tmp_path, *NODE, "--yes")
+    assert [path for path, (state, _) in told(done, tmp_path).items() if state == "changed"] == [
+        "/usr/local/lib/tidegauge/prolog.sh"
+    ]
+    assert stat.S_IMODE(prolog.stat().st_mode) == 0o755
+    assert config.read_text() == "cluster: mine\n"
+
+
+def test_uninstalling_leaves_settings_and_nothing_else(tmp_path: Path) -> None:
+    token = tmp_path / "token-of-the-head"
+    token.write_text("secret")
+    root = tmp_path / "root"
+    install(root, *HEAD, *NODE, "--token-file", str(token), "--yes")
+    assert files(root)["/etc/tidegauge/token"] == "0600"
+    done = install(root, "--role", "head", "--role", "node", "--uninstall", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert sorted(files(root)) == [
+        f"/etc/tidegauge/{name}" for name in ("agent.env", "config.yaml", "head.env", "token")
+    ]
+
+
+def test_scripts_that_slurm_conf_names_are_not_removed(tmp_path: Path) -> None:
+    install(tmp_path, *NODE, "--yes")
+    slurm_conf = tmp_path / "etc/slurm/slurm.conf"
+    slurm_conf.parent.mkdir()
+    slurm_conf.write_text("Prolog=/usr/local/lib/tidegauge/prolog.sh\n")
+    done = install(tmp_path, "--role", "node", "--uninstall", "--yes")
+    assert done.returncode == 3
+    assert "scontrol reconfigure" in done.stderr
+    assert (tmp_path / "usr/local/lib/tidegauge/prolog.sh").exists()
+
+
+def test_the_admins_plugstack_is_not_edited(tmp_path: Path) -> None:
+    plugstack = tmp_path / "etc/slurm/plugstack.conf"
+    plugstack.parent.mkdir(parents=True)
+    plugstack.write_text("optional /usr/lib/other.so\n")
+    done = install(tmp_path, "--role", "submit", "--yes")
+    if "cannot be built" in done.stderr:
+        missing("Slurm's headers or a C compiler")
+    assert plugstack.read_text() == "optional /usr/lib/other.so\n"
+    assert "include /etc/slurm/plugstack.conf.d/*.conf" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "which --role"),
+        (("--role", "boss"), "head, node or submit"),
+        (("--role", "head"), "--node-address is needed"),
+        (("--role", "node", "--head", "10.0.0.1"), "HOST:PORT"),
+        (("--role", "head", "--node-address", "1.2.3.4\nExecStartPre=/bin/evil"), "an IP address"),
+        (("--role", "head", "--node-address"), "needs a value"),
+        (("--frobnicate",), "what is --frobnicate"),
+    ],
+)
+def test_a_wrong_call_says_what_is_wrong_and_touches_nothing(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    done = install(tmp_path, "--yes", *arguments)
+    assert (done.returncode, files(tmp_path)) == (2, {})
+    assert words in done.stderr
+
+
+def test_without_tidegauge_it_says_how_to_get_it(tmp_path: Path) -> None:
+    done = install(tmp_path, "--role", "submit", "--prefix", "/nowhere", "--yes")
+    assert (done.returncode, files(tmp_path)) == (3, {})
+    assert "pip install" in done.stderr
+
+
+def test_systemd_finds_no_fault_in_the_installed_units(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        missing("systemd-analyze")
+    install(tmp_path, *HEAD, *NODE, "--yes")
+    units = sorted((tmp_path / "etc/systemd/system").glob("*.service"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_installed_option_and_scripts_work_on_a_real_slurm(start_box: StartBox) -> None:
+    """From nothing to a job with ``--memory-profile``, in the order of docs/slurm.md."""
+    box = start_box(nodes=1, gpus=1)
+    node = ["--role", "node", "--head", f"{box.address('ctl')}:6399"]
+    for host, arguments in (("ctl", ["--role", "submit"]), ("n1", node)):
+        box.run(INSTALL, "--prefix", PREFIX, *arguments, "--yes", node=host, timeout_s=60)
+    conf = box.run("cat", "/etc/slurm/slurm.conf").stdout
+    scripts = "".join(f"{name}=/usr/local/lib/tidegauge/{name.lower()}.sh\n" for name in ("Prolog", "Epilog"))
+    box.write_file("slurm.conf", conf + scripts)
+    box.run("scontrol", "reconfigure")
+    job = box.sbatch("env; cat /run/tidegauge/slurm/$SLURM_JOB_ID", "--memory-profile=stats")
+    box.wait(job, "COMPLETED")
+    assert "TIDEGAUGE_PROFILE=stats\n" in box.output(job)
+    assert f"JOB_ID={job}\nUID=5001\n" in box.output(job)
+    left = box.run("ls", "/run/tidegauge/slurm", node="n1")
+    assert left.stdout == ""
+    assert box.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle"

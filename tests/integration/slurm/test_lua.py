@@ -1,0 +1,129 @@
+"""The words in a job's comment for sites without the plugin: slurmctld's job_submit and the commands' cli_filter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration.slurm import task_environ
+from integration.slurm.box import SlurmBox
+from integration.slurm.conftest import StartBox
+from integration.slurm.task_environ import in_job, in_task, seen
+from tidegauge.core.slurm import comment_words
+
+LUA = Path(__file__).resolve().parents[3] / "deploy/slurm/lua"
+WORDS = "sweep 7, tidegauge:profile=stats,tidegauge:fraction=0.5;TideGauge:Keep"
+ASKED = {"TIDEGAUGE_PROFILE": "stats", "TIDEGAUGE_MEMORY_FRACTION": "0.5"}
+FILTERED = {"SLURM_CONF": "/etc/slurm/filter/slurm.conf"}
+"""With it a command finds cli_filter.lua, without it only slurmctld's job_submit.lua is in force."""
+BOTH = [{}, FILTERED]
+STEPS = "./show batch\nsrun ./show step\n"
+
+
+@pytest.fixture(scope="module")
+def box(start_box: StartBox) -> SlurmBox:
+    words = (LUA / "tidegauge_comment.lua").read_text()
+    files = {
+        "job_submit.lua": (LUA / "job_submit.lua").read_text(),
+        "tidegauge_comment.lua": words,
+        "filter/cli_filter.lua": (LUA / "cli_filter.lua").read_text(),
+        "filter/tidegauge_comment.lua": words,
+        "filter/slurm.conf": "include /etc/slurm/slurm.conf\nCliFilterPlugins=cli_filter/lua\n",
+    }
+    box = start_box(nodes=1, gpus=0, files=files, slurm_conf="JobSubmitPlugins=lua")
+    task_environ.install(box)
+    return box
+
+
+def refused(box: SlurmBox, comment: str, *command: str, environ: dict[str, str]) -> str:
+    done = box.run(
+        command[0], f"--comment={comment}", *command[1:],
+        user="alice", check=False, stdin="#!/bin/sh\n", environ=environ,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "Submitted" not in done.stdout
+    return done.stderr
+
+
+@pytest.mark.parametrize("environ", BOTH)
+def test_words_in_the_comment_reach_batch_script_and_steps(box: SlurmBox, environ: dict[str, str]) -> None:
+    own = {**environ, "TIDEGAUGE_PROFILE": "trace"}
+    assert in_job(box, STEPS, f"--comment={WORDS}", environ=own) == [("batch", ASKED), ("step", ASKED)]
+    assert comment_words(WORDS) == {"keep"}
+
+
+@pytest.mark.parametrize("environ", BOTH)
+def test_with_export_none_the_words_reach_steps_only_where_the_script_asks_for_that(
+    box: SlurmBox, environ: dict[str, str]
+) -> None:
+    script = f"{STEPS}export SLURM_EXPORT_ENV=ALL\nsrun ./show asked\n"
+    found = in_job(box, script, "--export=NONE", f"--comment={WORDS}", environ=environ)
+    assert found == [("batch", ASKED), ("step", {}), ("asked", ASKED)]
+
+
+def test_srun_has_the_words_where_the_commands_are_filtered(box: SlurmBox) -> None:
+    assert in_task(box, f"--comment={WORDS}") == {}
+    assert in_task(box, f"--comment={WORDS}", environ=FILTERED) == ASKED
+    assert in_task(box, f"--comment={WORDS}", "--export=HOME,PATH", environ=FILTERED) == ASKED
+
+
+@pytest.mark.parametrize("environ", BOTH)
+def test_srun_inside_salloc_does_not_have_them(box: SlurmBox, environ: dict[str, str]) -> None:
+    done = box.run("salloc", f"--comment={WORDS}", "srun", "./show", "step", user="alice", environ=environ)
+    assert seen(done.stdout) == [("step", {})]
+
+
+@pytest.mark.parametrize(
+    "comment", ["", "an ordinary one", "nottidegauge:profile=stats", "tidegauge:keep", "tidegauge:requeue"]
+)
+@pytest.mark.parametrize("environ", BOTH)
+def test_other_comments_change_nothing(box: SlurmBox, comment: str, environ: dict[str, str]) -> None:
+    own = {**environ, "TIDEGAUGE_PROFILE": "trace"}
+    assert in_task(box, f"--comment={comment}", environ=own) == {"TIDEGAUGE_PROFILE": "trace"}
+
+
+@pytest.mark.parametrize(
+    ("comment", "problem"),
+    [
+        (
+            "tidegauge:profile=bogus",
+            "'tidegauge:profile=bogus': the level is not one of off, dormant, stats, auto, trace",
+        ),
+        ("x tidegauge:profile=", "'tidegauge:profile=': the level is not one of off"),
+        ("tidegauge:fraction=0", "'tidegauge:fraction=0': the fraction is not a decimal number above 0 and at most 1"),
+        ("tidegauge:fraction=1.5", "the fraction is not"),
+        ("tidegauge:fraction=0x.8", "the fraction is not"),
+        ("tidegauge:fraction=.", "the fraction is not"),
+        ("tidegauge:fraction=nan", "the fraction is not"),
+        (
+            "tidegauge:keeep",
+            "'tidegauge:keeep' is not one of tidegauge:profile=LEVEL, tidegauge:fraction=F, tidegauge:keep",
+        ),
+        ("tidegauge:profile:stats", "'tidegauge:profile:stats' is not one of"),
+        ("tidegauge:", "'tidegauge:' is not one of"),
+        ("tidegauge:%s%n" + "y" * 200, "'tidegauge:%s%n" + "y" * 26 + "' is not one of"),
+        ("tidegauge:a\x1b[31m", "'tidegauge:a?[31m' is not one of"),
+    ],
+)
+@pytest.mark.parametrize("environ", BOTH)
+def test_a_bad_word_is_refused_with_words(box: SlurmBox, comment: str, problem: str, environ: dict[str, str]) -> None:
+    assert problem in refused(box, comment, "sbatch", environ=environ)
+    assert problem in refused(box, comment, "srun", "true", environ=environ)
+
+
+@pytest.mark.parametrize("content", [None, "this is no lua"])
+def test_a_missing_or_broken_file_beside_them_stops_no_submission(box: SlurmBox, content: str | None) -> None:
+    for folder in ("", "filter/"):
+        box.run("rm", "-f", f"/etc/slurm/{folder}tidegauge_comment.lua")
+        if content is not None:
+            box.write_file(f"{folder}tidegauge_comment.lua", content)
+    box.run("touch", "-d", "1 minute", "/etc/slurm/job_submit.lua")  # slurmctld reads a changed one anew
+    try:
+        for environ in BOTH:
+            assert in_task(box, "--comment=tidegauge:profile=bogus", environ=environ) == {}
+        assert "words in comments are not read" in (box.logs / "slurmctld.log").read_text()
+    finally:
+        for folder in ("", "filter/"):
+            box.write_file(f"{folder}tidegauge_comment.lua", (LUA / "tidegauge_comment.lua").read_text())
+        box.run("touch", "/etc/slurm/job_submit.lua")
