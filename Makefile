@@ -30,7 +30,7 @@ fast: $(BIN)/.made ## the fast tests (no server, no torch)
 integration: $(BIN)/.made rig rayjobs trainers ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
 	$(BIN)/python -m pytest tests/integration
 
-# Debian's suites: bookworm (this machine's) has 22.05, trixie 24.11, sid what is newest. Root and mmdebstrap; 25 s and 0.5 GB each.
+# Debian's suites: bookworm has 22.05, trixie 24.11, sid what is newest. Needs root and mmdebstrap; 25 s and 0.5 GB each.
 test-slurm-matrix: $(BIN)/.made rig ## the Slurm tests on other releases of Slurm (SLURM_RELEASES="trixie sid")
 	@for release in $(SLURM_RELEASES); do \
 	  scripts/slurm_release.sh $$release $(SLURM)/$$release; \

@@ -117,6 +117,7 @@ class Settings(BaseModel):
     mail_user: str | None = None
     """Login at the mail server. Default: none is needed."""
     mail_password_file: Path | None = None
-    """File (mode 0600) with the password of ``mail_user``; ``TIDEGAUGE_MAIL_PASSWORD`` in the environment does as well."""
+    """File (mode 0600) with the password of ``mail_user``; ``TIDEGAUGE_MAIL_PASSWORD`` in the environment does as
+    well."""
     slack_api_url: str = "https://slack.com/api/"
     """Where Slack's API is: another one for GovSlack or behind a gateway."""
