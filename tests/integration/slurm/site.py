@@ -19,6 +19,7 @@ from fakegpu.rig import Rig
 from integration.closed_loop_site import POLICY
 from integration.service import eventually
 from integration.slurm.box import SlurmBox
+from integration.slurm.spank_site import PLUGIN, build_plugin
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -37,7 +38,7 @@ ON_ITS_NODE = ("bash", "-c", 'FAKEGPU_NODE=${SLURMD_NODENAME#n} exec "$@"', "on-
 
 
 class Site:
-    """``box`` is up, with the plugin in its plugstack; ``up`` starts the service in it."""
+    """``box`` was started with ``HOOKS`` and ``SLURM_CONF``; it gets the plugin here, and the service by ``up``."""
 
     def __init__(self, box: SlurmBox, rig: Rig, folder: Path) -> None:
         self.box = box
@@ -46,6 +47,8 @@ class Site:
         """For the service's state: short, as the engine's sockets lie there."""
         self._started: list[subprocess.Popen[Any]] = []
         self.policy = folder / "policy.yaml"
+        build_plugin(box)
+        box.write_file("plugstack.conf", f"optional {PLUGIN} probe={PYTHONPATH_FOLDER}\n")
 
     # The service
 
@@ -212,15 +215,5 @@ class Job:
         return [line for line in self.story() if line["what"] == what]
 
 
-def plugin_files(folder: Path) -> dict[str, Any]:
-    """``/etc/slurm`` with the SPANK plugin, built by its own Makefile in ``folder``."""
-    subprocess.run(["make", "-s", "-C", str(DEPLOY / "spank"), f"BUILD={folder}"], check=True)
-    return {
-        "tidegauge.so": ((folder / "tidegauge.so").read_bytes(), 0o755),
-        "plugstack.conf": f"optional /etc/slurm/tidegauge.so probe={PYTHONPATH_FOLDER}\n",
-        "prolog.sh": ((DEPLOY / "prolog.sh").read_text(), 0o755),
-        "epilog.sh": ((DEPLOY / "epilog.sh").read_text(), 0o755),
-    }
-
-
+HOOKS = {name: ((DEPLOY / name).read_text(), 0o755) for name in ("prolog.sh", "epilog.sh")}
 SLURM_CONF = "Prolog=/etc/slurm/prolog.sh\nEpilog=/etc/slurm/epilog.sh\nPrologFlags=Alloc\n"

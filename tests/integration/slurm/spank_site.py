@@ -20,17 +20,7 @@ class Site:
         self.probe = box.work / "probe"
         self.probe.mkdir()
         task_environ.install(box)
-        self.build()
-
-    def build(self) -> None:
-        """As an admin does, with the headers of the Slurm in the box."""
-        if any(self.box.run("which", tool, check=False).returncode for tool in ("cc", "make")):
-            missing("no C compiler or no make: the plugin cannot be built")
-        words = ["make", "-C", str(SOURCE), f"BUILD={self.box.work / 'build'}", "PLUGIN_DIR=/etc/slurm", "install"]
-        build = self.box.run(*words, check=False, timeout_s=120)
-        if "there is no slurm/spank.h" in build.stderr:
-            missing("Slurm's headers (libslurm-dev) are not installed: the plugin cannot be built")
-        assert build.returncode == 0, build.stderr
+        build_plugin(box)
 
     def configure(self, arguments: str = "", *, plugin: str = PLUGIN) -> SlurmBox:
         self.box.write_file("plugstack.conf", f"optional {plugin} {arguments}\n")
@@ -42,3 +32,14 @@ class Site:
         assert done.returncode != 0
         assert "Submitted" not in done.stdout
         return done.stderr
+
+
+def build_plugin(box: SlurmBox) -> None:
+    """As an admin does, with the headers of the Slurm in the box; it is ``PLUGIN`` then. Skips where it cannot be."""
+    if any(box.run("which", tool, check=False).returncode for tool in ("cc", "make")):
+        missing("no C compiler or no make: the plugin cannot be built")
+    words = ["make", "-C", str(SOURCE), f"BUILD={box.work / 'build'}", "PLUGIN_DIR=/etc/slurm", "install"]
+    build = box.run(*words, check=False, timeout_s=120)
+    if "there is no slurm/spank.h" in build.stderr:
+        missing("Slurm's headers (libslurm-dev) are not installed: the plugin cannot be built")
+    assert build.returncode == 0, build.stderr

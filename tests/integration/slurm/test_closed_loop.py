@@ -6,7 +6,6 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from fakegpu.rig import Rig
 from integration.closed_loop_site import done
 from integration.service import eventually
 from integration.slurm.conftest import StartBox
-from integration.slurm.site import ON_ITS_NODE, SLURM_CONF, Job, Site, plugin_files
+from integration.slurm.site import HOOKS, ON_ITS_NODE, SLURM_CONF, Job, Site
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 
@@ -28,11 +27,8 @@ AWAY_S = 60
 
 
 @pytest.fixture(scope="module")
-def site(start_box: StartBox, rig: Rig, reachable_folder: Path) -> Iterator[Site]:
-    box = start_box(
-        nodes=3, gpus=2, memory_mib=8000, accounting=True,
-        files=plugin_files(reachable_folder / "plugin"), slurm_conf=SLURM_CONF,
-    )  # fmt: skip
+def site(start_box: StartBox, rig: Rig) -> Iterator[Site]:
+    box = start_box(nodes=3, gpus=2, memory_mib=8000, accounting=True, files=HOOKS, slurm_conf=SLURM_CONF)
     box.make_operator("tidegauge")
     folder = box.folder / "s"
     folder.mkdir(mode=0o755)
