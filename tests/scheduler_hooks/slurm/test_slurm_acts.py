@@ -197,19 +197,16 @@ def test_a_job_that_waits_already_is_another_run(world: SlurmWorld) -> None:
 # Telling people
 
 
-def test_a_rank_that_is_too_old_to_print_says_so_for_good(world: SlurmWorld) -> None:
-    job = world.start_job()
-    target = world.target(job)
-    world.ranks.error = "no such command: tell"
-    with pytest.raises(PermanentError, match="did not print it: no such command"):
-        world.port.notify(target, "rank 3 leaks", decision_id="d")
-
-
-def test_a_rank_that_does_not_answer_is_asked_again(world: SlurmWorld) -> None:
-    job = world.start_job()
-    target = world.target(job)
-    world.ranks.error = "pid 7 did not answer within 10 s"
-    with pytest.raises(TemporaryError, match="rank 0 did not print it"):
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [("no such command: tell", PermanentError), ("pid 7 did not answer within 10 s", TemporaryError)],
+)
+def test_only_a_rank_that_is_too_old_to_print_ends_it(
+    world: SlurmWorld, said: str, error: type[PermanentError | TemporaryError]
+) -> None:
+    target = world.target(world.start_job())
+    world.ranks.error = said
+    with pytest.raises(error, match=f"rank 0 did not print it: {said}"):
         world.port.notify(target, "rank 3 leaks", decision_id="d")
 
 
