@@ -121,13 +121,14 @@ class FakeSteps:
     words: dict[ProcessId, SlurmPlace | NoPlace] = field(default_factory=dict)
     unless: NoPlace = NoPlace.NOT_ASKED
     how: SourceHealth | None = None
+    is_node: bool = True
     closed: bool = False
 
     def place_of(self, process: ProcessId) -> SlurmPlace | NoPlace:
         return self.words.get(process, self.unless)
 
-    def pids(self) -> frozenset[int]:
-        return frozenset(process.pid for process in self.words)
+    def pids(self) -> frozenset[int] | None:
+        return frozenset(process.pid for process in self.words) if self.is_node else None
 
     def health(self) -> SourceHealth | None:
         return self.how

@@ -31,7 +31,7 @@ lives() {
 # touched for an hour. Living probes touch theirs every minute, also where a container gave them another pid; an agent
 # that runs has removed the files long before.
 remove_left_files() {
-    local name stem
+    local name stem dead=''
     local -A old=() young=()
     while read -r name; do
         old[${name%%.*}]+=" $name"
@@ -41,11 +41,13 @@ remove_left_files() {
     done < <(listed ! -mmin +60)
     for stem in "${!old[@]}"; do
         if [ -z "${young[$stem]-}" ] && ! lives "$stem"; then
-            # Names of digits and known endings, with nothing in them to quote.
-            # shellcheck disable=SC2086
-            rm -f -- ${old[$stem]}
+            dead+=${old[$stem]}
         fi
     done
+    # All at once, as a program for each of thousands would outlast the time limit. Names of digits and known endings,
+    # with nothing in them to quote.
+    # shellcheck disable=SC2086
+    rm -f -- $dead
 }
 
 listed() { # FIND'S TEST: names of our making in the current folder, no more than are worth the time
@@ -72,8 +74,9 @@ if cd -P -- "$records" 2>/dev/null && [ "$(stat -c %u .)" = 0 ] && [ "$PWD" = "$
 fi
 cd /
 if [ "$SLURM_JOB_UID" != 0 ]; then
-    # The group does not matter: what is removed is the user's own, in the user's own folder. The script comes open, as
-    # it may lie where only root reads.
+    # What is removed is the user's own, in the user's own folder. The group is nobody's: one with the same uid and gid
+    # could be traced by the user's other jobs (ptrace(2)), and be made to hold our output open for ever. The script
+    # comes open, as it may lie where only root reads.
     setpriv --reuid="$SLURM_JOB_UID" --regid=65534 --clear-groups --no-new-privs --inh-caps=-all \
         /bin/bash -s sweep <"${BASH_SOURCE[0]}"
 fi

@@ -164,6 +164,10 @@ plan_node() {
     )
 }
 
+includes_others() { # FOLDER
+    [ -n "$(find "$1" -name '*.conf' ! -name tidegauge.conf 2>/dev/null)" ]
+}
+
 plan_spank() {
     local plugstack=$slurm_conf_dir/plugstack.conf include="include $slurm_conf_dir/plugstack.conf.d/*.conf"
     if [ "$uninstall" = no ]; then
@@ -183,7 +187,9 @@ $prefix/bin/pip install 'tidegauge[slurm,exporter]'), or say where it is with --
     fi
     # optional: with required, a plugin of another Slurm release would stop every submission.
     plan "$slurm_conf_dir/plugstack.conf.d/tidegauge.conf" 0644 <<<"optional $lib/tidegauge.so probe=$probe"
-    if [ ! -e "$root$plugstack" ] || [ "$(cat "$root$plugstack")" = "$include" ]; then
+    if [ "$uninstall" = yes ] && includes_others "$root$plugstack.d"; then
+        return # what includes the site's other plugins by now is not ours to take away
+    elif [ ! -e "$root$plugstack" ] || [ "$(cat "$root$plugstack")" = "$include" ]; then
         plan "$plugstack" 0644 <<<"$include"
     elif ! grep -qE "^[[:space:]]*include[[:space:]]+($slurm_conf_dir/)?plugstack\.conf\.d/" "$root$plugstack"; then
         to_do+=("in $plugstack: $include")

@@ -143,7 +143,7 @@ main() {
   esac
   if [ $number -gt 0 ] && [ -n "$probe" ] && [ -d "$probe" ]; then
     prepend_probe
-    echo "export PYTHONPATH=$PYTHONPATH"
+    printf 'export PYTHONPATH=%s\n' "$PYTHONPATH" # the echo of some shells reads backslashes
   fi
 }
 

@@ -33,6 +33,7 @@ from tidegauge.core.sightings import job_key
 from tidegauge.core.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S
@@ -43,11 +44,16 @@ from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
 
 log = logging.getLogger(__name__)
 
-WORKERS = 10
-"""Calls at once, of adapters and of the messenger: those that hang hold some of them, never all, and never the loop."""
 RECENT_S, MOST_RECENT = 86400.0, 1000
 """Incidents that are over are known again after a restart, so that their out-of-memory errors are not new ones."""
 FORGET_EVERY_S = 3600.0
+
+
+def workers_for(schedulers: int) -> int:
+    """Calls that there can be at once: what is done and the look at all jobs, of each scheduler, and messages. So one
+    that hangs holds up nobody else, and nobody holds up the loop."""
+    times = CarryOutTimes()
+    return schedulers * (times.calls_per_scheduler + 1) + times.messages_at_once
 
 
 class Cluster(Protocol):
@@ -95,7 +101,7 @@ class ClosedLoop:
         messenger: Messenger | None = None,
     ) -> None:
         """Takes up where the audit ends. ``messenger`` tells owners beside the schedulers. ``submit`` runs a call in a
-        worker, of which there are ``WORKERS`` or more.
+        worker, of which there are ``workers_for`` or more.
 
         Raises ``AuditError``.
         """

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tidegauge.core.actions import SchedulerFacts
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.sightings import job_key
+from tidegauge.core.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import SchedulerError, SchedulerPort
 
@@ -32,6 +33,14 @@ TOO_OLD_S = 60.0
 def scheduler_name(job: JobView) -> str:
     """Which adapter a job belongs to: what ``tidegauge run`` keeps is ``local`` whatever started that."""
     return "local" if job.launch is not None else job.scheduler or "local"
+
+
+def heard_on(job: JobView) -> tuple[str, ...]:
+    """The schedulers that are asked about a job, the one that it belongs to first. What ``tidegauge run`` keeps in an
+    allocation is in a job of Slurm too, and its owner may have said there that it is to be left alone."""
+    name = scheduler_name(job)
+    in_slurm = any(rank.slurm is not None for rank in job.ranks if rank.alive)
+    return (name, SLURM) if in_slurm and name != SLURM else (name,)
 
 
 @dataclass
@@ -71,7 +80,8 @@ class SchedulerWatch:
         """Have ``jobs`` described, if it is time to. Returns at once."""
         by_scheduler: dict[str, list[JobView]] = {}
         for job in jobs:
-            by_scheduler.setdefault(scheduler_name(job), []).append(job)
+            for name in heard_on(job):
+                by_scheduler.setdefault(name, []).append(job)
         for name, wanted in by_scheduler.items():
             desk = self._desks.get(name)
             if desk is not None and self._is_due(desk, wanted):
@@ -79,7 +89,16 @@ class SchedulerWatch:
 
     def facts(self, job: JobView) -> SchedulerFacts | None:
         """The latest answer about ``job``; ``None`` if there is none, or only one that is too old."""
-        desk = self._desks.get(scheduler_name(job))
+        name, *others = heard_on(job)
+        facts = self._facts_at(name, job)
+        for other in others:
+            if facts is not None and other in self._desks:
+                said = self._facts_at(other, job)
+                facts = None if said is None else _joined(facts, said)
+        return facts
+
+    def _facts_at(self, name: str, job: JobView) -> SchedulerFacts | None:
+        desk = self._desks.get(name)
         if desk is None:
             return None
         with self._lock:
@@ -93,10 +112,10 @@ class SchedulerWatch:
             return {} if desk is None else desk.last_facts
 
     def is_known(self, job: JobView) -> bool:
-        """Whether the scheduler has been asked about ``job`` at all: before that, nothing should be judged."""
-        desk = self._desks.get(scheduler_name(job))
+        """Whether the schedulers have been asked about ``job`` at all: before that, nothing should be judged."""
+        desks = [self._desks[name] for name in heard_on(job) if name in self._desks]
         with self._lock:
-            return desk is None or job_key(job) in desk.known or desk.problem is not None
+            return all(job_key(job) in desk.known or desk.problem is not None for desk in desks)
 
     def problems(self) -> dict[str, str]:
         """Schedulers that do not answer, and why."""
@@ -141,3 +160,14 @@ class SchedulerWatch:
                 desk.known = frozenset(map(job_key, jobs))
                 whole = {**desk.last_facts, **facts}
                 desk.last_facts = {key: whole[key] for key in desk.known if key in whole}
+
+
+def _joined(own: SchedulerFacts, other: SchedulerFacts) -> SchedulerFacts:
+    """``own``, with what the policy may exempt a job for as ``other`` has it: who acts is another question."""
+    return replace(
+        own,
+        exempt=own.exempt or other.exempt,
+        account=own.account or other.account,
+        partition=own.partition or other.partition,
+        qos=own.qos or other.qos,
+    )

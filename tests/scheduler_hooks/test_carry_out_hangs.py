@@ -20,6 +20,7 @@ from scheduler_hooks.carry_out_bench import (
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler
 from tidegauge.core.actions import ActionKind, Decision, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.closed_loop import workers_for
 
 NOTIFY, CAP = wanted(ActionKind.NOTIFY), wanted(ActionKind.CAP)
 REQUEUE = wanted(ActionKind.REQUEUE)
@@ -153,6 +154,12 @@ def test_a_scheduler_that_hangs_leaves_workers_for_another(workers: Workers) -> 
         workers.wait()
         carry_out.tick()
     assert all(bench.effects(cap) == 1 for cap in caps)
+
+
+def test_no_call_waits_for_a_worker_that_a_hanging_one_holds() -> None:
+    """As the coordinator has them: three schedulers hang in all that they are asked at once, and so does a chat."""
+    actions, descriptions, messages = 3 * TIMES.calls_per_scheduler, 3, TIMES.messages_at_once
+    assert workers_for(3) >= actions + descriptions + messages
 
 
 class HangingMessenger:

@@ -127,7 +127,7 @@ def test_who_takes_too_much_is_told_its_share() -> None:
     ("scheduler", "expected"),
     [
         ("ray", 'metadata {"tidegauge.actions": "off"}'),
-        ("slurm", "`scontrol update JobId=ID Comment=tidegauge:keep`"),
+        ("slurm", "`scontrol update JobId=4711 Comment=tidegauge:keep`"),
         ("other", "ask the cluster's admins"),
     ],
 )

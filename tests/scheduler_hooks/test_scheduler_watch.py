@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sample_views import job_view
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
 from tidegauge.core.actions import SchedulerFacts
+from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.sightings import job_key
+from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import TemporaryError
-from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
+from tidegauge_scheduler_hooks.scheduler_watch import ASK_EVERY_S, SchedulerWatch
 
 JOB = job_view(scheduler="local")
+LAUNCH = LaunchSummary(
+    ProcessId(400, 40), uid=1000, job_id=JOB.job_id, job_name=None, restarts=0, state=LaunchState.RUNNING,
+    requeueable=False, exempt=False, gpu_share=None, started_unix_s=1.8e9,
+)  # fmt: skip
 
 
 @dataclass
@@ -24,12 +31,13 @@ class Counting(FakeScheduler):
     world: FakeWorld
     queries: list[tuple[str, ...]] = field(default_factory=list)
     error: Exception | None = None
+    exempt: bool = False
 
     def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
         self.queries.append(tuple(job.job_id for job in jobs))
         if self.error is not None:
             raise self.error
-        return super().describe(jobs)
+        return {job: replace(facts, exempt=self.exempt) for job, facts in super().describe(jobs).items()}
 
 
 class Bench:
@@ -180,3 +188,50 @@ def test_what_was_said_of_a_job_stays_known_as_long_as_the_job_is_there() -> Non
 
 def test_of_a_scheduler_that_is_not_there_nothing_is_known() -> None:
     assert Bench().watch.last_facts("slurm") == {}
+
+
+class InAllocation:
+    """What ``tidegauge run`` keeps in a job of Slurm, watched by both adapters."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        place = SlurmPlace(JobId(JOB.job_id), "batch")
+        ranks = tuple(replace(rank, slurm=place) for rank in JOB.ranks)
+        self.job = replace(JOB, scheduler="slurm", ranks=ranks, launch=LAUNCH)
+        self.local = Counting(FakeWorld(jobs={JOB.job_id: FakeJob(JOB.job_id)}))
+        self.slurm = Counting(FakeWorld(jobs={JOB.job_id: FakeJob(JOB.job_id)}))
+        self.watch = SchedulerWatch(
+            {"local": self.local, "slurm": self.slurm},
+            submit=lambda call: call(),
+            monotonic_s=lambda: self.now_s,
+        )
+
+    def facts(self) -> SchedulerFacts | None:
+        self.now_s += ASK_EVERY_S
+        self.watch.ask([self.job])
+        return self.watch.facts(self.job)
+
+
+def test_what_tidegauge_run_keeps_in_slurm_is_exempt_where_its_owner_says_so() -> None:
+    site = InAllocation()
+    before = site.facts()
+    site.slurm.exempt = True
+    after = site.facts()
+    assert before is not None
+    assert after is not None
+    assert (before.exempt, after.exempt) == (False, True)
+
+
+def test_nothing_is_known_of_it_while_slurm_does_not_say_whether_it_is_exempt() -> None:
+    site = InAllocation()
+    site.slurm.error = TemporaryError("slurmctld is away")
+    assert site.facts() is None
+    assert site.watch.is_known(site.job)
+    site.slurm.error = None
+    assert site.facts() is not None
+
+
+def test_where_slurm_is_not_asked_the_local_answer_stands() -> None:
+    site = InAllocation()
+    site.watch = SchedulerWatch({"local": site.local}, submit=lambda call: call(), monotonic_s=lambda: site.now_s)
+    assert site.facts() is not None

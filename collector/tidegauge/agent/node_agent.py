@@ -128,6 +128,7 @@ class NodeAgent:
             ranks=tuple(rank.summary() for rank in view.ranks),
             gpus=view.gpus,
             launches=view.launches,
+            slurm_node=self._steps.pids() is not None,
         )
 
     def carry_out(self, order: Order) -> OrderResult:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,9 +40,15 @@ def run(args: argparse.Namespace) -> int:
     elif jobs:
         print_table(HEADER, [_row(job) for job in jobs], gives_way=GIVES_WAY)
     else:
-        print("no job is watched; start one with `tidegauge run -- CMD`")
+        print(nothing_watched(os.environ))
     leaks = any(job["running"] and job["state"] == "leak" for job in jobs)
     return BAD_NEWS if leaks and args.fail_on_leak else FINE
+
+
+def nothing_watched(environ: Mapping[str, str]) -> str:
+    """How to begin, on this host: Slurm's option is named where there is an ``srun``."""
+    slurm = ", or with `srun --memory-profile CMD`" if shutil.which("srun", path=environ.get("PATH")) else ""
+    return f"no job is watched; start one with `tidegauge run -- CMD`{slurm}"
 
 
 def _row(job: Mapping[str, Any]) -> Sequence[str]:

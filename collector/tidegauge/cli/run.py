@@ -42,7 +42,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="share of each GPU that this job was given, such as 1/4 or 0.25; without --memory-fraction it is the cap, "
         "less room for the CUDA context",
     )  # fmt: skip
-    parser.add_argument("--job-name", metavar="NAME", help="what people call this job (default: the command's name)")
+    parser.add_argument(
+        "--job-name", metavar="NAME", help="what people call this job (default: its name in Slurm, else the command's)"
+    )
     parser.add_argument(
         "--requeue", action="store_true",
         help="allow Tidegauge to end the command and start it again, where the admin's policy wants that; "
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     environ = job_environ(
         {**os.environ, **_checkpoint_environ(args, os.environ)},
         level=level,
-        job_name=args.job_name or os.path.basename(command[0]),
+        job_name=args.job_name or _given_name(os.environ) or os.path.basename(command[0]),
         memory_fraction=args.memory_fraction,
     )
     if args.gpu_share is not None:
@@ -141,6 +143,11 @@ def _checkpoint_environ(args: argparse.Namespace, environ: os._Environ[str]) -> 
     return found
 
 
+def _given_name(environ: os._Environ[str]) -> str | None:
+    """The name that the job has already."""
+    return environ.get("TIDEGAUGE_JOB_NAME") or environ.get("SLURM_JOB_NAME") or None
+
+
 def job_environ(
     environ: os._Environ[str] | dict[str, str],
     *,
@@ -153,7 +160,7 @@ def job_environ(
     result = dict(environ)
     # The job may run in an environment that does not have Tidegauge: the folder works in both.
     result.update(activation_environ(level, result, pythonpath=True))
-    result.setdefault("TIDEGAUGE_JOB_NAME", job_name)
+    result["TIDEGAUGE_JOB_NAME"] = job_name
     if job_id is not None:
         result["TIDEGAUGE_JOB_ID"] = job_id
     elif not any(result.get(name) for name in ("TIDEGAUGE_JOB_ID", "SLURM_JOB_ID")):

@@ -144,17 +144,18 @@ def _loop_over(
     store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
 ) -> tuple[Loop, Callable[[], float]]:
     """The loop, and the clock that it goes by."""
-    from tidegauge_scheduler_hooks.closed_loop import WORKERS, ClosedLoop
+    from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
     from tidegauge_scheduler_hooks.policy_source import PolicySource
 
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic, not_before_s=store.newest_s())
     switch = ActionSwitch(files.actions)
-    workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tidegauge-action")
+    schedulers = _schedulers(settings, coordinator, files)
+    workers = ThreadPoolExecutor(workers_for(len(schedulers)), thread_name_prefix="tidegauge-action")
     loop = ClosedLoop(
         cluster=coordinator,
         incidents=store.incidents,
         audit=store.audit,
-        schedulers=_schedulers(settings, coordinator, files),
+        schedulers=schedulers,
         policy=PolicySource(settings.policy_file),
         switches=lambda: switch.read(now_s=clock.now_s()),
         now_s=clock.now_s,

@@ -125,14 +125,18 @@ class ServiceRecord:
 
 def prepare_state_dir(root: Path) -> StateFiles:
     """Make the state directory, closed to everybody else. Raises ``OSError``, also if it belongs to somebody else."""
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if root.stat().st_uid != os.geteuid():
-        # Root could take it over all the same; but its owner may hold open what is in there, the token's file too.
-        raise PermissionError(errno.EPERM, "the state directory belongs to another user", str(root))
-    root.chmod(0o700)
     files = StateFiles(root)
-    files.logs.mkdir(exist_ok=True, mode=0o700)
+    _own_folder(root)
+    _own_folder(files.logs)
     return files
+
+
+def _own_folder(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.stat().st_uid != os.geteuid():
+        # Root could take it over all the same; but its owner may hold open what is in there, the token's file too.
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+    path.chmod(0o700)
 
 
 def make_token(files: StateFiles) -> Path:

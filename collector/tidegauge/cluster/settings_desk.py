@@ -96,11 +96,18 @@ class JobSettingsDesk:
             self._keep(kept)
 
     def missing_on(self, *, timeout_s: float) -> Sequence[str]:
-        """Wait until every node that reports has all settings; returns the hosts that do not have them by then."""
+        """Wait until every node that reports has all settings; returns the hosts that do not have them by then.
+
+        Not those on which Slurm starts no job, such as the head: what its users do there must hold up nobody's job.
+        """
         deadline_s = self._monotonic_s() + timeout_s
         with self._changed:
             while True:
-                missing = [node.hostname for node in self._reporting() if node.settings_digest != self._digest]
+                missing = [
+                    node.hostname
+                    for node in self._reporting()
+                    if node.settings_digest != self._digest and node.slurm_node is not False
+                ]
                 left_s = deadline_s - self._monotonic_s()
                 if not missing or left_s <= 0:
                     return sorted(missing)

@@ -177,6 +177,8 @@ class NodeSummary:
     """What came of the coordinator's orders since the last report that was answered."""
     settings_digest: Optional[str] = None
     """``core.job_settings.digest`` of the settings for jobs that lie on this node; ``None``: they cannot be written."""
+    slurm_node: Optional[bool] = None
+    """Whether this is a node of Slurm's, where jobs run; ``None``: the agent does not say."""
 
 
 @dataclass(frozen=True)

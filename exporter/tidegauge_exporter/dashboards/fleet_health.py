@@ -90,8 +90,8 @@ def health() -> tuple[Panel, ...]:
         TimeSeries(
             "Readings lost or refused, claims overruled",
             "A second, all nodes. Lost: a rank wrote faster than its agent read. Refused: figures that cannot be "
-            "true. Overruled: a rank claimed a job or a GPU that the kernel or the driver contradicts; somebody may "
-            "be playing.",
+            "true. Overruled: a rank claimed a job, an attempt or a GPU that the kernel, the driver or Slurm "
+            "contradicts; somebody may be playing.",
             12,
             7,
             (

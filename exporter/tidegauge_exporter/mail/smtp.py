@@ -162,6 +162,35 @@ class SmtpServer:
         return RefusedError(said) if error.smtp_code // 100 == 5 else RetryLaterError(said, after_s=BUSY_S)
 
 
+class _Lines:
+    """What the server says, for as long as ``left_s``: a tarpit that sends a letter at a time gets no more than that.
+
+    The library would have each letter wait anew.
+    """
+
+    def __init__(self, connection: socket.socket, left_s: Callable[[], float]) -> None:
+        self._connection = connection
+        self._left_s = left_s
+        self._read = b""
+
+    def readline(self, most_bytes: int) -> bytes:
+        """One line with its end; without one at the end of all, and of a line that is too long. Raises ``OSError``."""
+        # Also for a line that is here already: a reply may have any number of them.
+        self._connection.settimeout(self._left_s())
+        while b"\n" not in self._read and len(self._read) < most_bytes:
+            data = self._connection.recv(4096)
+            if not data:
+                break
+            self._read += data
+            self._connection.settimeout(self._left_s())
+        line = self._read[: self._read.find(b"\n") + 1 or most_bytes][:most_bytes]
+        self._read = self._read[len(line) :]
+        return line
+
+    def close(self) -> None:
+        """Nothing: the connection is not ours."""
+
+
 class _Patient(smtplib.SMTP):
     """Waits for the server until ``ends_s``, whatever the number of questions."""
 
@@ -172,8 +201,8 @@ class _Patient(smtplib.SMTP):
         super().__init__(host, port, local_hostname="localhost", timeout=self._left_s(), **self._options())
 
     def getreply(self) -> tuple[int, bytes]:
-        if isinstance(self.sock, socket.socket):
-            self.sock.settimeout(self._left_s())
+        if self.file is None and isinstance(self.sock, socket.socket):
+            self.file = _Lines(self.sock, self._left_s)
         return super().getreply()
 
     def _left_s(self) -> float:

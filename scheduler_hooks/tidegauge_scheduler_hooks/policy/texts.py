@@ -18,13 +18,13 @@ EXPANDABLE = {"expandable_segments": "True"}
 
 EXEMPTIONS: Mapping[str, str] = {
     "local": "start it with `tidegauge run --no-actions`",
-    "ray": 'submit it with the metadata {"tidegauge.actions": "off"}',
+    "ray": 'submit it with the metadata {{"tidegauge.actions": "off"}}',
     "slurm": (
-        "put tidegauge:keep into its comment, with `scontrol update JobId=ID Comment=tidegauge:keep` or at submission "
-        "with --comment=tidegauge:keep"
+        "put tidegauge:keep into its comment, with `scontrol update JobId={job_id} Comment=tidegauge:keep` or at "
+        "submission with --comment=tidegauge:keep"
     ),
 }
-"""How an owner exempts a job, by adapter."""
+"""How an owner exempts a job, by adapter: texts for ``str.format``."""
 
 
 def message(case: Case) -> str:
@@ -142,7 +142,7 @@ def _exempting(case: Case) -> str:
 
 def _how_to_exempt(facts: JobFacts) -> str:
     how = EXEMPTIONS.get(facts.target.scheduler, "ask the cluster's admins to exempt it")
-    return f"To keep Tidegauge from acting on the job: {how}."
+    return f"To keep Tidegauge from acting on the job: {how.format(job_id=facts.target.job.job_id)}."
 
 
 def _placeholders(case: Case) -> dict[str, str]:

@@ -112,6 +112,15 @@ def test_the_summary_is_the_view_in_short_and_travels(node: FakeNode) -> None:
     assert pickle.loads(pickle.dumps(summary)) == summary
 
 
+def test_the_summary_tells_whether_jobs_of_slurm_can_be_here(node: FakeNode) -> None:
+    def told() -> bool | None:
+        return node.agent.summary(node_id="n1", incarnation="i1", metrics_address=None).slurm_node
+
+    assert told() is True
+    node.steps.is_node = False
+    assert told() is False
+
+
 # --- what the detector is told
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from sample_views import job_view, rank_summary
 from tidegauge.cli.job_names import job_name, short_job_name
+from tidegauge.cli.jobs import nothing_watched
 from tidegauge.cli.main import main
 from tidegauge.cluster.http_api import HttpApi, json_route
 from tidegauge.core.ids import JobId
@@ -31,6 +33,15 @@ def test_a_job_has_its_id_first_then_its_name_in_an_array_and_its_attempt(
 ) -> None:
     assert job_name("4711", attempt, array) == name
     assert short_job_name("4711", attempt, array) == short
+
+
+@pytest.mark.parametrize("slurm", [True, False])
+def test_where_nothing_is_watched_it_says_how_to_begin(slurm: bool, tmp_path: Path) -> None:
+    if slurm:
+        (tmp_path / "srun").touch(mode=0o755)
+    told = nothing_watched({"PATH": str(tmp_path)})
+    assert told.startswith("no job is watched; start one with `tidegauge run -- CMD`")
+    assert ("`srun --memory-profile CMD`" in told) is slurm
 
 
 @pytest.fixture

@@ -50,6 +50,17 @@ def test_schedulers_job_id_is_kept() -> None:
     assert "TIDEGAUGE_JOB_ID" not in environ
 
 
+def test_under_slurm_the_job_goes_by_the_name_that_squeue_shows() -> None:
+    slurm = {"SLURM_JOB_ID": "99", "SLURM_JOB_NAME": "llama-sft"}
+    environ, _ = json.loads(tidegauge_run("--", sys.executable, "-c", SHOW, **slurm).stdout)
+    assert environ["TIDEGAUGE_JOB_NAME"] == "llama-sft"
+    named = {**slurm, "TIDEGAUGE_JOB_NAME": "night"}
+    environ, _ = json.loads(tidegauge_run("--", sys.executable, "-c", SHOW, **named).stdout)
+    assert environ["TIDEGAUGE_JOB_NAME"] == "night"
+    environ, _ = json.loads(tidegauge_run("--job-name=mine", "--", sys.executable, "-c", SHOW, **named).stdout)
+    assert environ["TIDEGAUGE_JOB_NAME"] == "mine"
+
+
 def test_fraction_reaches_the_job() -> None:
     environ = job_environ({}, level="stats", job_name="n", memory_fraction=0.25)
     assert environ["TIDEGAUGE_MEMORY_FRACTION"] == "0.25"

@@ -103,9 +103,10 @@ def test_a_state_directory_that_was_open_is_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of somebody else's")
-def test_a_state_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    os.chown(tmp_path / "state", 12345, 12345)
+@pytest.mark.parametrize("folder", ["state", "state/logs"])
+def test_a_state_directory_of_somebody_else_is_refused(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    os.chown(tmp_path / folder, 12345, 12345)
     with pytest.raises(PermissionError, match="belongs to another user"):
         prepare_state_dir(tmp_path / "state")
 

@@ -167,6 +167,14 @@ def test_after_the_time_is_over_the_hosts_without_them_are_named(site: Site) -> 
     assert site.desk.missing_on(timeout_s=0.0) == ["b", "c"]
 
 
+def test_a_host_that_runs_no_jobs_is_not_waited_for(site: Site) -> None:
+    head = NodeSummary("id-head", "head", 1, "i1", None, site.clock.unix_s(), slurm_node=False)
+    site.coordinator.report(head)
+    site.coordinator.report(replace(head, node_id="id-a", hostname="a", slurm_node=True))
+    site.desk.put(ONE)
+    assert site.desk.missing_on(timeout_s=0.0) == ["a"]
+
+
 def test_nodes_that_do_not_report_are_not_waited_for(site: Site) -> None:
     site.coordinator.engine_nodes([EngineNode("id-gone", "gone", "10.0.0.1"), EngineNode("id-new", "new", "10.0.0.2")])
     site.report("gone", digest(()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 
 import pytest
 
@@ -99,6 +100,39 @@ def test_the_time_limit_is_for_all_questions_together() -> None:
             MAIL, sender="a@b", recipient="c@d"
         )
     assert fake.delivered == []
+
+
+class Tarpit:
+    """A server that says a little whenever its client looks at the clock, on which a second goes by each time."""
+
+    def __init__(self, words: bytes) -> None:
+        self._words = words
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connection: socket.socket | None = None
+        self.port = self._listener.getsockname()[1]
+        self.now_s = 0.0
+
+    def look(self) -> float:
+        self.now_s += 1.0
+        if self.now_s > 2.0:  # the first two looks come before the connection
+            if self._connection is None:
+                self._connection, _ = self._listener.accept()
+            self._connection.sendall(self._words)
+        return self.now_s
+
+    def close(self) -> None:
+        self._listener.close()
+        if self._connection is not None:
+            self._connection.close()
+
+
+@pytest.mark.parametrize("words", [b"2", b"220-wait\r\n"])
+def test_a_tarpit_costs_the_time_limit_and_no_more(words: bytes) -> None:
+    with closing(Tarpit(words)) as tarpit, pytest.raises(RetryLaterError, match="no answer in time"):
+        SmtpServer(Server("127.0.0.1", tarpit.port), timeout_s=10.0, monotonic_s=tarpit.look).send(
+            MAIL, sender="a@b", recipient="c@d"
+        )
+    assert tarpit.now_s > 10.0
 
 
 def test_a_server_that_is_not_there_is_tried_again() -> None:

@@ -111,6 +111,20 @@ def test_the_admins_plugstack_is_not_edited(tmp_path: Path) -> None:
     assert "include /etc/slurm/plugstack.conf.d/*.conf" in done.stdout
 
 
+def test_uninstalling_leaves_what_includes_other_plugins(tmp_path: Path) -> None:
+    install(tmp_path, *NODE, "--without-spank", "--yes")
+    folder = tmp_path / "etc/slurm/plugstack.conf.d"
+    folder.mkdir(parents=True)
+    plugstack = tmp_path / "etc/slurm/plugstack.conf"
+    plugstack.write_text("include /etc/slurm/plugstack.conf.d/*.conf\n")
+    for name in ("other.conf", "tidegauge.conf"):
+        (folder / name).touch()
+    done = install(tmp_path, "--role", "node", "--uninstall", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in folder.iterdir()] == ["other.conf"]
+    assert plugstack.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

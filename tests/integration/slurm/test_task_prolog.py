@@ -84,6 +84,13 @@ def test_all_of_it_in_each_shell_that_a_site_may_have_as_sh(prolog: TaskProlog, 
     }
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_backslash_in_a_path_is_a_backslash(prolog: TaskProlog, shell: str) -> None:
+    before = {"TIDEGAUGE_PROFILE": "auto", "PYTHONPATH": r"/a\nb:/c\\d"}
+    after = prolog.environ(before, f"probe={prolog.probe}", shell=shell)
+    assert after["PYTHONPATH"] == f"{prolog.probe}:{before['PYTHONPATH']}"
+
+
 def test_without_a_file_and_without_variables_nothing_is_printed(prolog: TaskProlog) -> None:
     prolog.site.unlink(missing_ok=True)
     done = subprocess.run([prolog.script], env={}, capture_output=True, text=True)

@@ -94,7 +94,7 @@ def test_ranks_of_a_run_that_was_replaced_are_not_taken_for_the_next_one(world: 
 def test_consent_is_the_owners_own_word(world: SlurmWorld) -> None:
     for comment, requeueable, exempt in (
         ("", False, False), ("requeue", False, False), ("x tidegauge:requeue, y", True, False),
-        ("tidegauge:keep tidegauge:requeue", True, True), ("[tidegauge says: tidegauge:requeue]", False, False),
+        ("tidegauge:keep tidegauge:requeue", True, True), ("[tidegauge says: requeue]", False, False),
     ):  # fmt: skip
         facts = world.facts(world.start_job(comment=comment))
         assert facts is not None
