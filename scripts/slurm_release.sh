@@ -34,6 +34,7 @@ fi
 command -v mmdebstrap >/dev/null || { echo "mmdebstrap is missing: sudo apt-get install mmdebstrap" >&2; exit 3; }
 
 echo "making $tree: Debian $suite with ${packages[*]}"
+mkdir -p -- "${tree%/*}"
 # Beside its place until it is whole, so that what was left half made is never taken for a tree.
 partial=$tree.partial
 rm -rf --one-file-system -- "$partial"
