@@ -159,8 +159,9 @@ plan_node() {
     fi
     to_do+=(
         "systemd-tmpfiles --create tidegauge.conf && systemctl daemon-reload && systemctl enable --now tidegauge-agent"
-        "in slurm.conf (if it has a Prolog and an Epilog already, have them call these): Prolog=$lib/prolog.sh"
-        "                                                                               Epilog=$lib/epilog.sh"
+        "in slurm.conf (if it has a Prolog and an Epilog already, have them call these):"
+        "    Prolog=$lib/prolog.sh"
+        "    Epilog=$lib/epilog.sh"
     )
 }
 
@@ -238,6 +239,10 @@ fi
 ! has_role node || plan_node
 if [ "$spank" = yes ] && { has_role node || has_role submit; }; then plan_spank; fi
 
+if [ "$uninstall" = yes ]; then
+    ! has_role head || echo "First, if it still runs: systemctl disable --now tidegauge-head"
+    ! has_role node || echo "First, if it still runs: systemctl disable --now tidegauge-agent"
+fi
 changes=0
 for index in "${!paths[@]}"; do
     states+=("$(state_of "$index")")
@@ -257,10 +262,7 @@ else
     echo "Done: $changes files."
 fi
 if [ "$uninstall" = yes ]; then
-    to_do=()
-    ! has_role head || to_do+=("systemctl disable --now tidegauge-head")
-    ! has_role node || to_do+=("systemctl disable --now tidegauge-agent")
-    to_do+=("remove /etc/tidegauge and /var/lib/tidegauge* when their settings and incidents are not wanted any more")
+    to_do=("remove /etc/tidegauge and /var/lib/tidegauge* when their settings and incidents are not wanted any more")
 fi
 if [ ${#to_do[@]} -gt 0 ]; then
     printf '\nLeft to you:\n'

@@ -96,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"tidegauge: {' and '.join(idle)} count for nothing here ({other}), see docs/run.md", file=sys.stderr)
     if level != "off":
         job_id = environ.get("TIDEGAUGE_JOB_ID") or environ["SLURM_JOB_ID"]  # job_environ sees to one of them
-        print(f"tidegauge: watching job {job_id} ({level}); see `tidegauge jobs`", file=sys.stderr)
+        where = "" if args.with_service else "; see `tidegauge jobs`"  # that service says itself where it is asked
+        print(f"tidegauge: watching job {job_id} ({level}){where}", file=sys.stderr)
     sys.stderr.flush()
     try:
         if args.with_service:
