@@ -65,9 +65,10 @@ def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | Non
 
 
 def _slurm_labels(job: JobView, known: Mapping[JobKey, SlurmLabels]) -> tuple[str | None, str | None, str | None]:
-    """Partition and account as Slurm said, and the name of a task of an array as its nodes say."""
-    partition, account = (known.get(job_key(job)) if job.ranks else None) or (None, None)
-    return partition, account, job_array_name(job)
+    """Partition, account and a task's name in its array as Slurm said; that name also as the nodes say, which of some
+    releases only one does."""
+    partition, account, array = (known.get(job_key(job)) if job.ranks else None) or SlurmLabels(None, None)
+    return partition, account, array or job_array_name(job)
 
 
 def _add_loop(samples: Samples, loop: LoopFigures, *, cluster: str) -> None:

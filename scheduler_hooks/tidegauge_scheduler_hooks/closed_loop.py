@@ -174,7 +174,7 @@ class ClosedLoop:
     def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
         """What Slurm said of the jobs that are there."""
         known = self._watch.last_facts(SLURM)
-        return {job: SlurmLabels(facts.partition, facts.account) for job, facts in known.items()}
+        return {job: SlurmLabels(facts.partition, facts.account, facts.array_name) for job, facts in known.items()}
 
     def held_back(self, record: DecisionRecord) -> str | None:
         """Asked again right before anything is done: why it must not be done any more, or ``None``."""

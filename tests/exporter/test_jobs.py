@@ -143,6 +143,11 @@ def test_partition_and_account_are_what_slurm_said_of_this_users_job() -> None:
     assert info_of(job_view(), of_another) == {}
 
 
+def test_a_task_goes_by_its_arrays_name_whoever_says_it() -> None:
+    told = {job_key(job_view()): SlurmLabels("gpu", None, "123_4")}
+    assert info_of(job_view(), told) == {"slurm_partition": "gpu", "slurm_array": "123_4"}
+
+
 def test_what_slurm_did_not_say_is_no_label() -> None:
     assert info_of(job_view(), {job_key(job_view()): SlurmLabels("gpu", None)}) == {"slurm_partition": "gpu"}
     assert info_of(job_view(ranks=()), {}) == {}

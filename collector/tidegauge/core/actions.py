@@ -126,6 +126,8 @@ class SchedulerFacts:
     """Or queue."""
     namespace: Optional[str] = None
     qos: Optional[str] = None
+    array_name: Optional[str] = None
+    """How people call a task of an array: ``123_4``."""
     started_unix_s: Optional[float] = None
     ends_unix_s: Optional[float] = None
     """When its time limit ends it."""

@@ -39,6 +39,8 @@ class SlurmLabels(NamedTuple):
 
     partition: Optional[str]
     account: Optional[str]
+    array: Optional[str] = None
+    """``123_4`` for a task of an array."""
 
 
 @dataclass(frozen=True)

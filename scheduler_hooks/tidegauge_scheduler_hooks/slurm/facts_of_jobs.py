@@ -56,6 +56,7 @@ def facts_of(job: SlurmJob, view: JobView, *, requeue_unasked: bool, node_gres: 
         account=job.account,
         partition=job.partition,
         qos=job.qos,
+        array_name=job.name if job.name is not None and "_" in job.name else None,
         started_unix_s=job.started_unix_s,
         ends_unix_s=job.ends_unix_s,
         gpu_share=gpu_share(job.gres, job.nodes, node_gres),

@@ -138,6 +138,13 @@ def test_the_parts_of_a_heterogeneous_job_are_never_ended(world: SlurmWorld) -> 
     assert world.slurm.acts() == []
 
 
+def test_a_task_is_told_by_its_arrays_name(world: SlurmWorld) -> None:
+    task, job = world.facts(world.start_job(array=(40, 3))), world.facts(world.start_job())
+    assert task is not None
+    assert job is not None
+    assert (task.array_name, job.array_name) == ("40_3", None)
+
+
 def test_commands_name_the_task_of_an_array_and_never_its_number(world: SlurmWorld) -> None:
     """The last task of an array has the array's number: ``scancel 40`` would end all of them."""
     for action, verb in zip(STOPS, ("requeue", "requeuehold", "scancel")):
