@@ -14,7 +14,7 @@ SCHEDULER = "slurm"
 """As the probe and ``tidegauge_job_info`` call it."""
 
 KEEP, MAY_REQUEUE = "keep", "requeue"
-_WORD = re.compile(r"(?<![\w.-])tidegauge:([a-z]+)(?![\w-])")
+_WORD = re.compile(r"(?<![\w.-])tidegauge:([a-z]+)(?![\w=-])")
 """Whatever marks stand around it: one that is missed could be the owner's wish to be left alone."""
 
 

@@ -15,7 +15,7 @@ from tidegauge.core.slurm import SlurmPlace, array_name, comment_words
         ("night run; Tidegauge:KEEP, tidegauge:requeue", {"keep", "requeue"}),
         ('"tidegauge:keep".', {"keep"}),
         ("JS1:x|tidegauge:keep|y", {"keep"}),
-        ("tidegauge:profile=stats", {"profile"}),
+        ("tidegauge:profile=stats", set()),
         ("tidegauge:keeper", {"keeper"}),
         ("tidegauge:keep-me", set()),
         ("mytidegauge:keep", set()),
