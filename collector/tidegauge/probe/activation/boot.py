@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from tidegauge.probe.job_settings import take_settings, tell
 from tidegauge.probe.levels import LEVELS, OFF, PROFILE_VARIABLE, unknown_level
 
 TYPE_CHECKING = False
@@ -77,6 +76,8 @@ def start(environ: MutableMapping[str, str]) -> None:
         return
     try:
         if level in LEVELS:
+            from tidegauge.probe.job_settings import take_settings  # not for a job that is not watched
+
             news = take_settings(environ)
             when_torch_is_imported(lambda torch: _arm(torch, level, news, environ))
         elif sys.stderr is not None:
@@ -90,6 +91,8 @@ def _arm(torch: ModuleType, level: str, news: str | None, environ: MutableMappin
         from tidegauge.probe import entry
 
         if news is not None:
+            from tidegauge.probe.job_settings import tell
+
             tell(news, environ)
         entry.arm(torch, level)
     except Exception as error:
