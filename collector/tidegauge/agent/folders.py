@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from tidegauge.agent.settings import Settings
+from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -68,3 +71,10 @@ class UserFolder(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.run_dir}/{self.uid}"
+
+
+def watched_run_dirs(settings: Settings, environ: Mapping[str, str]) -> list[Path]:
+    """The node's own that an agent looks in: ``TIDEGAUGE_RUN_DIR`` in ``environ`` counts where ``settings.run_dir`` is
+    not set. Only the admin's own choice of a folder may be a symbolic link."""
+    chosen = settings.run_dir or environ.get("TIDEGAUGE_RUN_DIR")
+    return [Path(chosen).resolve()] if chosen else [Path(name) for name in DEFAULT_RUN_DIRS]

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegauge.agent.folders import watched_run_dirs
 from tidegauge.agent.safe_files import DIRECTORY, RefusedError, Signature, open_checked, opened
 from tidegauge.agent.settings import Settings
 from tidegauge.core.job_settings import MAX_FILE_BYTES, JobSettings, decode, digest, encode, settings_name
@@ -115,9 +116,8 @@ class JobSettingsFiles:
 
 
 def open_job_settings(settings: Settings, environ: Mapping[str, str] = os.environ) -> JobSettingsFiles:
-    """Those of this machine, in the run directories that its agent looks in (``node_agent.open_node_agent``)."""
-    chosen = settings.run_dir or environ.get("TIDEGAUGE_RUN_DIR")
-    return JobSettingsFiles([Path(chosen).resolve()] if chosen else [Path(name) for name in DEFAULT_RUN_DIRS])
+    """Those of this machine, in the run directories that its agent looks in."""
+    return JobSettingsFiles(watched_run_dirs(settings, environ))
 
 
 def _open(run_dir: Path, *, make: bool) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tidegauge.agent.attribution import Witnesses
 from tidegauge.agent.containers import Containers
 from tidegauge.agent.discovery import RingFinder
-from tidegauge.agent.folders import HostRunDir, RunDir
+from tidegauge.agent.folders import HostRunDir, RunDir, watched_run_dirs
 from tidegauge.agent.launches import Launches
 from tidegauge.agent.limits import unwatched_bytes
 from tidegauge.agent.nvml import open_nvml
@@ -40,7 +40,6 @@ from tidegauge.agent.watches import Watches
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
-from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
 from tidegauge.core.views import GpuView, NodeSummary, NodeView
 
 _log = logging.getLogger(__name__)
@@ -244,13 +243,8 @@ def _gpu_view(gpu: GpuReading, watched_pids: frozenset[int]) -> GpuView:
 
 
 def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ) -> NodeAgent:
-    """The agent of this machine: NVML if there is a driver, slurmd if there is one, /proc, and the run directories.
-
-    ``TIDEGAUGE_RUN_DIR`` in ``environ`` counts where ``settings.run_dir`` is not set. Only the admin's own choice of a
-    folder may be a symbolic link.
-    """
-    chosen = settings.run_dir or environ.get("TIDEGAUGE_RUN_DIR")
-    run_dirs = [Path(chosen).resolve()] if chosen else [Path(name) for name in DEFAULT_RUN_DIRS]
+    """The agent of this machine: NVML if there is a driver, slurmd if there is one, /proc, and the run directories."""
+    run_dirs = watched_run_dirs(settings, environ)
     gpus = open_nvml()
     if gpus is not None and not in_initial_pid_namespace():
         _log.warning("not in the host's pid namespace: NVML's pids may not be ours, other users' ranks may be unseen")
