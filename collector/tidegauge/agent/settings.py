@@ -77,6 +77,27 @@ class Settings(BaseModel):
     slurm_requeue: Literal["asked", "all"] = "asked"
     """Which Slurm jobs may be requeued by a policy: those whose owner said so (``--comment=tidegauge:requeue``), or all
     that were not submitted with ``--no-requeue``, for sites that tell their users so."""
+    hostname: str | None = Field(default=None, min_length=1, max_length=253)
+    """Name of this node: the ``hostname`` label. Default: the host's own. In a pod that is not on the host's network
+    the node's name has to be given (``spec.nodeName``)."""
+    kubernetes: Literal["auto", "on", "off"] = "auto"
+    """Whether this is a Kubernetes cluster (docs/kubernetes.md): agents see in a process's cgroup which pod it is in,
+    and the head asks the API server who that is and may act on workloads. ``auto``: for the head, where it has a
+    service account or ``kubernetes_kubeconfig`` is set; for agents, where processes are in pods."""
+    kubernetes_kubeconfig: Path | None = None
+    """File by which the head reaches the API server. Default: the service account of its pod."""
+    kubernetes_namespaces: str | None = None
+    """Namespaces, separated by commas, that the head looks at and may act in. Default: all that its role allows."""
+    kubernetes_kinds: str = "Job,JobSet,TrainJob,PyTorchJob,RayJob"
+    """Kinds of workloads that may be acted on, separated by commas; those of other kinds are only watched."""
+    kubernetes_requeue: Literal["asked", "all"] = "asked"
+    """Which workloads may be started again by a policy: those whose owner said so (annotation
+    ``tidegauge.dev/actions: requeue``), or all that say nothing against it."""
+    kubernetes_controller: str | None = None
+    """``NAMESPACE/NAME`` of the controller's Lease. A workload is not suspended for a requeue while no controller is
+    there that would start it again. Default: tidegauge-controller in the head's own namespace."""
+    kubernetes_pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    """The kubelet's socket that tells which container has which GPU. Where there is none nobody is asked."""
     public_url: str | None = None
     """URL at which people reach the coordinator's API, such as http://head:9495: messages and alerts link to its
     reports and runbooks. Default: none, and no such links."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidegauge.cluster.jobs import RankOnNode, jobs_of, look_first, one_per_rank
@@ -19,6 +19,7 @@ from tidegauge.cluster.order_desk import OrderDesk
 from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Verdict
@@ -31,6 +32,8 @@ STALE_AFTER_S = 10.0
 than the engine's own death detection (10-65 s)."""
 
 MAX_EVENTS = 1000
+MAX_PODS_ASKED = 1024
+"""Answered in one reply: more than a kubelet runs."""
 
 
 class Coordinator:
@@ -58,6 +61,7 @@ class Coordinator:
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self._last_seq = 0
         self._settings_desk: JobSettingsDesk | None = None
+        self._pod_of: Callable[[str], PodFacts | None] | None = None
 
     def lay_down(self, desk: JobSettingsDesk) -> None:
         """From now on agents get the settings of ``desk`` with the replies to their reports; before, none are touched.
@@ -65,6 +69,10 @@ class Coordinator:
         The desk looks at this coordinator: ``JobSettingsDesk(…, reporting=coordinator.heard_lately)``.
         """
         self._settings_desk = desk
+
+    def know_pods(self, pod_of: Callable[[str], PodFacts | None]) -> None:
+        """From now on agents are told whose the pods are that they ask about. ``pod_of`` (uid) must not block."""
+        self._pod_of = pod_of
 
     def report(self, summary: NodeSummary) -> ReportReply:
         """Take in one agent's summary. Repeating a report, or sending an older one late, changes nothing."""
@@ -87,7 +95,13 @@ class Coordinator:
         self.orders.take_results(summary.node_id, summary.order_results)
         orders, desk = self.orders.orders_for(summary.node_id), self._settings_desk
         settings = None if desk is None else desk.reply_to(summary, before=before)
-        return ReportReply(accepted=True, coordinator=self.incarnation, orders=orders, job_settings=settings)
+        return ReportReply(
+            accepted=True,
+            coordinator=self.incarnation,
+            orders=orders,
+            job_settings=settings,
+            pods=self._pods(summary.pods_wanted),
+        )
 
     def engine_nodes(self, alive: Iterable[EngineNode]) -> None:
         """Tell which nodes the engine has right now: those that it no longer lists are gone. Also lets time pass."""
@@ -184,6 +198,10 @@ class Coordinator:
             if node is None or node.summary is None or node.heard_s is None:
                 return None
             return node.heard_s, node.summary.incarnation
+
+    def _pods(self, uids: Sequence[str]) -> tuple[PodFacts, ...]:
+        pod_of = self._pod_of
+        return () if pod_of is None else tuple(filter(None, map(pod_of, uids[:MAX_PODS_ASKED])))
 
     def _on_node(self, rank: RankSummary, node: KnownNode, now_s: float) -> RankOnNode:
         return RankOnNode(

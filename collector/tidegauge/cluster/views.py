@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidegauge.core.job_settings import JobSettings
+from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
@@ -94,6 +95,8 @@ class ReportReply:
     """What the agent is to do on its node; repeated until it has reported the results."""
     job_settings: tuple[JobSettings, ...] | None = None
     """All settings for jobs that ought to lie on the node, if it has others; ``None``: it has these."""
+    pods: tuple[PodFacts, ...] = ()
+    """Those of ``NodeSummary.pods_wanted`` that the API server knows."""
 
 
 @dataclass(frozen=True)

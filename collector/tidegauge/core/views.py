@@ -11,6 +11,7 @@ from typing import Optional
 
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
 from tidegauge.core.incidents import OomRecord
+from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.slurm import SlurmPlace, array_name
@@ -58,6 +59,8 @@ class RankView:
     """The ``tidegauge run`` that it descends from, as the kernel says."""
     slurm: Optional[SlurmPlace] = None
     """Job and step as the node's slurmd says; ``None`` outside Slurm."""
+    pod: Optional[PodPlace] = None
+    """The pod whose cgroup it is in; ``None`` outside Kubernetes."""
 
     @property
     def key(self) -> RankKey:
@@ -85,6 +88,7 @@ class RankView:
             last_oom=self.last_oom,
             launch=self.launch,
             slurm=self.slurm,
+            pod=self.pod,
         )
 
 
@@ -154,6 +158,7 @@ class RankSummary:
     last_oom: Optional[OomRecord] = None
     launch: Optional[ProcessId] = None
     slurm: Optional[SlurmPlace] = None
+    pod: Optional[PodPlace] = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,8 @@ class NodeSummary:
     """``core.job_settings.digest`` of the settings for jobs that lie on this node; ``None``: they cannot be written."""
     slurm_node: Optional[bool] = None
     """Whether this is a node of Slurm's, where jobs run; ``None``: the agent does not say."""
+    pods_wanted: tuple[str, ...] = ()
+    """Uids of pods with ranks of which the agent wants to know who they are (``ReportReply.pods``)."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,11 @@ class Site:
             own.chmod(0o600)
             join = ["up", "--foreground", "--join", f"{address}:{ENGINE_PORT}", "--token-file", str(own)]
             self._start_service(node, *join)
-        eventually(lambda: self._reporting() >= {*nodes}, "all agents", within_s=120)
+        try:
+            eventually(lambda: self._reporting() >= {*nodes}, "all agents", within_s=120)
+        except AssertionError as error:
+            status = self.call("status", check=False)
+            raise AssertionError(f"{error}\n{status.stdout}{status.stderr}\n{self.logs()}") from error
 
     def state_dir(self, host: str) -> Path:
         return self._folder / host
