@@ -1,7 +1,7 @@
 """What the adapter, the controller and the webhook need of an API server, as small protocols. Objects are raw JSON.
 
 Raw, because users' objects must come back as they were: generated models of the client drop or refuse fields that are
-newer than they are. ``client_api`` is the real one (the official client), the only module that knows it.
+newer than they are. ``client`` is the real one (the official client), the only package that knows it.
 """
 
 from __future__ import annotations
