@@ -64,28 +64,47 @@ class Site:
         token = head / "token"
         eventually(lambda: token.exists() and token.stat().st_size > 0, "the head's token")
         eventually(lambda: self.call("status", check=False).returncode in (0, 1), "the head")
+        joins: dict[str, list[str]] = {}
         for node in nodes:
             own = self._folder / f"token-{node}"
             own.write_bytes(token.read_bytes())
             own.chmod(0o600)
-            join = ["up", "--foreground", "--join", f"{address}:{ENGINE_PORT}", "--token-file", str(own)]
-            self._start_service(node, *join)
+            joins[node] = ["up", "--foreground", "--join", f"{address}:{ENGINE_PORT}", "--token-file", str(own)]
+        agents = {node: self._start_service(node, *join) for node, join in joins.items()}
+
+        def all_report() -> bool:
+            # As systemd does (deploy/systemd): on a loaded machine a node may not be let in within Ray's patience.
+            for node in [node for node, agent in agents.items() if agent.poll() not in (None, 0)]:
+                agents[node] = self._start_service(node, *joins[node])
+            return self._reporting() >= {*nodes}
+
         try:
-            eventually(lambda: self._reporting() >= {*nodes}, "all agents", within_s=120)
+            eventually(all_report, "all agents", within_s=180)
         except AssertionError as error:
+            silent = "; ".join(f"{node}: {self._last_word(node, agents[node])}" for node in self._silent(nodes))
             status = self.call("status", check=False)
-            raise AssertionError(f"{error}\n{status.stdout}{status.stderr}\n{self.logs()}") from error
+            raise AssertionError(f"no report from {silent}\n{status.stdout}{status.stderr}\n{self.logs()}") from error
+
+    def _silent(self, nodes: Sequence[str]) -> list[str]:
+        reporting = self._reporting()
+        return [node for node in nodes if node not in reporting]
+
+    def _last_word(self, host: str, process: subprocess.Popen[Any]) -> str:
+        """How a service stands, in the one line of a failure that is always kept."""
+        lines = (self._folder / f"{host}.log").read_text(errors="replace").strip().splitlines() or ["no log"]
+        ended = "runs" if process.poll() is None else f"ended with {process.returncode}"
+        return f"{ended}, said {lines[-1][-200:]!r}"
 
     def state_dir(self, host: str) -> Path:
         return self._folder / host
 
-    def _start_service(self, host: str, *arguments: str, user: str | None = None) -> None:
+    def _start_service(self, host: str, *arguments: str, user: str | None = None) -> subprocess.Popen[Any]:
         log = self._folder / f"{host}.log"
         node = None if host == "ctl" else host
         command = [sys.executable, "-m", "tidegauge.cli.main", *arguments]
-        self._started.append(
-            self.box.start(command, user=user, node=node, environ=self._service_environ(host), log=log)
-        )
+        process = self.box.start(command, user=user, node=node, environ=self._service_environ(host), log=log)
+        self._started.append(process)
+        return process
 
     def _service_environ(self, host: str) -> dict[str, str]:
         rig = self._rig.environ(base={}, **self._gpus(host)) if host != "ctl" else {}
