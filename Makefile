@@ -12,7 +12,7 @@ TRAINERS := .trainers
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format dashboards pictures rig rayjobs trainers venv system docs bench clean test-slurm-matrix
+.PHONY: help demo test check fast integration gpu lint types layers format dashboards kubernetes pictures rig rayjobs trainers venv system docs bench clean test-slurm-matrix
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -60,9 +60,13 @@ format: $(BIN)/.made ## ruff format and the fixes that are safe
 docs: $(BIN)/.made ## write the generated reference pages again
 	$(BIN)/python scripts/generate_docs.py
 
-dashboards: $(BIN)/.made ## write dashboards and rules in deploy/observability again
+dashboards: $(BIN)/.made ## write dashboards and rules in deploy/observability (and in the chart) again
 	$(BIN)/python -m tidegauge_exporter.dashboards deploy/observability/grafana/dashboards
 	$(BIN)/python -m tidegauge_exporter.rules deploy/observability/prometheus/rules
+	$(BIN)/python scripts/render_kubernetes.py
+
+kubernetes: $(BIN)/.made ## write what is generated in the chart, and the plain manifests, again
+	$(BIN)/python scripts/render_kubernetes.py
 
 pictures: $(BIN)/.made ## draw the pictures of the dashboards again (462 MB of npm packages; not in the gate)
 	scripts/preview/dashboards.sh

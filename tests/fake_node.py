@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegauge.agent.node_agent import NodeAgent
+from tidegauge.agent.pods import PodBook
 from tidegauge.agent.ports import (
     Detector,
     GpuReading,
     GpuUnavailableError,
+    HeldBy,
     NoPlace,
     ProcessFacts,
     ProcessUsage,
@@ -19,6 +21,7 @@ from tidegauge.agent.ports import (
 )
 from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
+from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.ring_layout import IDENTITY_OFFSET, RingHeader, encode_header, encode_identity, encode_record
 from tidegauge.core.run_dirs import ring_name
 from tidegauge.core.samples import EventCode, RecordKind, Sample
@@ -147,6 +150,24 @@ class FakeRecords:
         return self.records.get(job_id)
 
 
+@dataclass
+class FakeHolders:
+    """A kubelet that says what it is told to."""
+
+    holders: dict[DeviceUuid, frozenset[HeldBy]] = field(default_factory=dict)
+    how: SourceHealth | None = None
+    closed: bool = False
+
+    def holders_of(self, uuids: Collection[DeviceUuid]) -> frozenset[HeldBy]:
+        return frozenset.intersection(*(self.holders.get(uuid, frozenset()) for uuid in uuids))
+
+    def health(self) -> SourceHealth | None:
+        return self.how
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class ScriptedDetector:
     """Remembers what it was fed and says what the test wants."""
 
@@ -272,6 +293,8 @@ class FakeNode:
         self.procs = FakeProcs()
         self.steps = FakeSteps()
         self.records = FakeRecords()
+        self.pods = PodBook(monotonic_s=self.clock.monotonic_s)
+        self.holders = FakeHolders()
         self.detectors: list[ScriptedDetector] = []
         self.agent = NodeAgent(
             Settings(cluster="test", linger_s=linger_s),
@@ -282,6 +305,8 @@ class FakeNode:
             run_dirs=[run_dir],
             steps=self.steps,
             records=self.records,
+            pods=self.pods,
+            holders=self.holders,
             detector_factory=detector_factory or self._new_detector,
         )
 
@@ -294,13 +319,14 @@ class FakeNode:
         *,
         process: ProcessId = PID,
         slurm_job_id: str | None = None,
+        pod: PodCgroup | None = None,
         capacity: int = 64,
         devices: int = 1,
         who: RankIdentity | None = None,
     ) -> FakeRank:
         rank = FakeRank(self.run_dir, self.clock, process=process, capacity=capacity, devices=devices, who=who)
         job = None if slurm_job_id is None else SlurmPlace(JobId(slurm_job_id), "0")
-        self.procs.facts[process] = ProcessFacts(process, rank.uid, job)
+        self.procs.facts[process] = ProcessFacts(process, rank.uid, job, pod)
         return rank
 
     def end(self, rank: FakeRank) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import promql_parser
 from promql_parser import AggModifierType, LabelModifierType, VectorMatchCardinality
 
-from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE
+from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE, POD_LABELS, RANK_LABELS
 from tidegauge_exporter.rules.recording import RECORDING
 from tidegauge_exporter.rules.values import RecordingRule
 
@@ -31,13 +31,18 @@ class UnknownLabelError(Exception):
 
 
 def _series() -> dict[str, Labels]:
-    scraped = {metric.name: frozenset(metric.labels) | TARGET for metric in (*NODE_TABLE, *COORDINATOR_TABLE)}
+    scraped = {metric.name: _scraped(metric.labels) for metric in (*NODE_TABLE, *COORDINATOR_TABLE)}
     known = {**_FOREIGN, **scraped}
     for group in RECORDING:
         for rule in group.rules:
             if isinstance(rule, RecordingRule):
                 known[rule.record] = _labels(promql_parser.parse(rule.expr), known)
     return known
+
+
+def _scraped(labels: tuple[str, ...]) -> Labels:
+    """A rank's series as they are on Kubernetes."""
+    return frozenset(labels) | TARGET | frozenset(POD_LABELS if set(RANK_LABELS) <= set(labels) else ())
 
 
 def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:

@@ -19,6 +19,7 @@ from tidegauge_exporter.metrics import (
     GPU_LABELS,
     GPU_METRICS,
     NODE_TABLE,
+    POD_LABELS,
     RANK_INFO,
     RANK_LABELS,
     RANK_METRICS,
@@ -36,6 +37,8 @@ from tidegauge_exporter.self_metrics import (
 )
 
 log = logging.getLogger(__name__)
+
+_FACTS = RANK_INFO.labels[len(RANK_LABELS) :]
 
 VIEW = "view"
 """The source that stands for the node's state as a whole. The collector alone speaks of it."""
@@ -106,8 +109,9 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
     seen: set[str] = set()
     left = SAMPLES_PER_TARGET
     for rank in view.ranks:
-        labels = _rank_labels(rank, view)
-        block = label_block(RANK_LABELS, labels)
+        pod = _pod_labels(rank)
+        names, labels = (*RANK_LABELS, *POD_LABELS[: len(pod)]), (*_rank_labels(rank, view), *pod)
+        block = label_block(names, labels)
         readings = _readings(rank)
         size = len(readings) + 1
         if block in seen:
@@ -119,7 +123,8 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
             left -= size
             for metric, value in readings:
                 samples.add_to(block, metric, value)
-            samples.add(RANK_INFO, (*labels, *_rank_facts(rank, view)), INFO_VALUE)
+            info = label_block((*names, *_FACTS), (*labels, *_rank_facts(rank, view)))
+            samples.add_to(info, RANK_INFO, INFO_VALUE)
     return dropped
 
 
@@ -161,8 +166,14 @@ def _rank_labels(rank: RankView, view: NodeView) -> tuple[object, ...]:
     return (view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid)
 
 
+def _pod_labels(rank: RankView) -> tuple[object, ...]:
+    """In the order of ``POD_LABELS``; none for a rank in no pod, or in one that nobody has named yet."""
+    place = rank.pod
+    return () if place is None or place.namespace is None else (place.namespace, place.pod, place.container)
+
+
 def _rank_facts(rank: RankView, view: NodeView) -> tuple[object, ...]:
-    """In the order of those labels that ``RANK_INFO`` has beyond ``RANK_LABELS``."""
+    """In the order of ``_FACTS``."""
     who = rank.identity
     return (rank.process.pid, view.hostname, who.torch_version, who.alloc_conf, who.profile)
 

@@ -30,8 +30,10 @@ LONGEST_PATH: Final = 400
 _KEEP_RUNNING: Final = (
     "Tidegauge ends or changes a job only where the site's policy says so, and never one that is exempt. Its owner "
     "exempts it when it is started: <code>tidegauge run --no-actions</code>, or for a Ray job the metadata "
-    "<code>tidegauge.actions: off</code>. A job that runs already is exempted by an admin, at once. An exempt job is "
-    "still watched, and fails by itself if its memory runs out."
+    "<code>tidegauge.actions: off</code>. At any time: on Kubernetes by the annotation <code>tidegauge.dev/actions: "
+    "keep</code> of the workload, on Slurm by <code>tidegauge:keep</code> in the job's comment. Other jobs that run "
+    "already are exempted by an admin, at once. An exempt job is still watched, and fails by itself if its memory runs "
+    "out."
 )
 
 

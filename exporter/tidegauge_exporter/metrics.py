@@ -16,8 +16,10 @@ from tidegauge_exporter.metric_rows import JOB_LABELS, Kind, Metric, ReadMetric
 from tidegauge_exporter.self_metrics import COLLECT_SUCCESS, SELF_METRICS
 
 RANK_LABELS = ("cluster", "job_id", "attempt", "rank", "local_rank", "hostname", "gpu", "UUID")
-"""Of every per-rank series, and no others. ``gpu`` and ``UUID`` as dcgm-exporter writes them, so that
+"""Of every per-rank series. ``gpu`` and ``UUID`` as dcgm-exporter writes them, so that
 ``on (UUID)`` joins need no rewriting. ``attempt`` is there because a slope over a restart would be wrong."""
+POD_LABELS = ("namespace", "pod", "container")
+"""Beyond those, of every series of a rank in a pod whose namespace is known, and of no other rank's."""
 GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
 
 SAMPLES_PER_TARGET = 50_000

@@ -25,7 +25,7 @@ from tidegauge.core.actions import (
     Switches,
 )
 from tidegauge.core.ids import DeviceUuid
-from tidegauge.core.incident_tracker import IncidentTracker
+from tidegauge.core.incident_tracker import IncidentTracker, Tenant
 from tidegauge.core.incidents import Incident, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.oom import explanation_for
@@ -122,7 +122,7 @@ class ClosedLoop:
         self._store_problem: str | None = None
         self._owner_reachable = messenger is not None
         self._open: dict[int, Incident] = {incident.number: incident for incident in self._tracker.incidents}
-        self._crowded: Set[int] = frozenset()
+        self._crowded: Set[Tenant] = frozenset()
         self._lock = threading.Lock()
         self._watch = SchedulerWatch(schedulers, submit=submit, monotonic_s=monotonic_s)
         self._carry_out = CarryOut(
@@ -195,9 +195,9 @@ class ClosedLoop:
         return None
 
     def _tell_crowded(self) -> None:
-        crowded = self._tracker.crowded_uids
-        for uid in sorted(crowded - self._crowded):
-            log.warning("uid %d has as many incidents as one user may: no more of theirs are opened for now", uid)
+        crowded = self._tracker.crowded
+        for who in crowded - self._crowded:
+            log.warning("%s has as many incidents as one user may: no more of theirs are opened for now", who)
         self._crowded = crowded
 
     def _save(self) -> None:

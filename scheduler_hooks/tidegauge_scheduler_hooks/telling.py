@@ -1,11 +1,15 @@
-"""Telling an owner, by all ways that there are: the job's own terminal through its scheduler, and a messenger."""
+"""Telling an owner, by all ways that there are: through the job's scheduler, and by a messenger."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tidegauge.core.actions import Decision
+from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge_scheduler_hooks.ports import Messenger, PermanentError, SchedulerError, SchedulerPort, TemporaryError
+
+_WHERE: Mapping[str, str] = {KUBERNETES: "by an Event on the workload"}
+"""Where an owner reads it, by adapter. A line on the standard error of a rank goes with the Event, if it can."""
 
 
 def tell_owner(decision: Decision, port: SchedulerPort | None, messenger: Messenger | None) -> str:
@@ -16,7 +20,7 @@ def tell_owner(decision: Decision, port: SchedulerPort | None, messenger: Messen
     """
     ways: list[Callable[[], str]] = []
     if port is not None and decision.facts.scheduler_facts is not None:  # else it does not know the job
-        ways.append(lambda: _in_the_terminal(decision, port))
+        ways.append(lambda: _through_the_scheduler(decision, port))
     if messenger is not None:
         ways.append(lambda: messenger.tell(decision))
     results = [_tried(way) for way in ways]
@@ -37,7 +41,7 @@ def _tried(way: Callable[[], str]) -> str | SchedulerError:
         return error
 
 
-def _in_the_terminal(decision: Decision, port: SchedulerPort) -> str:
+def _through_the_scheduler(decision: Decision, port: SchedulerPort) -> str:
     text = decision.parameters.get("text", decision.reason)
     port.notify(decision.target, text, decision_id=decision.decision_id)
-    return "where the job prints"
+    return _WHERE.get(decision.target.scheduler, "where the job prints")

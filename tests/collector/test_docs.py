@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("*", "deploy/**", "examples/*", "helm/*", "tests/*")
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("tests/*/README.md")]
+    {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(page for at in FOLDERS for page in ROOT.glob(f"{at}/README.md"))}
 )
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 

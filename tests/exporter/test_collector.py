@@ -12,6 +12,7 @@ from prometheus_client.samples import Sample
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text, text_of
 from sample_views import GIB, LEAK, NOW_S, gpu_view, identity, node_view, rank_view, uuid_of
 from tidegauge.core.ids import JobId
+from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Verdict
 from tidegauge.core.views import NodeView
 from tidegauge_exporter.collector import NodeCollector
@@ -79,6 +80,36 @@ def test_the_labels_of_a_rank_are_the_contract_and_no_others() -> None:
     seen = [sample for sample in scrape(node_view()) if sample.name in names]
     assert seen
     assert {tuple(sorted(sample.labels)) for sample in seen} == {tuple(sorted(RANK_LABELS))}
+
+
+PLACE = PodPlace("8a1c4f3e", "team-a", "llm-0", "train", job_known=True)
+
+
+@pytest.mark.parametrize("container", ["train", None])
+def test_a_rank_in_a_pod_has_its_pods_labels_too_and_no_other_rank_has_them(container: str | None) -> None:
+    place = PLACE._replace(container=container)
+    own = {"namespace": "team-a", "pod": "llm-0", "container": container or ""}
+    samples = scrape(node_view(ranks=(rank_view(0, pod=place), rank_view(1))))
+    of_rank = {rank: [one.labels for one in samples if one.labels.get("rank") == rank] for rank in ("0", "1")}
+    assert len(of_rank["0"]) == len(of_rank["1"]) > 15
+    assert all(own.items() <= labels.items() for labels in of_rank["0"])
+    assert not any(own.keys() & labels.keys() for labels in of_rank["1"])
+    [info] = [one.labels for one in samples if one.name == "tidegauge_rank_info" and one.labels["rank"] == "0"]
+    assert (info["pid"], info["node"], info["profile"]) == ("1000", "node7", "stats")
+
+
+def test_a_rank_in_a_pod_that_nobody_has_named_has_the_labels_of_any_other() -> None:
+    samples = scrape(node_view(ranks=(rank_view(0, pod=PodPlace("8a1c4f3e")),)))
+    assert {tuple(sorted(s.labels)) for s in samples if s.name == "tidegauge_rank_steps_total"} == {
+        tuple(sorted(RANK_LABELS))
+    }
+
+
+def test_openmetrics_takes_ranks_with_and_without_a_pod_in_one_family() -> None:
+    view = node_view(ranks=(rank_view(0, pod=PLACE), rank_view(1)))
+    text = text_of(NodeCollector(lambda: view), accept=OPENMETRICS)
+    families = {family.name: family for family in parse_openmetrics(text)}
+    assert [s.labels.get("pod") for s in families["tidegauge_rank_steps"].samples] == ["llm-0", None]
 
 
 def test_a_rank_has_at_most_twenty_numeric_series() -> None:

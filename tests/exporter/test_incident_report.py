@@ -97,6 +97,8 @@ def test_dashboards_of_the_time_of_the_incident_are_linked() -> None:
     assert "/d/tidegauge-rank?" in rank
     assert "var-rank=1" in rank
     assert exemption == "https://tidegauge.example/runbooks#keep-my-job-running"
+    for way in ("tidegauge run --no-actions", "tidegauge.dev/actions: keep", "tidegauge:keep"):
+        assert way in page.text
 
 
 def test_only_what_is_configured_is_linked() -> None:

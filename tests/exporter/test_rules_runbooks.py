@@ -58,4 +58,6 @@ def test_the_page_needs_nothing_beside_itself() -> None:
 def test_an_owner_is_told_how_to_keep_a_job_running() -> None:
     section = runbooks_html().partition('id="keep-my-job-running"')[2].partition("</section>")[0]
     assert "tidegauge run --no-actions" in section
+    assert "tidegauge:keep" in section
+    assert "kubectl annotate --overwrite KIND NAME tidegauge.dev/actions=keep" in section
     assert "brakes.exempt" in section

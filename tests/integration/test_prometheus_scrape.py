@@ -6,6 +6,8 @@ The node is a view that moves with time: two ranks, of which rank 1 grows by 64 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,11 +15,14 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from integration.needs import missing
 from integration.prometheus_server import PrometheusServer, prometheus_binary, running_prometheus
 from sample_views import GIB, LEAK, MIB, gpu_view, job_view, node_view, rank_view
+from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge_exporter.jobs import job_metrics
 from tidegauge_exporter.server import MetricsServer
@@ -25,6 +30,8 @@ from tidegauge_exporter.service_discovery import advertised_address, http_sd
 
 pytestmark = pytest.mark.skipif(prometheus_binary() is None, reason="prometheus (Debian package) is not installed")
 
+POD = PodPlace("8a1c4f3e", "team-a", "llm-0", "train", job_known=True)
+"""Of rank 0; rank 1 is in none."""
 STEPS_PER_S = 10
 LEAK_BYTES_PER_STEP = 64 * MIB
 
@@ -49,7 +56,7 @@ class MovingNode:
     def __call__(self) -> NodeView:
         step = int((time.monotonic() - self._began_s) * STEPS_PER_S)
         now_s = time.time()
-        healthy = rank_view(0, steps=step, step=step, last_sample_unix_s=now_s)
+        healthy = rank_view(0, steps=step, step=step, last_sample_unix_s=now_s, pod=POD)
         leaking = rank_view(
             1,
             steps=step,
@@ -173,6 +180,25 @@ def test_a_rank_joins_its_gpu_by_uuid(cluster: Cluster) -> None:
         lambda result: len(result) == 2,
     )
     assert {sample["value"][1] for sample in result} == {"0.15"}
+
+
+def test_ranks_are_chosen_by_their_pods_and_those_without_one_by_its_absence(cluster: Cluster) -> None:
+    own = '{namespace="team-a", pod="llm-0", container="train"}'
+    assert ranks_of(cluster.prometheus.wait_for(f"tidegauge_rank_allocated_bytes{own}")) == ["0"]
+    assert ranks_of(cluster.prometheus.wait_for('tidegauge_rank_allocated_bytes{pod=""}')) == ["1"]
+    joined = f"tidegauge_rank_info{own} * on (cluster, job_id, rank) group_left tidegauge_rank_steps_total"
+    assert ranks_of(cluster.prometheus.wait_for(joined)) == ["0"]
+
+
+def test_promtool_is_content_with_families_in_which_only_some_ranks_have_a_pod(cluster: Cluster) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        missing("promtool is not installed")
+    with urlopen(f"http://{cluster.agent_address}/metrics", timeout=10) as answer:
+        page = answer.read()
+    assert b'pod="llm-0"' in page
+    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_a_rank_that_ends_goes_stale_at_the_next_scrape(cluster: Cluster) -> None:

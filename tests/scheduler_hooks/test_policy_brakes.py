@@ -10,7 +10,7 @@ import pytest
 
 from policy_runs import Run, policy
 from sample_views import NOW_S
-from scheduler_values import facts, incident, scheduler_facts, target
+from scheduler_values import facts, incident, record, scheduler_facts, target
 from tidegauge.core.actions import ActionKind, JobFacts, Outcome
 from tidegauge.core.incidents import IncidentCause, IncidentState, JobKey
 from tidegauge.core.verdicts import Severity
@@ -206,6 +206,52 @@ def test_a_failed_action_counts_as_one() -> None:
     run = Run(policy("[{action: cap, tries: 5}]", actions_per_hour=2), of_job=facts(cap_fraction=0.5))
     made = run.until(600, outcome=Outcome.FAILED)
     assert made == [(0, "do cap"), (60, "do cap"), (120, "withheld cap: actions_per_hour")]
+
+
+def acted_on(*jobs: JobFacts) -> list[list[str]]:
+    """What is decided on one job after the other, where a user may have one action an hour."""
+    rules = policy(CAP, actions_per_user_per_hour=1, breaker={"share": 1.0})
+    state, made = PolicyState(), []
+    for number, of_job in enumerate(jobs, start=1):
+        run = Run(rules, of_job=of_job, job=of_job.target.job, number=number)
+        run.state = state
+        made.append(run.at(0))
+        state = run.state
+    return made
+
+
+def on_kubernetes(job_id: str, user_name: str, uid: int = 1000) -> JobFacts:
+    job = JobKey(job_id, 0, uid)
+    return facts(job, target=target(job, scheduler="kubernetes"), user_name=user_name, cap_fraction=0.5)
+
+
+HELD = ["withheld cap: actions_per_user_per_hour"]
+
+
+def test_elsewhere_a_user_is_a_uid() -> None:
+    ada = [facts(JobKey(name, 0, 1001), cap_fraction=0.5) for name in ("1", "2")]
+    namesake = facts(JobKey("3", 0, 1002), cap_fraction=0.5)
+    assert acted_on(*ada, namesake) == [["do cap"], HELD, ["do cap"]]
+
+
+def test_on_kubernetes_a_user_is_a_name_in_a_namespace() -> None:
+    """All its containers may run as the same uid, and one user's as several."""
+    assert acted_on(
+        on_kubernetes("team-a/llm", "ada"),
+        on_kubernetes("team-a/eval", "ada", uid=0),
+        on_kubernetes("team-a/other", "grace"),
+        on_kubernetes("team-b/llm", "ada"),
+    ) == [["do cap"], HELD, ["do cap"], ["do cap"]]
+
+
+def test_who_was_counted_is_known_again_from_the_audit() -> None:
+    first, second = on_kubernetes("team-a/llm", "ada"), on_kubernetes("team-a/eval", "ada", uid=0)
+    rules = policy(CAP, actions_per_user_per_hour=1)
+    run = Run(rules, of_job=first, job=first.target.job)
+    assert run.at(0) == ["do cap"]
+    again = Run(rules, of_job=second, job=second.target.job, number=2)
+    again.state = PolicyState.of([record(run.last)])
+    assert again.at(0) == HELD
 
 
 class Cluster:

@@ -8,7 +8,8 @@ import pytest
 
 from policy_runs import Run, policy
 from scheduler_values import JOB, facts, scheduler_facts, target
-from tidegauge.core.incidents import IncidentCause, IncidentKey
+from tidegauge.core.ids import JobId
+from tidegauge.core.incidents import IncidentCause, IncidentKey, JobKey
 from tidegauge_scheduler_hooks.policy.rungs import PLACEHOLDERS
 
 SAVE = (
@@ -38,6 +39,28 @@ def test_a_warning_says_who_what_when_what_next_and_what_to_do() -> None:
         "outputs without .detach(), module hooks that store activations, and caches without a bound.",
         "To keep Tidegauge from acting on the job: start it with `tidegauge run --no-actions`.",
     ]
+
+
+def of_workload(job_id: str) -> dict[str, Any]:
+    """The job as the Kubernetes adapter knows it."""
+    return {"target": target(JobKey(JobId(job_id), 0, 1001), scheduler="kubernetes"), "job_name": "train"}
+
+
+def test_the_owner_of_a_workload_is_told_a_command_that_can_be_copied_and_its_name_once() -> None:
+    job = JobKey(JobId("team-a/train"), 0, 1001)
+    said = first_text(of_job=of_workload("team-a/train"), key=IncidentKey(job, IncidentCause.LEAK)).splitlines()
+    assert said[0].startswith("Tidegauge, incident 1: job team-a/train of ada, warning 1 of 2")
+    assert said[-1] == (
+        "To keep Tidegauge from acting on the job: annotate its workload, with `kubectl annotate --overwrite -n team-a "
+        "KIND train tidegauge.dev/actions=keep` (KIND: job, jobset and so on)."
+    )
+
+
+@pytest.mark.parametrize("claimed", ["a/b/c", "team-a/x; rm -rf .", "4711"])
+def test_no_name_that_a_job_made_up_gets_into_a_command(claimed: str) -> None:
+    said = first_text(of_job=of_workload(claimed)).splitlines()
+    assert "-n NAMESPACE KIND NAME tidegauge.dev/actions=keep" in said[-1]
+    assert claimed not in said[-1]
 
 
 def test_the_second_warning_is_called_so() -> None:

@@ -51,6 +51,11 @@ NO_PLACE = PermanentError("Ray has no place for messages")
 STRANGER = PermanentError("nobody knows ada on Slack")
 
 
+def test_on_kubernetes_the_owner_is_told_by_an_event() -> None:
+    about = replace(NOTIFY, target=replace(NOTIFY.target, scheduler="kubernetes"))
+    assert tell_owner(about, Terminal(), None) == "the owner was told by an Event on the workload"
+
+
 @pytest.mark.parametrize(
     ("terminal", "messenger", "said"),
     [

@@ -1,21 +1,38 @@
 """Whose word counts on which job a rank belongs to, and who that rank is then: a pure function of claim and evidence.
 
-slurmd decides where it answers, and the cgroup that slurmstepd made is a second witness. A process that neither knows
-may call itself what it likes, but not a Slurm job: nobody puts ranks into another's job.
+slurmd decides where it answers, and the cgroup that slurmstepd made is a second witness. In a pod it is the head, which
+asks the API server, and as long as that is silent the kubelet. A process that none of them knows may call itself what
+it likes, but not a Slurm job, nor a workload of Kubernetes: nobody puts ranks into another's job.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, TypeVar
 
-from tidegauge.agent.ports import NoPlace, ProcessFacts, RecordSource, StepSource
+from tidegauge.agent.ports import HeldBy, ProcessFacts
 from tidegauge.core.ids import JobId, RankIdentity
-from tidegauge.core.slurm import SCHEDULER, SlurmPlace, array_name
+from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
+from tidegauge.core.kubernetes import PodCgroup, PodFacts, PodPlace, job_id, namespace_of
+from tidegauge.core.slurm import SCHEDULER as SLURM
+from tidegauge.core.slurm import SlurmPlace, array_name
 
 MAX_ATTEMPT = 1 << 31
 """As in a ring."""
 _SLURM_ID = re.compile(r"[0-9]+(_[0-9]+)?")
+
+T = TypeVar("T")
+
+
+class PodEvidence(NamedTuple):
+    """What is known of the pod that a process is in."""
+
+    cgroup: PodCgroup
+    facts: PodFacts | None = None
+    """By the API server's word, through the head; ``None`` while that is silent."""
+    holders: frozenset[HeldBy] = frozenset()
+    """Containers to which the kubelet gave every GPU that the driver lists the process on."""
 
 
 class Evidence(NamedTuple):
@@ -29,6 +46,8 @@ class Evidence(NamedTuple):
     """slurmd answers and knows no such process, nor does the kernel place it in a job."""
     of_another_user: bool = False
     """The prolog says that the job belongs to another user than the process."""
+    pod: PodEvidence | None = None
+    """``None`` for a process in no pod, and for one that slurmd knows."""
 
 
 class Attribution(NamedTuple):
@@ -37,73 +56,114 @@ class Attribution(NamedTuple):
     identity: RankIdentity
     overruled: frozenset[str] = frozenset()
     """``job_id``, ``attempt``, ``scheduler``, ``job_user``."""
-
-
-class Witnesses:
-    """Who is heard on a process's job: slurmd, the prolog, and the kernel by ``ProcessFacts``."""
-
-    def __init__(self, steps: StepSource, records: RecordSource) -> None:
-        self._steps = steps
-        self._records = records
-
-    def word_on(self, facts: ProcessFacts, before: SlurmPlace | NoPlace, *, alive: bool) -> SlurmPlace | NoPlace:
-        """What slurmd says of a process now, of which it said ``before``.
-
-        One that ended before slurmd could be asked is outside: else a process that is gone at once could still have
-        named any job.
-        """
-        if not alive and before is not NoPlace.WAITING:
-            return before
-        word = self._steps.place_of(facts.process)
-        return NoPlace.OUTSIDE if word is NoPlace.WAITING and not alive else word
-
-    def evidence(self, word: SlurmPlace | NoPlace, facts: ProcessFacts) -> Evidence | None:
-        """What there is to know once slurmd said ``word``; ``None`` while that is to be waited for."""
-        if word is NoPlace.WAITING:
-            return None
-        place = word if isinstance(word, SlurmPlace) else facts.slurm
-        if place is None:
-            return Evidence(outside=word is NoPlace.OUTSIDE)
-        record = self._records.record_of(place.job_id)
-        if record is None:
-            return Evidence(place)
-        if record.uid != facts.uid:
-            return Evidence(place, of_another_user=True)
-        place = place._replace(array_job_id=record.array_job_id, array_task_id=record.array_task_id)
-        return Evidence(place, restarts=record.restarts)
+    pod: PodPlace | None = None
+    user_name: str | None = None
+    """Whose job it is. ``None``: that of the process's uid, which in a pod is nobody's login."""
 
 
 def attribute(claimed: RankIdentity, known: Evidence, facts: ProcessFacts, *, hostname: str) -> Attribution:
     """``claimed``, corrected. The host is always our own; what nobody else can know stays the rank's word."""
     identity = claimed._replace(hostname=hostname)
-    if known.place is None:
-        return _refuse_slurm(identity, facts) if known.outside else Attribution(identity)
+    if known.place is not None:
+        return _in_slurm(identity, known, known.place)
+    if known.pod is None:
+        return _outside_pods(identity, facts, outside_slurm=known.outside)
+    if known.pod.facts is None:
+        return _in_unknown_pod(identity, known.pod, facts)
+    return _in_pod(identity, known.pod, known.pod.facts)
+
+
+def _in_slurm(identity: RankIdentity, known: Evidence, place: SlurmPlace) -> Attribution:
     overruled = {"job_user"} if known.of_another_user else set()
-    if not _names(claimed.job_id, known.place):
+    if not _names(identity.job_id, place):
         overruled.add("job_id")
-    identity = identity._replace(job_id=known.place.job_id, scheduler=SCHEDULER)
+    identity = identity._replace(job_id=place.job_id, scheduler=SLURM)
     if known.restarts is not None:
-        # Restarts inside one start of the job are known to its launcher only (probe.identity).
-        each = max(1, claimed.attempts_each)
-        attempt = min(known.restarts * each + claimed.attempt % each, MAX_ATTEMPT)
-        if attempt != claimed.attempt:
+        attempt = _attempt(identity, known.restarts)
+        if attempt != identity.attempt:
             overruled.add("attempt")
         identity = identity._replace(attempt=attempt)
     return Attribution(identity, frozenset(overruled))
 
 
-def _refuse_slurm(identity: RankIdentity, facts: ProcessFacts) -> Attribution:
-    """A process outside Slurm: not of Slurm's, and under no name that a Slurm job can have."""
+def _in_pod(identity: RankIdentity, known: PodEvidence, facts: PodFacts) -> Attribution:
+    """Only a claim to be of another namespace is a lie: what a pod is started with names the owner that it had then,
+    and a probe that was told nothing makes up a name of its own."""
+    overruled = {"job_id"} if _is_of_another(identity.job_id, facts.namespace) else set()
+    container = facts.containers.get(known.cgroup.container_id or "")
+    if container is None:  # started after the head was asked
+        container = _only({held.container for held in known.holders if held[:2] == (facts.namespace, facts.pod)})
+    return Attribution(
+        identity._replace(
+            job_id=JobId(facts.job_id),
+            job_name=facts.job_name,
+            scheduler=KUBERNETES,
+            attempt=_attempt(identity, facts.attempt),
+        ),
+        frozenset(overruled),
+        PodPlace(known.cgroup.pod_uid, facts.namespace, facts.pod, container, job_known=True),
+        facts.user_name or facts.namespace,
+    )
+
+
+def _in_unknown_pod(identity: RankIdentity, known: PodEvidence, facts: ProcessFacts) -> Attribution:
+    """Nobody has said which workload it is: no claim to be of one stays unless the kubelet confirms its namespace, nor
+    one to be a Slurm job. The head is silent for ever about pods without the label, which their makers may leave out.
+    """
+    namespace = _only({held.namespace for held in known.holders})
+    pod = _only({held[:2] for held in known.holders})
+    container = _only(known.holders)
+    place = PodPlace(
+        known.cgroup.pod_uid,
+        namespace,
+        None if pod is None else pod[1],
+        None if container is None else container.container,
+    )
+    claimed = identity.job_id
+    identity = identity._replace(scheduler=KUBERNETES)
+    lie = namespace is not None and _is_of_another(claimed, namespace)
+    confirmed = namespace is not None and claimed.startswith(f"{namespace}/")
+    if pod is not None and not confirmed:
+        identity = identity._replace(job_id=JobId(job_id(*pod)))
+    elif ("/" in claimed and not confirmed) or _SLURM_ID.fullmatch(claimed) is not None:
+        identity = identity._replace(job_id=_own_id(identity, facts))
+    return Attribution(
+        identity, frozenset({"job_id"} if lie else ()), place, namespace if namespace is not None else str(facts.uid)
+    )
+
+
+def _outside_pods(identity: RankIdentity, facts: ProcessFacts, *, outside_slurm: bool) -> Attribution:
+    """A process in no pod is of no workload; one outside Slurm, too, is under no name that a Slurm job can have."""
     overruled = set()
-    if identity.scheduler == SCHEDULER:
+    if identity.scheduler == KUBERNETES or (outside_slurm and identity.scheduler == SLURM):
         overruled.add("scheduler")
         identity = identity._replace(scheduler="local")
-    if _SLURM_ID.fullmatch(identity.job_id) is not None:
+    of_slurm = outside_slurm and _SLURM_ID.fullmatch(identity.job_id) is not None
+    if of_slurm or namespace_of(identity.job_id) is not None:
         overruled.add("job_id")
-        process = facts.process
-        own = JobId(f"local-{identity.hostname}-{process.pid}-{process.start_ticks}")  # as probe.identity names one
-        identity = identity._replace(job_id=own)
+        identity = identity._replace(job_id=_own_id(identity, facts))
     return Attribution(identity, frozenset(overruled))
+
+
+def _attempt(identity: RankIdentity, restarts: int) -> int:
+    """``restarts`` by the scheduler, and those within one start, which only a rank's launcher knows
+    (``probe.identity``)."""
+    each = max(1, identity.attempts_each)
+    return min(restarts * each + identity.attempt % each, MAX_ATTEMPT)
+
+
+def _own_id(identity: RankIdentity, facts: ProcessFacts) -> JobId:
+    process = facts.process
+    return JobId(f"local-{identity.hostname}-{process.pid}-{process.start_ticks}")  # as probe.identity names one
+
+
+def _is_of_another(claimed: JobId, namespace: str) -> bool:
+    return namespace_of(claimed) not in (None, namespace)
+
+
+def _only(values: AbstractSet[T]) -> T | None:
+    """The one that there is; ``None`` if there are several: a shared GPU."""
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def _names(claimed: JobId, place: SlurmPlace) -> bool:

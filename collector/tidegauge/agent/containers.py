@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir
+from tidegauge.agent.pod_cgroup import pod_cgroup_of
 from tidegauge.agent.safe_files import opened
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.ways_in import open_through
@@ -27,8 +28,9 @@ WALK_EVERY_S = 10.0
 container that the first does not lead into."""
 MAX_PROCESSES = 65536
 MAX_CONTAINERS = 512
-MAX_CONTAINERS_PER_UID = 128
-"""Nobody can take all the places of a node."""
+"""As many more may have a process on a GPU: those must not wait for a place that some sidecar has."""
+MAX_CONTAINERS_PER_TENANT = 128
+"""Nobody can take all the places of a node: no user, and no pod."""
 MAX_WAYS_IN = 256
 """Processes of one namespace that are remembered."""
 
@@ -39,8 +41,8 @@ class Container:
 
     mount_namespace: int
     """Inode of its ns/mnt."""
-    uid: int
-    """Of the process that it was first seen by."""
+    tenant: int | str
+    """Uid of the process that it was first seen by; its pod's, if it is in one: there users share uids."""
     ways_in: tuple[ProcessId, ...]
     """Processes that were seen there, the one to go by first."""
 
@@ -115,7 +117,7 @@ class Containers:
         candidates = self._candidates()
         if candidates is None and thoroughly:
             candidates = self._all_pids()
-        self._take([*gpu_pids, *(candidates or ())], all_there_are=candidates is not None)
+        self._take(tuple(gpu_pids), candidates)
         self._search(skips, every_way=thoroughly)
 
     def _all_pids(self) -> list[int]:
@@ -123,14 +125,12 @@ class Containers:
             return list(islice((int(entry.name) for entry in entries if entry.name.isdigit()), MAX_PROCESSES))
         return []
 
-    def _take(self, pids: Iterable[int], *, all_there_are: bool) -> None:
+    def _take(self, gpu_pids: Sequence[int], candidates: Collection[int] | None) -> None:
+        all_there_are = candidates is not None
         seen: dict[int, dict[int, None]] = {}
-        for pid in pids:
-            namespace = _inode(self._proc / str(pid) / "ns/mnt")
-            if namespace is not None and namespace != self._own_namespace:
-                there = seen.setdefault(namespace, {})
-                if len(there) < MAX_WAYS_IN:
-                    there[pid] = None
+        self._sort(gpu_pids, seen)
+        on_gpus = frozenset(seen)
+        self._sort(candidates or (), seen)
         for namespace, there in seen.items():
             container = self._containers.get(namespace)
             known = {} if container is None else {process.pid: process for process in container.ways_in}
@@ -139,18 +139,33 @@ class Containers:
             ways_in = tuple([*kept, *new][:MAX_WAYS_IN])
             if container is not None:
                 container.ways_in = ways_in or container.ways_in
-            elif ways_in and (uid := self._uid_with_room(ways_in[0].pid)) is not None:
-                self._containers[namespace] = Container(namespace, uid, ways_in)
+            elif ways_in and (tenant := self._tenant_with_room(ways_in[0].pid, namespace in on_gpus)) is not None:
+                self._containers[namespace] = Container(namespace, tenant, ways_in)
         if all_there_are:
             self._containers = {name: one for name, one in self._containers.items() if name in seen}
 
-    def _uid_with_room(self, pid: int) -> int | None:
-        """The effective uid of a process, if one more container of that user is looked into."""
+    def _sort(self, pids: Iterable[int], seen: dict[int, dict[int, None]]) -> None:
+        """Put processes of containers into ``seen``, by their mount namespaces."""
+        for pid in pids:
+            namespace = _inode(self._proc / str(pid) / "ns/mnt")
+            if namespace is not None and namespace != self._own_namespace:
+                there = seen.setdefault(namespace, {})
+                if len(there) < MAX_WAYS_IN:
+                    there[pid] = None
+
+    def _tenant_with_room(self, pid: int, on_gpu: bool) -> int | str | None:
+        """Whom a process belongs to, if one more container of theirs is looked into."""
+        pod = pod_cgroup_of(self._read(pid, "cgroup"))
+        tenant = self._uid(pid) if pod is None else pod.pod_uid
+        of_tenant = sum(container.tenant == tenant for container in self._containers.values())
+        places = 2 * MAX_CONTAINERS if on_gpu else MAX_CONTAINERS
+        return tenant if len(self._containers) < places and of_tenant < MAX_CONTAINERS_PER_TENANT else None
+
+    def _uid(self, pid: int) -> int | None:
+        """The effective uid of a process; ``None`` if it has ended."""
         status = self._read(pid, "status")
         uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
-        uid = int(uids[1]) if len(uids) > 1 else None
-        of_uid = sum(container.uid == uid for container in self._containers.values())
-        return uid if len(self._containers) < MAX_CONTAINERS and of_uid < MAX_CONTAINERS_PER_UID else None
+        return int(uids[1]) if len(uids) > 1 else None
 
     def _search(self, skips: SkipCounts, *, every_way: bool) -> None:
         """See which run directories there are, and through which containers each is reached."""

@@ -6,12 +6,11 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tidegauge.agent.attribution import Witnesses
 from tidegauge.agent.containers import Containers
 from tidegauge.agent.discovery import RingFinder
 from tidegauge.agent.folders import HostRunDir, RunDir, watched_run_dirs
@@ -19,12 +18,16 @@ from tidegauge.agent.launches import Launches
 from tidegauge.agent.limits import unwatched_bytes
 from tidegauge.agent.nvml import open_nvml
 from tidegauge.agent.orders import Sockets, carry_out
+from tidegauge.agent.pod_resources import open_pod_resources
+from tidegauge.agent.pods import PodBook
 from tidegauge.agent.ports import (
     Clock,
     DetectorFactory,
     GpuReading,
     GpuSource,
     GpuUnavailableError,
+    HolderSource,
+    NoHolders,
     NoSteps,
     ProcSource,
     RecordSource,
@@ -37,8 +40,10 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.slurm_node import open_slurm
 from tidegauge.agent.slurm_records import SlurmRecords
 from tidegauge.agent.watches import Watches
+from tidegauge.agent.witnesses import Witnesses
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.views import GpuView, NodeSummary, NodeView
 
@@ -46,7 +51,8 @@ _log = logging.getLogger(__name__)
 
 
 class NodeAgent:
-    """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread but that of ``steps``.
+    """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread
+    but those of ``steps`` and ``holders``.
 
     ``poll`` belongs to one thread; ``view`` and ``summary`` may be called from any.
     """
@@ -63,16 +69,21 @@ class NodeAgent:
         steps: StepSource | None = None,
         records: RecordSource | None = None,
         containers: Containers | None = None,
+        pods: PodBook | None = None,
+        holders: HolderSource | None = None,
         detector_factory: DetectorFactory = RankDetector,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: of its prolog, by default those below ``run_dirs``.
-        ``containers``: those of the node, in which rings are looked for as well."""
+        ``containers``: those of the node, in which rings are looked for as well. ``pods``: what the head says of them,
+        ``None`` if nobody is in a pod. ``holders``: this node's kubelet."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
         self._procs = procs
         self._clock = clock
         self._steps = steps or NoSteps()
+        self._pods = pods
+        self._holders = holders or NoHolders()
         self._skips = SkipCounts(_log)
         self._own_run_dirs = tuple(HostRunDir(path) for path in run_dirs)
         self._containers = containers
@@ -83,7 +94,7 @@ class NodeAgent:
             RingFinder(self._run_dirs, self._skips),
             self._skips,
             procs,
-            Witnesses(self._steps, records or SlurmRecords(run_dirs)),
+            Witnesses(self._steps, records or SlurmRecords(run_dirs), pods, self._holders),
             hostname=hostname,
             linger_s=settings.linger_s,
             detector_factory=detector_factory,
@@ -128,7 +139,13 @@ class NodeAgent:
             gpus=view.gpus,
             launches=view.launches,
             slurm_node=self._steps.pids() is not None,
+            pods_wanted=() if self._pods is None else self._pods.wanted(),
         )
+
+    def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
+        """The coordinator's answer to ``NodeSummary.pods_wanted``."""
+        if self._pods is not None:
+            self._pods.hear(pods)
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process that the last round found. Blocks for ``order.timeout_s`` at most; for threads of its own."""
@@ -144,6 +161,7 @@ class NodeAgent:
                 self._closed = True
                 self._watches.close()
                 self._steps.close()
+                self._holders.close()
                 if self._gpus is not None:
                     self._gpus.close()
 
@@ -170,8 +188,10 @@ class NodeAgent:
         with self._measured("rings"):
             self._watches.find(now_s)
             self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)
-        self._hear_of_slurm()
         watches = self._watches
+        if self._pods is not None:
+            self._pods.keep(watches.pod_uids())
+        self._hear_of_others()
         self._sockets = {
             **{(OrderTo.RANK, process): where for process, where in watches.sockets().items()},
             **{(OrderTo.LAUNCH, process): where for process, where in self._launches.sockets().items()},
@@ -206,11 +226,11 @@ class NodeAgent:
             readings = self._gpus.read()
         return readings, (before_ns + self._clock.monotonic_ns()) // 2
 
-    def _hear_of_slurm(self) -> None:
-        """slurmd is asked in a thread of its own: only how that went is taken down here."""
-        health = self._steps.health()
-        if health is not None:
-            self._success["slurm"], self._duration_s["slurm"] = health.success, health.duration_s
+    def _hear_of_others(self) -> None:
+        """slurmd and kubelet are asked in threads of their own: only how that went is taken down here."""
+        for source, health in (("slurm", self._steps.health()), ("pod_resources", self._holders.health())):
+            if health is not None:
+                self._success[source], self._duration_s[source] = health.success, health.duration_s
 
     @contextmanager
     def _measured(self, source: str) -> Iterator[None]:
@@ -243,7 +263,7 @@ def _gpu_view(gpu: GpuReading, watched_pids: frozenset[int]) -> GpuView:
 
 
 def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ) -> NodeAgent:
-    """The agent of this machine: NVML if there is a driver, slurmd if there is one, /proc, and the run directories."""
+    """The agent of this machine: NVML, slurmd and kubelet where there are any, /proc, and the run directories."""
     run_dirs = watched_run_dirs(settings, environ)
     gpus = open_nvml()
     if gpus is not None and not in_initial_pid_namespace():
@@ -252,11 +272,13 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
     steps = open_slurm(settings, procs, environ)
     return NodeAgent(
         settings,
-        hostname=socket.gethostname(),
+        hostname=settings.hostname or socket.gethostname(),
         gpus=gpus,
         procs=procs,
         clock=SystemClock(),
         run_dirs=run_dirs,
         steps=steps,
         containers=Containers(run_dirs, candidates=steps.pids),
+        pods=None if settings.kubernetes == "off" else PodBook(),
+        holders=open_pod_resources(settings),
     )

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from tidegauge.core.ids import DeviceUuid, JobId, ProcessId
+from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.slurm import SlurmJobRecord, SlurmPlace
 from tidegauge.core.verdicts import Verdict
 
@@ -66,6 +67,14 @@ class ProcessFacts:
     """Effective uid: the one that owns the files that the process makes."""
     slurm: SlurmPlace | None
     """The Slurm job and step whose cgroup the process is in; ``None`` outside Slurm, or where cgroups do not tell."""
+    pod: PodCgroup | None = None
+    """The pod whose cgroup it is in; ``None`` outside Kubernetes."""
+
+    @property
+    def tenant(self) -> int | str:
+        """Whom limits for one user count it to: its pod, as containers of different people run as the same uid, else
+        its uid."""
+        return self.uid if self.pod is None else self.pod.pod_uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +110,10 @@ class ProcSource(Protocol):
 
 
 class NoPlace(Enum):
-    """Why slurmd has named no job for a process."""
+    """Why slurmd has named no job for a process, or the head no workload for its pod."""
 
     NOT_ASKED = "not asked"
-    """This is no Slurm node, or Slurm is switched off."""
+    """This is no Slurm node, or the process is in no pod; or it is switched off."""
     WAITING = "waiting"
     """It is being asked."""
     OUTSIDE = "outside"
@@ -146,6 +155,40 @@ class NoSteps:
 
     def pids(self) -> None:
         return None
+
+    def health(self) -> SourceHealth | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class HeldBy(NamedTuple):
+    """A container that a device was given to."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+class HolderSource(Protocol):
+    """Which containers have which GPUs, as this node's kubelet knows it. Never blocks; answers are some seconds old."""
+
+    def holders_of(self, uuids: Collection[DeviceUuid]) -> frozenset[HeldBy]:
+        """The containers that have every one of these; none where nobody says anything."""
+
+    def health(self) -> SourceHealth | None:
+        """How the last question went; ``None`` before it, and where nobody is asked."""
+
+    def close(self) -> None:
+        """Ask no more."""
+
+
+class NoHolders:
+    """The ``HolderSource`` of a node without a kubelet."""
+
+    def holders_of(self, uuids: Collection[DeviceUuid]) -> frozenset[HeldBy]:  # noqa: ARG002 - the port's
+        return frozenset()
 
     def health(self) -> SourceHealth | None:
         return None

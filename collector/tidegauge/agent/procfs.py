@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tidegauge.agent.pod_cgroup import pod_cgroup_of
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
@@ -90,7 +91,7 @@ class ProcFs:
     def _facts(self, process: ProcessId) -> ProcessFacts | None:
         """The start time is read last: what was read before it belonged to the same process."""
         status = self._read(process.pid, "status")
-        cgroup = self._read(process.pid, "cgroup")
+        cgroup = self._read(process.pid, "cgroup") or ""
         stat = self._stat(process.pid)
         if status is None or stat is None or stat.ended or stat.process != process:
             return None
@@ -98,7 +99,7 @@ class ProcFs:
         if len(uids) < 2:
             return None
         uid = int(uids[1])
-        return ProcessFacts(process, uid, slurm_place_of(cgroup or "", uid=uid))
+        return ProcessFacts(process, uid, slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup))
 
     def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:
         """``(as it knows itself, as we see it)`` for every process in a pid namespace below ours."""
@@ -134,7 +135,7 @@ def slurm_place_of(cgroup: str, *, uid: int) -> SlurmPlace | None:
     Only cgroups that root made count; a ``uid_N`` in the path must be the process's own. Slurm >= 26.05 writes a
     SLUID in place of ``job_N`` unless told otherwise: such a process has no place here, slurmd itself knows it.
     """
-    for line in cgroup.splitlines():
+    for line in cgroup.split("\n"):  # not splitlines(): a name may hold any other separator, but no line feed
         path = line.split(":", 2)[-1]
         if any(own in path for own in _USERS_OWN):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tidegauge.agent.attribution import Evidence, attribute
+from tidegauge.agent.attribution import Attribution, Evidence, attribute
 from tidegauge.agent.limits import cap_bytes, others_bytes, process_limit_bytes
 from tidegauge.agent.nontorch import NontorchMeter
 from tidegauge.agent.placement import place
@@ -136,7 +136,7 @@ class RankState:
         self._primary: int | None = None
         self._claimed: RankIdentity | None = None
         self._evidence: Evidence | None = None
-        self._identity: RankIdentity | None = None
+        self._found: Attribution | None = None
         """The claim, corrected by the evidence; ``None`` until there are both."""
         self._gpu: GpuReading | None = None
         self._broken = False
@@ -163,9 +163,8 @@ class RankState:
 
     def _identify(self) -> None:
         if self._claimed is not None and self._evidence is not None:
-            found = attribute(self._claimed, self._evidence, self.facts, hostname=self._hostname)
-            self._identity = found.identity
-            self.overruled |= found.overruled
+            self._found = attribute(self._claimed, self._evidence, self.facts, hostname=self._hostname)
+            self.overruled |= self._found.overruled
 
     def observe(self, samples: Sequence[Sample], gpus: Sequence[GpuReading], *, gpus_mono_ns: int) -> None:
         """One poll's readings: the node's GPUs at ``gpus_mono_ns`` (none if NVML failed), then the new records."""
@@ -270,17 +269,17 @@ class RankState:
 
     def view(self, *, now_unix_s: float, alive: bool) -> RankView | None:
         """The rank as of now; ``None`` while its job is not known or it has written no record."""
-        if self._primary is None or self._identity is None or self._evidence is None:
+        if self._primary is None or self._found is None or self._evidence is None:
             return None
         series = self._devices[self._primary]
         last = series.last
         assert last is not None
         total = None if self._gpu is None else self._gpu.usable_bytes
         return RankView(
-            identity=self._identity,
+            identity=self._found.identity,
             process=self.facts.process,
             uid=self.facts.uid,
-            user_name=self._user_name,
+            user_name=self._found.user_name or self._user_name,
             uuid=self._claimed_uuid(self._primary) if self._gpu is None else self._gpu.uuid,
             gpu=None if self._gpu is None else self._gpu.gpu,
             last_sample_unix_s=min(last.wall_ns / 1e9, now_unix_s),
@@ -303,6 +302,7 @@ class RankState:
             cap_fraction=self._cap_fraction(series),
             last_oom=self._last_oom(now_unix_s=now_unix_s),
             slurm=self._evidence.place,
+            pod=self._found.pod,
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Protocol
 
 from tidegauge.agent.orders import OrderCarrier
 from tidegauge.core.job_settings import JobSettings
+from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult
 from tidegauge.core.views import NodeSummary
 
@@ -31,6 +32,10 @@ class Reply(Protocol):
     @property
     def job_settings(self) -> tuple[JobSettings, ...] | None:
         """All that ought to lie on the node; ``None``: leave them as they are."""
+
+    @property
+    def pods(self) -> tuple[PodFacts, ...]:
+        """Those of ``NodeSummary.pods_wanted`` that are known."""
 
 
 class Reporter(Protocol):
@@ -58,6 +63,9 @@ class Pollable(Protocol):
     def poll(self) -> None: ...
 
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary: ...
+
+    def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
+        """What the coordinator says of the pods that ``summary`` named."""
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process of this node. Called from threads of its own; blocks for ``order.timeout_s`` at most."""
@@ -176,6 +184,7 @@ class AgentRunner:
             )
             if reply is not None:
                 self._carrier.take(reply.orders)
+                self._agent.hear_of_pods(reply.pods)
                 if reply.job_settings is not None:
                     self._settings_files.write(reply.job_settings)
         except Exception as error:

@@ -93,6 +93,11 @@ class Settings(BaseModel):
     kubernetes_requeue: Literal["asked", "all"] = "asked"
     """Which workloads may be started again by a policy: those whose owner said so (annotation
     ``tidegauge.dev/actions: requeue``), or all that say nothing against it."""
+    kubernetes_resubmit: bool = False
+    """Whether a workload whose environment has to change, and whose pods Tidegauge did not prepare, may be submitted
+    again as a copy. The controller needs ``--resubmit``, and the right to create workloads."""
+    kubernetes_shared_gpu_replicas: int | None = Field(default=None, ge=2, le=64)
+    """How many pods share a GPU that is asked for as ``nvidia.com/gpu.shared``. Default: not known."""
     kubernetes_controller: str | None = None
     """``NAMESPACE/NAME`` of the controller's Lease. A workload is not suspended for a requeue while no controller is
     there that would start it again. Default: tidegauge-controller in the head's own namespace."""

@@ -7,25 +7,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidegauge.agent.attribution import Witnesses
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
-from tidegauge.agent.ports import DetectorFactory, GpuReading, NoPlace, ProcessFacts, ProcSource
+from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.ranks import RankState
 from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import socket_name
-from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
 
 MAX_RANKS = 512
 """Ranks of one node that are watched: each has an open file, and up to 20 series in every scrape."""
-MAX_RANKS_PER_UID = 256
-"""Nobody can take all the places of a node."""
+MAX_RANKS_PER_TENANT = 256
+"""Nobody can take all the places of a node: no user, and no pod."""
 ORPHAN_LOOKS_S = 15.0
 """For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
 MAX_RECORDS_PER_POLL = 32 * MAX_RECORDS_PER_READ
@@ -43,8 +42,8 @@ class _Watch:
     ended_s: float | None = None
     detached_s: float | None = None
     read_to_the_end: bool = False
-    word: SlurmPlace | NoPlace = NoPlace.WAITING
-    """slurmd's, on the job of the process."""
+    word: Word = field(default_factory=Word)
+    """The witnesses', on the job of the process."""
     counted: set[str] = field(default_factory=set)
     """Claims whose overruling is counted already."""
 
@@ -156,7 +155,7 @@ class Watches:
         if facts.uid != ring.uid:
             raise LayoutError("owner", f"process {ring.process.pid} belongs to uid {facts.uid}")
         self._orphans.pop(ring.place, None)
-        if not self._has_room(facts.uid):
+        if not self._has_room(facts):
             self.count_dropped("ranks", [facts.process])
             self._finder.set_aside(ring)
             return
@@ -167,9 +166,9 @@ class Watches:
         self._watches[ring.place] = _Watch(ring, reader, facts, rank)
         _log.info("watching pid %d of %s", facts.process.pid, user_name)
 
-    def _has_room(self, uid: int) -> bool:
-        of_uid = sum(watch.facts.uid == uid for watch in self._watches.values())
-        return of_uid < MAX_RANKS_PER_UID and len(self._watches) < MAX_RANKS
+    def _has_room(self, facts: ProcessFacts) -> bool:
+        of_tenant = sum(watch.facts.tenant == facts.tenant for watch in self._watches.values())
+        return of_tenant < MAX_RANKS_PER_TENANT and len(self._watches) < MAX_RANKS
 
     def _keep_orphan(self, ring: RingFile, reader: RingReader, now_s: float) -> None:
         """Delete a ring whose process is gone, but not at once, and never one that is still written to."""
@@ -201,6 +200,7 @@ class Watches:
         for at in range(len(watches)):
             watch = watches[(at + self._turn) % len(watches)]
             if watch.read_to_the_end:
+                self._hear(watch, gpus)  # who its pod was may be said when it has ended
                 continue
             try:
                 budget -= self._read_one(watch, gpus, gpus_mono_ns, min(budget, MAX_RECORDS_PER_READ), now_s)
@@ -232,7 +232,7 @@ class Watches:
         self.refused_records += reader.refused_records - refused
         if reader.identity is not None and (reader.identity is not identity or not rank.known):
             rank.claim(reader.identity)
-        self._hear(watch)
+        self._hear(watch, gpus)
         rank.observe(samples, gpus, gpus_mono_ns=gpus_mono_ns)
         points = rank.points
         rank.judge()
@@ -242,16 +242,20 @@ class Watches:
             watch.detached_s = None
         elif watch.detached_s is None:
             watch.detached_s = now_s
-        self.overruled.update(rank.overruled - watch.counted)
-        watch.counted |= rank.overruled
+        self._count_overruled(watch)
         return seen
 
-    def _hear(self, watch: _Watch) -> None:
-        word = self._witnesses.word_on(watch.facts, watch.word, alive=watch.ended_s is None)
+    def _hear(self, watch: _Watch, gpus: Sequence[GpuReading]) -> None:
+        word = self._witnesses.word_on(watch.facts, watch.word, gpus, alive=watch.ended_s is None)
         evidence = self._witnesses.evidence(word, watch.facts) if word != watch.word else None
         if evidence is not None:
             watch.word = word
             watch.rank.weigh(evidence)
+            self._count_overruled(watch)
+
+    def _count_overruled(self, watch: _Watch) -> None:
+        self.overruled.update(watch.rank.overruled - watch.counted)
+        watch.counted |= watch.rank.overruled
 
     def views(self, *, now_s: float, now_unix_s: float) -> tuple[RankView, ...]:
         """Every rank that is shown now, in a fixed order, no two with the same name."""
@@ -288,6 +292,10 @@ class Watches:
     def living_pids(self) -> frozenset[int]:
         """Pids, as the host counts them, of the processes that are watched."""
         return frozenset(w.facts.process.pid for w in self._watches.values() if w.ended_s is None)
+
+    def pod_uids(self) -> frozenset[str]:
+        """Of the pods that ranks are, or were just now, in."""
+        return frozenset(w.facts.pod.pod_uid for w in self._watches.values() if w.facts.pod is not None)
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
         """Where each living rank can be asked: beside its ring, which the kernel says is its own."""

@@ -10,7 +10,7 @@ from tidegauge.cli.times import clock, day, moment
 from tidegauge.core.actions import DecisionRecord, LoopStatus
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
 from tidegauge.core.units import format_band, format_bytes, format_duration
-from tidegauge.core.wording import CLOSURES, hint, incident_sentence, rate, since, time_left
+from tidegauge.core.wording import CLOSURES, further_name, hint, incident_sentence, rate, since, time_left
 
 RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "nontorch", "limit", "since step",
                "per step", "out of memory in")  # fmt: skip
@@ -30,7 +30,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
     """Name and value of everything known about the incident as a whole."""
     job = incident.key.job
     lines = [
-        ("job", f"{job.job_id}, attempt {job.attempt}" + (f", {incident.job_name}" if incident.job_name else "")),
+        ("job", ", ".join(filter(None, (job.job_id, f"attempt {job.attempt}", further_name(job, incident.job_name))))),
         ("owner", f"{incident.user_name} (uid {job.uid})"),
         ("ranks", f"{len(incident.findings)} of {incident.world_size}"
                   + (", all alike: a workload that grows, or code that all run" if incident.common else "")),

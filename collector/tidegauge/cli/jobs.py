@@ -14,6 +14,7 @@ from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table
 from tidegauge.cli.service_api import add_api_arguments, ask
 from tidegauge.cluster.wire import from_wire
+from tidegauge.core.kubernetes import PROFILE_LABEL
 from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import OK, Verdict
@@ -25,6 +26,8 @@ HEADER = ("job", "name", "user", "ranks", "step", "allocated", "reserved", "stat
           "out of memory in")  # fmt: skip
 GIVES_WAY = ("reserved", "signal", "step", "name", "allocated", "user", "ranks")
 """Columns that a narrow terminal does without, the first first."""
+POD_HEADER, POD_GIVES_WAY = (*HEADER, "pod"), (*GIVES_WAY, "pod")
+"""Where a job runs in pods."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +41,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer, indent=2))
     elif jobs:
-        print_table(HEADER, [_row(job) for job in jobs], gives_way=GIVES_WAY)
+        pods = [_pod(job) for job in jobs]
+        rows = [_row(job) for job in jobs]
+        if any(pods):
+            print_table(POD_HEADER, [(*row, pod or "-") for row, pod in zip(rows, pods)], gives_way=POD_GIVES_WAY)
+        else:
+            print_table(HEADER, rows, gives_way=GIVES_WAY)
     else:
         print(nothing_watched(os.environ))
     leaks = any(job["running"] and job["state"] == "leak" for job in jobs)
@@ -46,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def nothing_watched(environ: Mapping[str, str]) -> str:
-    """How to begin, on this host: Slurm's option is named where there is an ``srun``."""
+    """How to begin, on this host: Slurm's option is named where there is an ``srun``, and in a pod (as by ``kubectl
+    exec`` in the head's) the label."""
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return (
+            f"no job is watched; give the pods of one the label {PROFILE_LABEL}=auto, on the template or the namespace"
+        )
     slurm = ", or with `srun --memory-profile CMD`" if shutil.which("srun", path=environ.get("PATH")) else ""
     return f"no job is watched; start one with `tidegauge run -- CMD`{slurm}"
 
@@ -81,6 +94,16 @@ def _whether_it_goes_on(job: Mapping[str, Any]) -> str:
 def _array_name(ranks: Sequence[Mapping[str, Any]]) -> str | None:
     places = [from_wire(SlurmPlace, rank["slurm"]) for rank in ranks if rank.get("slurm")]
     return next(filter(None, map(array_name, places)), None)
+
+
+def _pod(job: Mapping[str, Any]) -> str | None:
+    """The pod of the rank to look at first; of a job without one its pod, or how many it has."""
+    worst = _worst(job)
+    ranks = job["ranks"] if worst is None else [worst]
+    pods = {rank["pod"]["pod"] for rank in ranks if rank.get("pod") and rank["pod"]["pod"]}
+    if not pods:
+        return None
+    return str(pods.pop()) if len(pods) == 1 else f"{len(pods)} pods"
 
 
 def _worst(job: Mapping[str, Any]) -> Mapping[str, Any] | None:

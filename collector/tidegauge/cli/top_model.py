@@ -90,7 +90,7 @@ def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentLine], choice:
 
 def rank_rows(ranks: Iterable[RankLine], choice: Choice) -> list[RankLine]:
     """The ranks that are chosen, in order; those that have ended come last."""
-    rows = [rank for rank in ranks if _has(choice.text, (rank.hostname, f"rank {rank.rank}", rank.state.value))]
+    rows = [rank for rank in ranks if _has(choice.text, _said_of_rank(rank))]
     return sorted(rows, key=lambda rank: (not rank.alive, _RANK_KEYS[choice.sort](rank), rank.rank))
 
 
@@ -152,7 +152,20 @@ _RANK_KEYS: Mapping[Sort, Callable[[RankLine], Any]] = {
 
 
 def _said_of_job(job: JobLine) -> Iterable[str | None]:
-    return job.job_id, job.array, job.job_name, job.user_name, job.scheduler, job.state.value, job.first.hostname
+    return (
+        job.job_id,
+        job.array,
+        job.job_name,
+        job.user_name,
+        job.scheduler,
+        job.state.value,
+        job.first.hostname,
+        job.first.pod,
+    )
+
+
+def _said_of_rank(rank: RankLine) -> Iterable[str | None]:
+    return rank.hostname, rank.pod, f"rank {rank.rank}", rank.state.value
 
 
 def _said_of_incident(incident: Incident) -> Iterable[str | None]:

@@ -40,7 +40,8 @@ class _Part:
 
 def rank_page(rank: RankLine, points: Sequence[MemoryPoint], *, width: int, height: int) -> list[Line]:
     """The page in ``height`` lines or fewer, if its words leave room for pictures of ``LOWEST_BARS`` lines."""
-    lines: list[Line] = [*_verdict(rank, width), [Cell(cut(_where(rank), width))], [Cell(cut(_also(rank), width))], []]
+    known = [_where(rank), *_in_pod(rank), _also(rank)]
+    lines: list[Line] = [*_verdict(rank, width), *([Cell(cut(text, width))] for text in known), []]
     if not points:
         return [*lines, [Cell("no reading since the coordinator was started", Tone.DIM)]]
     parts = _parts(rank, points)
@@ -111,6 +112,13 @@ def _where(rank: RankLine) -> str:
     gpu = "GPU not known" if rank.gpu is None else f"GPU {rank.gpu}"
     srun = "" if rank.slurm_step is None else f", Slurm step {rank.slurm_step}"
     return f"on {rank.hostname}, {gpu}, pid {rank.pid}{srun}, step {rank.step:,}"
+
+
+def _in_pod(rank: RankLine) -> list[str]:
+    """For ``kubectl``, on a line of its own: names in Kubernetes are long."""
+    if rank.pod is None:
+        return []
+    return [f"in pod {rank.pod}" + (f", container {rank.container}" if rank.container else "")]
 
 
 def _also(rank: RankLine) -> str:

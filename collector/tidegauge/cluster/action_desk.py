@@ -6,22 +6,19 @@ The hooks (policy, carrying out, adapters) are imported here and nowhere else of
 from __future__ import annotations
 
 import logging
-import os
-import pwd
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_switch import ActionSwitch
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.policy_clock import PolicyClock
+from tidegauge.cluster.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
-from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.telling import Tell, TellingBoard
 from tidegauge.core.actions import AuditError, Decision, LoopStatus
@@ -36,7 +33,6 @@ log = logging.getLogger(__name__)
 TURN_EVERY_S = 1.0
 DAY_S = 86400.0
 PRUNE_AGAIN_S = 600.0
-SLURM_COMMANDS = ("squeue", "scontrol", "scancel")
 
 
 class Loop(Protocol):
@@ -149,7 +145,7 @@ def _loop_over(
 
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic, not_before_s=store.newest_s())
     switch = ActionSwitch(files.actions)
-    schedulers = _schedulers(settings, coordinator, files)
+    schedulers = open_schedulers(settings, coordinator, files)
     workers = ThreadPoolExecutor(workers_for(len(schedulers)), thread_name_prefix="tidegauge-action")
     loop = ClosedLoop(
         cluster=coordinator,
@@ -167,43 +163,6 @@ def _loop_over(
     return loop, clock.now_s
 
 
-def _schedulers(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Mapping[str, Any]:
-    from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
-    from tidegauge_scheduler_hooks.ray_jobs.adapter import RayJobs
-    from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
-
-    orders = coordinator.orders
-    schedulers: dict[str, Any] = {"local": LocalScheduler(orders)}
-    if settings.ray_jobs_address is not None:
-        api = RayJobsApi(settings.ray_jobs_address, token_file=settings.ray_jobs_token_file)
-        schedulers["ray"] = RayJobs(api, orders, uid=_uid_of(settings.ray_jobs_user))
-    if _is_slurm_here(settings):
-        schedulers["slurm"] = _slurm(settings, coordinator, files)
-    return schedulers
-
-
-def _is_slurm_here(settings: Settings) -> bool:
-    """Whether jobs of Slurm can be acted on from this machine."""
-    if settings.slurm != "auto":
-        return settings.slurm == "on"
-    path = None if settings.slurm_bin_dir is None else str(settings.slurm_bin_dir)
-    return all(shutil.which(command, path=path) for command in SLURM_COMMANDS)
-
-
-def _slurm(settings: Settings, coordinator: Coordinator, files: StateFiles) -> Any:
-    from tidegauge_scheduler_hooks.slurm.adapter import SlurmScheduler
-    from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
-
-    desk = JobSettingsDesk(files.job_settings, wall_s=time.time, reporting=coordinator.heard_lately)
-    coordinator.lay_down(desk)
-    return SlurmScheduler(
-        SlurmCommands(settings.slurm_bin_dir, settings.slurm_conf),
-        coordinator.orders,
-        desk,
-        requeue_unasked=settings.slurm_requeue == "all",
-    )
-
-
 def _messenger(tell: Tell) -> Messenger:
     from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
 
@@ -217,13 +176,3 @@ def _messenger(tell: Tell) -> Messenger:
             raise PermanentError(told.problem)
 
     return ByNotifier()
-
-
-def _uid_of(user: str | None) -> int:
-    """Raises ``StoreError`` for a user that this machine does not know: acting for the wrong one is worse than not."""
-    if user is None:
-        return os.geteuid()
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise StoreError(f"ray_jobs_user: there is no user {user!r} on this machine") from None

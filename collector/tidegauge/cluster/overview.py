@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tidegauge.cluster.jobs import look_first
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import LoopStatus
+from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from tidegauge.core.views import JobView, RankSummary, job_array_name
 
@@ -57,6 +58,10 @@ class RankLine(NamedTuple):
     """As ``MemoryLine``."""
     slurm_step: str | None = None
     """Of its job, as Slurm counts them: ``0``, ``batch``; ``None`` outside Slurm."""
+    pod: str | None = None
+    """``namespace/name``; its uid where nobody has said yet whose it is; ``None`` outside Kubernetes."""
+    container: str | None = None
+    """Its name in that pod."""
 
     @property
     def used_bytes(self) -> int:
@@ -228,7 +233,13 @@ def _rank_line(job: JobView, place: int, stale: Collection[int], memory_line: Me
         oom_at_unix_s=None if rank.last_oom is None else rank.last_oom.at_unix_s,
         line=memory_line(job.rank_nodes[place], rank),
         slurm_step=None if rank.slurm is None else rank.slurm.step_id,
+        pod=None if rank.pod is None else _pod_name(rank.pod),
+        container=None if rank.pod is None else rank.pod.container,
     )
+
+
+def _pod_name(place: PodPlace) -> str:
+    return place.pod_uid if place.namespace is None or place.pod is None else f"{place.namespace}/{place.pod}"
 
 
 def _sum(amounts: Sequence[int | None]) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incident_steps import (
@@ -35,6 +35,7 @@ from tidegauge.core.incidents import (
     IncidentState,
     JobKey,
 )
+from tidegauge.core.kubernetes import namespace_of
 from tidegauge.core.oom_memory import OomMemory
 from tidegauge.core.sightings import (
     ExplainOom,
@@ -66,6 +67,20 @@ class _Followed:
     """Ranks that were seen to have ended: nobody waits for them."""
 
 
+class Tenant(NamedTuple):
+    """Whose incidents are counted together: a user's, and on Kubernetes, where people share uids, a namespace's."""
+
+    uid: int
+    namespace: Optional[str] = None
+
+    def __str__(self) -> str:
+        return f"uid {self.uid}" if self.namespace is None else f"namespace {self.namespace} (uid {self.uid})"
+
+
+def _tenant(job: JobKey) -> Tenant:
+    return Tenant(job.uid, namespace_of(job.job_id))
+
+
 class IncidentTracker:
     """Not thread-safe: one thread calls ``update``, once a second or so."""
 
@@ -89,10 +104,10 @@ class IncidentTracker:
         }
         closed = tuple(closed)
         self._ooms = OomMemory((*closed, *self.incidents), keep_s=rules.remember_ooms_s)
-        self._opened_s: dict[int, dict[int, float]] = {}
-        """When each user's incidents were opened, by uid and number: those of the last hour and those not closed."""
+        self._opened_s: dict[Tenant, dict[int, float]] = {}
+        """When each one's incidents were opened, by number: those of the last hour and those not closed."""
         for incident in (*closed, *self.incidents):
-            self._opened_s.setdefault(incident.key.job.uid, {})[incident.number] = incident.opened_unix_s
+            self._opened_s.setdefault(_tenant(incident.key.job), {})[incident.number] = incident.opened_unix_s
         self._now_s: Optional[float] = None
 
     @property
@@ -106,9 +121,9 @@ class IncidentTracker:
         return tuple(sorted((one.incident for one in self._followed.values()), key=lambda incident: incident.number))
 
     @property
-    def crowded_uids(self) -> Set[int]:
-        """Users who have so many incidents that no more of theirs are opened for now."""
-        return {uid for uid, opened_s in self._opened_s.items() if len(opened_s) >= self._rules.most_per_user}
+    def crowded(self) -> Set[Tenant]:
+        """Those who have so many incidents that no more of theirs are opened for now."""
+        return {who for who, opened_s in self._opened_s.items() if len(opened_s) >= self._rules.most_per_user}
 
     def update(
         self,
@@ -177,7 +192,7 @@ class IncidentTracker:
     def _look(self, key: IncidentKey, view: JobView, sighting: Sighting, now_s: float) -> Optional[Step]:
         followed = self._followed.get(key)
         if followed is None:
-            opened_s = self._opened_s.setdefault(key.job.uid, {})
+            opened_s = self._opened_s.setdefault(_tenant(key.job), {})
             if not sighting.sure or len(opened_s) >= self._rules.most_per_user:
                 return None
             number, self._next_number = self._next_number, self._next_number + 1
@@ -204,8 +219,8 @@ class IncidentTracker:
     def _forget_opened(self, now_s: float) -> None:
         is_open = {followed.incident.number for followed in self._followed.values()}
         self._opened_s = {
-            uid: kept
-            for uid, opened_s in self._opened_s.items()
+            who: kept
+            for who, opened_s in self._opened_s.items()
             if (kept := {number: at_s for number, at_s in opened_s.items()
                          if number in is_open or now_s - at_s < CROWD_S})
         }  # fmt: skip

@@ -6,6 +6,7 @@ Values only. The agent sees a pod's uid in a process's cgroup; who the pod is kn
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
@@ -101,9 +102,19 @@ class PodFacts:
         return job_id(self.namespace, self.job_name)
 
 
+_JOB_ID = re.compile(r"([a-z0-9-]{1,63})/[a-z0-9.-]{1,253}")
+"""Namespace and name: RFC 1123, as Kubernetes wants them."""
+
+
 def job_id(namespace: str, name: str) -> str:
     """``namespace/name``: how a workload is called in labels, commands and messages."""
     return f"{namespace}/{name}"
+
+
+def namespace_of(job: str) -> Optional[str]:
+    """The namespace in a ``job_id`` of ours; ``None`` for any other, which agents let no pod have."""
+    found = _JOB_ID.fullmatch(job)
+    return None if found is None else found[1]
 
 
 def words(text: Optional[str]) -> frozenset[str]:

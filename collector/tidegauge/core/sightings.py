@@ -156,8 +156,9 @@ def share_uses(
 
 def is_neighbour(rank: RankSummary, uid: int) -> bool:
     """Whether a job of ``uid`` shares with ``rank`` the GPU that this is shown on. Of another user's rank the driver
-    must have told what it holds there: its own word would let anybody have a job capped by naming its GPU."""
-    return rank.uid == uid or rank.nontorch_bytes is not None
+    must have told what it holds there: its own word would let anybody have a job capped by naming its GPU. In pods an
+    equal uid says nothing."""
+    return (rank.uid == uid and rank.pod is None) or rank.nontorch_bytes is not None
 
 
 def severity_of(cause: IncidentCause, finding: RankFinding) -> Severity:

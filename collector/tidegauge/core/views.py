@@ -118,7 +118,8 @@ class NodeView:
     ranks: tuple[RankView, ...] = ()
     gpus: tuple[GpuView, ...] = ()
     collect_success: Mapping[str, bool] = field(default_factory=dict)
-    """By source: ``rings``, ``nvml``, ``proc``. A source that this node does not have is absent."""
+    """By source: ``rings``, ``nvml``, ``proc``, ``slurm``, ``pod_resources``. One that this node does not have is
+    absent."""
     collect_duration_s: Mapping[str, float] = field(default_factory=dict)
     rings_skipped: Mapping[str, int] = field(default_factory=dict)
     """Ring files refused so far, by reason (``truncated``, ``version``, ``magic``, ``symlink``, ``owner`` …)."""

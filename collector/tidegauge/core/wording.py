@@ -167,6 +167,11 @@ def name_job(job: JobKey) -> str:
     return f"job {job.job_id}" if job.attempt == 0 else f"job {job.job_id} (attempt {job.attempt})"
 
 
+def further_name(job: JobKey, job_name: Optional[str]) -> Optional[str]:
+    """What people call the job, unless its id says it already: ``team-a/train`` is the workload ``train``."""
+    return None if job_name is None or job.job_id.endswith(f"/{job_name}") else job_name
+
+
 def name_ranks(ranks: Sequence[int]) -> str:
     """In a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks"."""
     if len(ranks) == 1:

@@ -157,7 +157,8 @@ def _attempts(environ: Mapping[str, str]) -> tuple[int, int]:
 
     Everything that restarts counts in one number that never repeats: the elastic agent within what `tidegauge run` (or
     another that sets ``TIDEGAUGE_ATTEMPT``) started, and that within what Slurm started. A restart further out begins
-    the counts within it again, so it weighs as many attempts as they may come to.
+    the counts within it again, so it weighs as many attempts as they may come to. In a pod ``TIDEGAUGE_ATTEMPT`` is the
+    workload's, and no `tidegauge run` restarts anything.
     """
     restarts = _count(environ.get("TORCHELASTIC_RESTART_COUNT")) or 0
     each = max(_count(environ.get("TORCHELASTIC_MAX_RESTARTS")) or 0, restarts) + 1

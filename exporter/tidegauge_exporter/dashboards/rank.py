@@ -32,6 +32,8 @@ from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURC
 from tidegauge_exporter.links import RANK as UID
 
 _NOBODY: Final = "The rank did not report in the time range."
+_WHAT: Final = "pid, pod, container, torch_version, alloc_conf, profile"
+"""Outside Kubernetes there is no ``pod`` and no ``container``, and the table has no such columns."""
 
 
 def dashboard() -> Dashboard:
@@ -99,8 +101,8 @@ def _header() -> tuple[Panel, ...]:
         errors_in_the_range(rank),
         Table(
             "Where and what it is",
-            "Node, card, process and settings of the rank, of each attempt in the time range. For `ssh`, `nvidia-smi` "
-            "and `py-spy`.",
+            "Node, card, process and settings of the rank, of each attempt in the time range; on Kubernetes its pod. "
+            "For `ssh`, `kubectl`, `nvidia-smi` and `py-spy`.",
             24,
             4,
             (
@@ -109,6 +111,8 @@ def _header() -> tuple[Panel, ...]:
                 Label("GPU", 60, label="gpu"),
                 Label("UUID", label="UUID"),
                 Label("Process", 90, label="pid"),
+                Label("Pod", label="pod"),
+                Label("Container", 120, label="container"),
                 Label("torch", 120, label="torch_version"),
                 Label("Allocator settings", label="alloc_conf"),
                 Label("Profile", 90, label="profile"),
@@ -116,7 +120,7 @@ def _header() -> tuple[Panel, ...]:
                     "Last seen",
                     170,
                     query=Query(
-                        f"1000 * max by ({BY_JOB}, hostname, gpu, UUID, pid, torch_version, alloc_conf, profile) "
+                        f"1000 * max by ({BY_JOB}, hostname, gpu, UUID, {_WHAT}) "
                         f"(max_over_time(timestamp({rank('tidegauge_rank_info')})[$__range:1m]))"
                     ),
                     unit=AGO,

@@ -157,8 +157,9 @@ _JOINS = """## Joins
 
 What Tidegauge's series say together with those of others. These are rules of their own,
 `deploy/observability/prometheus/rules/tidegauge-joins.yml`, which `prometheus.yml` does not load unless you say so:
-each needs another exporter, and is empty without it. Ranks do not carry `namespace` and `pod`, so they join with
-kube-state-metrics by node. The other direction, facts of a job on any series of it:
+each needs another exporter, and is empty without it. Pods without a rank have no series of ours, so GPUs that nobody
+watches are found by node. On Kubernetes a rank's series carry `namespace`, `pod` and `container`, and join with
+kube-state-metrics `on (namespace, pod)`. Facts of a job on any series of it:
 
 ```promql
 cluster_job:tidegauge_used_ratio:max

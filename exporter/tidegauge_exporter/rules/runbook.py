@@ -205,8 +205,10 @@ EXEMPTION_TITLE = "Keep my job running"
 EXEMPTION: tuple[str, ...] = (
     "Tidegauge told you about your job, and you want it left alone: then say so when you start it.",
     "Jobs that you start by `tidegauge run`: add `--no-actions`. For Ray Jobs: the metadata `tidegauge.actions: off`. "
-    "On Slurm: `sbatch --comment=tidegauge:keep`.",
-    "A Slurm job that runs already: `scontrol update JobId=ID Comment=tidegauge:keep`, which replaces its comment. "
+    "On Slurm: `sbatch --comment=tidegauge:keep`. On Kubernetes: the annotation `tidegauge.dev/actions: keep` on the "
+    "workload or its pods.",
+    "A Slurm job that runs already: `scontrol update JobId=ID Comment=tidegauge:keep`, which replaces its comment. A "
+    "workload on Kubernetes: `kubectl annotate --overwrite KIND NAME tidegauge.dev/actions=keep`. "
     "Other jobs that run already cannot be changed by you in this way. Ask an admin: a pattern under `brakes.exempt` "
     "in the policy (by user, account, partition, namespace, QOS or job name) is in force within seconds and without a "
     "restart, and `tidegauge policy pause` stops all actions at once.",

@@ -128,6 +128,11 @@ class Store(Protocol):
     def problem(self) -> str | None:
         """Why it is not synced, for people (no right to watch, no such kind, no connection)."""
 
+    @property
+    def kind_missing(self) -> bool:
+        """It is not synced because the API server does not know the kind (its CRD is not installed). A normal state, in
+        which absence is certain; asked again every minute."""
+
 
 class Watches(Protocol):
     """Stores, one a kind: made at the first call for it, running until ``close``."""

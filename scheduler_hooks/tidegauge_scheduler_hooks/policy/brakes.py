@@ -248,7 +248,12 @@ BRAKES = (
     Brake("warnings", _STOPS, "Fewer warnings than `warnings_before_stop` were delivered, or too lately.", _warnings),
     Brake("proof", _STOPS, "There is no checkpoint before it in the ladder, nor `without_checkpoint`.", _proof),
     Brake("actions_per_hour", _ACTING, "That many actions were begun within the hour, on all jobs.", limits.per_hour),
-    Brake("actions_per_user_per_hour", _ACTING, "The same, on the jobs of this user.", limits.per_user),
+    Brake(
+        "actions_per_user_per_hour",
+        _ACTING,
+        "The same, on the jobs of this user (Kubernetes: of this name in this namespace).",
+        limits.per_user,
+    ),
     Brake("actions_per_job_per_hour", _ACTING, "The same, on this job.", limits.per_job),
     Brake("breaker", _ACTING, "The circuit breaker is open, or would have to open for this.", limits.breaker),
 )

@@ -8,31 +8,33 @@ from tidegauge.core.actions import ActionKind
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy.case import Case, wants_new_checkpoint
 from tidegauge_scheduler_hooks.policy.ladder import stop_after
-from tidegauge_scheduler_hooks.policy.state import JobName, job_name
+from tidegauge_scheduler_hooks.policy.state import Mark, job_name, user_of
 
 HOUR_S = 3600.0
 
 
 def per_hour(case: Case) -> str | None:
-    return _over(case, case.policy.brakes.actions_per_hour, "in all", lambda _uid, _job: True)
+    return _over(case, case.policy.brakes.actions_per_hour, "in all", lambda _: True)
 
 
 def per_user(case: Case) -> str | None:
-    uid = case.incident.key.job.uid
+    user = user_of(case.facts.target, case.facts.user_name)
     limit = case.policy.brakes.actions_per_user_per_hour
-    return _over(case, limit, f"on jobs of {case.facts.user_name}", lambda one, _job: one == uid)
+    return _over(case, limit, f"on jobs of {case.facts.user_name}", lambda mark: mark.user == user)
 
 
 def per_job(case: Case) -> str | None:
     job = job_name(case.incident.key.job)
-    return _over(case, case.policy.brakes.actions_per_job_per_hour, "on this job", lambda _uid, one: one == job)
+    return _over(
+        case, case.policy.brakes.actions_per_job_per_hour, "on this job", lambda mark: job_name(mark.job) == job
+    )
 
 
-def _over(case: Case, limit: int, what: str, is_counted: Callable[[int, JobName], bool]) -> str | None:
+def _over(case: Case, limit: int, what: str, is_counted: Callable[[Mark], bool]) -> str | None:
     """Why no more may be done within an hour. A checkpoint that a stop follows needs room for both: saved for nothing
     is worse than not saved yet."""
     recent = case.state.acting(since_s=case.now_s - HOUR_S, real=case.real)
-    count = sum(is_counted(mark.job.uid, job_name(mark.job)) for mark in recent)
+    count = sum(map(is_counted, recent))
     needed = 2 if _begins_two(case) else 1
     if count + needed <= limit:
         return None

@@ -13,8 +13,9 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import NamedTuple
 
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
+from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Disposition, JobTarget, Outcome
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge_scheduler_hooks.policy.models import carries_out
 
 UNDONE = frozenset({Outcome.SUPERSEDED, Outcome.STOPPED})
@@ -33,6 +34,22 @@ def job_name(job: JobKey) -> JobName:
     return JobName(job.job_id, job.uid)
 
 
+class User(NamedTuple):
+    """Whom a limit for one user counts a job to: a uid, but on Kubernetes, where people share uids, a name in a
+    namespace."""
+
+    uid: int | None
+    namespace: str | None = None
+    name: str | None = None
+
+
+def user_of(target: JobTarget, user_name: str) -> User:
+    """The user of the job that this is a run of."""
+    if target.scheduler != KUBERNETES:
+        return User(target.job.uid)
+    return User(None, target.job.job_id.partition("/")[0], user_name)
+
+
 class Mark(NamedTuple):
     """What the policy remembers of one decision."""
 
@@ -44,6 +61,7 @@ class Mark(NamedTuple):
     disposition: Disposition
     brake: str | None
     job: JobKey
+    user: User
     incarnation: str
     decided_s: float
     real: bool
@@ -219,6 +237,7 @@ def _mark(decision: Decision) -> Mark:
         disposition=decision.disposition,
         brake=decision.brake,
         job=decision.target.job,
+        user=user_of(decision.target, decision.facts.user_name),
         incarnation=decision.target.incarnation,
         decided_s=decision.decided_s,
         real=carries_out(decision.mode, decision.action),

@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from tidegauge.core.actions import ActionKind, JobFacts
 from tidegauge.core.alloc_conf import CUDA_NAME, merge_alloc_conf
 from tidegauge.core.incidents import Incident, IncidentCause
+from tidegauge.core.kubernetes import namespace_of
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import capitalised, hint, incident_sentence, name_job, time_left
+from tidegauge.core.wording import capitalised, further_name, hint, incident_sentence, name_job, time_left
 from tidegauge_scheduler_hooks.policy.case import Case, exemption, requeues_used, warnings_given
 from tidegauge_scheduler_hooks.policy.conditions import settings_in_force
 from tidegauge_scheduler_hooks.policy.rungs import AnnotateRung, CheckpointRung, NotifyRung, RequeueRung, Rung
@@ -22,6 +23,10 @@ EXEMPTIONS: Mapping[str, str] = {
     "slurm": (
         "put tidegauge:keep into its comment, with `scontrol update JobId={job_id} Comment=tidegauge:keep` or at "
         "submission with --comment=tidegauge:keep"
+    ),
+    "kubernetes": (
+        "annotate its workload, with `kubectl annotate --overwrite -n {namespace} KIND {name} "
+        "tidegauge.dev/actions=keep` (KIND: job, jobset and so on)"
     ),
 }
 """How an owner exempts a job, by adapter: texts for ``str.format``."""
@@ -127,7 +132,8 @@ def _when(case: Case, rung: Rung) -> str:
 def _heading(case: Case) -> str:
     """Who it is about, and which warning it is where the ladder ends in a stop."""
     job = name_job(case.incident.key.job)
-    name = f" {case.facts.job_name}" if case.facts.job_name else ""
+    called = further_name(case.incident.key.job, case.facts.job_name)
+    name = f" {called}" if called else ""
     wanted = case.policy.brakes.warnings_before_stop
     threatens = wanted > 0 and any(rung.kind.is_stop for rung in _acting_rungs(case))
     number = len(warnings_given(case)) + 1
@@ -141,8 +147,11 @@ def _exempting(case: Case) -> str:
 
 
 def _how_to_exempt(facts: JobFacts) -> str:
+    job_id = facts.target.job.job_id
     how = EXEMPTIONS.get(facts.target.scheduler, "ask the cluster's admins to exempt it")
-    return f"To keep Tidegauge from acting on the job: {how.format(job_id=facts.target.job.job_id)}."
+    # What is no workload's name is the job's own word, and does not belong into a line that people paste into a shell.
+    namespace, name = job_id.split("/") if namespace_of(job_id) else ("NAMESPACE", "NAME")
+    return f"To keep Tidegauge from acting on the job: {how.format(job_id=job_id, namespace=namespace, name=name)}."
 
 
 def _placeholders(case: Case) -> dict[str, str]:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import PID, FakeNode, FakeRank, FakeRecords, FakeSteps, identity
-from tidegauge.agent.attribution import MAX_ATTEMPT, Attribution, Evidence, Witnesses, attribute
+from tidegauge.agent.attribution import MAX_ATTEMPT, Attribution, Evidence, attribute
 from tidegauge.agent.ports import NoPlace, ProcessFacts, SourceHealth
+from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.ids import JobId, ProcessId, RankIdentity
 from tidegauge.core.slurm import SlurmJobRecord, SlurmPlace
 from tidegauge.core.views import RankView
@@ -64,14 +65,14 @@ def test_a_process_outside_slurm_is_in_no_slurm_job(job_id: str, scheduler: str 
 
 def test_a_process_outside_slurm_keeps_a_name_of_its_own() -> None:
     found = shown(claim("torchrun-n1-29500", "local"), OUTSIDE)
-    assert found == (claim("torchrun-n1-29500", "local")._replace(hostname="node-a"), frozenset())
+    assert found == Attribution(claim("torchrun-n1-29500", "local")._replace(hostname="node-a"))
     found = shown(claim("my-experiment", "slurm"), OUTSIDE)
     assert (found.identity.job_id, found.identity.scheduler) == ("my-experiment", "local")
     assert found.overruled == {"scheduler"}
 
 
 def test_where_nobody_can_be_asked_the_claim_stands() -> None:
-    assert shown(claim("8"), Evidence()) == (claim("8")._replace(hostname="node-a"), frozenset())
+    assert shown(claim("8"), Evidence()) == Attribution(claim("8")._replace(hostname="node-a"))
 
 
 # --- attempt
@@ -125,44 +126,50 @@ def witnesses(word: SlurmPlace | NoPlace = NoPlace.NOT_ASKED, record: SlurmJobRe
     return Witnesses(FakeSteps({PID: word}), FakeRecords({} if record is None else {"7": record}))
 
 
+def evidence(found: Witnesses, word: SlurmPlace | NoPlace, facts: ProcessFacts = FACTS) -> Evidence | None:
+    return found.evidence(Word(word, NoPlace.NOT_ASKED), facts)
+
+
 @pytest.mark.parametrize("word", [NoPlace.NOT_ASKED, NoPlace.SILENT, NoPlace.OUTSIDE])
 def test_the_cgroup_is_the_second_witness(word: NoPlace) -> None:
     facts = ProcessFacts(PID, ALICE, SlurmPlace(JobId("9"), "batch"))
-    assert witnesses().evidence(word, facts) == Evidence(SlurmPlace(JobId("9"), "batch"))
+    assert evidence(witnesses(), word, facts) == Evidence(SlurmPlace(JobId("9"), "batch"))
 
 
 def test_slurmd_is_heard_before_the_cgroup() -> None:
     facts = ProcessFacts(PID, ALICE, SlurmPlace(JobId("9"), "batch"))
-    assert witnesses().evidence(SEVEN, facts) == AT_SEVEN
+    assert evidence(witnesses(), SEVEN, facts) == AT_SEVEN
 
 
 def test_nothing_is_known_while_slurmd_is_asked() -> None:
-    assert witnesses().evidence(NoPlace.WAITING, FACTS) is None
+    assert evidence(witnesses(), NoPlace.WAITING) is None
 
 
 def test_only_a_slurmd_that_answers_makes_an_outsider() -> None:
     words = (NoPlace.NOT_ASKED, NoPlace.SILENT, NoPlace.OUTSIDE)
-    assert [witnesses().evidence(word, FACTS) for word in words] == [Evidence(), Evidence(), OUTSIDE]
+    assert [evidence(witnesses(), word) for word in words] == [Evidence(), Evidence(), OUTSIDE]
 
 
 def test_the_prolog_tells_restarts_and_the_task_of_an_array() -> None:
     record = SlurmJobRecord(JobId("7"), ALICE, 2, 3, 4)
-    found = witnesses(record=record).evidence(SEVEN, FACTS)
+    found = evidence(witnesses(record=record), SEVEN)
     assert found == Evidence(SlurmPlace(JobId("7"), "0", 3, 4), restarts=2)
 
 
 def test_a_record_of_another_users_job_is_ignored_and_told() -> None:
-    found = witnesses(record=SlurmJobRecord(JobId("7"), 5002, 2, 3, 4)).evidence(SEVEN, FACTS)
+    found = evidence(witnesses(record=SlurmJobRecord(JobId("7"), 5002, 2, 3, 4)), SEVEN)
     assert found == Evidence(SEVEN, of_another_user=True)
     assert found is not None
-    assert shown(claim(attempt=9), found) == (claim(attempt=9)._replace(hostname="node-a"), frozenset({"job_user"}))
+    assert shown(claim(attempt=9), found) == Attribution(
+        claim(attempt=9)._replace(hostname="node-a"), frozenset({"job_user"})
+    )
 
 
 def test_who_ended_before_slurmd_was_asked_is_an_outsider() -> None:
     waiting = witnesses(NoPlace.WAITING)
-    assert waiting.word_on(FACTS, NoPlace.WAITING, alive=True) is NoPlace.WAITING
-    assert waiting.word_on(FACTS, NoPlace.WAITING, alive=False) is NoPlace.OUTSIDE
-    assert waiting.word_on(FACTS, SEVEN, alive=False) == SEVEN
+    assert waiting.word_on(FACTS, Word(), (), alive=True).slurm is NoPlace.WAITING
+    assert waiting.word_on(FACTS, Word(), (), alive=False).slurm is NoPlace.OUTSIDE
+    assert waiting.word_on(FACTS, Word(SEVEN), (), alive=False).slurm == SEVEN
 
 
 # --- in the agent

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.containers import LOOK_EVERY_S, MAX_CONTAINERS_PER_UID, WALK_EVERY_S, Containers
+from tidegauge.agent.containers import (
+    LOOK_EVERY_S,
+    MAX_CONTAINERS,
+    MAX_CONTAINERS_PER_TENANT,
+    WALK_EVERY_S,
+    Containers,
+)
 from tidegauge.agent.folders import RunDir
 from tidegauge.agent.safe_files import folders_in, mount_of, opened
 from tidegauge.agent.skips import SkipCounts
@@ -44,7 +50,14 @@ class Machine:
         return path
 
     def start(
-        self, pid: int, namespace: str, *, root: Path | None = None, uid: int = 1000, file_system: str = "tmpfs"
+        self,
+        pid: int,
+        namespace: str,
+        *,
+        root: Path | None = None,
+        uid: int = 1000,
+        file_system: str = "tmpfs",
+        pod: str | None = None,
     ) -> None:
         self.namespace(namespace)
         folder = self.proc / str(pid)
@@ -57,6 +70,7 @@ class Machine:
         with (folder / "mountinfo").open("w") as mountinfo:
             for number in self.mounts:
                 mountinfo.write(f"{number} 1 0:1 / / rw,relatime - {file_system} none rw\n")
+        (folder / "cgroup").write_text("0::/\n" if pod is None else f"0::/kubepods/pod{pod}/{'7f3a' * 16}\n")
         (folder / "root").symlink_to(root or self.root(namespace))
 
     def end(self, pid: int) -> None:
@@ -186,13 +200,31 @@ def test_a_process_on_a_gpu_is_found_between_two_walks(machine: Machine) -> None
 
 
 def test_nobody_takes_all_the_places(machine: Machine) -> None:
-    many = MAX_CONTAINERS_PER_UID + 5
+    many = MAX_CONTAINERS_PER_TENANT + 5
     for number in range(many):
         machine.start(100 + number, f"many-{number}")
     machine.start(5000, "other", uid=2000)
     run_dirs = machine.look()
-    assert len(run_dirs) == MAX_CONTAINERS_PER_UID + 1
+    assert len(run_dirs) == MAX_CONTAINERS_PER_TENANT + 1
     assert machine.number("other") in {one for run_dir in run_dirs for one in run_dir.mount_namespaces or ()}
+
+
+def test_pods_of_one_uid_do_not_take_each_others_places(machine: Machine) -> None:
+    """All of a cluster's containers may run as the same uid."""
+    for number in range(MAX_CONTAINERS_PER_TENANT + 5):
+        machine.start(100 + number, f"many-{number}", uid=0, pod="a" * 32)
+    machine.start(5000, "other", uid=0, pod="b" * 32)
+    run_dirs = machine.look()
+    assert len(run_dirs) == MAX_CONTAINERS_PER_TENANT + 1
+    assert machine.number("other") in {one for run_dir in run_dirs for one in run_dir.mount_namespaces or ()}
+
+
+def test_a_process_on_a_gpu_is_looked_for_when_all_places_are_taken(machine: Machine) -> None:
+    for number in range(MAX_CONTAINERS + 5):
+        machine.start(100 + number, f"sidecar-{number}", uid=0, pod=f"{number:032x}")
+    assert len(machine.look()) == MAX_CONTAINERS
+    machine.start(5000, "trains", uid=0, pod="b" * 32)
+    assert len(machine.look(after_s=LOOK_EVERY_S, gpu_pids=[5000])) == MAX_CONTAINERS + 1
 
 
 @pytest.mark.parametrize("file_system", ["fuse", "fuse.squashfuse", "nfs4", "autofs", "overlay"])

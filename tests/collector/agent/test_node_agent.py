@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
 from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ring_reader import MAX_SANE
 from tidegauge.agent.settings import Settings
-from tidegauge.agent.watches import MAX_RANKS_PER_UID
+from tidegauge.agent.watches import MAX_RANKS_PER_TENANT
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId
+from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.ring_layout import HEADER_BYTES, LAYOUT_VERSION, MAGIC
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.core.verdicts import Band, LeakState, Signal, Verdict
@@ -636,13 +638,24 @@ def test_a_clock_in_the_future_is_not_believed(node: FakeNode) -> None:
 
 
 def test_one_user_cannot_take_all_places(node: FakeNode) -> None:
-    for pid in range(1, MAX_RANKS_PER_UID + 6):
+    for pid in range(1, MAX_RANKS_PER_TENANT + 6):
         who = identity(rank=GlobalRank(pid), local_rank=LocalRank(pid), world_size=1 << 12)
         node.start_rank(process=ProcessId(pid, 1), who=who, capacity=1).record()
     for _ in range(4):
         node.poll()
-    assert len(node.agent.view().ranks) == MAX_RANKS_PER_UID
+    assert len(node.agent.view().ranks) == MAX_RANKS_PER_TENANT
     assert node.agent.view().series_dropped == {"ranks": 5}
+
+
+def test_one_pod_cannot_take_the_places_of_others_with_its_uid(node: FakeNode) -> None:
+    for pid in range(1, MAX_RANKS_PER_TENANT + 6):
+        who = identity(rank=GlobalRank(pid), local_rank=LocalRank(pid), world_size=1 << 12)
+        pod = "crowd" if pid <= MAX_RANKS_PER_TENANT + 2 else "other"
+        node.start_rank(process=ProcessId(pid, 1), pod=PodCgroup(pod, None), who=who, capacity=1).record()
+    for _ in range(4):
+        node.poll(PATIENCE_S)
+    assert len(node.agent.view().ranks) == MAX_RANKS_PER_TENANT + 3
+    assert node.agent.view().series_dropped == {"ranks": 2}
 
 
 @given(

@@ -15,6 +15,7 @@ from fake_node import FakeClock
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.agent.procfs import NESTED_REFRESH_S, ProcFs, slurm_place_of
 from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.slurm import SlurmPlace
 from tidegauge.probe.process_facts import process_id
 
@@ -187,9 +188,26 @@ def test_processes_that_call_themselves_the_same_are_told_apart_by_where_they_li
     assert made_up.proc.find(ProcessId(700, 50), mount_namespaces=[other]) is None
 
 
+def test_the_cgroup_names_the_pod(made_up: MadeUpProc) -> None:
+    made_up.add(7)
+    container = "7f3a" * 16
+    (made_up.root / "7/cgroup").write_text(f"0::/kubepods/pod{'0' * 32}/{container}\n")
+    facts = made_up.proc.find(ProcessId(7, 50))
+    assert facts is not None
+    assert (facts.pod, facts.slurm, facts.tenant) == (PodCgroup("0" * 32, container), None, "0" * 32)
+
+
+def test_a_process_in_no_pod_counts_to_its_user(made_up: MadeUpProc) -> None:
+    made_up.add(7)
+    facts = made_up.proc.find(ProcessId(7, 50))
+    assert facts is not None
+    assert (facts.pod, facts.tenant) == (None, 1001)
+
+
 @pytest.mark.parametrize(
     ("cgroup", "place"),
     [
+        ("0::/user.slice/user@5001.service/x\r0::/system.slice/slurmstepd.scope/job_7/step_0", None),
         ("9:freezer:/slurm_n1/uid_5001/job_1/step_0", ("1", "0")),
         ("4:memory:/slurm/uid_5001/job_12/step_batch/task_0", ("12", "batch")),
         ("0::/system.slice/slurmstepd.scope/job_34/step_0/user/task_0", ("34", "0")),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +11,7 @@ from tidegauge.agent.runner import AgentRunner, Beat
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.job_settings import JobSettings, digest
+from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.views import NodeSummary
 
@@ -20,6 +21,7 @@ class FakeAgent:
     clock: FakeClock
     poll_takes_s: float = 0.0
     polls_s: list[float] = field(default_factory=list)
+    pods: list[PodFacts] = field(default_factory=list)
 
     def poll(self) -> None:
         self.polls_s.append(self.clock.now_s)
@@ -27,6 +29,9 @@ class FakeAgent:
 
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary:
         return NodeSummary(node_id, "node-a", 1, incarnation, metrics_address, self.clock.now_s)
+
+    def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
+        self.pods += pods
 
     def carry_out(self, order: Order) -> OrderResult:
         return OrderResult(order.order_id, reply={"ok": True})
@@ -149,6 +154,14 @@ def test_a_beat_is_due_once() -> None:
     assert [beat.is_due(now_s) for now_s in (10, 10.5, 11, 11.1, 14.5, 14.6, 15.4, 15.5)] == [
         True, False, True, False, True, False, False, True,
     ]  # fmt: skip
+
+
+def test_what_the_coordinator_says_of_pods_is_handed_over() -> None:
+    facts = PodFacts("u1", "team-a", "llm-0", "llm", "Job")
+    stage = Stage(reporter=FakeReporter(reply=ReportReply(accepted=True, coordinator="c1", pods=(facts,))))
+    agent = FakeAgent(stage.clock)
+    stage.run(agent, until_s=1)
+    assert agent.pods == [facts]
 
 
 def test_a_beat_can_be_due_earlier_but_not_later() -> None:

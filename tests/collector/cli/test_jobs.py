@@ -14,7 +14,9 @@ from tidegauge.cli.jobs import nothing_watched
 from tidegauge.cli.main import main
 from tidegauge.cluster.http_api import HttpApi, json_route
 from tidegauge.core.ids import JobId
+from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.views import JobView
 
 TASK = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)
 
@@ -44,6 +46,12 @@ def test_where_nothing_is_watched_it_says_how_to_begin(slurm: bool, tmp_path: Pa
     assert ("`srun --memory-profile CMD`" in told) is slurm
 
 
+def test_in_a_pod_it_names_the_label() -> None:
+    told = nothing_watched({"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    assert "tidegauge.dev/memory-profile=auto" in told
+    assert "tidegauge run" not in told
+
+
 @pytest.fixture
 def url() -> Iterator[str]:
     jobs = (job_view(ranks=(rank_summary(0), rank_summary(1, slurm=TASK))), job_view(job_id="4712"))
@@ -64,3 +72,52 @@ def test_json_has_the_place_in_slurm_of_each_rank(url: str, capsys: pytest.Captu
     main(["jobs", "--json", "--api", url])
     ranks = json.loads(capsys.readouterr().out)["jobs"][0]["ranks"]
     assert [rank["slurm"] for rank in ranks] == [None, TASK._asdict()]
+
+
+POD = PodPlace("8a1c4f3e", "team-a", "llm-0", "train", job_known=True)
+
+
+def serve(*jobs: JobView) -> HttpApi:
+    api = HttpApi({"/api/v1/jobs": json_route(lambda _: {"jobs": jobs})}, host="127.0.0.1", port=0)
+    api.start()
+    return api
+
+
+@pytest.mark.parametrize(
+    ("suspects", "pods", "shown"),
+    [
+        ((1,), ("llm-0", "llm-1"), "llm-1"),
+        ((), ("llm-0", "llm-0"), "llm-0"),
+        ((), ("llm-0", "llm-1"), "2 pods"),
+        ((), (None, "llm-1"), "llm-1"),
+        ((0,), (None, "llm-1"), "-"),
+    ],
+)
+def test_the_pod_of_the_rank_to_look_at_is_shown(
+    suspects: tuple[int, ...], pods: tuple[str | None, ...], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = tuple(rank_summary(rank, pod=POD._replace(pod=pod)) for rank, pod in enumerate(pods))
+    workload = job_view(job_id="team-a/llm", scheduler="kubernetes", suspects=suspects, ranks=ranks)
+    api = serve(workload, job_view(ranks=(rank_summary(0, pod=POD),), suspects=()))
+    assert main(["jobs", "--api", api.url]) == 0
+    api.stop()
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.endswith("  pod")
+    assert first.startswith("team-a/llm  llm-pretrain  ada ")
+    assert first.endswith(f"  {shown}")
+    assert second.endswith("  llm-0")
+
+
+def test_where_nothing_runs_in_pods_there_is_no_column_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    api = serve(job_view())
+    main(["jobs", "--api", api.url])
+    api.stop()
+    assert capsys.readouterr().out.splitlines()[0].endswith("out of memory in")
+
+
+def test_json_has_the_pod_of_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    api = serve(job_view(ranks=(rank_summary(0, pod=POD), rank_summary(1))))
+    main(["jobs", "--json", "--api", api.url])
+    api.stop()
+    ranks = json.loads(capsys.readouterr().out)["jobs"][0]["ranks"]
+    assert [rank["pod"] for rank in ranks] == [POD._asdict(), None]

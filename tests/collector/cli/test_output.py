@@ -29,6 +29,7 @@ def test_what_may_not_give_way_stays_however_narrow_it_is() -> None:
     ("header", "gives_way"),
     [
         (jobs.HEADER, jobs.GIVES_WAY),
+        (jobs.POD_HEADER, jobs.POD_GIVES_WAY),
         (incidents.HEADER, incidents.GIVES_WAY),
         (incident_page.RANK_HEADER, incident_page.RANKS_GIVE_WAY),
     ],

@@ -165,6 +165,8 @@ def test_ranks_that_have_ended_come_last_and_are_found_by_host_number_and_state(
     assert [rank.rank for rank in rank_rows(told, Choice(text="node1"))] == [2]
     assert [rank.rank for rank in rank_rows(told, Choice(text="rank 0"))] == [0]
     assert [rank.rank for rank in rank_rows(told, Choice(text="LEAK"))] == [1]
+    in_pods = [rank._replace(pod=f"team-a/train-{rank.rank}-x7k2p") for rank in told]
+    assert [rank.rank for rank in rank_rows(in_pods, Choice(text="train-2"))] == [2]
     assert len(rank_rows(told, Choice(user="nobody"))) == 3, "a job's ranks are all of one user"
 
 

@@ -164,6 +164,16 @@ def test_the_page_of_a_rank_says_in_which_step_of_slurm_it_is() -> None:
     assert "on node7, GPU 0, pid 1000, Slurm step 0, step 200" in page
 
 
+def test_the_page_of_a_rank_names_its_pod_and_container() -> None:
+    def page(rank: RankLine) -> list[str]:
+        return [text_of(cells) for cells in rank_page(rank, [], width=80, height=24)]
+
+    in_pod = a_rank()._replace(pod="team-a/train-0-x7k2p", container="main")
+    assert "in pod team-a/train-0-x7k2p, container main" in page(in_pod)
+    assert "in pod team-a/train-0-x7k2p" in page(in_pod._replace(container=None))
+    assert not [text for text in page(a_rank()) if "in pod" in text]
+
+
 def test_the_page_of_a_rank_says_what_is_the_matter_and_what_grows() -> None:
     page = [text_of(cells) for cells in rank_page(a_rank(), points(30), width=80, height=24)]
     assert page[0].startswith("leak !!!  rank 0 leaks 12.0 MiB per step since step 40; at this rate it runs out")

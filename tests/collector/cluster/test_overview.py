@@ -18,6 +18,7 @@ from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.cluster.wire import from_wire, to_wire
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.ids import JobId
+from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import GpuView, JobView, RankSummary
 from top_world import World
@@ -50,6 +51,19 @@ def test_a_job_is_told_by_the_rank_to_look_at_first_and_by_the_fullest() -> None
     assert told.used_bytes == 70 * GIB + 700 * MIB
     assert told.used_share == pytest.approx(told.used_bytes / (80 * GIB))
     assert (told.alive, told.stale, told.nodes, told.suspects, told.uid) == (2, 0, 1, 1, 1001)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (PodPlace("0f3c", "team-a", "train-0-x7k2p", "main", job_known=True), ("team-a/train-0-x7k2p", "main")),
+        (PodPlace("0f3c"), ("0f3c", None)),
+        (None, (None, None)),
+    ],
+)
+def test_a_rank_is_told_with_its_pod(place: PodPlace | None, told: tuple[str | None, str | None]) -> None:
+    first = job_line(job(rank_summary(0, pod=place)), line_of).first
+    assert (first.pod, first.container) == told
 
 
 def test_what_is_not_known_of_a_rank_is_not_made_up() -> None:

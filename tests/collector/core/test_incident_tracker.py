@@ -12,7 +12,7 @@ import pytest
 from sample_views import GIB, LEAK, NOW_S, identity, rank_summary, uuid_of
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import DeviceUuid, JobId
-from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker
+from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker, Tenant
 from tidegauge.core.incidents import (
     ChangeKind,
     Closure,
@@ -23,6 +23,7 @@ from tidegauge.core.incidents import (
     JobKey,
     OomRecord,
 )
+from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
 
@@ -529,12 +530,15 @@ def test_an_error_of_a_stale_rank_waits_until_the_rank_is_heard(watch: Watch) ->
 TOTALS = {uuid_of(0): 80 * GIB}
 
 
+OTHER = identity(0, job_id=JobId("99"))
+
+
 def sharing(used_bytes: int, *, share: float | None = 0.5, **changes: Any) -> list[JobView]:
     """Two jobs on one GPU; the first holds ``used_bytes`` of it."""
     values: dict[str, Any] = {"nontorch_bytes": GIB, "limit_bytes": 40 * GIB, "cap_fraction": 0.5}
     who = identity(0, gpu_share=share)
     greedy = rank_summary(0, identity=who, reserved_bytes=used_bytes - GIB, **(values | changes))
-    return [job(greedy), job(rank_summary(0, identity=identity(0, job_id=JobId("99"))))]
+    return [job(greedy), job(rank_summary(0, identity=OTHER))]
 
 
 def test_a_job_that_takes_more_of_a_shared_gpu_than_it_asked_for_is_told(watch: Watch) -> None:
@@ -572,6 +576,7 @@ def test_ranks_of_one_job_on_one_gpu_have_one_share_together(watch: Watch) -> No
         (sharing(50 * GIB, uuid=None), TOTALS),
         ([sharing(50 * GIB)[0], next_attempt()], TOTALS),
         ([sharing(50 * GIB)[0], job(rank_summary(0, uid=1002, nontorch_bytes=None))], TOTALS),
+        ([sharing(50 * GIB)[0], job(rank_summary(0, identity=OTHER, pod=PodPlace("1"), nontorch_bytes=None))], TOTALS),
     ],
     ids=[
         "alone",
@@ -580,6 +585,7 @@ def test_ranks_of_one_job_on_one_gpu_have_one_share_together(watch: Watch) -> No
         "gpu not known",
         "only its own next attempt is there",
         "another user only says to be there",
+        "another pod only says to be there, under the same uid",
     ],
 )
 def test_no_share_is_exceeded(watch: Watch, jobs: Iterable[JobView], totals: Mapping[DeviceUuid, int]) -> None:
@@ -604,14 +610,24 @@ def test_a_user_who_floods_incidents_opens_a_bounded_number_an_hour(sign: dict[s
     for number in range(50):
         watch.see(job_number(number, **sign))
     assert [change.kind for change in watch.told].count(ChangeKind.OPENED) == 5
-    assert watch.tracker.crowded_uids == {1001}
+    assert watch.tracker.crowded == {Tenant(1001)}
     neighbours = job_number(0, uid=1002, **sign)
     assert "opened" in watch.see(neighbours), "other users have places of their own"
     watch.restart(closed=[change.incident for change in watch.told if change.kind is ChangeKind.CLOSED])
     assert watch.see(job_number(51, **sign), neighbours) == [], "a restart is no new hour"
     watch.see(neighbours, for_s=3600)
     assert "opened" in watch.see(job_number(52, **sign), neighbours)
-    assert watch.tracker.crowded_uids == set()
+    assert watch.tracker.crowded == set()
+
+
+def test_namespaces_have_places_of_their_own_though_they_share_uids() -> None:
+    watch = Watch(IncidentRules(most_per_user=1))
+
+    for name in ("a/1", "a/2", "b/1"):
+        watch.see(job(rank_summary(0, identity=identity(0, job_id=JobId(name)), verdict=LEAK)))
+    opened = {one.incident.key.job.job_id for one in watch.told if one.kind is ChangeKind.OPENED}
+    assert opened == {"a/1", "b/1"}
+    assert watch.tracker.crowded == {Tenant(1001, "a"), Tenant(1001, "b")}
 
 
 def test_incidents_that_stay_open_take_places_for_as_long_as_they_do() -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from sample_views import MIB, NOW_S
 from scheduler_values import finding, incident, oom_record
+from tidegauge.core.ids import JobId
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.wording import (
     change_in_words,
     does,
+    further_name,
     hint,
     incident_sentence,
     list_ranks,
@@ -143,3 +145,16 @@ def test_time_left_is_said_in_steps_where_time_is_not_known(
     seconds: Optional[Band], steps: Optional[Band], text: Optional[str]
 ) -> None:
     assert time_left(seconds, steps) == text
+
+
+@pytest.mark.parametrize(
+    ("job_id", "name", "further"),
+    [
+        ("4711", "llm", "llm"),
+        ("team-a/train", "train", None),
+        ("team-a/pretrain", "train", "train"),
+        ("4711", None, None),
+    ],
+)
+def test_a_workload_is_not_named_twice(job_id: str, name: Optional[str], further: Optional[str]) -> None:
+    assert further_name(JobKey(JobId(job_id), 0, 1001), name) == further

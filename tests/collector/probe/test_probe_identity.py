@@ -147,6 +147,16 @@ class Attempts(unittest.TestCase):
         identity = who({**TORCHRUN, "TIDEGAUGE_ATTEMPT": "5", "TORCHELASTIC_RESTART_COUNT": "1"})
         self.assertEqual((identity.attempt, identity.attempts_each), (21, 4))
 
+    def test_in_a_pod_the_attempt_is_the_workloads_and_elastic_restarts_are_within(self) -> None:
+        environ = {**TORCHRUN, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "TIDEGAUGE_JOB_ID": "team-a/llm"}
+        seen = [
+            who({**environ, "TIDEGAUGE_ATTEMPT": str(starts), "TORCHELASTIC_RESTART_COUNT": str(restarts)})
+            for starts in range(3) for restarts in range(4)
+        ]  # fmt: skip
+        self.assertEqual([identity.attempt for identity in seen], list(range(12)))
+        self.assertEqual({identity.attempts_each for identity in seen}, {4})
+        self.assertEqual({(identity.job_id, identity.scheduler) for identity in seen}, {("team-a/llm", "kubernetes")})
+
     def test_no_restart_known_is_attempt_0(self) -> None:
         self.assertEqual(who({}).attempt, 0)
 

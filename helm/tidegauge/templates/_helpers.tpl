@@ -1,0 +1,176 @@
+{{- /* Names, labels and what several templates have in common. */ -}}
+
+{{- define "tidegauge.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- /* 40 characters at most: the longest suffix and what a StatefulSet adds to a pod's labels stay within 63. */ -}}
+{{- define "tidegauge.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "tidegauge.name" . -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidegauge.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{- /* Objects outside any namespace: two releases in two namespaces must not want the same one. */ -}}
+{{- define "tidegauge.clusterName" -}}
+{{- printf "%s-%s" (include "tidegauge.fullname" .) (include "tidegauge.namespace" .) -}}
+{{- end -}}
+
+{{- /* dict "root" . "component" NAME: what selects the pods of a component; never changes over upgrades. */ -}}
+{{- define "tidegauge.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "tidegauge.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "tidegauge.labels" -}}
+{{ include "tidegauge.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- /* dict "root" . "image" VALUES "key" WHERE: registry/repository:tag, or @digest. */ -}}
+{{- define "tidegauge.imageOf" -}}
+{{- $registry := coalesce .root.Values.global.imageRegistry .image.registry .root.Values.image.registry -}}
+{{- if not $registry -}}
+{{- fail "image.registry is not set: Tidegauge publishes no images. Build deploy/containers/agent.Dockerfile and probe.Dockerfile, push them to a registry of yours, and name it (docs/kubernetes.md)" -}}
+{{- end -}}
+{{- if .image.digest -}}
+{{- printf "%s/%s@%s" $registry .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s/%s:%s" $registry .image.repository (coalesce .image.tag .root.Values.image.tag .root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidegauge.image" -}}
+{{- include "tidegauge.imageOf" (dict "root" . "image" .Values.image) -}}
+{{- end -}}
+
+{{- define "tidegauge.probeImage" -}}
+{{- include "tidegauge.imageOf" (dict "root" . "image" .Values.injection.image) -}}
+{{- end -}}
+
+{{- /* dict "root" . "component" NAME "values" VALUES. */ -}}
+{{- define "tidegauge.serviceAccountName" -}}
+{{- default (ternary (printf "%s-%s" (include "tidegauge.fullname" .root) .component) "default" .values.serviceAccount.create) .values.serviceAccount.name -}}
+{{- end -}}
+
+{{- /* Namespaces whose pods are never touched: without the own one the service could keep itself from starting. */ -}}
+{{- define "tidegauge.excludedNamespaces" -}}
+{{- concat (list "kube-system" (include "tidegauge.namespace" .)) .Values.injection.excludeNamespaces | uniq | toJson -}}
+{{- end -}}
+
+{{- define "tidegauge.tokenSecret" -}}
+{{- default (printf "%s-token" (include "tidegauge.fullname" .)) .Values.head.token.existingSecret -}}
+{{- end -}}
+
+{{- /* The long name: nothing depends on the pod's search domains. Its address is asked for once, see head-services.yaml. */ -}}
+{{- define "tidegauge.headHost" -}}
+{{- printf "%s-head.%s.svc" (include "tidegauge.fullname" .) (include "tidegauge.namespace" .) -}}
+{{- end -}}
+
+{{- define "tidegauge.leaseName" -}}
+{{- printf "%s-controller" (include "tidegauge.fullname" .) -}}
+{{- end -}}
+
+{{- define "tidegauge.certificateSecret" -}}
+{{- default (printf "%s-webhook" (include "tidegauge.fullname" .)) .Values.injection.certificates.secretName -}}
+{{- end -}}
+
+{{- /* "true" where the controller serves the webhook. */ -}}
+{{- define "tidegauge.webhook" -}}
+{{- if eq .Values.injection.mode "webhook" -}}
+{{- if not .Values.controller.enabled -}}
+{{- fail "injection.mode is webhook, which the controller serves, but controller.enabled is false: choose injection.mode policy or none" -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- /* dict "root" . "component" NAME "values" VALUES: what every pod of ours says of itself before its containers.
+  enableServiceLinks: Kubernetes would put TIDEGAUGE_HEAD_PORT and the like into the environment, which Tidegauge
+  refuses as settings that do not exist. */ -}}
+{{- define "tidegauge.podDefaults" -}}
+enableServiceLinks: false
+serviceAccountName: {{ include "tidegauge.serviceAccountName" . }}
+{{- with concat .root.Values.global.imagePullSecrets .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* Pod Security `restricted`: everything but the agent. */ -}}
+{{- define "tidegauge.restrictedPod" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "tidegauge.restrictedContainer" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- /* Files that head and agents read: a change of them makes new pods of an agent, and of the head. */ -}}
+{{- define "tidegauge.configChecksum" -}}
+checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
+{{- end -}}
+
+{{- /* Settings of the service as one YAML file. What the chart's own objects rest on is not for `settings` to change. */ -}}
+{{- define "tidegauge.settings" -}}
+{{- $ours := dict
+  "cluster" .Values.cluster
+  "listen_host" "0.0.0.0"
+  "metrics_port" 9494
+  "api_port" 9495
+  "engine_port" 6399
+  "notify_port" 9496
+  "slurm" "off"
+  "kubernetes" "on"
+  "kubernetes_kinds" (join "," .Values.workloads.kinds)
+  "kubernetes_requeue" .Values.workloads.requeue
+  "kubernetes_resubmit" .Values.workloads.resubmit
+  "kubernetes_controller" (printf "%s/%s" (include "tidegauge.namespace" .) (include "tidegauge.leaseName" .))
+  "policy_file" "/etc/tidegauge/policy/policy.yaml"
+-}}
+{{- if not .Values.policy }}{{ $ours = omit $ours "policy_file" }}{{ end -}}
+{{- with .Values.rbac.namespaces }}{{ $_ := set $ours "kubernetes_namespaces" (join "," .) }}{{ end -}}
+{{- with .Values.injection.sharedGpuReplicas }}{{ $_ := set $ours "kubernetes_shared_gpu_replicas" . }}{{ end -}}
+{{- with .Values.publicUrl }}{{ $_ := set $ours "public_url" . }}{{ end -}}
+{{- with .Values.grafanaUrl }}{{ $_ := set $ours "grafana_url" . }}{{ end -}}
+{{- range $name, $_ := .Values.settings -}}
+{{- if or (hasKey $ours $name) (has $name (list "state_dir" "hostname" "policy_file" "kubernetes_pod_resources" "run_dir" "public_url" "grafana_url" "kubernetes_namespaces" "kubernetes_shared_gpu_replicas")) -}}
+{{- fail (printf "settings.%s is set by the chart itself: use the chart's own value for it (README.md)" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- merge $ours .Values.settings | toYaml -}}
+{{- end -}}

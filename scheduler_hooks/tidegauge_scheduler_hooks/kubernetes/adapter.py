@@ -1,0 +1,327 @@
+"""``SchedulerPort`` for Kubernetes. See docs/kubernetes_actions.md."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.job_variables import FRACTION_VARIABLE
+from tidegauge.core.kubernetes import ACTIONS, CHANGES, INCIDENT, KEEP, MAY_REQUEUE, REMARK, REQUEUE, SCHEDULER, STOPPED
+from tidegauge.core.sightings import job_key
+from tidegauge.core.views import JobView
+from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
+from tidegauge_scheduler_hooks.kubernetes.events import (
+    CANCELLED_EVENT,
+    HELD_EVENT,
+    INCIDENT_EVENT,
+    MAX_NOTE_BYTES,
+    REMARK_EVENT,
+    REQUEUED_EVENT,
+    cut,
+    record_event,
+)
+from tidegauge_scheduler_hooks.kubernetes.facts_of_workloads import can_do, facts_of, find, is_ours
+from tidegauge_scheduler_hooks.kubernetes.failure_policies import goes_by_condition, take_marks_off
+from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, HOLD, Changes, Incident, Stopped, merged
+from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS
+from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
+from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
+from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, NotFoundError
+from tidegauge_scheduler_hooks.kubernetes.presence import presence_of
+from tidegauge_scheduler_hooks.kubernetes.requeue_orders import encoded, requeue_order, wanted_changes
+from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of
+from tidegauge_scheduler_hooks.ports import (
+    ChangedError,
+    CheckpointProgress,
+    PermanentError,
+    Presence,
+    ProcessCommands,
+    RequeueChanges,
+    SchedulerError,
+    TemporaryError,
+)
+from tidegauge_scheduler_hooks.rank_caps import cap_ranks
+from tidegauge_scheduler_hooks.rank_notices import tell_through_rank
+
+log = logging.getLogger(__name__)
+
+NAME = SCHEDULER
+CONTROLLER_AWAY_S = 60.0
+"""A Lease that was not renewed for so long has no holder: leaders renew it every few seconds."""
+
+
+class KubernetesScheduler:
+    """A job is what owns the pods of its ranks, as the API server says; the pods are known by the kernel's word.
+
+    ``kinds``: those that may be acted on. ``requeue_unasked``: all workloads may be started again that say nothing
+    against it, not only those whose owner said so. ``resubmit``: the controller submits copies. ``controller_age_s``:
+    since when the controller has not renewed its Lease; ``None``: there is none.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        directory: PodDirectory,
+        ranks: ProcessCommands,
+        *,
+        controller_age_s: Callable[[], float | None],
+        kinds: Collection[str] = tuple(KINDS),
+        checkpoints: RankCheckpoint | None = None,
+        requeue_unasked: bool = False,
+        resubmit: bool = False,
+        shared_gpu_replicas: int | None = None,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._directory = directory
+        self._ranks = ranks
+        self._controller_age_s = controller_age_s
+        self._kinds = frozenset(kinds)
+        self._checkpoints = checkpoints or RankCheckpoint(ranks)
+        self._requeue_unasked = requeue_unasked
+        self._resubmit = resubmit
+        self._shared_gpu_replicas = shared_gpu_replicas
+        self._wall_s = wall_s
+        self._stops = Stops(api)
+
+    def describe(self, jobs: Sequence[JobView]) -> Mapping[JobKey, SchedulerFacts]:
+        """From the watches, without a request. Raises ``TemporaryError`` while they do not know the pods."""
+        ours = [view for view in jobs if is_ours(view)]
+        if ours:
+            _check_known(self._directory.problem)
+        found = ((view, find(view, self._directory.owned, self._directory.with_pods)) for view in ours)
+        return {
+            job_key(view): facts_of(
+                workload,
+                view,
+                kinds=self._kinds,
+                requeue_unasked=self._requeue_unasked,
+                shared_gpu_replicas=self._shared_gpu_replicas,
+            )
+            for view, workload in found
+            if workload is not None
+        }
+
+    def presence(self, target: JobTarget) -> Presence:
+        """By one GET of the workload. Raises ``TemporaryError``, ``PermanentError``."""
+        return presence_of(target.incarnation, self._look(target))
+
+    def notify(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """By a warning Event on the workload, and by its first rank, on the standard error of its container. The
+        annotation ``INCIDENT`` is for the controller, which marks the pods."""
+        workload = self._check_running(target)
+        self._record(workload, INCIDENT_EVENT, text, decision_id)
+        try:
+            tell_through_rank(self._ranks, target, text, decision_id=decision_id)
+        except SchedulerError as error:
+            log.info("decision %s: told by an Event alone: %s", decision_id, error)
+        incident = Incident(decision_id, target.incarnation, text, self._wall_s())
+        self._mark(target, workload, INCIDENT, lambda now: _incident(now, incident))
+
+    def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
+        """As an Event, and in the annotation ``REMARK``, in place of the last one."""
+        workload = self._check_running(target)
+        self._record(workload, REMARK_EVENT, text, decision_id, warning=False)
+        self._mark(target, workload, REMARK, lambda _: cut(text, MAX_NOTE_BYTES))
+
+    def cap(self, target: JobTarget, fraction: float, *, decision_id: str) -> str:
+        """By the ranks' own command sockets now, and by the annotation ``CHANGES`` of the workload for every run that
+        Tidegauge starts: templates of pods cannot be changed while they run."""
+        workload = self._check_may(target, ActionKind.CAP)
+        later = Changes(environ={FRACTION_VARIABLE: f"{fraction:.6g}"})
+        remembered = workload.why_not_stoppable() is None
+        if remembered:
+            self._annotate(target, CHANGES, lambda now: encoded(now, merged(now.changes, later)))
+        done = cap_ranks(self._ranks, target, fraction)
+        log.info("decision %s: %s capped at %g", decision_id, workload.title, fraction)
+        return f"{done}, and later runs that Tidegauge starts" if remembered else f"{done}; later runs are not capped"
+
+    def checkpoint(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
+        """By the ranks' own command sockets. Once they were asked, their proof does not wait for the API server."""
+        try:
+            self._check_may(target, ActionKind.CHECKPOINT)
+        except TemporaryError:
+            if not self._checkpoints.has_asked(decision_id):
+                raise
+        return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
+
+    def requeue(self, target: JobTarget, changes: RequeueChanges, reason: str, *, decision_id: str) -> None:
+        """Suspended with an order to the controller, which starts it again when its pods are gone."""
+        wanted = wanted_changes(target, changes)
+        self._check_controller(target)
+
+        def order(workload: Workload) -> Mapping[str, str | None]:
+            self._refuse_unless(target, workload, ActionKind.REQUEUE)
+            if not self._requeue_unasked and MAY_REQUEUE not in workload.words:
+                raise PermanentError(
+                    f"{workload.title} may not be started again: its annotation {ACTIONS} does not say {MAY_REQUEUE}"
+                )
+            text = requeue_order(
+                workload,
+                wanted,
+                reason,
+                decision_id=decision_id,
+                at_unix_s=self._wall_s(),
+                earlier=[self._directory.earlier(pod) for pod in workload.living],
+                resubmit=self._resubmit,
+            )
+            self._check_unmarked(workload)
+            return {REQUEUE: text, STOPPED: None}
+
+        self._stop(target, order, decision_id, REQUEUED_EVENT, f"suspended, and started again soon: {reason}")
+
+    def hold(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """Suspended, until a person resumes it."""
+        write = self._stopped(target, ActionKind.HOLD, HOLD, reason, decision_id)
+        self._stop(target, write, decision_id, HELD_EVENT, f"suspended until somebody resumes it: {reason}")
+
+    def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
+        """Suspended for good: the object stays, so that its owner can read why. Nothing is ever deleted."""
+        write = self._stopped(target, ActionKind.CANCEL, CANCEL, reason, decision_id)
+        self._stop(target, write, decision_id, CANCELLED_EVENT, f"stopped for good (suspended, not deleted): {reason}")
+
+    # Looking
+
+    def _look(self, target: JobTarget) -> Workload | None:
+        """The workload as it is now; ``None``: there is none."""
+        kind = BY_NAME.get(str(target.handle.get("kind")))
+        namespace, _, _ = target.job.job_id.partition("/")
+        name, foreign = target.handle.get("name"), target.handle.get("foreign")
+        if kind is None or not isinstance(name, str):
+            return None
+        _check_known(self._directory.problem_below(kind))
+        try:
+            obj = self._api.get(kind.resource, namespace, name)
+        except NotFoundError:
+            return None
+        workload = Workload(kind, obj, tuple(self._directory.pods_of(obj)), foreign)
+        return workload if workload.job_id == target.job.job_id else None
+
+    def _check_running(self, target: JobTarget) -> Workload:
+        """The workload, if this very run of it goes on. Raises ``ChangedError``."""
+        return _running(target, self._look(target))
+
+    def _check_may(self, target: JobTarget, action: ActionKind) -> Workload:
+        """The same, if that may be done to it."""
+        workload = self._check_running(target)
+        self._refuse_unless(target, workload, action)
+        return workload
+
+    def _refuse_unless(self, target: JobTarget, workload: Workload, action: ActionKind) -> None:
+        """Raises ``ChangedError``, and ``PermanentError`` for what its owner, its kind or the setting do not allow."""
+        _running(target, workload)
+        if KEEP in workload.words:
+            raise PermanentError(f"{workload.title} is left alone: {ACTIONS} says {KEEP} on it or on one of its pods")
+        if action not in can_do(workload, self._kinds):
+            unset = f"{workload.kind.name} is none of the kinds that are acted on (setting kubernetes_kinds)"
+            why = workload.why_not_stoppable() if workload.kind.name in self._kinds else unset
+            raise PermanentError(f"{workload.title}: no {action.value}: {why}")
+
+    def _check_controller(self, target: JobTarget) -> None:
+        """Without a controller the workload would stay suspended. Raises ``TemporaryError``."""
+        away = self._controller_away()
+        if away is not None:
+            raise TemporaryError(
+                f"job {target.job.job_id} is not suspended: no controller would start it again ({away}; "
+                "kubectl get lease in Tidegauge's namespace, docs/kubernetes_controller.md)"
+            )
+
+    def _controller_away(self) -> str | None:
+        """Since when; ``None``: it is there."""
+        age_s = self._controller_age_s()
+        if age_s is None:
+            return "there is none"
+        return f"not heard of for {age_s:.0f} s" if age_s > CONTROLLER_AWAY_S else None
+
+    def _check_unmarked(self, workload: Workload) -> None:
+        """Otherwise its own ``podFailurePolicy`` might fail it when it is suspended. Raises ``TemporaryError``."""
+        if goes_by_condition(workload, self._directory.links_of(workload.obj)):
+            take_marks_off(self._api, workload, controller_away=self._controller_away())
+
+    # Acting
+
+    def _stopped(
+        self, target: JobTarget, action: ActionKind, word: str, reason: str, decision_id: str
+    ) -> Callable[[Workload], Mapping[str, str | None]]:
+        def write(workload: Workload) -> Mapping[str, str | None]:
+            self._refuse_unless(target, workload, action)
+            text = encoded(workload, Stopped(decision_id, word, reason, self._wall_s(), target.incarnation))
+            if action is ActionKind.HOLD:  # one that is cancelled may fail
+                self._check_unmarked(workload)
+            return {STOPPED: text, REQUEUE: None}
+
+        return write
+
+    def _stop(
+        self,
+        target: JobTarget,
+        write: Callable[[Workload], Mapping[str, str | None]],
+        decision_id: str,
+        event_reason: str,
+        note: str,
+    ) -> None:
+        def look() -> Workload:
+            found = self._look(target)
+            if found is None:
+                raise ChangedError(f"job {target.job.job_id}: there is no such workload any more")
+            return found
+
+        before = self._stops.stop(look, write, incarnation=target.incarnation, decision_id=decision_id)
+        if before is None:
+            return
+        log.info("decision %s: %s %s", decision_id, before.title, note)
+        try:
+            self._record(before, event_reason, note, decision_id)
+        except SchedulerError as error:
+            log.warning("decision %s: done, but no Event says so: %s", decision_id, error)
+
+    def _annotate(self, target: JobTarget, name: str, value: Callable[[Workload], str]) -> None:
+        """Write one annotation on this run's workload, unless it is there."""
+        for _ in range(TRIES):
+            workload = self._check_running(target)
+            text = value(workload)
+            if annotations_of(workload.obj).get(name) == text:
+                return
+            patch = annotate_patch(workload.obj, {name: text})
+            try:
+                self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
+            except ConflictError:
+                continue
+            return
+        raise TemporaryError(f"job {target.job.job_id} is changed again and again by somebody else")
+
+    def _mark(self, target: JobTarget, workload: Workload, name: str, value: Callable[[Workload], str]) -> None:
+        """The same where we may: a role that only lets us tell people has no patch, and they were told by an Event."""
+        if workload.kind.name not in self._kinds:
+            return
+        try:
+            self._annotate(target, name, value)
+        except ForbiddenError as error:
+            log.info("%s is not annotated: %s", workload.title, error)
+
+    def _record(self, workload: Workload, reason: str, note: str, decision_id: str, *, warning: bool = True) -> None:
+        regarding = (workload.kind.resource, workload.obj)
+        record_event(self._api, regarding, reason=reason, note=note, decision_id=decision_id, warning=warning)
+
+
+def _check_known(problem: str | None) -> None:
+    if problem is not None:
+        raise TemporaryError(f"pods are not known: {problem}")
+
+
+def _running(target: JobTarget, workload: Workload | None) -> Workload:
+    seen = presence_of(target.incarnation, workload)
+    if workload is None or seen is not Presence.RUNNING:
+        raise ChangedError(f"job {target.job.job_id}: its run {target.incarnation} is over ({seen.value})")
+    return workload
+
+
+def _incident(workload: Workload, incident: Incident) -> str:
+    """The annotation; the one that is there if this decision wrote it."""
+    before = workload.incident
+    same = before is not None and (before.decision, before.mark) == (incident.decision, incident.mark)
+    return annotations_of(workload.obj)[INCIDENT] if same else encoded(workload, incident)

@@ -1,0 +1,135 @@
+"""What an API server refuses, and what does not arrive, in the words of ``kubernetes.ports``: which request, on what,
+what was said, what to do. Values in, values out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from tidegauge.core.launch_record import printable
+from tidegauge_scheduler_hooks.kubernetes.ports import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    Resource,
+)
+from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
+
+MAX_WORDS = 400
+"""Of what the server says: a refused pod can list dozens of fields, with what its owner wrote there."""
+READS = frozenset({"get", "list", "watch"})
+
+
+class Ask(NamedTuple):
+    """One request, in the words of a role (``kubectl auth can-i``)."""
+
+    verb: str
+    """``get``, ``list``, ``watch``, ``create``, ``patch``, ``update``."""
+    resource: Resource
+    namespace: str | None
+    name: str = ""
+    subresource: str | None = None
+
+    @property
+    def reads(self) -> bool:
+        return self.verb in READS
+
+    @property
+    def thing(self) -> str:
+        """``jobs.batch``, ``pods/status``: how a role and ``kubectl`` call the kind."""
+        group = f".{self.resource.group}" if self.resource.group else ""
+        below = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.resource.plural}{group}{below}"
+
+    @property
+    def where(self) -> str:
+        if not self.resource.namespaced:
+            return "of the cluster"
+        return "in all namespaces" if self.namespace is None else f"in namespace {self.namespace}"
+
+    def __str__(self) -> str:
+        """``patch jobs.batch train in namespace research``."""
+        return " ".join(filter(None, (self.verb, self.thing, self.name, self.where)))
+
+
+class ExpiredError(TemporaryError):
+    """410: the version to watch from, or the page to go on with, is no longer known. List again."""
+
+
+def refusal(ask: Ask, status: int, body: bytes, *, retry_after_s: float | None = None) -> SchedulerError:
+    """What to raise for an answer that is not 2xx."""
+    said = _status(body)
+    words = _words(said, status, body)
+    reason = said.get("reason")
+    if status == HTTPStatus.NOT_FOUND:
+        return _not_found(ask, said, words)
+    if status == HTTPStatus.CONFLICT and (ask.verb != "create" or reason == "AlreadyExists"):
+        return ConflictError(f"{ask}: {words}")
+    if status == HTTPStatus.GONE:
+        return ExpiredError(f"{ask}: {words}")
+    if status == HTTPStatus.UNAUTHORIZED:
+        return ForbiddenError(f"{ask}: the API server does not know who asks ({words}): is the token or certificate of "
+                              "Tidegauge's service account still valid?")  # fmt: skip
+    if status == HTTPStatus.FORBIDDEN:
+        return _forbidden(ask, words)
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
+        return InvalidError(f"{ask}: the API server refuses it: {words}")
+    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT):  # a quota that many changed at once
+        return TemporaryError(f"{ask}: not now: {words}", retry_after_s=retry_after_s or 10.0)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.REQUEST_TIMEOUT:
+        return TemporaryError(f"{ask}: {words}{_doubt(ask)}", retry_after_s=retry_after_s or 10.0)
+    return PermanentError(f"{ask}: the API server answers {status}: {words}")
+
+
+def not_connected(ask: Ask, address: str, why: object) -> TemporaryError:
+    """Nothing was sent."""
+    return TemporaryError(f"{ask}: no connection to the API server {address}: {_short(why)}")
+
+
+def lost(ask: Ask, address: str, why: object) -> TemporaryError:
+    """It was sent, and there is no whole answer."""
+    return TemporaryError(f"{ask}: no whole answer of the API server {address}: {_short(why)}{_doubt(ask)}")
+
+
+def _not_found(ask: Ask, said: Mapping[str, Any], words: str) -> NotFoundError:
+    # For a path that it does not know a server answers a line of text, or a Status that names nothing.
+    details = said.get("details")
+    if isinstance(details, Mapping) and details.get("name"):
+        return NotFoundError(f"{ask}: {words}")
+    kind = f"{ask.resource.kind} ({ask.resource.api_version})"
+    return NotFoundError(f"{ask}: the API server does not know {kind}: its CRD is not installed, or in another version",
+                         kind_missing=True)  # fmt: skip
+
+
+def _forbidden(ask: Ask, words: str) -> ForbiddenError:
+    if f"cannot {ask.verb} " not in words:  # Pod Security, a quota, a webhook, a namespace that is being deleted
+        return ForbiddenError(f"{ask}: the API server forbids it: {words}")
+    group = ask.resource.group or '""'
+    thing = ask.thing.replace(f".{ask.resource.group}", "")
+    return ForbiddenError(f'no right to {ask}: Tidegauge\'s role needs the verb "{ask.verb}" on "{thing}" of the API '
+                          f"group {group} {ask.where} ({words})")  # fmt: skip
+
+
+def _doubt(ask: Ask) -> str:
+    return "" if ask.reads else " (it may have been done)"
+
+
+def _status(body: bytes) -> Mapping[str, Any]:
+    """The ``Status`` object of an answer; empty for anything else."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) and said.get("kind") == "Status" else {}
+
+
+def _words(said: Mapping[str, Any], status: int, body: bytes) -> str:
+    text = str(said.get("message") or said.get("reason") or body[:MAX_WORDS].decode(errors="replace").strip())
+    return _short(text) or f"HTTP status {status}"
+
+
+def _short(text: object) -> str:
+    return printable(" ".join(str(text).split()), MAX_WORDS)

@@ -1,0 +1,268 @@
+"""Leader election by a Lease (``coordination.k8s.io/v1``), after client-go's ``leaderelection``.
+
+Not the client's own: that one blocks its caller and cannot be stopped, never gives a lease back, measures by the wall
+clock, talks through global credentials, and writes times that the API server refuses once in a million.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from tidegauge_scheduler_hooks.kubernetes.ports import LEASES, ConflictError, KubeApi, NotFoundError, Object
+from tidegauge_scheduler_hooks.ports import SchedulerError
+
+logger = logging.getLogger(__name__)
+
+_CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
+LEASE_S = 15.0
+"""A holder that does not renew for so long is taken for dead; client-go's default, like the next two."""
+RENEW_DEADLINE_S = 10.0
+"""A leader that could not renew for so long stops: 5 s before anybody else may start."""
+RETRY_S = 2.0
+STOP_WITHIN_S = 4.0
+
+
+class Leader:
+    """Leads while it holds the Lease ``namespace/name``. ``identity`` must be of this very process (a pod's name is
+    not: its container may start again), for whoever finds it in the Lease goes on leading.
+
+    ``on_started`` and ``on_stopped`` take turns, in threads of the Leader, and must be quick. Ask ``leading`` before
+    each single act: it is right even in a process that was stopped and goes on.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        namespace: str,
+        name: str,
+        identity: str,
+        on_started: Callable[[], None],
+        on_stopped: Callable[[], None],
+        *,
+        lease_s: float = LEASE_S,
+        renew_deadline_s: float = RENEW_DEADLINE_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        assert lease_s > renew_deadline_s > retry_s
+        self.identity = identity
+        self._lock = LeaseLock(api, namespace, name, identity, lease_s=lease_s)
+        self._place = f"lease {namespace}/{name}"
+        self._on_started, self._on_stopped = on_started, on_stopped
+        self._renew_deadline_s, self._retry_s = renew_deadline_s, retry_s
+        self._changed = threading.Condition(threading.RLock())
+        self._ending = False
+        self._until_s: float | None = None
+        """Leads until then unless it renews; ``None``: does not lead."""
+        self._problem: str | None = None
+        self._threads = [
+            threading.Thread(target=self._campaign, name=self._place, daemon=True),
+            threading.Thread(target=self._mind_the_deadline, name=f"deadline of {self._place}", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def leading(self) -> bool:
+        until_s = self._until_s
+        return until_s is not None and time.monotonic() < until_s
+
+    @property
+    def holder(self) -> str | None:
+        """Who leads as far as is known, this one included."""
+        return self._lock.holder
+
+    @property
+    def problem(self) -> str | None:
+        """Why the Lease could not be read or written the last time, for people."""
+        return self._problem
+
+    def stop(self) -> None:
+        """Stop leading, and give the Lease back so that another may lead at once. Returns within seconds; if a request
+        hangs, the Lease runs out by itself."""
+        with self._changed:
+            self._ending = True
+            self._stop_leading("it ends")
+            self._changed.notify_all()
+        deadline_s = time.monotonic() + STOP_WITHIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            logger.warning("%s is not given back: a request is not answered; it runs out by itself", self._place)
+            return
+        try:
+            self._lock.release()
+        except SchedulerError as error:
+            logger.warning("%s is not given back and runs out by itself: %s", self._place, error)
+
+    def _campaign(self) -> None:
+        while not self._ending:
+            asked_s = time.monotonic()
+            try:
+                held = self._lock.hold()
+            except SchedulerError as error:
+                if self._problem is None:
+                    logger.warning("%s cannot be renewed: %s", self._place, error)
+                self._problem = str(error)
+            except Exception as error:  # without this thread this replica would never lead again, and nobody see why
+                logger.exception("%s: a defect; tried again", self._place)
+                self._problem = f"a defect: {error!r}"
+            else:
+                self._problem = None
+                if held:
+                    self._lead(asked_s + self._renew_deadline_s)
+                else:
+                    self._stop_leading(f"{self._lock.holder or 'nobody'} has it")
+            with self._changed:
+                self._changed.wait_for(lambda: self._ending, self._retry_s * _CHANCE.uniform(0.8, 1.2))
+
+    def _mind_the_deadline(self) -> None:
+        """A thread of its own: the other one may hang in the very request that is to renew."""
+        with self._changed:
+            while not self._ending:
+                if self._until_s is not None and not self.leading:
+                    self._stop_leading(f"it could not be renewed for {self._renew_deadline_s:g} s")
+                left_s = None if self._until_s is None else max(0.0, self._until_s - time.monotonic())
+                self._changed.wait(left_s)
+
+    def _lead(self, until_s: float) -> None:
+        with self._changed:
+            if self._ending or time.monotonic() >= until_s:
+                return  # the answer came too late to count on it
+            started = self._until_s is None
+            self._until_s = until_s
+            self._changed.notify_all()
+            if started:
+                logger.info("%s: %s leads", self._place, self.identity)
+                self._on_started()
+
+    def _stop_leading(self, why: str) -> None:
+        with self._changed:
+            if self._until_s is None:
+                return
+            self._until_s = None
+            logger.info("%s: %s does not lead any more: %s", self._place, self.identity, why)
+            self._on_stopped()
+
+
+class LeaseLock:
+    """One Lease as one candidate sees it. For one thread; ``holder`` for all. ``clock`` only goes forward."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        lease_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._namespace, self._name = namespace, name
+        self._identity = identity
+        self._lease_s = lease_s
+        self._clock = clock
+        self._mine: Object | None = None
+        """As written last, while nobody else wrote."""
+        self._seen: Mapping[str, Any] | None = None
+        self._seen_s = 0.0
+        """When ``_seen`` was first seen like this: another's clock says nothing here."""
+        self.holder: str | None = None
+
+    def hold(self) -> bool:
+        """Take or renew it; false: another has it. Who is told true has it for ``lease_s``, counted from the call.
+        Raises ``SchedulerError`` if nothing is known."""
+        if self._mine is not None:
+            mine, self._mine = self._mine, None
+            try:
+                return self._write(mine)
+            except (ConflictError, NotFoundError):
+                pass  # somebody wrote to it: look who
+        try:
+            lease = self._api.get(LEASES, self._namespace, self._name)
+        except NotFoundError:
+            return self._may_take() and self._create()
+        spec = lease.get("spec") or {}
+        if spec != self._seen:
+            self._seen, self._seen_s = spec, self._clock()  # not before the answer: it may be as new as that
+        self.holder = spec.get("holderIdentity") or None
+        if self.holder != self._identity and not self._may_take():
+            return False
+        try:
+            return self._write(lease)
+        except ConflictError:
+            return False
+
+    def release(self) -> None:
+        """Nobody's, for the next to take at once; nothing if it is not known to be ours."""
+        mine, self._mine = self._mine, None
+        if mine is not None:
+            spec = {**mine["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+            self._api.replace(LEASES, self._namespace, self._name, {**mine, "spec": spec})
+            self.holder = None
+
+    def _may_take(self) -> bool:
+        """Nobody had it, or who had it has not renewed for as long as it wanted it, seen from here."""
+        if self._seen is None or not self._seen.get("holderIdentity"):
+            return True
+        return self._clock() - self._seen_s >= float(self._seen.get("leaseDurationSeconds") or self._lease_s)
+
+    def _create(self) -> bool:
+        body = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": self._spec({}),
+        }
+        try:
+            self._mine = self._api.create(LEASES, self._namespace, body)
+        except ConflictError:
+            return False
+        self.holder = self._identity
+        return True
+
+    def _write(self, lease: Object) -> bool:
+        body = {**lease, "spec": self._spec(lease.get("spec") or {})}
+        self._mine = self._api.replace(LEASES, self._namespace, self._name, body)
+        self.holder = self._identity
+        return True
+
+    def _spec(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """What to write; the meaning of the fields is in the API reference, ``LeaseSpec``."""
+        now = _now()
+        spec = {
+            **before,
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._lease_s)),
+            "renewTime": now,
+        }
+        if before.get("holderIdentity") != self._identity:
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = int(before.get("leaseTransitions") or 0) + 1 if before else 0
+        return spec
+
+
+def lease_age_s(api: KubeApi, namespace: str, name: str) -> float | None:
+    """Seconds since the holder of a Lease renewed it, by this machine's clock; ``None``: nobody holds it.
+
+    Raises ``SchedulerError``."""
+    try:
+        spec = api.get(LEASES, namespace, name).get("spec") or {}
+        if not spec.get("holderIdentity"):
+            return None
+        return max(0.0, time.time() - datetime.fromisoformat(spec["renewTime"].replace("Z", "+00:00")).timestamp())
+    except (NotFoundError, KeyError, ValueError):
+        return None
+
+
+def _now() -> str:
+    """A ``MicroTime``: always with six digits, or the API server refuses it."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,148 @@
+"""How a workload and its pods look: from the watches what may be a moment old, from the API server what must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from tidegauge.core.kubernetes import INCIDENT, REQUEUE
+from tidegauge_scheduler_hooks.kubernetes.controller.steps import Surroundings, is_marked
+from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
+from tidegauge_scheduler_hooks.kubernetes.kueue import find_queue_workload
+from tidegauge_scheduler_hooks.kubernetes.owners import (
+    BY_NAME,
+    KINDS,
+    POD,
+    State,
+    state,
+    topmost,
+)
+from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
+from tidegauge_scheduler_hooks.kubernetes.ports import PODS, KubeApi, NotFoundError, Object, Resource, Store, Watches
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, labels_of
+
+ORDERS = (REQUEUE, INCIDENT)
+"""Annotations for which a workload is looked at."""
+
+
+class Look:
+    """``on_key`` is called for every workload that may need something, from the watches' threads. ``kinds``: those that
+    are acted on. Thread-safe."""
+
+    def __init__(
+        self, api: KubeApi, watches: Watches, kinds: Iterable[str], *, on_key: Callable[[WorkKey], None]
+    ) -> None:
+        self._api = api
+        self._kinds = tuple(kinds)
+        self._on_key = on_key
+        tapped = _Tapped(watches)
+        self._directory = PodDirectory(tapped, self._kinds)
+        self._stores = tapped.stores
+        tapped.tap = self._changed
+
+    def synced(self) -> Mapping[str, bool]:
+        """By kind, whether its watch knows all there is."""
+        return {resource.kind: store.synced for resource, store in self._stores.items()}
+
+    def problems(self) -> list[str]:
+        """Of watches that do not, for people."""
+        return [store.problem for store in self._stores.values() if not store.synced and store.problem is not None]
+
+    def tell_all(self) -> None:
+        """``on_key`` for all that may need something now."""
+        for store in self._stores.values():
+            for obj in store.all():
+                self._changed(obj, False)
+
+    def workload(self, key: WorkKey) -> Workload | None:
+        """As the API server has it at this moment, with the pods that are watched. ``None``: it has gone.
+
+        Raises ``TemporaryError``, ``PermanentError``."""
+        kind = KINDS[key.kind]
+        try:
+            obj = self._api.get(kind.resource, key.namespace, key.name)
+        except NotFoundError:
+            return None
+        return Workload(kind, obj, tuple(self._directory.pods_of(obj)))
+
+    def surroundings(self, workload: Workload) -> Surroundings:
+        """What ``next_step`` needs beside it. Raises ``TemporaryError``, ``PermanentError``."""
+        if workload.order is None or workload.state is State.FINISHED:
+            return Surroundings()
+        unfinished = self._unfinished(workload) if workload.state is State.SUSPENDED else ()
+        return Surroundings(unfinished, self.queue_workload(workload))
+
+    def queue_workload(self, workload: Workload) -> Object | None:
+        """Kueue's Workload for it. Raises ``TemporaryError``, ``PermanentError``."""
+        return find_queue_workload(self._api, workload.namespace, workload.uid, queued=workload.queue is not None)
+
+    def _unfinished(self, workload: Workload) -> tuple[str, ...]:
+        """Asked of the API server and without a selector: a pod that is not there in a cache, or that nobody watches,
+        may run all the same."""
+        pods = self._api.list(PODS, workload.namespace)
+        return tuple(pod["metadata"]["name"] for pod in pods if self._may_run_in(pod, workload))
+
+    def _may_run_in(self, pod: Object, workload: Workload) -> bool:
+        if state(POD, pod) is State.FINISHED:
+            return False
+
+        owned = topmost(pod, self._directory.kinds, partial(self._owner, workload))
+        if owned is None:
+            # Its owner has gone, or is so new that the watch has not shown it. All these controllers label pods with
+            # the name of what they make them for.
+            return workload.name in labels_of(pod).values()
+        return bool(owned.obj["metadata"]["uid"] == workload.uid)
+
+    def _owner(self, workload: Workload, resource: Resource, namespace: str, uid: str) -> Object | None:
+        """Of a pod in ``namespace``; ``workload`` itself need not have come through a watch yet."""
+        if uid == workload.uid:
+            return workload.obj
+        store = self._stores.get(resource)
+        found = None if store is None else store.by_uid(uid)
+        return found if found is None or found["metadata"].get("namespace") == namespace else None
+
+    def _changed(self, obj: Object, deleted: bool) -> None:
+        """In a watch's thread."""
+        kind = BY_NAME.get(str(obj.get("kind")))
+        if kind is POD:
+            owned = self._directory.owner_of(obj)
+            if owned is not None and (is_marked(obj) or any(name in annotations_of(owned.obj) for name in ORDERS)):
+                self._tell(owned.kind.name, owned.obj)
+        elif kind is not None and not deleted:
+            marked = (is_marked(pod) for pod in self._directory.pods_of(obj))
+            if any(name in annotations_of(obj) for name in ORDERS) or any(marked):
+                self._tell(kind.name, obj)
+
+    def _tell(self, kind: str, obj: Object) -> None:
+        if kind in self._kinds:
+            self._on_key(WorkKey(kind, obj["metadata"]["namespace"], obj["metadata"]["name"]))
+
+
+class _Tapped:
+    """``Watches`` that show every change to ``tap`` as well, after the store's own user has seen it."""
+
+    def __init__(self, watches: Watches) -> None:
+        self._watches = watches
+        self.tap: Callable[[Object, bool], None] | None = None
+        """``None`` until both can be asked; what watches tell before is told again by ``tell_all``."""
+        self.stores: dict[Resource, Store] = {}
+
+    def store(
+        self,
+        resource: Resource,
+        *,
+        label_selector: str | None = None,
+        on_change: Callable[[Object, bool], None] | None = None,
+    ) -> Store:
+        def changed(obj: Object, deleted: bool) -> None:
+            if on_change is not None:
+                on_change(obj, deleted)
+            if self.tap is not None:
+                self.tap(obj, deleted)
+
+        store = self._watches.store(resource, label_selector=label_selector, on_change=changed)
+        self.stores[resource] = store
+        return store
+
+    def close(self) -> None:
+        self._watches.close()

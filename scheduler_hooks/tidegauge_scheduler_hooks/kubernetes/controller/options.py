@@ -1,0 +1,172 @@
+"""The command line of the controller process. Strict: what cannot be meant is a usage error, before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
+
+SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Where the kubelet writes a pod's own namespace."""
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class WebhookOptions:
+    """How the webhook is served. Exactly one of the certificate's two sources is set."""
+
+    host: str
+    port: int
+    probe_image: str
+    service_name: str
+    configuration: str | None
+    certificate_dir: Path | None
+    certificate_secret: str | None
+    shared_gpu_replicas: int | None
+    probe_resources: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Options:
+    kubeconfig: Path | None
+    """``None``: the service account of the pod that this runs in."""
+    namespace: str
+    lease: str
+    namespaces: tuple[str, ...] | None
+    """``None``: all."""
+    kinds: tuple[str, ...]
+    resubmit: bool
+    webhook: WebhookOptions | None
+    health_host: str
+    health_port: int
+    log_level: str
+
+
+def parse_options(arguments: Sequence[str], *, own_namespace: Path = SERVICE_ACCOUNT_NAMESPACE) -> Options:
+    """Exits with code 2 and a usage text, as argparse does, for what cannot be meant."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    namespace = given.namespace or _read(own_namespace)
+    if not namespace:
+        parser.error("--namespace: outside a pod it must be said in which namespace the Lease and the Secret are")
+    return Options(
+        kubeconfig=given.kubeconfig,
+        namespace=namespace,
+        lease=given.lease,
+        namespaces=given.namespaces,
+        kinds=given.kinds,
+        resubmit=given.resubmit,
+        webhook=None if given.no_webhook else _webhook(parser, given),
+        health_host=given.health_host,
+        health_port=given.health_port,
+        log_level=given.log_level,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tidegauge_scheduler_hooks.kubernetes.controller",
+        description="Starts suspended workloads again as ordered, marks pods of leaking ones, serves the webhook.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--kubeconfig", type=Path, metavar="FILE", help="default: the service account of this pod")
+    add("--namespace", metavar="NS", help="of the Lease and of the certificate's Secret; default: this pod's")
+    add("--lease", metavar="NAME", default="tidegauge-controller", help="the Lease whose holder acts (%(default)s)")
+    add("--namespaces", type=_namespaces, metavar="A,B", help="act in these only; default: all")
+    add("--kinds", type=_kinds, metavar="A,B", default=tuple(KINDS), help=f"default: {','.join(KINDS)}")
+    add("--resubmit", action="store_true", help="a workload that is not injected may be started again as a copy")
+    add("--no-webhook", action="store_true", help="pods are injected by a MutatingAdmissionPolicy, or not at all")
+    add("--webhook-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
+    add("--webhook-port", type=_port, metavar="PORT", default=9443, help="%(default)s")
+    add("--probe-image", metavar="IMAGE", help="the image of the init container that brings the probe")
+    add("--service-name", metavar="NAME", default="tidegauge-webhook", help="the Service before it (%(default)s)")
+    add("--webhook-configuration", metavar="NAME", help="the MutatingWebhookConfiguration whose caBundle is kept")
+    add("--certificate-dir", type=Path, metavar="DIR", help="tls.crt and tls.key, read again when they change")
+    add("--certificate-secret", metavar="NAME", help="a Secret that this process fills and renews itself")
+    add(
+        "--shared-gpu-replicas",
+        type=_count,
+        metavar="N",
+        default=0,
+        help="how many share one nvidia.com/gpu.shared; 0: not known",
+    )
+    add("--probe-resources", type=_resources, metavar="JSON", help="requests and limits of the init container")
+    add("--health-host", metavar="ADDRESS", default="0.0.0.0", help="%(default)s; :: for IPv6")
+    add("--health-port", type=_port, metavar="PORT", default=8081, help="/healthz, /readyz, /metrics (%(default)s)")
+    add("--log-level", choices=LOG_LEVELS, default="info", help="%(default)s")
+    return parser
+
+
+def _webhook(parser: argparse.ArgumentParser, given: argparse.Namespace) -> WebhookOptions:
+    if not given.probe_image:
+        parser.error("--probe-image: the webhook needs the image that brings the probe (or say --no-webhook)")
+    if (given.certificate_dir is None) == (given.certificate_secret is None):
+        parser.error("the webhook needs either --certificate-dir or --certificate-secret (or say --no-webhook)")
+    if given.certificate_secret and not given.webhook_configuration:
+        parser.error("--webhook-configuration: with --certificate-secret it must be said whose caBundle is kept")
+    return WebhookOptions(
+        host=given.webhook_host,
+        port=given.webhook_port,
+        probe_image=given.probe_image,
+        service_name=given.service_name,
+        configuration=given.webhook_configuration,
+        certificate_dir=given.certificate_dir,
+        certificate_secret=given.certificate_secret,
+        shared_gpu_replicas=given.shared_gpu_replicas or None,
+        probe_resources=given.probe_resources,
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespaces(text: str) -> tuple[str, ...]:
+    return _words(text)
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = _words(text)
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not known; known are {', '.join(KINDS)}")
+    return kinds
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not words:
+        raise argparse.ArgumentTypeError("names, separated by commas, are expected")
+    return words
+
+
+def _port(text: str) -> int:
+    port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    if not 0 < port < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port (1 to 65535)")
+    return port
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+    return int(text)
+
+
+def _resources(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+    if not isinstance(found, dict) or not set(found) <= {"requests", "limits"}:
+        raise argparse.ArgumentTypeError('expected is {"requests": {…}, "limits": {…}}')
+    return found

@@ -1,0 +1,187 @@
+"""The controller as a process: who leads works the queue; every replica serves the webhook and says how it is."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader
+from tidegauge_scheduler_hooks.kubernetes.controller.figures import (
+    CONTENT_TYPE,
+    PREFIX,
+    Family,
+    Labels,
+    StepCounts,
+    exposition,
+    gauge,
+)
+from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthServer, Page
+from tidegauge_scheduler_hooks.kubernetes.controller.look import Look
+from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
+from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
+from tidegauge_scheduler_hooks.kubernetes.controller.webhook import Webhook
+from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey, WorkQueue
+from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, KubeApi, Watches
+from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
+
+log = logging.getLogger(__name__)
+
+WORKERS = 4
+"""A workload waits for its pods without one; the API server's patience is limited by the client's rate anyway."""
+TICK_S = 1.0
+DRAIN_S = 3.0
+"""From "not ready" until the webhook closes: so long API servers may still be sent here."""
+END_WITHIN_S = 9.0
+"""A pod has 30 s by default; the next leader should not wait for them."""
+
+
+class Controller:
+    """Everything of one replica. ``identity`` is of this very process, see ``Leader``."""
+
+    def __init__(self, options: Options, api: KubeApi, watches: Watches) -> None:
+        """Raises ``OSError`` if a port cannot be listened on."""
+        self._watches = watches
+        self._queue = WorkQueue()
+        self._counts = StepCounts()
+        self._failures: dict[WorkKey, str] = {}
+        """What was last said about a workload that cannot be worked on: said once, not every minute."""
+        self._ending = threading.Event()
+        self._look_at_all = threading.Event()
+        self._synced_unix_s: float | None = None
+        self._health = HealthServer(options.health_host, options.health_port, self._pages())
+        identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
+        self._leader = Leader(api, options.namespace, options.lease, identity, self._look_at_all.set, self._queue.clear)
+        self._webhook = None
+        if options.webhook is not None:
+            self._webhook = Webhook(options.webhook, options, api, watches, leading=self._leading)
+        self._look = Look(api, watches, options.kinds, on_key=self._add)
+        self._reconciler = Reconciler(
+            api, self._look, may_act=self._leading, resubmit=options.resubmit, counts=self._counts
+        )
+        self._workers = [
+            threading.Thread(target=self._work, name=f"tidegauge-worker-{number}", daemon=True)
+            for number in range(WORKERS)
+        ]
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until ``stop`` is set; returns within ``END_WITHIN_S`` after that."""
+        self._health.start()
+        if self._webhook is not None:
+            self._webhook.start()
+        for worker in self._workers:
+            worker.start()
+        self._leader.start()
+        while not stop.wait(TICK_S):
+            self._tick()
+        self._end()
+
+    def _tick(self) -> None:
+        if self._look_at_all.is_set():
+            self._look_at_all.clear()
+            self._look.tell_all()
+        if self._why_out_of_touch() is None:
+            self._synced_unix_s = time.time()
+
+    def _end(self) -> None:
+        """Not ready any more, then: no new step, the Lease for another, the webhook when nobody is sent here."""
+        log.info("ending: the Lease is given back when the steps under way are done")
+        began_s = time.monotonic()
+        self._ending.set()
+        for worker in self._workers:
+            worker.join(max(0.0, began_s + END_WITHIN_S / 2 - time.monotonic()))
+        closing: list[Callable[[], None]] = [self._leader.stop, self._watches.close]
+        if self._webhook is not None:
+            closing.append(self._close_webhook)
+        closers = [threading.Thread(target=close, daemon=True) for close in closing]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(max(0.0, began_s + END_WITHIN_S - time.monotonic()))
+        self._health.close()
+
+    def _close_webhook(self) -> None:
+        assert self._webhook is not None
+        time.sleep(DRAIN_S)
+        self._webhook.close()
+
+    # Working
+
+    def _leading(self) -> bool:
+        return self._leader.leading and not self._ending.is_set()
+
+    def _add(self, key: WorkKey) -> None:
+        if self._leading():
+            self._queue.add(key)
+
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            key = self._queue.take(TICK_S)
+            if key is not None:
+                self._work_on(key)
+
+    def _work_on(self, key: WorkKey) -> None:
+        if not self._leading():
+            self._queue.done(key)
+            return
+        try:
+            again_s = self._reconciler.reconcile(key)
+        except ConflictError as error:
+            log.debug("%s changed meanwhile: %s", key, error)
+            self._queue.failed(key)
+        except SchedulerError as error:
+            if self._failures.get(key) != str(error):
+                self._failures[key] = str(error)
+                log.warning("%s: %s; tried again", key, error)
+            wait_s = error.retry_after_s if isinstance(error, TemporaryError) else 0.0
+            self._queue.failed(key, retry_after_s=wait_s)
+        except Exception:
+            log.exception("%s: a defect; tried again", key)
+            self._queue.failed(key)
+        else:
+            self._failures.pop(key, None)
+            self._queue.done(key, again_s=again_s)
+
+    # Telling
+
+    def _pages(self) -> dict[str, Callable[[], Page]]:
+        return {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
+
+    def _why_out_of_touch(self) -> str | None:
+        """Why nothing is known of the API server at this moment."""
+        if self._leader.problem is not None:
+            return self._leader.problem
+        return None if self._leader.holder is not None else "the Lease has not been read yet"
+
+    def _healthz(self) -> Page:
+        """Whether a restart would help: not where the API server is away."""
+        dead = [worker.name for worker in self._workers if not worker.is_alive()]
+        return Page("ok\n") if not dead or self._ending.is_set() else Page(f"ended: {', '.join(dead)}\n", good=False)
+
+    def _readyz(self) -> Page:
+        """Whether it can be sent something. That a kind cannot be watched is told, and keeps no pod from its probe."""
+        against = [
+            "ending" if self._ending.is_set() else None,
+            self._why_out_of_touch(),
+            self._webhook.why_not_ready() if self._webhook is not None else None,
+        ]
+        reasons = [reason for reason in against if reason is not None]
+        notes = [f"note: {problem}" for problem in self._look.problems()]
+        return Page("".join(f"{line}\n" for line in [*(reasons or ["ok"]), *notes]), good=not reasons)
+
+    def _metrics(self) -> Page:
+        return Page(exposition(self._families()), content_type=CONTENT_TYPE)
+
+    def _families(self) -> list[Family]:
+        synced: dict[Labels, float] = {(("kind", kind),): float(known) for kind, known in self._look.synced().items()}
+        families = [
+            gauge("leader", "1 while this replica acts.", float(self._leader.leading)),
+            gauge("queue_length", "Workloads that wait for a look, or have one.", float(len(self._queue))),
+            gauge("last_sync_timestamp_seconds", "When the API server last answered.", self._synced_unix_s),
+            Family(f"{PREFIX}watch_synced", "gauge", "1 while the watch of a kind knows all there is.", synced),
+            self._counts.family(),
+        ]
+        return families if self._webhook is None else [*families, self._webhook.family()]

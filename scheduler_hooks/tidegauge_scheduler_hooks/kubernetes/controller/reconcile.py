@@ -1,0 +1,248 @@
+"""Do what ``steps`` says is next to one workload, one patch at a time, until nothing is left to do.
+
+Each patch carries the version of the object that the step was found for, so a step that is late, or comes twice, is
+refused (``ConflictError``) and found anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tidegauge.core.kubernetes import INCIDENT, REQUEUE, STOPPED
+from tidegauge.core.launch_record import printable
+from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts
+from tidegauge_scheduler_hooks.kubernetes.controller.look import Look
+from tidegauge_scheduler_hooks.kubernetes.controller.marks import mark_pods
+from tidegauge_scheduler_hooks.kubernetes.controller.steps import Act, Step, can_copy, next_step
+from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
+from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
+from tidegauge_scheduler_hooks.kubernetes.events import RESTARTED_EVENT, record_event
+from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, Stopped, encode
+from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS, active_patch
+from tidegauge_scheduler_hooks.kubernetes.owners import TRAINJOB, State
+from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch
+from tidegauge_scheduler_hooks.kubernetes.ports import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    KubeApi,
+    NotFoundError,
+)
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name
+from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
+
+log = logging.getLogger(__name__)
+
+MAX_STEPS = 8
+"""In a row at one workload; the longest road, by Kueue's Workload, has three."""
+AGAIN_S, SELDOM_S = 2.0, 30.0
+"""While something is waited for: soon at first, then after a tenth of the time that it has taken."""
+MARKED_AT_ONCE = 20
+"""Pods, which is about a second's requests. No pod must be given the condition long after the annotation was taken off
+(``failure_policies.SETTLES_S``)."""
+SLOW_S = 600.0
+"""A workload whose pods have not ended by then is a matter for people (a node that does not answer)."""
+TRAINER_REFUSES_S = 120.0
+"""Kubeflow Trainer takes no ``runtimePatches`` before it has seen that the last run's Jobs ended."""
+WAITING_EVENT, DROPPED_EVENT = "GpuMemoryRequeueWaits", "GpuMemoryRequeueDropped"
+
+
+class Reconciler:
+    """Thread-safe, as long as no two threads look at one key at once. ``may_act`` says whether this process leads, and
+    is asked before every step."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        look: Look,
+        *,
+        may_act: Callable[[], bool],
+        resubmit: bool,
+        counts: StepCounts,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._look = look
+        self._may_act = may_act
+        self._resubmit = resubmit
+        self._counts = counts
+        self._now_s = now_s
+        self._told: dict[WorkKey, str] = {}
+        """The orders of which it has been said that they wait."""
+
+    def reconcile(self, key: WorkKey) -> float | None:
+        """Seconds after which to look again; ``None``: once something changes. Raises ``TemporaryError``,
+        ``PermanentError``: look again later, too."""
+        for _ in range(MAX_STEPS):
+            workload = self._look.workload(key)
+            step = None if workload is None else self._next(workload)
+            if workload is None or step is None:
+                self._told.pop(key, None)
+                return None
+            if step.act is Act.WAIT:
+                return self._wait(key, workload, step)
+            if not self._may_act():
+                return None
+            try:
+                self._do(workload, step)
+            except PermanentError as error:
+                if step.order is not None:
+                    self._tell_once(key, workload, step.order, str(error))
+                raise
+        return AGAIN_S
+
+    def _next(self, workload: Workload) -> Step | None:
+        around = self._look.surroundings(workload)
+        return next_step(workload, around, resubmit=self._resubmit, now_s=self._now_s())
+
+    def _wait(self, key: WorkKey, workload: Workload, step: Step) -> float:
+        assert step.order is not None
+        waited_s = self._now_s() - step.order.at
+        log.debug("%s waits: %s", key, step.reason)
+        if waited_s > SLOW_S and self._may_act():
+            self._tell_once(key, workload, step.order, step.reason)
+        return min(SELDOM_S, max(AGAIN_S, waited_s / 10))
+
+    def _tell_once(self, key: WorkKey, workload: Workload, order: RequeueOrder, why: str) -> None:
+        """That a workload which was suspended for a moment still is."""
+        if self._told.get(key) != order.decision:
+            self._told[key] = order.decision
+            log.warning("%s was to start again %.0f s ago, and has not: %s", key, self._now_s() - order.at, why)
+            self._tell(workload, WAITING_EVENT, f"Not started again yet: {why}", order.decision)
+
+    def _do(self, workload: Workload, step: Step) -> None:
+        outcome = "defect"
+        try:
+            self._act(workload, step)
+            outcome = "done"
+        except SchedulerError as error:
+            outcome = _outcome(error)
+            raise
+        finally:
+            self._counts.count(step.act.value, outcome)
+
+    def _act(self, workload: Workload, step: Step) -> None:
+        if step.act in (Act.MARK, Act.UNMARK):
+            self._mark(workload, step)
+            return
+        if step.act is Act.DROP:
+            self._drop(workload, step)
+            return
+        order = step.order
+        assert order is not None
+        if step.act is Act.ACTIVATE:
+            self._activate(workload)
+        elif step.act is Act.SETTLE:
+            self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None}))
+        elif step.act is Act.COPY:
+            self._copy(workload, order)
+        else:
+            self._resume(workload, order, by_kueue=step.act is Act.ANNOTATE)
+
+    def _mark(self, workload: Workload, step: Step) -> None:
+        message, changed = step.reason if step.act is Act.MARK else None, 0
+        for first in range(0, len(step.pods), MARKED_AT_ONCE):
+            if first and not self._is_still_told(workload):
+                break
+            pods = step.pods[first : first + MARKED_AT_ONCE]
+            changed += mark_pods(self._api, pods, message=message, may_act=self._may_act, now_s=self._now_s)
+        log.info("%s: %d of its pods are %sed", workload.title, changed, step.act.value)
+
+    def _is_still_told(self, before: Workload) -> bool:
+        """Whether the workload says of an incident what it said."""
+        try:
+            now = self._api.get(before.kind.resource, before.namespace, before.name)
+        except NotFoundError:
+            return False
+        return annotations_of(now).get(INCIDENT) == annotations_of(before.obj).get(INCIDENT)
+
+    def _drop(self, workload: Workload, step: Step) -> None:
+        self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None}))
+        log.info("%s is not started again: %s", workload.title, printable(step.reason))
+        if workload.state in (State.SUSPENDED, State.STOPPING):
+            decision = "" if step.order is None else step.order.decision
+            self._tell(workload, DROPPED_EVENT, f"Not started again by Tidegauge: {step.reason}.", decision)
+
+    def _resume(self, workload: Workload, order: RequeueOrder, *, by_kueue: bool) -> None:
+        kind, obj = workload.kind, workload.obj
+        unchanged = "Its environment could not be changed. "
+        note = unchanged if order.copy and order.changes else ""
+        try:
+            patch = resume_patch(kind, obj, order, by_kueue=by_kueue)
+        except ValueError as error:
+            log.warning("%s is started again without changes: %s", workload.title, error)
+            order, note = replace(order, environ={}, alloc_conf={}), unchanged
+            patch = resume_patch(kind, obj, order, by_kueue=by_kueue)
+        try:
+            self._patch(workload, patch)
+        except InvalidError as error:
+            if kind is TRAINJOB and self._now_s() - order.at < TRAINER_REFUSES_S:
+                raise
+            if self._resubmit and order.changes and can_copy(workload, order):
+                self._copy(workload, order)
+                return
+            # Better an attempt like the last one than none.
+            log.warning("%s is started again with its template as it was: %s", workload.title, error)
+            note = unchanged if order.changes else ""
+            self._patch(workload, resume_patch(kind, obj, order, by_kueue=by_kueue, templates=False))
+        log.info(
+            "%s starts again as attempt %d (decision %s)", workload.title, order.attempt, printable(order.decision)
+        )
+        self._tell_started(workload, order, f"{note}Started again as attempt {order.attempt}: {order.reason}")
+
+    def _activate(self, workload: Workload) -> None:
+        queue_workload = self._look.queue_workload(workload)
+        if queue_workload is None:
+            return  # it went just now: the next look sees the workload without it
+        name = queue_workload["metadata"]["name"]
+        self._api.patch(QUEUE_WORKLOADS, workload.namespace, name, active_patch(queue_workload, True))
+        log.info("%s: its Workload %s is active again", workload.title, name)
+
+    def _copy(self, workload: Workload, order: RequeueOrder) -> None:
+        """Its name follows from the order, so it cannot be there twice; then the first one says that it was copied."""
+        body = copy_of(workload, order)
+        name = body["metadata"]["name"]
+        try:
+            self._api.create(workload.kind.resource, workload.namespace, body)
+        except ConflictError as error:
+            there = self._api.get(workload.kind.resource, workload.namespace, name)
+            if job_name(there) != job_name(workload.obj) or attempt_of(there) != order.attempt:
+                self._drop(workload, Step(Act.DROP, f"{name}, which its copy was to be called, is another's", order))
+                return
+            log.info("%s: its copy is there already (%s)", workload.title, error)
+        stopped = Stopped(order.decision, COPIED, order.reason, self._now_s(), order.mark)
+        self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None, STOPPED: encode(stopped)}))
+        log.info("%s goes on as %s (decision %s)", workload.title, name, printable(order.decision))
+        self._tell_started(workload, order, f"Goes on as the copy {name}, attempt {order.attempt}: {order.reason}")
+
+    def _patch(self, workload: Workload, patch: Mapping[str, Any]) -> None:
+        self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
+
+    def _tell_started(self, workload: Workload, order: RequeueOrder, note: str) -> None:
+        self._tell(workload, RESTARTED_EVENT, note, order.decision, warning=False)
+
+    def _tell(self, workload: Workload, reason: str, note: str, decision: str, *, warning: bool = True) -> None:
+        """What was done stays done if its owner cannot be told."""
+        regarding = (workload.kind.resource, workload.obj)
+        try:
+            record_event(self._api, regarding, reason=reason, note=note, decision_id=decision, warning=warning)
+        except SchedulerError as error:
+            self._counts.count("event", _outcome(error))
+            log.warning("%s: its owner is not told by an Event: %s", workload.title, error)
+
+
+_OUTCOMES: tuple[tuple[type[SchedulerError], str], ...] = (
+    (ConflictError, "conflict"),
+    (ForbiddenError, "forbidden"),
+    (InvalidError, "refused"),
+    (NotFoundError, "gone"),
+    (TemporaryError, "failed"),
+)
+
+
+def _outcome(error: SchedulerError) -> str:
+    return next((word for kind, word in _OUTCOMES if isinstance(error, kind)), "refused")

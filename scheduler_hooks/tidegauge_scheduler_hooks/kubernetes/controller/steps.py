@@ -1,0 +1,161 @@
+"""What is to be done next to one workload: a pure function of how it looks. Every step leaves marks by which the next
+look knows that it was done, so whoever looks next, after whatever crash, goes on where the last one stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tidegauge.core.kubernetes import LEAK_CONDITION, REQUEUE
+from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
+from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, decode_requeue
+from tidegauge_scheduler_hooks.kubernetes.kueue import is_active
+from tidegauge_scheduler_hooks.kubernetes.owners import State, condition, is_true
+from tidegauge_scheduler_hooks.kubernetes.ports import Object
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, template_attempt
+
+DEACTIVATED_WITHIN_S = 900.0
+"""The order is written before the Workload is switched off; a head that crashed between the two comes back and asks
+again for so long (docs/actions.md)."""
+MAX_MESSAGE_CHARS = 1024
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is asked of the API server for the sake of an order, and costs too much to be asked always."""
+
+    unfinished: tuple[str, ...] = ()
+    """Names of all pods below a suspended workload that have not ended, watched or not; those being deleted count."""
+    queue_workload: Object | None = None
+    """Kueue's."""
+
+
+class Act(str, Enum):
+    """What is done; the words are those of ``steps_total{step}``."""
+
+    WAIT = "wait"
+    DROP = "drop"
+    """Take the order away: it cannot be carried out, or need not be any more."""
+    SETTLE = "settle"
+    """Take the order away: all of it is done."""
+    RESUME = "resume"
+    ANNOTATE = "annotate"
+    """``RESUME`` for a workload of Kueue's: all but the switching on."""
+    ACTIVATE = "activate"
+    COPY = "copy"
+    MARK = "mark"
+    """Put ``LEAK_CONDITION`` on ``pods``."""
+    UNMARK = "unmark"
+
+
+@dataclass(frozen=True)
+class Step:
+    """``reason`` is for people. ``order`` is there for all that carry one out."""
+
+    act: Act
+    reason: str = ""
+    order: RequeueOrder | None = None
+    pods: tuple[Object, ...] = ()
+
+
+def next_step(workload: Workload, around: Surroundings, *, resubmit: bool, now_s: float) -> Step | None:
+    """``None``: there is nothing to be done until something changes. ``resubmit``: copies are allowed."""
+    if workload.obj["metadata"].get("deletionTimestamp"):
+        return None
+    text = annotations_of(workload.obj).get(REQUEUE)
+    if text is not None:
+        try:
+            order = decode_requeue(text)
+        except ValueError as error:
+            return Step(Act.DROP, f"the annotation {REQUEUE} cannot be read: {error}")
+        return _of_order(workload, order, around, resubmit=resubmit, now_s=now_s)
+    return _of_incident(workload)
+
+
+def _of_order(workload: Workload, order: RequeueOrder, around: Surroundings, *, resubmit: bool, now_s: float) -> Step:
+    if workload.state is State.FINISHED:
+        return Step(Act.DROP, "it has ended", order)
+    if not order.mark.startswith(f"{workload.uid}#"):
+        return Step(Act.DROP, "the order is about another object, which had the same name", order)
+    if workload.stopped is not None and workload.stopped.action == COPIED:
+        return Step(Act.SETTLE, order.reason, order)
+    if workload.stopped is not None:
+        return Step(Act.DROP, f"it was stopped since ({workload.stopped.action})", order)
+    if around.queue_workload is None:
+        early = _too_early_or_late(workload, order)
+    else:
+        early = _too_early_or_late_in_queue(workload, order, around.queue_workload, now_s=now_s)
+    early = early or _ending(workload, order, around.unfinished)
+    if early is not None:
+        return early
+    if order.copy and resubmit and can_copy(workload, order):
+        return Step(Act.COPY, order.reason, order)
+    return Step(Act.RESUME if around.queue_workload is None else Act.ANNOTATE, order.reason, order)
+
+
+def _too_early_or_late(workload: Workload, order: RequeueOrder) -> Step | None:
+    if workload.state in (State.STARTING, State.RUNNING):
+        return Step(Act.DROP, "somebody else has resumed it", order)
+    if workload.attempt >= order.attempt:
+        return Step(Act.DROP, f"attempt {order.attempt} has been started before", order)
+    return None
+
+
+def _too_early_or_late_in_queue(
+    workload: Workload, order: RequeueOrder, queue_workload: Object, *, now_s: float
+) -> Step | None:
+    """Two objects, so three patches: annotate the owner, switch its Workload on, take the order away."""
+    active = is_active(queue_workload)
+    if workload.attempt >= order.attempt:
+        return Step(Act.SETTLE if active else Act.ACTIVATE, order.reason, order)
+    if active and now_s - order.at > DEACTIVATED_WITHIN_S:
+        return Step(Act.DROP, "its Workload is active: somebody else has switched it on, or it never was off", order)
+    if active:
+        return Step(Act.WAIT, "its Workload is not switched off yet", order)
+    if is_true(queue_workload, "QuotaReserved"):
+        return Step(Act.WAIT, "Kueue has not evicted its Workload yet", order)
+    return None
+
+
+def _ending(workload: Workload, order: RequeueOrder, unfinished: tuple[str, ...]) -> Step | None:
+    if workload.state is not State.SUSPENDED:
+        return Step(Act.WAIT, "its controller has not said yet that it is suspended", order)
+    if unfinished:
+        more = f" and {len(unfinished) - 3} more" if len(unfinished) > 3 else ""
+        return Step(Act.WAIT, f"pods have not ended: {', '.join(unfinished[:3])}{more}", order)
+    return None
+
+
+def _of_incident(workload: Workload) -> Step | None:
+    """An incident is of one run: pods of the next one are not marked for it, whoever started that."""
+    incident = workload.incident
+    if incident is None or workload.state is not State.RUNNING or incident.mark != workload.incarnation:
+        marked = tuple(pod for pod in workload.living if is_marked(pod))
+        return Step(Act.UNMARK, "the incident is over", pods=marked) if marked else None
+    message = incident_message(incident.text)
+    least = template_attempt(workload.kind, workload.obj)
+    unmarked = tuple(
+        pod
+        for pod in workload.living
+        if not pod["metadata"].get("deletionTimestamp")
+        and attempt_of(pod) >= least
+        and not (is_marked(pod) and (condition(pod, LEAK_CONDITION) or {}).get("message") == message)
+    )
+    return Step(Act.MARK, message, pods=unmarked) if unmarked else None
+
+
+def can_copy(workload: Workload, order: RequeueOrder) -> bool:
+    try:
+        copy_of(workload, order)
+    except ValueError:
+        return False
+    return True
+
+
+def is_marked(pod: Object) -> bool:
+    return is_true(pod, LEAK_CONDITION)
+
+
+def incident_message(text: str) -> str:
+    """What the annotation says, fit for a condition: whoever may write the workload may have written it."""
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_MESSAGE_CHARS]

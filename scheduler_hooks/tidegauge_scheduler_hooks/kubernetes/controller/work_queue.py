@@ -1,0 +1,123 @@
+"""What is to be looked at: each key once, with one worker at a time, later and later where looking failed."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+LEAST_GAP_S = 1.0
+"""Between two looks at the same key: whoever writes on an object a thousand times a second costs no more than that."""
+FIRST_RETRY_S = 1.0
+LONGEST_RETRY_S = 60.0
+_CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
+
+
+class WorkKey(NamedTuple):
+    """A workload."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class WorkQueue:
+    """Thread-safe. ``jitter`` gives numbers from 0 to 1: retries of many keys that failed together are spread."""
+
+    def __init__(
+        self, *, monotonic_s: Callable[[], float] = time.monotonic, jitter: Callable[[], float] = _CHANCE.random
+    ) -> None:
+        self._monotonic_s = monotonic_s
+        self._jitter = jitter
+        self._changed = threading.Condition()
+        self._due_s: dict[WorkKey, float] = {}
+        """Of every key that waits. The heap may hold older times of the same key, which count no more."""
+        self._heap: list[tuple[float, int, WorkKey]] = []
+        self._order = itertools.count()
+        self._working: set[WorkKey] = set()
+        self._failures: dict[WorkKey, int] = {}
+        self._not_before_s: dict[WorkKey, float] = {}
+
+    def __len__(self) -> int:
+        """How many keys wait, or are being looked at."""
+        with self._changed:
+            return len(self._due_s.keys() | self._working)
+
+    def add(self, key: WorkKey, *, after_s: float = 0.0) -> None:
+        """Have it looked at; if it waits already, at the earlier time. While a worker has it: once more afterwards."""
+        with self._changed:
+            self._add(key, self._monotonic_s() + after_s)
+
+    def take(self, timeout_s: float) -> WorkKey | None:
+        """The next key that is due: the caller's alone until ``done`` or ``failed``. ``None`` if none is in time."""
+        deadline_s = self._monotonic_s() + timeout_s
+        with self._changed:
+            while True:
+                now_s = self._monotonic_s()
+                due_s = self._next_due_s()
+                if due_s is not None and due_s <= now_s:
+                    key = heapq.heappop(self._heap)[2]
+                    del self._due_s[key]
+                    self._working.add(key)
+                    return key
+                if now_s >= deadline_s:
+                    return None
+                self._changed.wait(min(deadline_s, deadline_s if due_s is None else due_s) - now_s)
+
+    def done(self, key: WorkKey, *, again_s: float | None = None) -> None:
+        """The look went well; ``again_s``: have another one by then."""
+        with self._changed:
+            self._failures.pop(key, None)
+            self._give_back(key, LEAST_GAP_S, again_s)
+
+    def failed(self, key: WorkKey, *, retry_after_s: float = 0.0) -> None:
+        """Look again: after ``retry_after_s`` at least, and after twice as long each time that it fails again. A change
+        of the object does not hasten that."""
+        with self._changed:
+            failures = self._failures.get(key, 0)
+            self._failures[key] = failures + 1
+            longest_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures, 10))
+            wait_s = max(longest_s * (0.5 + 0.5 * self._jitter()), retry_after_s)
+            self._give_back(key, wait_s, wait_s)
+
+    def clear(self) -> None:
+        """Forget what waits (somebody else leads now). What workers have they still give back."""
+        with self._changed:
+            self._due_s.clear()
+            self._heap.clear()
+            self._failures.clear()
+            self._not_before_s.clear()
+
+    def _give_back(self, key: WorkKey, gap_s: float, again_s: float | None) -> None:
+        now_s = self._monotonic_s()
+        self._working.discard(key)
+        self._not_before_s = {known: until_s for known, until_s in self._not_before_s.items() if until_s > now_s}
+        self._not_before_s[key] = now_s + gap_s
+        wanted_s = self._due_s.pop(key, None)
+        if again_s is not None:
+            wanted_s = min(now_s + again_s, now_s + again_s if wanted_s is None else wanted_s)
+        if wanted_s is not None:
+            self._add(key, wanted_s)
+
+    def _add(self, key: WorkKey, due_s: float) -> None:
+        due_s = max(due_s, self._not_before_s.get(key, due_s))
+        if due_s >= self._due_s.get(key, float("inf")):
+            return
+        self._due_s[key] = due_s
+        heapq.heappush(self._heap, (due_s, next(self._order), key))
+        self._changed.notify()
+
+    def _next_due_s(self) -> float | None:
+        """Of the heap's first entry that still counts."""
+        while self._heap and (
+            self._due_s.get(self._heap[0][2]) != self._heap[0][0] or self._heap[0][2] in self._working
+        ):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None

@@ -1,0 +1,73 @@
+"""Events about a workload: what ``kubectl describe`` shows its owner. See ``events.k8s.io/v1`` in the API reference."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from typing import Any
+
+from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, ConflictError, KubeApi, Object, Resource
+
+CONTROLLER = "tidegauge.dev/tidegauge"
+MAX_NOTE_BYTES = 1000
+"""The API server takes 1024."""
+
+INCIDENT_EVENT = "GpuMemoryIncident"
+REMARK_EVENT = "GpuMemoryRemark"
+REQUEUED_EVENT = "GpuMemoryRequeue"
+RESTARTED_EVENT = "GpuMemoryRestarted"
+HELD_EVENT = "GpuMemoryHold"
+CANCELLED_EVENT = "GpuMemoryCancel"
+"""Reasons."""
+
+
+def record_event(
+    api: KubeApi, regarding: tuple[Resource, Object], *, reason: str, note: str, decision_id: str, warning: bool = True
+) -> None:
+    """Leave an Event; the same decision's once, whoever leaves it. Raises ``TemporaryError``, ``PermanentError``."""
+    resource, obj = regarding
+    body = event(resource, obj, reason=reason, note=note, decision_id=decision_id, warning=warning, now_s=time.time())
+    try:
+        api.create(EVENTS, obj["metadata"]["namespace"], body)
+    except ConflictError:
+        return  # it is there
+
+
+def event(
+    resource: Resource, obj: Object, *, reason: str, note: str, decision_id: str, warning: bool, now_s: float
+) -> dict[str, Any]:
+    """Its name is made from decision, reason and object, so that it cannot be there twice."""
+    metadata = obj["metadata"]
+    digest = hashlib.sha256("\0".join((decision_id, reason, metadata["uid"])).encode()).hexdigest()[:24]
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {"name": f"tidegauge.{digest}", "namespace": metadata["namespace"]},
+        "eventTime": micro_time(now_s),
+        "reportingController": CONTROLLER,
+        "reportingInstance": f"{CONTROLLER}-{socket.gethostname()}"[:128],
+        "action": reason,
+        "reason": reason,
+        "type": "Warning" if warning else "Normal",
+        "note": cut(note, MAX_NOTE_BYTES),
+        "regarding": {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+    }
+
+
+def micro_time(unix_s: float) -> str:
+    """MicroTime: the API server refuses one without a fraction, and takes one of six zeros."""
+    whole, micro = divmod(round(unix_s * 1e6), 1_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{micro:06d}Z"
+
+
+def cut(text: str, max_bytes: int) -> str:
+    """At most so long in UTF-8, with a sign that something is missing."""
+    raw = text.encode(errors="replace")
+    return raw.decode() if len(raw) <= max_bytes else raw[: max_bytes - 3].decode(errors="ignore") + "..."

@@ -1,0 +1,132 @@
+"""What the policy is told of a workload: which one a watched job is, and its facts. Pure."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from tidegauge.core.actions import ActionKind, SchedulerFacts
+from tidegauge.core.kubernetes import KEEP, MAY_REQUEUE, SCHEDULER
+from tidegauge.core.views import JobView, RankSummary
+from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share
+from tidegauge_scheduler_hooks.kubernetes.owners import Owned, State, at
+from tidegauge_scheduler_hooks.kubernetes.ports import Object
+from tidegauge_scheduler_hooks.kubernetes.workloads import (
+    Workload,
+    annotations_of,
+    attempt_of,
+    restart_label,
+    template_attempt,
+)
+
+TELLING = frozenset({ActionKind.NOTIFY, ActionKind.ANNOTATE})
+THROUGH_RANKS = frozenset({ActionKind.CAP, ActionKind.CHECKPOINT})
+STOPS = frozenset({ActionKind.REQUEUE, ActionKind.HOLD, ActionKind.CANCEL})
+
+
+def find(
+    view: JobView, owned: Callable[[str], Owned | None], with_pods: Callable[[Owned], Workload]
+) -> Workload | None:
+    """The workload that all living ranks of ``view`` are really in: their pods by the kernel's word, the owner of each
+    pod by the API server's (``owned``, by a pod's uid). ``None`` if there is none, or another for one of them: a rank
+    that nobody vouches for may be of another namespace, and what is done to a job is done to all of its ranks."""
+    ranks = [rank for rank in view.ranks if rank.alive]
+    uids = {rank.pod.pod_uid for rank in ranks if rank.pod is not None and rank.pod.job_known}
+    if not ranks or any(rank.pod is None or not rank.pod.job_known for rank in ranks):
+        return None
+    owners = [owned(uid) for uid in sorted(uids)]
+    first = owners[0]
+    if first is None or any(one is None or one.uid != first.uid for one in owners):
+        return None
+    workload = with_pods(first)
+    return workload if workload.job_id == view.job_id and not _is_past(workload, uids) else None
+
+
+def is_ours(view: JobView) -> bool:
+    """Whether it is worth a look: ranks say that they are in pods."""
+    return view.scheduler == SCHEDULER or any(rank.pod is not None for rank in view.ranks)
+
+
+def facts_of(
+    workload: Workload,
+    view: JobView,
+    *,
+    kinds: Collection[str],
+    requeue_unasked: bool,
+    shared_gpu_replicas: int | None = None,
+) -> SchedulerFacts:
+    """``kinds``: those that may be acted on. ``shared_gpu_replicas``: as in ``gpu_share``."""
+    said, can = workload.words, can_do(workload, kinds)
+    started = _started_s(workload)
+    return SchedulerFacts(
+        incarnation=workload.incarnation,
+        running=workload.state is State.RUNNING,
+        requeueable=ActionKind.REQUEUE in can and (requeue_unasked or MAY_REQUEUE in said),
+        exempt=KEEP in said,
+        restarts=workload.attempt + workload.restarts,
+        partition=workload.queue,
+        namespace=workload.namespace,
+        started_unix_s=started,
+        gpu_share=_share(workload, shared_gpu_replicas),
+        can=can,
+        handle={
+            "kind": workload.kind.name,
+            "name": workload.name,
+            **({"foreign": workload.foreign} if workload.foreign is not None else {}),
+            **_torch(view.ranks),
+        },
+    )
+
+
+def can_do(workload: Workload, kinds: Collection[str]) -> frozenset[ActionKind]:
+    """What may be done to it; whether our role allows it shows when it is done.
+
+    Of a kind that is not acted on only its owner is told. Where the object must not be suspended its ranks can still be
+    capped, for as long as they run, and asked to save."""
+    if workload.kind.name not in kinds:
+        return TELLING
+    return TELLING | THROUGH_RANKS | (STOPS if workload.why_not_stoppable() is None else frozenset())
+
+
+def _started_s(workload: Workload) -> float | None:
+    """When the present run's first pod was made, in Unix seconds."""
+    made = [_time_s(pod["metadata"].get("creationTimestamp")) for pod in workload.living]
+    return min((one for one in made if one is not None), default=None)
+
+
+def _time_s(text: object) -> float | None:
+    """Unix seconds of a ``Time`` of the API (``2026-01-31T12:00:00Z``)."""
+    try:
+        return float(calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")))
+    except ValueError:
+        return None
+
+
+def _is_past(workload: Workload, uids: Collection[str]) -> bool:
+    """Whether these pods are of a run that has been replaced: they are seen a little longer than they live, and must
+    not be taken for the next run."""
+    pods = [pod for pod in workload.pods if pod["metadata"]["uid"] in uids]
+    attempt = template_attempt(workload.kind, workload.obj)
+    restart = max((restart_label(pod) for pod in workload.living), default=0)
+    return any(attempt_of(pod) < attempt or restart_label(pod) < restart for pod in pods)
+
+
+def _share(workload: Workload, shared_gpu_replicas: int | None) -> float | None:
+    """The smallest that one of its containers asked for."""
+    shares = [
+        gpu_share(container, annotations_of(pod), shared_gpu_replicas=shared_gpu_replicas)
+        for pod in workload.living
+        for container in _containers(pod)
+    ]
+    return min((share for share in shares if share is not None), default=None)
+
+
+def _containers(pod: Object) -> Sequence[Mapping[str, Any]]:
+    return at(pod, ("spec", "containers")) or ()
+
+
+def _torch(ranks: Sequence[RankSummary]) -> Mapping[str, str]:
+    versions = {rank.identity.torch_version for rank in ranks if rank.alive} - {None}
+    return {"torch_version": str(versions.pop())} if len(versions) == 1 else {}

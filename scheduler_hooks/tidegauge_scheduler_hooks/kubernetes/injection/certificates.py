@@ -1,0 +1,187 @@
+"""A certificate authority of our own and the webhook's certificate: when each is renewed, so that there is no gap.
+
+The API servers trust the authorities in ``caBundle``, and hear of a new one some time after it is written. So a new
+authority is only trusted at first (beside the old one); it signs an hour later. Values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_LIFE = timedelta(days=1095)
+SERVER_LIFE = timedelta(days=90)
+LEFT_AT_RENEWAL = 1 / 3
+"""Part of its life that a certificate has left when it is renewed: months and weeks in which renewing may fail."""
+TRUST_FIRST = timedelta(hours=1)
+"""From a new authority's making until it signs. API servers take a changed configuration within seconds."""
+SKEW = timedelta(hours=1)
+"""Certificates are valid from so long ago: clocks of API servers may be behind."""
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """All in PEM. ``trusted`` has the authorities, the newest first; ``authority_key`` is the newest one's."""
+
+    trusted: bytes
+    authority_key: bytes
+    certificate: bytes
+    key: bytes
+
+
+def service_names(service: str, namespace: str) -> tuple[str, ...]:
+    """What a Service is called in the cluster; API servers ask for the first."""
+    return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", f"{service}.{namespace}"
+
+
+def renewed(found: Certificates | None, names: Sequence[str], *, now_s: float) -> Certificates:
+    """``found`` as it ought to be at ``now_s`` for a server of these ``names``; the same if nothing is to be done.
+
+    ``found`` may be anything (somebody wrote into the Secret): what is not whole is made anew.
+    """
+    now = datetime.fromtimestamp(now_s, timezone.utc)
+    try:
+        parts = None if found is None else _Parts.of(found)
+    except (ValueError, TypeError):
+        parts = None
+    if parts is None or not parts.trusted or parts.trusted[0].not_valid_after_utc <= now:
+        key, authority = _new_authority(now)
+        return _with_server(Certificates(_pem(authority), _key_pem(key), b"", b""), key, authority, names, now)
+    assert found is not None
+    newest = parts.trusted[0]
+    if _is_due(newest, now):
+        key, authority = _new_authority(now)
+        living = [_pem(one) for one in parts.trusted if one.not_valid_after_utc > now]
+        return Certificates(b"".join([_pem(authority), *living]), _key_pem(key), found.certificate, found.key)
+    if not parts.serves(names, now):
+        return _with_server(found, parts.authority_key, newest, names, now)
+    is_known = now - newest.not_valid_before_utc - SKEW >= TRUST_FIRST
+    if is_known and (_is_due(parts.server, now) or not _signed(parts.server, newest)):
+        return _with_server(found, parts.authority_key, newest, names, now)
+    return found
+
+
+@dataclass(frozen=True)
+class _Parts:
+    trusted: list[x509.Certificate]
+    authority_key: ec.EllipticCurvePrivateKey
+    server: x509.Certificate
+    server_key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def of(cls, found: Certificates) -> _Parts:
+        """Raises ``ValueError`` or ``TypeError`` for what is no PEM, or does not belong together."""
+        trusted = x509.load_pem_x509_certificates(found.trusted)
+        authority_key, key = _private_key(found.authority_key), _private_key(found.key)
+        server = x509.load_pem_x509_certificate(found.certificate)
+        for certificate, its_key in ((trusted[0], authority_key), (server, key)):
+            if certificate.public_key() != its_key.public_key():
+                raise ValueError("a key of another certificate")
+        return cls(trusted, authority_key, server, key)
+
+    def serves(self, names: Sequence[str], now: datetime) -> bool:
+        """Whether a client that trusts ``trusted`` takes it now, by any of the names."""
+        try:
+            extension = self.server.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        except x509.ExtensionNotFound:
+            return False
+        has_names = set(names) <= set(extension.value.get_values_for_type(x509.DNSName))
+        signers = [one for one in self.trusted if one.not_valid_after_utc > now and _signed(self.server, one)]
+        return has_names and bool(signers) and self.server.not_valid_after_utc > now
+
+
+def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
+    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return certificate.not_valid_after_utc - now < life * LEFT_AT_RENEWAL
+
+
+def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _new_authority(now: datetime) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    # Names of their own: a client that trusts two must not take one for the other.
+    name = _name(f"Tidegauge webhook {now:%Y-%m-%d %H:%M:%S}")
+    usage = dict.fromkeys(_USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
+    builder = (
+        _builder(name, name, key.public_key(), now, AUTHORITY_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return key, builder.sign(key, hashes.SHA256())
+
+
+def _with_server(
+    given: Certificates,
+    authority_key: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate,
+    names: Sequence[str],
+    now: datetime,
+) -> Certificates:
+    key = ec.generate_private_key(ec.SECP256R1())
+    usage = dict.fromkeys(_USAGES, False) | {"digital_signature": True}
+    builder = (
+        _builder(_name("tidegauge-webhook"), authority.subject, key.public_key(), now, SERVER_LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+    )
+    certificate = builder.sign(authority_key, hashes.SHA256())
+    return Certificates(given.trusted, given.authority_key, _pem(certificate), _key_pem(key))
+
+
+_USAGES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, life: timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + life)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(pem, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("no key of ours")
+    return key
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

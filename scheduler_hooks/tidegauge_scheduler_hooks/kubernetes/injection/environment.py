@@ -1,0 +1,102 @@
+"""The environment of a watched container: the owner's, and beside it what the probe needs. Pure.
+
+What the owner set stays. Two exceptions: the probe's folder goes in front of ``PYTHONPATH``, and what a policy changed
+for this attempt (``CHANGES``) is put in place of the owner's value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME
+from tidegauge.core.job_settings import MAX_FILE_BYTES, JobSettings, changes, decode
+from tidegauge.core.kubernetes import CHANGES
+from tidegauge_scheduler_hooks.kubernetes.injection.names import OWN_PYTHONPATH, PYTHONPATH_ENTRY
+
+_ALLOCATOR = (CUDA_NAME, GENERAL_NAME, HIP_NAME)
+
+Variable = Mapping[str, Any]
+"""``EnvVar`` of the API: ``name`` and ``value`` or ``valueFrom``."""
+
+
+class Environment(NamedTuple):
+    """``variables`` are all of the container's; ``warnings`` are for its owner."""
+
+    variables: list[Variable]
+    warnings: tuple[str, ...] = ()
+
+
+def settings_in(text: str | None, job_id: str) -> JobSettings | None:
+    """The annotation ``CHANGES``. ``None`` without one; raises ``ValueError`` for what is no such text, or would set
+    what we may not set."""
+    if text is None:
+        return None
+    if len(text) > MAX_FILE_BYTES:
+        raise ValueError(f"longer than {MAX_FILE_BYTES} characters")
+    try:
+        raw = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(raw, dict):
+        raise ValueError("no object")
+    given = {name: raw.get(name) for name in ("environ", "alloc_conf", "torch_version")}
+    whole = {"version": 1, "job_id": job_id, "uid": 0, "from_restart": 0, **given}
+    return decode(json.dumps(whole).encode())
+
+
+def watched_environment(
+    container: Mapping[str, Any],
+    additions: Sequence[Variable],
+    *,
+    image_pythonpath: str,
+    settings: JobSettings | None,
+) -> Environment:
+    """``additions`` come last, and only those whose name the owner does not use. ``image_pythonpath`` counts where the
+    owner sets no ``PYTHONPATH``."""
+    given: list[Variable] = list(container.get("env") or [])
+    names = {variable["name"] for variable in given}
+    found = [*given, *(variable for variable in additions if variable["name"] not in names)]
+    changed, warnings = _changes(found, settings)
+    found = [variable for variable in found if variable["name"] not in changed]
+    found += [{"name": name, "value": value} for name, value in sorted(changed.items())]
+    if "PYTHONPATH" not in names and container.get("envFrom") and not image_pythonpath:
+        warnings = (*warnings, "a PYTHONPATH that comes by envFrom is hidden: set it by env")
+    return Environment(_with_probe(found, image_pythonpath), warnings)
+
+
+def _changes(variables: Sequence[Variable], settings: JobSettings | None) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The variables that ``settings`` set in a process that is started with ``variables``."""
+    if settings is None:
+        return {}, ()
+    known = {variable["name"]: variable.get("value", "") for variable in variables if not variable.get("valueFrom")}
+    hidden = sorted({variable["name"] for variable in variables if variable.get("valueFrom")} & set(_ALLOCATOR))
+    if hidden and settings.alloc_conf:
+        # To set the variable would throw away what is in it, which nobody here can read.
+        unread = f"annotation {CHANGES}: allocator settings are left out, as {hidden[0]} comes by valueFrom"
+        return changes(replace(settings, alloc_conf={}), known), (unread,)
+    return changes(settings, known), ()
+
+
+def _with_probe(variables: Sequence[Variable], image_pythonpath: str) -> list[Variable]:
+    """The same with the probe's folder at the front of ``PYTHONPATH``, at the place where it is set: what comes later
+    may refer to it. Of a name that is there twice the last counts."""
+    places = [place for place, variable in enumerate(variables) if variable["name"] == "PYTHONPATH"]
+    if not places:
+        return [*variables, _pythonpath(image_pythonpath)]
+    last = places[-1]
+    theirs = variables[last]
+    if theirs.get("valueFrom"):
+        ours = [{**theirs, "name": OWN_PYTHONPATH}, _pythonpath(f"$({OWN_PYTHONPATH})")]
+    else:
+        ours = [_pythonpath(theirs.get("value") or "")]
+    return [*variables[:last], *ours, *variables[last + 1 :]]
+
+
+def _pythonpath(rest: str) -> Variable:
+    """``rest`` stays as it is, empty parts included: to its owner they mean the current directory."""
+    if PYTHONPATH_ENTRY in rest.split(":"):
+        return {"name": "PYTHONPATH", "value": rest}
+    return {"name": "PYTHONPATH", "value": f"{PYTHONPATH_ENTRY}:{rest}" if rest else PYTHONPATH_ENTRY}

@@ -1,0 +1,230 @@
+"""What is put into a pod: a pure function of the pod as it is about to be created, and of its namespace's labels.
+
+A pod is never refused for our sake, and nothing is put in that could make it fail: what does not fit is left out, with
+a warning (which kubectl prints).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tidegauge.core.fraction import start_fraction
+from tidegauge.core.job_settings import JobSettings
+from tidegauge.core.job_variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
+from tidegauge.core.kubernetes import (
+    CHANGES,
+    CHECKPOINT_PATH,
+    CHECKPOINT_SIGNAL,
+    CONTAINERS,
+    FRACTION,
+    IMAGE_PYTHONPATH,
+    INJECTED,
+    PROFILE_LABEL,
+    job_id,
+)
+from tidegauge_scheduler_hooks.kubernetes.injection.claims import claimed_attempt, claimed_name
+from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
+from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, LEVELS, VERSION, VOLUME
+from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu, gpu_share
+from tidegauge_scheduler_hooks.kubernetes.injection.volumes import free_name, mounts, probe_container, volume
+
+MAX_WATCHED = 32
+"""Containers of a pod. Each gets some kilobytes, and an object of more than 1.5 MiB would be refused by etcd."""
+MAX_TEXT_CHARS = 2048
+"""Of an annotation that becomes a variable."""
+
+
+class Injection(NamedTuple):
+    """``operations`` are a JSON patch (RFC 6902) for the pod."""
+
+    operations: tuple[Mapping[str, Any], ...]
+    warnings: tuple[str, ...]
+
+
+class Skipped(NamedTuple):
+    """Nothing is put in. ``reason`` is one of a few stable words."""
+
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+
+def plan_injection(
+    pod: Mapping[str, Any], *, namespace: str, namespace_labels: Mapping[str, str], options: InjectionOptions
+) -> Injection | Skipped:
+    """``namespace`` is the request's: the pod's own is empty while it is created."""
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
+    level, complaint = _level(metadata.get("labels") or {}, namespace_labels)
+    if complaint is not None:
+        return Skipped("bad_level", (complaint,))
+    if level is None or level == "off":
+        return Skipped("not_asked" if level is None else "off")
+    if INJECTED in annotations:
+        return Skipped("injected_before")
+    unfit = _unfit(annotations, spec)
+    if unfit is not None:
+        return Skipped(unfit)
+    volume_name = free_name(VOLUME, [one.get("name") for one in spec.get("volumes") or []])
+    chosen, warnings = _chosen(spec["containers"], annotations)
+    common, complaints = _common(metadata, namespace, level)
+    image_pythonpath, unread = _text(annotations, IMAGE_PYTHONPATH)
+    settings, refused = _settings(annotations.get(CHANGES), job_id(namespace, claimed_name(metadata)))
+    warnings += complaints + unread + refused
+    operations: list[Mapping[str, Any]] = []
+    watched: list[Mapping[str, Any]] = []
+    for index, container in chosen:
+        new_mounts, left_out = mounts(container, volume_name)
+        warnings += left_out
+        if not new_mounts:
+            continue
+        watched.append(container)
+        share, fraction, doubts = _fraction(container, annotations, options)
+        own = [_variable("TIDEGAUGE_CONTAINER", container["name"])]
+        own += [] if share is None else [_variable(SHARE_VARIABLE, f"{share:.6g}")]
+        own += [] if fraction is None else [_variable(FRACTION_VARIABLE, f"{fraction:.6g}")]
+        environment = watched_environment(
+            container, [*common, *own], image_pythonpath=image_pythonpath or "", settings=settings
+        )
+        warnings += [f"container {container['name']}: {text}" for text in (*doubts, *environment.warnings)]
+        path = f"/spec/containers/{index}"
+        operations.append({"op": "add", "path": f"{path}/env", "value": environment.variables})
+        operations += _added(f"{path}/volumeMounts", container.get("volumeMounts"), new_mounts)
+    if not watched:
+        return Skipped("nothing_to_watch", tuple(dict.fromkeys(warnings)))
+    operations += _added("/spec/volumes", spec.get("volumes"), [volume(volume_name)])
+    operations.append(_init_container(spec, probe_container(spec, watched, volume_name, options)))
+    operations += _marks(metadata, level)
+    return Injection(tuple(operations), tuple(dict.fromkeys(warnings)))
+
+
+def _level(labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The level asked for, and what is wrong with it."""
+    for whose, found in (("label", labels), ("the namespace's label", namespace_labels)):
+        if PROFILE_LABEL in found:
+            word = found[PROFILE_LABEL].strip().lower()
+            level = BARE_LEVEL if word in ("", "true") else word
+            if level in LEVELS:
+                return level, None
+            known = ", ".join(LEVELS)
+            return None, f"{whose} {PROFILE_LABEL}={word[:40]!r} is no level ({known}): the pod is not watched"
+    return None, None
+
+
+def _unfit(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> str | None:
+    """Why nothing can be put into such a pod."""
+    system = (spec.get("os") or {}).get("name") or (spec.get("nodeSelector") or {}).get("kubernetes.io/os")
+    if system == "windows":
+        return "windows"
+    if "kubernetes.io/config.mirror" in annotations:
+        return "mirror_pod"  # the kubelet started it from a file already
+    return None if spec.get("containers") else "nothing_to_watch"
+
+
+def _chosen(
+    containers: Sequence[Mapping[str, Any]], annotations: Mapping[str, str]
+) -> tuple[list[tuple[int, Mapping[str, Any]]], list[str]]:
+    """The containers to watch with their places, and warnings."""
+    numbered = list(enumerate(containers))
+    if CONTAINERS in annotations:
+        wanted = {name.strip() for name in annotations[CONTAINERS].split(",")} - {""}
+        chosen = [(index, one) for index, one in numbered if one["name"] in wanted]
+        unknown = sorted(wanted - {one["name"] for _, one in chosen})
+        names = ", ".join(one["name"] for one in containers[:MAX_WATCHED])
+        warnings = [f"annotation {CONTAINERS}: no container is called {unknown[0][:63]} ({names})"] if unknown else []
+    else:
+        chosen, warnings = [(index, one) for index, one in numbered if asks_for_gpu(one)] or numbered, []
+    if len(chosen) > MAX_WATCHED:
+        warnings.append(f"only the first {MAX_WATCHED} of {len(chosen)} containers are watched")
+    return chosen[:MAX_WATCHED], warnings
+
+
+def _common(metadata: Mapping[str, Any], namespace: str, level: str) -> tuple[list[Variable], list[str]]:
+    """The variables that are the same in all watched containers, and warnings."""
+    annotations = metadata.get("annotations") or {}
+    name = claimed_name(metadata)
+    found: list[Variable] = [
+        _variable("TIDEGAUGE_PROFILE", level),
+        _variable("TIDEGAUGE_JOB_ID", job_id(namespace, name)),
+        _variable("TIDEGAUGE_JOB_NAME", name),
+        _variable(ATTEMPT_VARIABLE, str(claimed_attempt(metadata))),
+        _field("TIDEGAUGE_POD_NAMESPACE", "metadata.namespace"),
+        _field("TIDEGAUGE_POD", "metadata.name"),
+        _field("TIDEGAUGE_POD_UID", "metadata.uid"),
+    ]
+    warnings: list[str] = []
+    for variable, annotation in (
+        ("TIDEGAUGE_CHECKPOINT_SIGNAL", CHECKPOINT_SIGNAL),
+        ("TIDEGAUGE_CHECKPOINT_PATH", CHECKPOINT_PATH),
+    ):
+        text, complaints = _text(annotations, annotation)
+        warnings += complaints
+        found += [] if text is None else [_variable(variable, text)]
+    return found, warnings
+
+
+def _fraction(
+    container: Mapping[str, Any], annotations: Mapping[str, str], options: InjectionOptions
+) -> tuple[float | None, float | None, list[str]]:
+    """The share of each GPU that the container asked for, the fraction to begin with, and warnings."""
+    share = gpu_share(container, annotations, shared_gpu_replicas=options.shared_gpu_replicas)
+    asked = annotations.get(FRACTION)
+    if asked is None:
+        return share, None if share is None or share == 1 else start_fraction(share), []
+    fraction = parse_fraction(asked)
+    if fraction is None:
+        return share, None, [f"annotation {FRACTION}={asked[:40]!r} is not above 0 and at most 1: no fraction is set"]
+    return share, fraction, []
+
+
+def _settings(text: str | None, job: str) -> tuple[JobSettings | None, list[str]]:
+    try:
+        return settings_in(text, job), []
+    except ValueError as error:
+        return None, [f"annotation {CHANGES} is ignored: {str(error)[:200]}"]
+
+
+def _text(annotations: Mapping[str, str], name: str) -> tuple[str | None, list[str]]:
+    """An annotation that becomes a variable, and a warning if it cannot be one."""
+    text = annotations.get(name)
+    if text is None or (len(text) <= MAX_TEXT_CHARS and text.isprintable()):
+        return text, []
+    return None, [f"annotation {name} is ignored: longer than {MAX_TEXT_CHARS} characters, or not printable"]
+
+
+def _variable(name: str, value: str) -> Variable:
+    return {"name": name, "value": value}
+
+
+def _field(name: str, path: str) -> Variable:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _added(path: str, there: Sequence[Any] | None, new: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Operations that append to a list, which may be missing."""
+    if not there:
+        return [{"op": "add", "path": path, "value": list(new)}]
+    return [{"op": "add", "path": f"{path}/-", "value": one} for one in new]
+
+
+def _init_container(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """First of all: others may be watched processes already, and must find it done."""
+    if spec.get("initContainers"):
+        return {"op": "add", "path": "/spec/initContainers/0", "value": container}
+    return {"op": "add", "path": "/spec/initContainers", "value": [container]}
+
+
+def _marks(metadata: Mapping[str, Any], level: str) -> list[Mapping[str, Any]]:
+    """That it is done; and on a pod that is watched for its namespace's sake the label by which the head finds pods."""
+    marks = [_set("annotations", metadata, INJECTED, VERSION)]
+    if PROFILE_LABEL not in (metadata.get("labels") or {}):
+        marks.append(_set("labels", metadata, PROFILE_LABEL, level))
+    return marks
+
+
+def _set(part: str, metadata: Mapping[str, Any], name: str, value: str) -> Mapping[str, Any]:
+    if metadata.get(part):
+        pointer = name.replace("~", "~0").replace("/", "~1")
+        return {"op": "add", "path": f"/metadata/{part}/{pointer}", "value": value}
+    return {"op": "add", "path": f"/metadata/{part}", "value": {name: value}}

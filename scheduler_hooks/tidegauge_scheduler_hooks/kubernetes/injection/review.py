@@ -1,0 +1,116 @@
+"""AdmissionReview (admission.k8s.io/v1): from the API server's question about a pod to the answer, always a yes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, Skipped, plan_injection
+
+API_VERSION = "admission.k8s.io/v1"
+MAX_POD_BYTES = 1 << 20
+"""A larger pod is left as it is: with what is added it might not fit into etcd (1.5 MiB) any more."""
+MAX_WARNINGS, MAX_WARNING_CHARS = 8, 240
+"""The API server cuts a warning at 256 characters, and drops all that come after 4096 together."""
+
+_logger = logging.getLogger(__name__)
+
+
+class ReviewCounts(NamedTuple):
+    """Since the start of the process."""
+
+    injected: int
+    skipped: Mapping[str, int]
+    """By reason."""
+    failed: int
+    """Defects of ours, and questions that are none: the pod was created without the probe."""
+
+
+class Injector:
+    """Answers reviews. Thread-safe, never raises for what the API server sends."""
+
+    def __init__(self, options: InjectionOptions, namespace_labels: Callable[[str], Mapping[str, str] | None]) -> None:
+        """``namespace_labels``: of a namespace by its name, ``None`` if it is not known (yet). Must not block."""
+        self._options = options
+        self._namespace_labels = namespace_labels
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def answer(self, body: bytes) -> Mapping[str, Any]:
+        """The AdmissionReview to send back. Raises ``ValueError`` for what is no AdmissionReview: without the
+        question's uid there is no answer to it."""
+        request = self._request(body)
+        try:
+            outcome = self._outcome(request, len(body))
+        except Exception:  # a defect here is no reason to keep a pod from being created
+            _logger.exception("pod %s is created without the probe", _whose(request))
+            self._count("failed")
+            return _review(request, {})
+        self._count(*(("injected",) if isinstance(outcome, Injection) else ("skipped", outcome.reason)))
+        for warning in outcome.warnings:
+            _logger.info("pod %s: %s", _whose(request), warning)
+        return _review(request, _changes(outcome))
+
+    def counts(self) -> ReviewCounts:
+        with self._lock:
+            counts = dict(self._counts)
+        skipped = {reason: number for (what, reason), number in counts.items() if what == "skipped"}
+        return ReviewCounts(counts.get(("injected", ""), 0), skipped, counts.get(("failed", ""), 0))
+
+    def _request(self, body: bytes) -> Mapping[str, Any]:
+        try:
+            review = json.loads(body)
+            request = review["request"]
+            if review["apiVersion"] != API_VERSION or not isinstance(request["uid"], str):
+                raise ValueError(f"no review of {API_VERSION}")
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            self._count("failed")
+            raise ValueError(f"not an AdmissionReview: {type(error).__name__}") from error
+        found: Mapping[str, Any] = request
+        return found
+
+    def _outcome(self, request: Mapping[str, Any], size_bytes: int) -> Injection | Skipped:
+        if (request.get("resource") or {}).get("resource") != "pods" or request.get("operation") != "CREATE":
+            return Skipped("no_new_pod")
+        if size_bytes > MAX_POD_BYTES:
+            return Skipped("too_large")
+        namespace = request["namespace"]
+        labels = self._namespace_labels(namespace) or {}
+        return plan_injection(request["object"], namespace=namespace, namespace_labels=labels, options=self._options)
+
+    def _count(self, what: str, reason: str = "") -> None:
+        with self._lock:
+            self._counts[what, reason] += 1
+
+
+def _changes(outcome: Injection | Skipped) -> Mapping[str, Any]:
+    changes: dict[str, Any] = {}
+    if outcome.warnings:
+        told = [f"tidegauge: {text}"[:MAX_WARNING_CHARS] for text in outcome.warnings[:MAX_WARNINGS]]
+        changes["warnings"] = [_printable(text) for text in told]
+    if isinstance(outcome, Injection):
+        patch = json.dumps(outcome.operations).encode()
+        changes.update(patchType="JSONPatch", patch=base64.b64encode(patch).decode())
+    return changes
+
+
+def _review(request: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    response = {"uid": request["uid"], "allowed": True, **changes}
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def _whose(request: Mapping[str, Any]) -> str:
+    pod = request.get("object")
+    metadata = pod.get("metadata") if isinstance(pod, Mapping) else None
+    name = (metadata.get("name") or metadata.get("generateName")) if isinstance(metadata, Mapping) else "?"
+    return _printable(f"{request.get('namespace')}/{name}"[:200])
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

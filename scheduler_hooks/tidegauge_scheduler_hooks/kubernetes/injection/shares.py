@@ -1,0 +1,44 @@
+"""Which share of a GPU a pod asked for, and which of its containers ask for GPUs: from the pod's own text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidegauge.core.gpu_shares import share_of_parts
+from tidegauge.core.job_variables import parse_fraction
+
+FRACTION_ANNOTATION = "gpu-fraction"
+"""Of Run:ai and of the KAI scheduler, which place by it and leave it to the job to keep to it."""
+_SHARED = ".shared"
+"""NVIDIA's device plugin adds it to the name of what it shares (``renameByDefault``): nvidia.com/gpu.shared."""
+_PREFIXES = ("nvidia.com/", "amd.com/gpu")
+
+
+def asks_for_gpu(container: Mapping[str, Any]) -> bool:
+    """Whether it has GPUs of its own: by extended resources, or by a claim of dynamic resource allocation."""
+    resources = container.get("resources") or {}
+    return bool(resources.get("claims")) or any(name.startswith(_PREFIXES) for name in _amounts(container))
+
+
+def gpu_share(
+    container: Mapping[str, Any], annotations: Mapping[str, str], *, shared_gpu_replicas: int | None
+) -> float | None:
+    """The share of each GPU that the container asked for, above 0 and at most 1; ``None``: whole ones, or not known.
+
+    ``shared_gpu_replicas``: how many pods the device plugin lets share one GPU, which no pod tells. HAMi's
+    ``nvidia.com/gpumem`` and ``gpumem-percentage`` are no shares here: its library shows the container a GPU of that
+    size (``cuMemGetInfo``), of which the container has the whole.
+    """
+    shared = any(name.startswith("nvidia.com/") and name.endswith(_SHARED) for name in _amounts(container))
+    if shared and shared_gpu_replicas is not None:
+        # Two of them need not be of one GPU: what is safe on each is the part of one.
+        return share_of_parts(1, shared_gpu_replicas)
+    return parse_fraction(annotations.get(FRACTION_ANNOTATION, ""))
+
+
+def _amounts(container: Mapping[str, Any]) -> frozenset[str]:
+    """The resources of which it asks for more than none."""
+    resources = container.get("resources") or {}
+    found = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return frozenset(name for name, amount in found.items() if str(amount) != "0")

@@ -1,0 +1,104 @@
+"""The volume that carries the probe into a pod and its rings out, its mounts, and the container that fills it. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from tidegauge_scheduler_hooks.kubernetes.injection.names import (
+    INIT_CONTAINER,
+    INSTALL_COMMAND,
+    PROBE_FOLDER,
+    PROBE_PART,
+    RUN_FOLDER,
+    RUN_PART,
+)
+from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
+
+SIZE_LIMIT = "256Mi"
+"""A bound, no reservation: the probe takes 1 MiB, a rank 1 MiB for each GPU that it uses, and a ring gets its full
+length while 64 MiB are free. It counts as memory of the pod."""
+PROBE_USER = 65534
+"""Whom the init container runs as, where the pod names nobody (or root): a number, as ``restricted`` demands."""
+_COPIED = ("cpu", "memory", "ephemeral-storage")
+
+
+def free_name(wanted: str, taken: Collection[str | None]) -> str:
+    """``wanted``, with a number where the owner uses it."""
+    return next(name for n in count() if (name := f"{wanted}-{n}" if n else wanted) not in taken)
+
+
+def volume(name: str) -> Mapping[str, Any]:
+    """In memory: rings are written to all the time, and no disk is to be waited for."""
+    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": SIZE_LIMIT}}
+
+
+def mounts(container: Mapping[str, Any], name: str) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Mounts for a watched container, and warnings. None where the owner has something at the probe's place; without
+    the run directory the probe writes to /dev/shm, where agents look as well.
+
+    ``subPath``: the kubelet makes a folder that is missing when the container starts, with the volume's mode; the init
+    container has made both by then, the run directories with a sticky bit that the volume does not have.
+    """
+    theirs = [(_place(mount), bool(mount.get("readOnly"))) for mount in container.get("volumeMounts") or []]
+    if _in_the_way(PROBE_FOLDER, theirs):
+        return [], [f"container {container['name']} has a volume at {PROBE_FOLDER}: it is not watched"]
+    found: list[Mapping[str, Any]] = [
+        {"name": name, "mountPath": PROBE_FOLDER, "subPath": PROBE_PART, "readOnly": True}
+    ]
+    if not _in_the_way(RUN_FOLDER, theirs):
+        found.append({"name": name, "mountPath": RUN_FOLDER, "subPath": f"{RUN_PART}/{container['name']}"})
+    return found, []
+
+
+def probe_container(
+    spec: Mapping[str, Any], watched: Sequence[Mapping[str, Any]], volume_name: str, options: InjectionOptions
+) -> Mapping[str, Any]:
+    """The init container for the ``watched`` ones, as Pod Security ``restricted`` demands it."""
+    security: dict[str, Any] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if not (spec.get("securityContext") or {}).get("runAsUser"):
+        security.update(runAsUser=PROBE_USER, runAsGroup=PROBE_USER)
+    taken = [one.get("name") for part in ("initContainers", "containers") for one in spec.get(part) or []]
+    return {
+        "name": free_name(INIT_CONTAINER, taken),
+        "image": options.probe_image,
+        "command": list(INSTALL_COMMAND),
+        "args": [container["name"] for container in watched],
+        "resources": options.probe_resources or _like(watched[0]),
+        "securityContext": security,
+        "volumeMounts": [{"name": volume_name, "mountPath": INSTALL_COMMAND[1]}],
+    }
+
+
+def _like(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Requests and limits of another container, less its GPUs and other devices."""
+    resources = container.get("resources") or {}
+    parts = {part: resources.get(part) or {} for part in ("requests", "limits")}
+    return {
+        part: kept
+        for part, amounts in parts.items()
+        if (kept := {name: amount for name, amount in amounts.items() if name in _COPIED})
+    }
+
+
+def _place(mount: Mapping[str, Any]) -> str:
+    """Where it is mounted; /var/run is /run in nearly every image."""
+    path = posixpath.normpath(str(mount.get("mountPath") or "/"))
+    return path.removeprefix("/var") if path == "/var/run" or path.startswith("/var/run/") else path
+
+
+def _in_the_way(path: str, theirs: Collection[tuple[str, bool]]) -> bool:
+    """Whether ``path`` cannot be mounted: it is taken, has something below it, or lies in what cannot be written to."""
+    return any(
+        place == path or place.startswith(f"{path}/") or (read_only and path.startswith(f"{place.rstrip('/')}/"))
+        for place, read_only in theirs
+    )

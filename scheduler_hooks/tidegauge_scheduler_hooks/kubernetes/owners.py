@@ -1,0 +1,297 @@
+"""The kinds of workloads: what each calls the same things, and who owns a pod. A table, and pure functions over it.
+
+Sources: the Kubernetes API reference for ``batch/v1``, and the types of JobSet (``jobset_types.go``), Kubeflow Trainer
+(``trainjob_types.go``), the Training Operator (``PyTorchJob``) and KubeRay (``rayjob_types.go``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, Object, Resource
+
+JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+TRAINJOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
+PYTORCHJOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+RAYJOBS = Resource("ray.io", "v1", "rayjobs", "RayJob")
+RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster")
+
+Path = tuple[str | int, ...]
+MAX_OWNERS = 6
+"""Links of a chain that are followed; the longest known one is Pod, Job, JobSet, TrainJob."""
+HARMLESS_OWNERS = frozenset({("batch", "CronJob")})
+"""Controllers above a workload that do not mind if it is suspended: a CronJob only makes its next Job later."""
+
+
+class State(str, Enum):
+    """Where a workload stands, by its own object alone."""
+
+    STARTING = "starting"
+    """It is to run, and its controller has not begun."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """It is to be suspended, and is not yet."""
+    SUSPENDED = "suspended"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of workload."""
+
+    resource: Resource
+    suspend: Path | None
+    """Where it is told to wait; ``None``: it cannot be."""
+    templates: Callable[[Object], Sequence[Path]]
+    """Where its pod templates are; they end in a PodTemplateSpec."""
+    final: frozenset[str] = frozenset()
+    """Conditions that say that it has ended."""
+    runs: tuple[str, ...] = ()
+    """Status fields that are others when the same object is started again."""
+    restarts: str | None = None
+    """The status field in which its own controller counts starts."""
+    busy: Callable[[Mapping[str, Any]], bool] = lambda _status: False
+    """Whether its status shows that something of it still runs."""
+
+    @property
+    def name(self) -> str:
+        return self.resource.kind
+
+
+class Owned(NamedTuple):
+    """Whose a pod is."""
+
+    kind: Kind
+    """Of the topmost owner that is known; ``Pod`` where none is."""
+    obj: Object
+    foreign: str | None = None
+    """The kind of a controller above it that is not known, and may not like what is done to it."""
+
+    @property
+    def uid(self) -> str:
+        return str(self.obj["metadata"]["uid"])
+
+
+def _job_templates(_: Object) -> Sequence[Path]:
+    return [("spec", "template")]
+
+
+def _jobset_templates(obj: Object) -> Sequence[Path]:
+    jobs = obj.get("spec", {}).get("replicatedJobs") or ()
+    return [("spec", "replicatedJobs", index, "template", "spec", "template") for index in range(len(jobs))]
+
+
+def _pytorch_templates(obj: Object) -> Sequence[Path]:
+    return [
+        ("spec", "pytorchReplicaSpecs", name, "template") for name in obj.get("spec", {}).get("pytorchReplicaSpecs", {})
+    ]
+
+
+def _ray_templates(obj: Object) -> Sequence[Path]:
+    cluster = obj.get("spec", {}).get("rayClusterSpec") or {}
+    heads: list[Path] = [("spec", "rayClusterSpec", "headGroupSpec", "template")] if "headGroupSpec" in cluster else []
+    workers = cluster.get("workerGroupSpecs") or ()
+    return [*heads, *(("spec", "rayClusterSpec", "workerGroupSpecs", at, "template") for at in range(len(workers)))]
+
+
+def _no_templates(_: Object) -> Sequence[Path]:
+    """A TrainJob's are in its runtime; ``workloads.resume_patch`` goes through ``runtimePatches``."""
+    return []
+
+
+def _any_active(field: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether one of the parts that ``field`` lists (or names) has something active."""
+
+    def busy(status: Mapping[str, Any]) -> bool:
+        parts = status.get(field) or ()
+        return any((part or {}).get("active") for part in (parts.values() if isinstance(parts, Mapping) else parts))
+
+    return busy
+
+
+SUSPEND: Path = ("spec", "suspend")
+POD = Kind(PODS, None, _no_templates)
+JOB = Kind(
+    JOBS,
+    SUSPEND,
+    _job_templates,
+    final=frozenset({"Complete", "Failed"}),
+    runs=("startTime",),
+    restarts="failed",
+    busy=lambda status: bool(status.get("active") or status.get("terminating")),
+)
+JOBSET = Kind(
+    JOBSETS,
+    SUSPEND,
+    _jobset_templates,
+    final=frozenset({"Completed", "Failed"}),
+    restarts="restarts",
+    busy=_any_active("replicatedJobsStatus"),
+)
+TRAINJOB = Kind(
+    TRAINJOBS, SUSPEND, _no_templates, final=frozenset({"Complete", "Failed"}), busy=_any_active("jobsStatus")
+)
+PYTORCHJOB = Kind(
+    PYTORCHJOBS,
+    ("spec", "runPolicy", "suspend"),
+    _pytorch_templates,
+    final=frozenset({"Succeeded", "Failed"}),
+    runs=("startTime",),
+    busy=_any_active("replicaStatuses"),
+)
+RAYJOB = Kind(RAYJOBS, SUSPEND, _ray_templates, runs=("startTime", "rayClusterName"), restarts="failed")
+RAYCLUSTER = Kind(RAYCLUSTERS, None, _no_templates)
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (JOB, JOBSET, TRAINJOB, PYTORCHJOB, RAYJOB)}
+"""Those that can be acted on, by the names of the setting ``kubernetes_kinds``."""
+BY_NAME: Mapping[str, Kind] = {**KINDS, RAYCLUSTER.name: RAYCLUSTER, POD.name: POD}
+_LINKS: Mapping[str, tuple[Kind, ...]] = {
+    "JobSet": (JOB,),
+    "TrainJob": (JOBSET, JOB),
+    "RayJob": (RAYCLUSTER, JOB),
+}
+"""What is between a pod and an owner of that kind."""
+
+
+def watched_kinds(enabled: Iterable[str]) -> Mapping[str, Kind]:
+    """The kinds to know of where these are acted on: they, and what is between them and their pods.
+
+    Raises ``ValueError`` for a kind that is not in ``KINDS``."""
+    names = list(enabled)
+    unknown = [name for name in names if name not in KINDS]
+    if unknown:
+        raise ValueError(f"{unknown[0][:60]!r} is no kind that can be acted on; those are {', '.join(KINDS)}")
+    found = {name: KINDS[name] for name in names}
+    return {**{link.name: link for name in names for link in _LINKS.get(name, ())}, **found}
+
+
+def links_below(kind: Kind) -> tuple[Kind, ...]:
+    """What is between a workload of that kind and its pods."""
+    return _LINKS.get(kind.name, ())
+
+
+def topmost(
+    pod: Object, known: Mapping[str, Kind], lookup: Callable[[Resource, str, str], Object | None]
+) -> Owned | None:
+    """Whose ``pod`` is, by the owner references with ``controller: true``, as far as ``known`` reaches.
+
+    ``lookup`` (resource, namespace, uid) finds an owner. ``None``: one of a known kind is not found; it has gone, or
+    has not been heard of yet.
+    """
+    namespace = pod["metadata"].get("namespace", "")
+    found = Owned(POD, pod)
+    for _ in range(MAX_OWNERS):
+        reference = controller_of(found.obj)
+        if reference is None:
+            return found
+        kind = known.get(reference.kind)
+        if kind is None or kind.resource.group != reference.group:
+            harmless = (reference.group, reference.kind) in HARMLESS_OWNERS
+            return found if harmless else found._replace(foreign=reference.kind)
+        owner = lookup(kind.resource, namespace, reference.uid)
+        if owner is None or owner["metadata"].get("namespace") != namespace:
+            return None
+        found = Owned(kind, owner)
+    return found._replace(foreign=found.kind.name)
+
+
+class OwnerReference(NamedTuple):
+    group: str
+    kind: str
+    name: str
+    uid: str
+
+
+def controller_of(obj: Object) -> OwnerReference | None:
+    """The one owner that manages the object."""
+    for reference in obj["metadata"].get("ownerReferences") or ():
+        if reference.get("controller"):
+            group, _, _version = reference.get("apiVersion", "").rpartition("/")
+            return OwnerReference(group, reference.get("kind", ""), reference.get("name", ""), reference.get("uid", ""))
+    return None
+
+
+def at(obj: Any, path: Path) -> Any:
+    """What is there; ``None`` if nothing is."""
+    for step in path:
+        if isinstance(step, int):
+            obj = obj[step] if isinstance(obj, Sequence) and step < len(obj) else None
+        else:
+            obj = obj.get(step) if isinstance(obj, Mapping) else None
+        if obj is None:
+            return None
+    return obj
+
+
+def condition(obj: Object, name: str) -> Mapping[str, Any] | None:
+    """The condition of that type in the status."""
+    conditions = at(obj, ("status", "conditions")) or ()
+    return next((one for one in conditions if one.get("type") == name), None)
+
+
+def is_true(obj: Object, name: str) -> bool:
+    found = condition(obj, name)
+    return found is not None and found.get("status") == "True"
+
+
+def state(kind: Kind, obj: Object) -> State:
+    """Where the workload stands, as its controller last wrote it. That its pods are gone is not known from it."""
+    if kind is POD:
+        return _pod_state(obj)
+    if kind is RAYJOB:
+        return _ray_state(obj)
+    status = obj.get("status") or {}
+    if any(is_true(obj, name) for name in kind.final):
+        return State.FINISHED
+    waits = is_true(obj, "Suspended")
+    if kind.suspend is not None and at(obj, kind.suspend):
+        return State.SUSPENDED if waits and not kind.busy(status) else State.STOPPING
+    if waits or ("startTime" in kind.runs and not status.get("startTime")):
+        return State.STARTING
+    return State.RUNNING
+
+
+def _ray_state(obj: Object) -> State:
+    """``status.jobDeploymentStatus`` (rayjob_types.go)."""
+    stage = at(obj, ("status", "jobDeploymentStatus")) or ""
+    if stage in ("Complete", "Failed", "ValidationFailed"):
+        return State.FINISHED
+    if at(obj, SUSPEND):
+        return State.SUSPENDED if stage == "Suspended" else State.STOPPING
+    if stage in ("", "Suspended"):
+        return State.STARTING
+    return State.STOPPING if stage == "Suspending" else State.RUNNING
+
+
+def _pod_state(pod: Object) -> State:
+    phase = at(pod, ("status", "phase"))
+    if phase in ("Succeeded", "Failed"):
+        return State.FINISHED
+    if pod["metadata"].get("deletionTimestamp"):
+        return State.STOPPING
+    return State.RUNNING if phase == "Running" else State.STARTING
+
+
+def runs_one_pod(kind: Kind, obj: Object) -> bool:
+    """A Job with one pod at a time: each further pod is another start of the whole."""
+    return kind is JOB and (at(obj, ("spec", "parallelism")) or 1) == 1 and (at(obj, ("spec", "completions")) or 1) == 1
+
+
+def own_restarts(kind: Kind, obj: Object) -> int:
+    """How often its own controller has started all of it again."""
+    if kind.restarts is None or (kind is JOB and not runs_one_pod(kind, obj)):
+        return 0
+    count = at(obj, ("status", kind.restarts))
+    return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0
+
+
+def mark(kind: Kind, obj: Object) -> str:
+    """What is another when the same object runs again after somebody suspended it, whoever that was."""
+    resumed = condition(obj, "Suspended")
+    times = [str(at(obj, ("status", name)) or "") for name in kind.runs]
+    if resumed is not None and resumed.get("status") == "False":
+        times.append(str(resumed.get("lastTransitionTime") or ""))
+    return "/".join(times)

@@ -1,0 +1,180 @@
+"""Which workload a pod belongs to, answered from watches without asking: for agents that found a rank in it, and for
+the adapter."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from tidegauge.core.kubernetes import OWNER, PROFILE_LABEL, PodFacts
+from tidegauge_scheduler_hooks.kubernetes.owners import (
+    Kind,
+    Owned,
+    at,
+    controller_of,
+    links_below,
+    own_restarts,
+    runs_one_pod,
+    topmost,
+    watched_kinds,
+)
+from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object, Resource, Store, Watches
+from tidegauge_scheduler_hooks.kubernetes.workloads import (
+    Workload,
+    annotations_of,
+    attempt_of,
+    job_name,
+    restart_label,
+)
+
+SELECTOR = PROFILE_LABEL
+"""Pods with the label, whatever it says; the injection puts it on pods that it watches for their namespace's sake. No
+others are kept: a cluster has ten thousand of them, and one costs tens of kilobytes."""
+MAX_OWNER_CHARS = 128
+"""Of a name: it is repeated for every rank in every report, and an annotation may have 256 KiB."""
+MAX_BELOW = 20_000
+"""Objects below one owner that are looked at."""
+
+
+class PodDirectory:
+    """``kinds``: the enabled ones. Thread-safe; nothing here blocks."""
+
+    def __init__(self, watches: Watches, kinds: Iterable[str]) -> None:
+        self.kinds: Mapping[str, Kind] = watched_kinds(kinds)
+        self._lock = threading.Lock()
+        self._below: dict[str, set[str]] = defaultdict(set)
+        """Uids of what is right below an owner, by the owner's."""
+        self._above: dict[str, str] = {}
+        self._earlier: dict[str, int] = {}
+        """The most pods that were ever seen to come before one in its Job: they may be deleted while it runs."""
+        self._pods = watches.store(PODS, label_selector=SELECTOR, on_change=self._changed)
+        self._owners = {
+            kind.resource: watches.store(kind.resource, on_change=self._changed) for kind in self.kinds.values()
+        }
+
+    @property
+    def problem(self) -> str | None:
+        """Why pods are not known (for people); ``None``: they are. A kind that is not installed is no problem."""
+        return None if self._pods.synced else (self._pods.problem or "pods have not been listed yet")
+
+    def problem_below(self, kind: Kind) -> str | None:
+        """Why the pods below workloads of that kind are not known, for people: until what is between has been listed, a
+        workload seems to have none."""
+        links = (self._owners[link.resource] for link in links_below(kind) if link.resource in self._owners)
+        unknown = next((store for store in links if not (store.synced or store.kind_missing)), None)
+        return self.problem if unknown is None else (unknown.problem or "their owners have not been listed yet")
+
+    def pod_of(self, uid: str) -> PodFacts | None:
+        """Who the pod is; ``None`` for one that does not exist, is not labelled, or whose owner is not known yet."""
+        pod, owned = self._pods.by_uid(uid), self.owned(uid)
+        if pod is None or owned is None:
+            return None
+        said = (_owner_named_on(found) for found in (pod, owned.obj))
+        return PodFacts(
+            pod_uid=uid,
+            namespace=pod["metadata"]["namespace"],
+            pod=pod["metadata"]["name"],
+            job_name=job_name(owned.obj),
+            kind=owned.kind.name,
+            attempt=attempt_of(pod) + restart_label(pod) + self.earlier(pod),
+            user_name=next(filter(None, said), pod["metadata"]["namespace"]),
+            containers=_containers(pod),
+        )
+
+    def owned(self, uid: str) -> Owned | None:
+        """Whose the pod with this uid is, as last heard; a pod of its own is its own workload."""
+        pod = self._pods.by_uid(uid)
+        return None if pod is None else self.owner_of(pod)
+
+    def with_pods(self, owned: Owned) -> Workload:
+        """The workload with all of its pods."""
+        return Workload(owned.kind, owned.obj, tuple(self.pods_of(owned.obj)), owned.foreign)
+
+    def owner_of(self, pod: Object) -> Owned | None:
+        return topmost(pod, self.kinds, self._owner)
+
+    def pods_of(self, owner: Object) -> Sequence[Object]:
+        """The pods below an owner, over all links between; of a pod, the pod. Others' namespaces do not count, whatever
+        is written there."""
+        found = (self._pods.by_uid(uid) for uid in self._below_owner(owner))
+        return [pod for pod in found if pod is not None and _namespace(pod) == _namespace(owner)]
+
+    def links_of(self, owner: Object) -> Sequence[Object]:
+        """The objects of known kinds between an owner and its pods."""
+        uids = self._below_owner(owner)[1:]
+        found = (store.by_uid(uid) for uid in uids for store in self._owners.values())
+        return [link for link in found if link is not None and _namespace(link) == _namespace(owner)]
+
+    def _below_owner(self, owner: Object) -> Sequence[str]:
+        """Uids, the owner's own first."""
+        left, seen = [owner["metadata"]["uid"]], dict[str, None]()
+        while left and len(seen) < MAX_BELOW:
+            uid = left.pop()
+            seen[uid] = None
+            with self._lock:  # not around a store's own lock: its watch calls ``_changed`` with that held
+                left.extend(self._below.get(uid, set()) - seen.keys())
+        return list(seen)
+
+    def earlier(self, pod: Object) -> int:
+        """How many pods its Job had before it, if the Job runs one at a time: each of them was a start of the whole."""
+        uid, reference = pod["metadata"]["uid"], controller_of(pod)
+        kind = None if reference is None else self.kinds.get(reference.kind)
+        if reference is None or kind is None:
+            return 0
+        job = self._owner(kind.resource, pod["metadata"]["namespace"], reference.uid)
+        if job is None or not runs_one_pod(kind, job):
+            return 0
+        others = [other for other in self.pods_of(job) if other["metadata"]["uid"] != uid]
+        seen = sum(_age_key(other) < _age_key(pod) for other in others)
+        if at(pod, ("status", "phase")) not in ("Succeeded", "Failed") and seen == len(others):
+            # It is the latest: what the Job has counted came before it, also where those pods are deleted by now.
+            seen = max(seen, own_restarts(kind, job))
+        with self._lock:
+            if uid in self._above:
+                seen = self._earlier[uid] = max(seen, self._earlier.get(uid, 0))
+        return seen
+
+    def _owner(self, resource: Resource, namespace: str, uid: str) -> Object | None:
+        store: Store | None = self._owners.get(resource)
+        found = None if store is None else store.by_uid(uid)
+        return found if found is None or _namespace(found) == namespace else None
+
+    def _changed(self, obj: Object, deleted: bool) -> None:
+        """In a watch's thread."""
+        uid, reference = obj["metadata"]["uid"], controller_of(obj)
+        with self._lock:
+            before = self._above.pop(uid, None)
+            if before is not None:
+                self._below[before].discard(uid)
+                if not self._below[before]:
+                    del self._below[before]
+            if deleted:
+                self._earlier.pop(uid, None)
+            elif reference is not None:
+                self._above[uid] = reference.uid
+                self._below[reference.uid].add(uid)
+
+
+def _namespace(obj: Object) -> str | None:
+    found: str | None = obj["metadata"].get("namespace")
+    return found
+
+
+def _owner_named_on(obj: Object) -> str:
+    """The annotation ``OWNER``; empty without one, and for what is no name."""
+    text = annotations_of(obj).get(OWNER, "").strip()
+    return text if text.isprintable() and len(text) <= MAX_OWNER_CHARS else ""
+
+
+def _age_key(pod: Object) -> tuple[str, str]:
+    return pod["metadata"].get("creationTimestamp") or "", pod["metadata"]["name"]
+
+
+def _containers(pod: Object) -> Mapping[str, str]:
+    """Names by container id: ``containerd://<64 digits>`` in the status, the digits here."""
+    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+    statuses = [one for kind in kinds for one in at(pod, ("status", kind)) or ()]
+    found = {(one.get("containerID") or "").rpartition("://")[2]: one["name"] for one in statuses}
+    found.pop("", None)
+    return found

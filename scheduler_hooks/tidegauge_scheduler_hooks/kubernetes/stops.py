@@ -1,0 +1,110 @@
+"""Suspends a workload and says on it why, whoever else writes to it meanwhile: requeue, hold and cancel are this."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from tidegauge.core.kubernetes import REQUEUE, STOPPED
+from tidegauge_scheduler_hooks.kubernetes.kueue import (
+    QUEUE_WORKLOADS,
+    active_patch,
+    find_queue_workload,
+    is_active,
+)
+from tidegauge_scheduler_hooks.kubernetes.owners import State
+from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, suspend_patch
+from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, KubeApi, Object
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
+from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
+
+log = logging.getLogger(__name__)
+
+TRIES = 4
+"""Controllers write an object's status several times a second when it starts or ends."""
+
+
+class Stops:
+    """Over one API server."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    def stop(
+        self,
+        look: Callable[[], Workload],
+        may_stop: Callable[[Workload], Mapping[str, str | None]],
+        *,
+        incarnation: str,
+        decision_id: str,
+    ) -> Workload | None:
+        """Suspend the workload; returns it as it was, ``None`` if this decision had done it before.
+
+        ``look`` reads it anew. ``may_stop`` says what is to be written on it, or raises if it must not be stopped (any
+        more); it is asked each time the object has changed. Raises ``TemporaryError``, ``PermanentError``.
+        """
+        for _ in range(TRIES):
+            workload = look()
+            if was_ordered(workload, incarnation, decision_id):
+                self._switch_off_again(workload, incarnation)
+                return None
+            intent = may_stop(workload)
+            queued = self._queue_workload(workload)
+            patch = suspend_patch(workload.kind, workload.obj, intent, by_kueue=queued is not None)
+            try:
+                self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
+            except ConflictError:
+                continue
+            except TemporaryError:
+                # The answer may have been lost on its way here.
+                if not was_ordered(look(), incarnation, decision_id):
+                    raise
+            if queued is not None:
+                self._switch_off(workload, look, intent)
+            return workload
+        raise TemporaryError(f"{look().title} is changed again and again by somebody else; it is tried again")
+
+    def _queue_workload(self, workload: Workload) -> Object | None:
+        return find_queue_workload(self._api, workload.namespace, workload.uid, queued=workload.queue is not None)
+
+    def _switch_off_again(self, workload: Workload, incarnation: str) -> None:
+        """The last try may have ended between the two steps that Kueue needs."""
+        if workload.state is State.RUNNING and workload.incarnation == incarnation:
+            self._deactivate(workload)
+
+    def _switch_off(self, workload: Workload, look: Callable[[], Workload], intent: Mapping[str, str | None]) -> None:
+        try:
+            self._deactivate(workload)
+        except PermanentError:
+            self._take_back(look, intent)
+            raise
+
+    def _deactivate(self, workload: Workload) -> None:
+        for _ in range(TRIES):
+            queued = self._queue_workload(workload)
+            if queued is None or not is_active(queued):
+                return
+            try:
+                patch = active_patch(queued, False)
+                self._api.patch(QUEUE_WORKLOADS, workload.namespace, queued["metadata"]["name"], patch)
+            except ConflictError:
+                continue
+            return
+        raise TemporaryError(f"Kueue's Workload of {workload.title} is changed again and again by somebody else")
+
+    def _take_back(self, look: Callable[[], Workload], intent: Mapping[str, str | None]) -> None:
+        """The workload runs on: what was written on it must not say that it is being ended."""
+        try:
+            workload = look()
+            patch = annotate_patch(workload.obj, dict.fromkeys(intent))
+            self._api.patch(workload.kind.resource, workload.namespace, workload.name, patch)
+        except SchedulerError as error:
+            log.warning("annotations %s and %s may be wrong by now: %s", REQUEUE, STOPPED, error)
+
+
+def was_ordered(workload: Workload, incarnation: str, decision_id: str) -> bool:
+    """Whether this decision about this run is written on it."""
+    return any(
+        intent is not None and (intent.decision, intent.mark) == (decision_id, incarnation)
+        for intent in (workload.order, workload.stopped)
+    )

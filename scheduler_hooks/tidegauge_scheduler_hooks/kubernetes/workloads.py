@@ -1,0 +1,233 @@
+"""One workload with its pods: what its annotations say, and which run of it this is. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tidegauge.core.kubernetes import (
+    ACTIONS,
+    ATTEMPT,
+    CHANGES,
+    COPY_OF,
+    INCIDENT,
+    INJECTED,
+    PREFIX,
+    REQUEUE,
+    STOPPED,
+    job_id,
+    words,
+)
+from tidegauge_scheduler_hooks.kubernetes.intents import (
+    MAX_ATTEMPT,
+    Changes,
+    Incident,
+    RequeueOrder,
+    Stopped,
+    decode_changes,
+    decode_incident,
+    decode_requeue,
+    decode_stopped,
+)
+from tidegauge_scheduler_hooks.kubernetes.owners import (
+    RAYJOB,
+    TRAINJOB,
+    Kind,
+    State,
+    at,
+    mark,
+    own_restarts,
+    state,
+)
+from tidegauge_scheduler_hooks.kubernetes.ports import Object
+
+RESTART_LABEL = "jobset.sigs.k8s.io/restart-attempt"
+"""On every pod of a JobSet: how often JobSet's controller had started all of it again."""
+BY_POLICY = "policy"
+"""How ``INJECTED`` begins on pods that the MutatingAdmissionPolicy of the chart changed."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+MANAGER = PREFIX + "controller"
+"""Our entry in a TrainJob's ``spec.runtimePatches``."""
+GITOPS = (
+    "argocd.argoproj.io/tracking-id",
+    "argocd.argoproj.io/instance",
+    "kustomize.toolkit.fluxcd.io/name",
+    "helm.toolkit.fluxcd.io/name",
+)
+"""Labels and annotations by which Argo CD and Flux know their objects: they put back what somebody else changes."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+"""RFC 1123, as ``core.kubernetes.namespace_of`` wants it."""
+
+Intent = TypeVar("Intent")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An object of a known kind as it is, and those of its pods that we watch, ended ones included."""
+
+    kind: Kind
+    obj: Object
+    pods: tuple[Object, ...] = ()
+    foreign: str | None = None
+    """The kind of a controller above it that is not known."""
+
+    @property
+    def name(self) -> str:
+        return str(self.obj["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.obj["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.obj["metadata"]["uid"])
+
+    @property
+    def title(self) -> str:
+        """For people: ``Job team-a/train``."""
+        return f"{self.kind.name} {self.namespace}/{self.name}"
+
+    @property
+    def job_id(self) -> str:
+        """A copy keeps the name of the first one."""
+        return job_id(self.namespace, job_name(self.obj))
+
+    @property
+    def state(self) -> State:
+        return state(self.kind, self.obj)
+
+    @property
+    def living(self) -> tuple[Object, ...]:
+        """Pods that have not ended: those that are being ended count."""
+        return tuple(pod for pod in self.pods if at(pod, ("status", "phase")) not in ("Succeeded", "Failed"))
+
+    @property
+    def attempt(self) -> int:
+        """How often Tidegauge started it again."""
+        return attempt_of(self.obj)
+
+    @property
+    def restarts(self) -> int:
+        """How often its own controller started all of it again. A TrainJob does not say; its pods do."""
+        by_pods = max((restart_label(pod) for pod in self.living), default=0)
+        return max(own_restarts(self.kind, self.obj), by_pods)
+
+    @property
+    def incarnation(self) -> str:
+        """This very run, while it runs: another after a requeue, after a restart by its own controller, and after
+        somebody suspended and resumed it."""
+        return f"{self.uid}#{self.attempt}+{self.restarts}@{mark(self.kind, self.obj)}"
+
+    @property
+    def words(self) -> frozenset[str]:
+        """What its owner allows and forbids (``ACTIONS``), on the object or on any of its pods."""
+        said = [found.get(ACTIONS) for obj in (self.obj, *self.pods) for found in (annotations_of(obj), labels_of(obj))]
+        return frozenset[str]().union(*(words(text) for text in said))
+
+    @property
+    def order(self) -> RequeueOrder | None:
+        return _intent(self.obj, REQUEUE, decode_requeue)
+
+    @property
+    def stopped(self) -> Stopped | None:
+        return _intent(self.obj, STOPPED, decode_stopped)
+
+    @property
+    def incident(self) -> Incident | None:
+        return _intent(self.obj, INCIDENT, decode_incident)
+
+    @property
+    def changes(self) -> Changes:
+        """What all further attempts are started with."""
+        return _intent(self.obj, CHANGES, decode_changes) or Changes()
+
+    @property
+    def queue(self) -> str | None:
+        """Kueue's LocalQueue that it was submitted to."""
+        return labels_of(self.obj).get(QUEUE_LABEL)
+
+    @property
+    def injected(self) -> bool:
+        """All of its pods were made by our webhook, which reads ``CHANGES``. The admission policy does not."""
+        marks = [annotations_of(pod).get(INJECTED) for pod in self.living]
+        return all(mark is not None and not mark.startswith(BY_POLICY) for mark in marks)
+
+    def why_not_stoppable(self) -> str | None:
+        """Why it must not be suspended; ``None`` if it may be."""
+        if self.kind.suspend is None:
+            return f"a {self.kind.name} cannot be suspended"
+        if self.foreign is not None:
+            return f"a {self.foreign} manages it, and would not know of it"
+        if any(sign in found for sign in GITOPS for found in (labels_of(self.obj), annotations_of(self.obj))):
+            return "Argo CD or Flux keeps it as it is in a repository, and would resume it"
+        if self.kind is RAYJOB and not at(self.obj, ("spec", "shutdownAfterJobFinishes")):
+            return "KubeRay suspends only RayJobs with shutdownAfterJobFinishes: true"
+        if self.kind is RAYJOB and at(self.obj, ("spec", "clusterSelector")):
+            return "KubeRay suspends no RayJob that uses another's cluster (clusterSelector)"
+        return None
+
+
+# Reading
+
+
+def annotations_of(obj: Object) -> Mapping[str, str]:
+    return obj["metadata"].get("annotations") or {}
+
+
+def labels_of(obj: Object) -> Mapping[str, str]:
+    return obj["metadata"].get("labels") or {}
+
+
+def job_name(obj: Object) -> str:
+    """A copy has the first one's name, if its label says what can be one: labels may have other letters, too."""
+    first = labels_of(obj).get(COPY_OF, "")
+    return first if _NAME.fullmatch(first) else str(obj["metadata"]["name"])
+
+
+def attempt_of(obj: Object) -> int:
+    """The annotation ``ATTEMPT`` of a workload or a pod; 0 for anything that is no count."""
+    return _count(annotations_of(obj).get(ATTEMPT))
+
+
+def restart_label(pod: Object) -> int:
+    return _count(labels_of(pod).get(RESTART_LABEL))
+
+
+def template_attempt(kind: Kind, obj: Object) -> int:
+    """The ``ATTEMPT`` that all pods of the present run have at least: those with less are of an earlier one."""
+    if kind is TRAINJOB:
+        ours: Mapping[str, Any] = next((entry for entry in runtime_patches(obj) if entry.get("manager") == MANAGER), {})
+        jobs = at(ours, ("trainingRuntimeSpec", "template", "spec", "replicatedJobs")) or ()
+        found = [at(job, ("template", "spec", "template")) for job in jobs]
+    else:
+        found = [at(obj, path) for path in kind.templates(obj)]
+    return min((attempt_of({"metadata": (one or {}).get("metadata") or {}}) for one in found), default=0)
+
+
+def next_attempt(workload: Workload, earlier: Sequence[int]) -> int:
+    """The ``ATTEMPT`` of the next run. ``earlier``: for each pod, how many of the same Job came before it; those may be
+    deleted any time, so they are counted in, and no attempt has the number of an earlier one."""
+    return min(max([workload.attempt, *earlier], default=0) + 1, MAX_ATTEMPT)
+
+
+def runtime_patches(trainjob: Object) -> Sequence[Any]:
+    return at(trainjob, ("spec", "runtimePatches")) or ()
+
+
+def _intent(obj: Object, name: str, decode: Callable[[str], Intent]) -> Intent | None:
+    """What we wrote; ``None`` for nothing, and for what somebody else made of it."""
+    text = annotations_of(obj).get(name)
+    try:
+        return None if text is None else decode(text)
+    except ValueError:
+        return None
+
+
+def _count(text: str | None) -> int:
+    """Below ``MAX_ATTEMPT``, so that there is always a next one."""
+    count = int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 7 else 0
+    return count if count < MAX_ATTEMPT else 0

@@ -1,0 +1,174 @@
+"""Pods of the chart as processes of this machine: commands, variables, volumes, users and rights as rendered, in
+namespaces of a cluster's own. What a kubelet does for that and no more; there are no images.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from integration.chart.pods import Pod
+from integration.chart.rendering import Object
+
+HEAD_IP, NODE_IP, NODE_NAME = "10.77.0.1", "10.77.0.2", "node-b"
+PROGRAMS = Path(sys.executable).parent
+
+HEAD = f"""
+set -eu
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$1"
+for folder in etc var/lib; do  # what a pod mounts is mounted here: the machine's own folders stay as they are
+  mkdir -p "$1/$folder" "$1/$folder.work"
+  mount -t overlay overlay -o "lowerdir=/$folder,upperdir=$1/$folder,workdir=$1/$folder.work" "/$folder"
+done
+case "$3" in /root/*)  # a Python there is shut away from other users
+  mkdir "$1/python"
+  mount --bind "$3" "$1/python"
+  mount -t tmpfs -o mode=0755 tmpfs /root
+  mkdir -p "$3"
+  mount --bind "$1/python" "$3" ;;
+esac
+printf '127.0.0.1 localhost\\n{HEAD_IP} %s\\n' "$2" >/etc/hosts
+ip link set lo up
+ip link add to-node type veth peer name to-head
+ip address add {HEAD_IP}/24 dev to-node
+ip link set to-node up
+ip route add default dev to-node  # gRPC looks for a way out before it listens
+echo ready
+read -r _
+"""
+NODE = f"""
+set -eu
+echo ready
+read -r _
+ip link set lo up
+ip address add {NODE_IP}/24 dev to-head
+ip link set to-head up
+ip route add default dev to-head
+echo ready
+read -r _
+"""
+
+
+class PodsHere:
+    """A network with two places for pods, that of the head and that of a node. Everything in it ends with it."""
+
+    def __init__(self, folder: Path, head_name: str, objects: Sequence[Object]) -> None:
+        """``head_name``: what DNS would know the head's Service by. ``folder``: an empty one."""
+        self._objects = {(thing["kind"], thing["metadata"]["name"]): thing for thing in objects}
+        self._started: list[subprocess.Popen[str]] = []
+        new = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self._head = _keeper([*new, "sh", "-c", HEAD, "sh", str(folder), head_name, sys.base_prefix])
+        self._node = _keeper(["unshare", "--net", "sh", "-c", NODE])
+        children = Path(f"/proc/{self._head.pid}/task/{self._head.pid}/children").read_text()
+        inside = f"--target={children.split()[0]}"
+        node_net = f"--net=/proc/{self._node.pid}/ns/net"
+        self._enter = {
+            HEAD_IP: ["nsenter", inside, "--mount", "--pid", "--net"],
+            NODE_IP: ["nsenter", inside, "--mount", "--pid", node_net],
+        }
+        move = ["nsenter", inside, "--net", "ip", "link", "set", "to-head", "netns", str(self._node.pid)]
+        subprocess.run(move, check=True, timeout=30)
+        _go_on(self._node)
+
+    def start(self, pod: Pod, ip: str) -> subprocess.Popen[str]:
+        """The pod's init containers, then its container; what they say is the process's stdout."""
+        process = subprocess.Popen(
+            [*self._enter[ip], "unshare", "--mount", "--propagation", "private", "sh", "-euc", self._script(pod, ip)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def run(self, *command: str, ip: str = HEAD_IP) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*self._enter[ip], *command], capture_output=True, text=True, timeout=60, check=False)
+
+    def close(self) -> None:
+        for process in (self._node, self._head, *self._started):
+            process.kill()
+            process.communicate()
+
+    def __enter__(self) -> PodsHere:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _script(self, pod: Pod, ip: str) -> str:
+        """Everything that is writable is a volume: the root is read-only, as the containers' is."""
+        group = pod.spec.get("securityContext", {}).get("fsGroup")
+        mounts = {mount["mountPath"]: mount["name"] for c in pod.containers for mount in c.get("volumeMounts", ())}
+        volumes = {volume["name"]: volume for volume in pod.spec.get("volumes", ())}
+        lines = ["mkdir -p /var/lib/volumes", "v=$(mktemp -d /var/lib/volumes/pod-XXXX)", "chmod 755 $v"]
+        for name in dict.fromkeys(mounts.values()):
+            lines += self._volume(volumes.get(name, {"name": name, "emptyDir": {}}), group)
+        for path, name in mounts.items():
+            lines += [f"mkdir -p {path}", f"mount --bind $v/{name} {path}"]
+        lines.append("mount -o remount,bind,ro /")
+        *init, last = [self._command(pod, container, ip) for container in pod.containers]
+        return "\n".join([*lines, *init, f"exec {last}"])
+
+    def _volume(self, volume: Mapping[str, Any], group: int | None) -> Iterator[str]:
+        place = f"$v/{volume['name']}"
+        yield f"mkdir {place}; mount -t tmpfs -o mode=0777 tmpfs {place}"
+        files, mode = self._files(volume)
+        for name, content in files.items():
+            encoded = base64.b64encode(content).decode()
+            yield f"echo {encoded} | base64 -d >{place}/{name}; chmod {mode:o} {place}/{name}"
+        if group is not None:
+            yield f"chown -R :{group} {place}; chmod 2775 {place}"
+
+    def _files(self, volume: Mapping[str, Any]) -> tuple[dict[str, bytes], int]:
+        if "configMap" in volume:
+            data = self._objects["ConfigMap", volume["configMap"]["name"]]["data"]
+            return {name: text.encode() for name, text in data.items()}, 0o644
+        if "secret" in volume:
+            data = self._objects["Secret", volume["secret"]["secretName"]]["data"]
+            return {name: base64.b64decode(text) for name, text in data.items()}, volume["secret"]["defaultMode"]
+        return {}, 0
+
+    def _command(self, pod: Pod, container: Mapping[str, Any], ip: str) -> str:
+        context = {**pod.spec.get("securityContext", {}), **container["securityContext"]}
+        fields = {"status.podIP": ip, "spec.nodeName": NODE_NAME}
+        environ = {"PATH": f"{PROGRAMS}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+        for variable in container.get("env", ()):
+            source = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            environ[variable["name"]] = variable.get("value", "") if source is None else fields[source]
+        words = [*container.get("command", ["tidegauge"]), *container.get("args", ())]
+        words = [word.replace("$(POD_IP)", environ.get("POD_IP", "")) for word in words]
+        kept = [f"+{name.lower()}" for name in context["capabilities"].get("add", ())]
+        user, group = context["runAsUser"], context.get("runAsGroup", context["runAsUser"])
+        return shlex.join(
+            [
+                "env", "-i", *(f"{name}={value}" for name, value in environ.items()), "setsid", "--wait", "setpriv",
+                f"--reuid={user}", f"--regid={group}", "--clear-groups", f"--bounding-set={','.join(['-all', *kept])}",
+                "--inh-caps=-all", "--no-new-privs", *words,
+            ]
+        )  # fmt: skip
+
+
+def _keeper(command: Sequence[str]) -> subprocess.Popen[str]:
+    """A shell that keeps namespaces until its end, once it says that it is ready."""
+    keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    _await_ready(keeper)
+    return keeper
+
+
+def _go_on(keeper: subprocess.Popen[str]) -> None:
+    assert keeper.stdin is not None
+    keeper.stdin.write("go on\n")
+    keeper.stdin.flush()
+    _await_ready(keeper)
+
+
+def _await_ready(keeper: subprocess.Popen[str]) -> None:
+    assert keeper.stdout is not None
+    assert keeper.stdout.readline() == "ready\n", f"no namespaces: the shell ended with {keeper.wait(10)}"

@@ -1,0 +1,104 @@
+"""For the tests of the injection: a webhook that an API server on this machine asks, and the probe's image."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tidegauge
+from integration.kubernetes.target import Connection, eventually, pod
+from kube_standins.images import Image
+from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
+from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import SecretCertificate, trust
+from tidegauge_scheduler_hooks.kubernetes.injection.names import INSTALL_COMMAND
+from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.review import Injector
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import WebhookServer
+from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi
+
+PROBE_IMAGE = "registry.example.org/tidegauge-probe:1"
+ROOT = Path(__file__).parents[3]
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+class Webhook:
+    """Served on loopback for the pods of one namespace."""
+
+    def __init__(self, admin: Connection, api: KubeApi, namespace: str, name: str) -> None:
+        self.name = name
+        self._admin = admin
+        self._api = api
+        self.certificate = SecretCertificate(api, namespace, "webhook-certificate", ["localhost"])
+        self.injector = Injector(InjectionOptions(PROBE_IMAGE), self._labels)
+        self.server = WebhookServer("127.0.0.1", 0, self.certificate, self.injector.answer)
+
+    def _labels(self, namespace: str) -> Mapping[str, str]:
+        labels: Mapping[str, str] = self._api.get(NAMESPACES, None, namespace)["metadata"].get("labels") or {}
+        return labels
+
+    def trusted(self) -> None:
+        """Tell the API server whom to trust now."""
+        bundle = self.certificate.trusted
+        assert bundle is not None
+        trust(self._api, self.name, bundle)
+
+    def is_asked(self, namespace: str) -> bool:
+        """Whether pods there come out injected by now: a server takes a new configuration within moments."""
+        return INJECTED in (dry_run(self._admin, namespace, asking("look"))["metadata"].get("annotations") or {})
+
+
+@contextmanager
+def serving(admin: Connection, api: KubeApi, namespace: str) -> Iterator[Webhook]:
+    """A webhook for the pods of ``namespace``, asked by the time that the block begins."""
+    webhook = Webhook(admin, api, namespace, f"tidegauge-{uuid.uuid4().hex[:8]}")
+    webhook.certificate.maintain()
+    webhook.server.start()
+    try:
+        admin.do("POST", CONFIGURATIONS, _configuration(webhook.name, webhook.server.port, namespace))
+        webhook.trusted()
+        eventually(lambda: webhook.is_asked(namespace))
+        yield webhook
+    finally:
+        admin.ask("DELETE", f"{CONFIGURATIONS}/{webhook.name}")
+        webhook.server.close()
+
+
+def _configuration(name: str, port: int, namespace: str) -> dict[str, Any]:
+    """As the chart has it, but for a URL in the place of a Service."""
+    webhook = {
+        "name": "pods.memory-profile.tidegauge.dev",
+        "clientConfig": {"url": f"https://localhost:{port}/mutate"},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": 5,
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    return {"metadata": {"name": name}, "webhooks": [webhook]}
+
+
+def asking(name: str, *, spec: Mapping[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    """A pod with the label."""
+    labels = {PROFILE_LABEL: "stats", **metadata.pop("labels", {})}
+    return pod(name, spec=spec, labels=labels, **metadata)
+
+
+def dry_run(admin: Connection, namespace: str, body: Mapping[str, Any]) -> Any:
+    return admin.do("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", body)
+
+
+def probe_image(folder: Path) -> Image:
+    """The files of deploy/containers/probe.Dockerfile, at their place."""
+    folder.mkdir()
+    shutil.copy(ROOT / "deploy" / "containers" / "install-probe.sh", folder)
+    package = Path(tidegauge.__file__).parent
+    (folder / "tidegauge").mkdir()
+    shutil.copy(package / "__init__.py", folder / "tidegauge")
+    for part in ("core", "probe", "integrations"):
+        shutil.copytree(package / part, folder / "tidegauge" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return Image(INSTALL_COMMAND, str(folder), str(Path(INSTALL_COMMAND[0]).parent))

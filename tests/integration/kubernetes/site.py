@@ -1,0 +1,291 @@
+"""A watched Kubernetes cluster for tests: an API server, a node whose pods are processes, webhook and controller, and
+the service with its agent on that node. Pods train on the fake-GPU rig's torch."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fakegpu.rig import Rig
+from integration.closed_loop_site import POLICY
+from integration.kubernetes.injected_pods import CONFIGURATIONS, PROBE_IMAGE, asking, dry_run, probe_image
+from integration.kubernetes.stand_in_pods import Bench
+from integration.kubernetes.target import Connection, KubeTarget
+from integration.needs import missing
+from integration.server_process import free_port
+from integration.service import Service, eventually
+from kube_standins.jobset import StandInJobSets
+from kube_standins.node import StandInNode, why_no_node
+from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
+from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
+
+SCRIPT = Path(__file__).resolve().parents[1] / "rig_jobs" / "resumable.py"
+GPUS = 4
+TOTAL_BYTES = 80 << 30
+CAP = "0.1"
+"""Of 80 GiB: 8 GiB, which a rank that leaks 4 MiB a step reaches before step 2,050."""
+LEASE = "tidegauge-controller"
+JOBS = "apis/batch/v1"
+JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
+USER = 5001
+
+
+class KubeSite:
+    """``open_site`` makes one. ``system`` is the service's own namespace, ``bench`` that of the users."""
+
+    def __init__(self, kube: KubeTarget, bench: Bench, system: str, folder: Path, rig: Rig) -> None:
+        self.bench = bench
+        self.system = system
+        self.others: tuple[str, ...] = ()
+        """More namespaces whose pods the webhook is asked about."""
+        self.admin: Connection = kube.admin
+        self.service = Service()
+        self._kubeconfig = kube.kubeconfig
+        self._folder = folder
+        self._rig = rig
+        self._gpu_state = folder / "gpus" / "state"
+        self._policy = folder / "policy.yaml"
+        self._certificates = folder / "certificates"
+        self._configuration = f"tidegauge-{uuid.uuid4().hex[:8]}"
+        self._webhook_port = free_port()
+        self._controllers: list[subprocess.Popen[bytes]] = []
+
+    # What runs
+
+    def up(self) -> None:
+        """Webhook, controller and service, as the chart starts them but for addresses; asked and reporting."""
+        # A certificate given in a folder: one that the controller makes itself is for the names of a Service.
+        made = renewed(None, ["localhost"], now_s=time.time())
+        self._certificates.mkdir()
+        (self._certificates / "tls.crt").write_bytes(made.certificate)
+        (self._certificates / "tls.key").write_bytes(made.key)
+        self.admin.do("POST", CONFIGURATIONS, self._webhook_configuration(made.trusted))
+        self.start_controller()
+        del self.service.environ["TIDEGAUGE_RUN_DIR"]  # in pods it has its usual name
+        self.service.environ |= self._rig.environ(base=self.service.environ, **self._gpus())
+        self.service.environ |= {
+            "TIDEGAUGE_KUBERNETES_KUBECONFIG": str(self._kubeconfig),
+            "TIDEGAUGE_KUBERNETES_CONTROLLER": f"{self.system}/{LEASE}",
+            "TIDEGAUGE_POLICY_FILE": str(self._policy),
+            "TIDEGAUGE_REPORT_PERIOD_S": "0.25",
+            "TIDEGAUGE_HOSTNAME": self.bench.node.name,
+            "TIDEGAUGE_SLURM": "off",
+        }
+        self.service.up()
+        eventually(self._pods_are_injected, "the webhook is asked")
+
+    def start_controller(self) -> subprocess.Popen[bytes]:
+        """Another replica."""
+        arguments = [
+            "--kubeconfig", str(self._kubeconfig), "--namespace", self.system, "--lease", LEASE,
+            "--health-host", "127.0.0.1", "--health-port", str(free_port()),
+        ]  # fmt: skip
+        if self._controllers:  # on one host only one can have the port
+            arguments += ["--no-webhook"]
+        else:
+            arguments += [
+                "--webhook-host", "127.0.0.1", "--webhook-port", str(self._webhook_port),
+                "--probe-image", PROBE_IMAGE, "--certificate-dir", str(self._certificates),
+            ]  # fmt: skip
+        log = self._folder / f"controller-{len(self._controllers)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tidegauge_scheduler_hooks.kubernetes.controller", *arguments],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        self._controllers.append(process)
+        return process
+
+    def _webhook_configuration(self, trusted: bytes) -> dict[str, Any]:
+        """As the chart has it, but for a URL in the place of a Service, and for these namespaces alone."""
+        webhook = {
+            "name": "pods.memory-profile.tidegauge.dev",
+            "clientConfig": {
+                "url": f"https://localhost:{self._webhook_port}/mutate",
+                "caBundle": base64.b64encode(trusted).decode(),
+            },
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+            "namespaceSelector": {"matchLabels": {"tidegauge.dev/test": self.system}},
+            "failurePolicy": "Ignore",
+            "timeoutSeconds": 5,
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        return {"metadata": {"name": self._configuration}, "webhooks": [webhook]}
+
+    def adopt(self, namespace: str) -> None:
+        """Have the webhook asked about the pods of a namespace."""
+        self.admin.do(
+            "PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {"tidegauge.dev/test": self.system}}},
+            content_type="application/merge-patch+json",
+        )  # fmt: skip
+
+    def _pods_are_injected(self) -> bool:
+        made = dry_run(self.admin, self.bench.namespace, asking("look"))
+        return INJECTED in (made["metadata"].get("annotations") or {})
+
+    def _gpus(self) -> dict[str, Any]:
+        return {"devices": GPUS, "total_bytes": TOTAL_BYTES, "state": self._gpu_state}
+
+    def set_mode(self, mode: str) -> None:
+        fresh = self._policy.with_suffix(".new")
+        fresh.write_text(POLICY.format(mode=mode))
+        fresh.replace(self._policy)
+
+    # Workloads
+
+    def template(
+        self, name: str, *flags: str, first_gpu: int, steps: int, annotations: Mapping[str, str],
+        environ: Mapping[str, str] | None = None, ranks: int = 2, level: str = "stats",
+    ) -> dict[str, Any]:  # fmt: skip
+        """A pod template: torchrun with one rank a pod, on the GPU that the pod's index says."""
+        torchrun = [
+            str(self._rig.python), "-m", "torch.distributed.run", f"--nnodes={ranks}", "--nproc-per-node=1",
+            "--node-rank=$JOB_COMPLETION_INDEX", "--master-addr=127.0.0.1", f"--master-port={free_port()}",
+            str(SCRIPT), "--state", str(self.state(name)), "--steps", str(steps), *flags,
+        ]  # fmt: skip
+        script = f"export CUDA_VISIBLE_DEVICES=$(({first_gpu} + JOB_COMPLETION_INDEX)); exec {' '.join(torchrun)}"
+        values = self._rig.environ(base={}, **self._gpus())
+        values |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | dict(environ or {})
+        container = {
+            "name": "trainer",
+            "image": "example.org/trainer:1",
+            "command": ["sh", "-c", script],
+            "env": [{"name": key, "value": value.replace("$", "$$")} for key, value in values.items()],
+            "securityContext": {"runAsUser": USER},
+        }
+        # As long as its grace is, an old run may still have the port: torchrun passes SIGTERM on to its ranks.
+        spec = self.bench.pod_spec(container, terminationGracePeriodSeconds=10)
+        labels = {PROFILE_LABEL: level} if level else {}
+        return {"metadata": {"labels": labels, "annotations": dict(annotations)}, "spec": spec}
+
+    def submit_job(self, name: str, *flags: str, namespace: str | None = None, ranks: int = 2, **template: Any) -> None:
+        spec = {
+            "completions": ranks, "parallelism": ranks, "completionMode": "Indexed", "backoffLimit": 0,
+            "template": self.template(name, *flags, ranks=ranks, **template),
+        }  # fmt: skip
+        place = f"/{JOBS}/namespaces/{namespace or self.bench.namespace}/jobs"
+        self.admin.do("POST", place, {"metadata": {"name": name}, "spec": spec})
+
+    def submit_jobset(self, name: str, *flags: str, ranks: int = 2, **template: Any) -> None:
+        job = {
+            "completions": ranks, "parallelism": ranks, "completionMode": "Indexed", "backoffLimit": 0,
+            "template": self.template(name, *flags, ranks=ranks, **template),
+        }  # fmt: skip
+        body = {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
+            "spec": {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]},
+        }  # fmt: skip
+        self.admin.do("POST", f"/{JOBSETS}/namespaces/{self.bench.namespace}/jobsets", body)
+
+    def state(self, name: str) -> Path:
+        return self._folder / "work" / f"{name}.state"
+
+    def told(self, name: str, what: str) -> list[dict[str, Any]]:
+        """What the script told of its attempts."""
+        path = self.state(name).with_suffix(".story")
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if line["what"] == what]
+
+    # Looking
+
+    def owner(self, group: str, plural: str, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.admin.do("GET", f"/{group}/namespaces/{self.bench.namespace}/{plural}/{name}")
+        return found
+
+    def pods(self, name: str) -> list[dict[str, Any]]:
+        """Pods whose Job's name begins so, by index."""
+        listed = self.admin.do("GET", f"/api/v1/namespaces/{self.bench.namespace}/pods")["items"]
+        label = "batch.kubernetes.io/job-name"
+        return sorted(
+            (pod for pod in listed if pod["metadata"].get("labels", {}).get(label, "").startswith(name)),
+            key=lambda pod: str(pod["metadata"]["name"]),
+        )
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What ``kubectl describe`` shows below the object, oldest first."""
+        listed = self.admin.do("GET", f"/apis/events.k8s.io/v1/namespaces/{self.bench.namespace}/events")["items"]
+        about = [event for event in listed if event.get("regarding", {}).get("name") == name]
+        return sorted(about, key=lambda event: str(event["eventTime"]))
+
+    def ask(self, *arguments: str) -> Any:
+        answer = self.service.call(*arguments, "--json")
+        assert answer.code in (0, 1), answer.err
+        return answer.json
+
+    def ranks(self, job: str, *, attempt: int) -> list[dict[str, Any]]:
+        """The living ranks of one attempt of a job (``namespace/name``)."""
+        for view in self.ask("jobs")["jobs"]:
+            if (view["job_id"], view["attempt"]) == (job, attempt):
+                return sorted((one for one in view["ranks"] if one["alive"]), key=lambda one: one["identity"]["rank"])
+        return []
+
+    def incidents(self, job: str) -> list[dict[str, Any]]:
+        return [one for one in self.ask("incidents", "--all")["incidents"] if one["key"]["job"]["job_id"] == job]
+
+    def decisions(self, job: str) -> list[dict[str, Any]]:
+        """All decisions about a job, oldest first."""
+        numbers = sorted(one["number"] for one in self.incidents(job))
+        return [record for number in numbers for record in self.ask("incidents", "show", str(number))["decisions"]]
+
+    def story(self) -> str:
+        """What happened, for whoever reads a failure."""
+        audit = self.service.call("policy", "log")
+        logs = [*self._folder.glob("*.log"), *self._folder.glob("node/*.log"), *self._folder.glob("node/pods/*/*.log")]
+        told = [f"--- {path.relative_to(self._folder)}\n{path.read_text(errors='replace')[-2500:]}" for path in logs]
+        return "\n".join([audit.out, audit.err, self.service.logs(), *told])
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.admin.ask("DELETE", f"{CONFIGURATIONS}/{self._configuration}")
+        for process in self._controllers:
+            process.terminate()
+        for process in self._controllers:
+            process.wait(20)
+        self.service.close()
+
+
+@contextmanager
+def open_site(kube: KubeTarget, rig: Rig, folder: Path, *, namespaces: Sequence[str]) -> Iterator[KubeSite]:
+    """``namespaces``: the service's own, the users', and more of users'."""
+    reason = why_no_node()
+    if reason is not None:
+        missing(reason)
+    system, users, *more = namespaces
+    for part in ("gpus", "work"):
+        (folder / part).mkdir()
+        (folder / part).chmod(0o777)
+    state = folder / "gpus" / "state"
+    state.touch()
+    state.chmod(0o666)
+    os.chown(folder / "work", USER, USER)
+    images = {PROBE_IMAGE: probe_image(folder / "probe-image")}
+    shared = [folder / "gpus", folder / "work"]
+    with ExitStack() as stack:
+        stack.enter_context(StandInJobSets(kube.kubeconfig, folder))
+        gpus = [f"GPU-fa6e0000-0000-4000-8000-00000000000{number}" for number in range(GPUS)]
+        node = stack.enter_context(
+            StandInNode(kube.kubeconfig, f"node-of-{users}", folder / "node", gpus=gpus, image_map=images,
+                        visible=shared)
+        )  # fmt: skip
+        site = KubeSite(kube, Bench(kube.kubeconfig, users, node), system, folder, rig)
+        stack.callback(site.close)
+        site.others = tuple(more)
+        for namespace in (users, *more):
+            site.adopt(namespace)
+        site.set_mode("act")
+        try:
+            site.up()
+            yield site
+        finally:
+            print(site.story())  # shown with a failure

@@ -1,0 +1,72 @@
+"""Leader election on an API server: one after the other, never two."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from integration.kubernetes.target import WITHIN_S, KubeTarget, eventually
+from kube_emulator import Emulator
+from tidegauge_scheduler_hooks.kubernetes.client import ClientApi, Leader, lease_age_s, open_api
+from tidegauge_scheduler_hooks.kubernetes.ports import LEASES
+
+
+class Candidate:
+    """A leader that counts."""
+
+    def __init__(self, kube: KubeTarget, namespace: str, identity: str, leading: set[str], most: list[int]) -> None:
+        def on_started() -> None:
+            leading.add(identity)
+            most.append(len(leading))
+
+        self.leader = Leader(
+            open_api(kube.kubeconfig), namespace, "controller", identity, on_started, lambda: leading.discard(identity),
+            lease_s=3.0, renew_deadline_s=2.0, retry_s=0.2,
+        )  # fmt: skip
+        self.leader.start()
+
+
+def test_leaders_take_turns(kube: KubeTarget, kube_api: ClientApi, namespace: str) -> None:
+    leading: set[str] = set()
+    most: list[int] = []
+    first = Candidate(kube, namespace, "first", leading, most)
+    eventually(lambda: first.leader.leading)
+    second = Candidate(kube, namespace, "second", leading, most)
+    try:
+        eventually(lambda: second.leader.holder, lambda holder: holder == "first")
+        age_s = lease_age_s(kube_api, namespace, "controller")
+        assert age_s is not None
+        assert age_s < WITHIN_S
+        first.leader.stop()
+        eventually(lambda: second.leader.leading)
+        assert not first.leader.leading
+    finally:
+        second.leader.stop()
+        first.leader.stop()
+    assert max(most) == 1
+    assert lease_age_s(kube_api, namespace, "controller") is None
+
+
+def test_a_leader_that_vanished_is_followed_by_another(kube: KubeTarget, kube_api: ClientApi, namespace: str) -> None:
+    renewed = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000000Z")  # no microseconds, and no matter
+    spec = {"holderIdentity": "vanished", "leaseDurationSeconds": 2, "renewTime": renewed, "leaseTransitions": 4}
+    kube_api.create(LEASES, namespace, {"metadata": {"name": "controller"}, "spec": spec})
+    heir = Candidate(kube, namespace, "heir", set(), [])
+    try:
+        eventually(lambda: heir.leader.leading)
+        lease = kube_api.get(LEASES, namespace, "controller")["spec"]
+        assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("heir", 5)
+    finally:
+        heir.leader.stop()
+
+
+def test_a_leader_whose_server_is_away_stops(kube: KubeTarget, emulator: Emulator, namespace: str) -> None:
+    leading: set[str] = set()
+    candidate = Candidate(kube, namespace, "this", leading, [])
+    try:
+        eventually(lambda: candidate.leader.leading)
+        with emulator.away():
+            eventually(lambda: not leading)
+            assert not candidate.leader.leading
+        eventually(lambda: candidate.leader.leading)
+    finally:
+        candidate.leader.stop()

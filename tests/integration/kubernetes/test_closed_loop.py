@@ -1,0 +1,124 @@
+"""The closed loop on Kubernetes: a label, a leak, a checkpoint, a restart by the owner's own means, and to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fakegpu.rig import Rig
+from integration.closed_loop_site import done
+from integration.kubernetes.site import CAP, JOBS, JOBSETS, KubeSite, open_site
+from integration.kubernetes.target import KubeTarget
+from integration.service import eventually
+from tidegauge.core.kubernetes import ACTIONS, ATTEMPT, FRACTION, LEAK_CONDITION, REQUEUE
+
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
+
+LADDER = ["notify", "notify", "checkpoint", "requeue"]
+MAY_REQUEUE = {ACTIONS: "requeue", FRACTION: CAP}
+
+
+@pytest.fixture(scope="module")
+def site(kube: KubeTarget, rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeSite]:
+    folder = tmp_path_factory.mktemp("site")
+    folder.chmod(0o755)
+    if not kube.has_job_controller:
+        pytest.skip("this API server runs without kube-controller-manager: nobody makes the pods of Jobs")
+    with (
+        kube.temporary_namespace("system") as system,
+        kube.temporary_namespace("alice") as alice,
+        kube.temporary_namespace("bob") as bob,
+        open_site(kube, rig, folder, namespaces=[system, alice, bob]) as one,
+    ):
+        yield one
+
+
+def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(site: KubeSite, kube: KubeTarget) -> None:
+    alice = site.bench.namespace
+    job = f"{alice}/leaky"
+    site.submit_job("leaky", "--leak-rank", "1", first_gpu=0, steps=1000, annotations=MAY_REQUEUE)
+    ranks = eventually(lambda: _all(site.ranks(job, attempt=0), 2), "two ranks", within_s=90)
+    assert [(one["identity"]["rank"], one["identity"]["scheduler"]) for one in ranks] == [
+        (0, "kubernetes"),
+        (1, "kubernetes"),
+    ]
+    pods = site.pods("leaky")
+    assert [(one["pod"]["pod_uid"], one["pod"]["pod"], one["pod"]["container"]) for one in ranks] == [
+        (pod["metadata"]["uid"], pod["metadata"]["name"], "trainer") for pod in pods
+    ]
+    assert {one["user_name"] for one in ranks} == {alice}
+    metrics = site.service.get_text("/metrics")
+    assert f'job_id="{job}"' in metrics
+
+    eventually(lambda: site.told("leaky", "saved"), "a checkpoint", within_s=120)
+    marked = eventually(
+        lambda: [pod for pod in site.pods("leaky") if _condition(pod, LEAK_CONDITION) == "True"], "a pod is marked"
+    )
+    assert marked
+    ranks = eventually(lambda: _all(site.ranks(job, attempt=1), 2), "the second attempt", within_s=90)
+    assert {one["pod"]["pod_uid"] for one in ranks}.isdisjoint(pod["metadata"]["uid"] for pod in pods)
+    eventually(lambda: _condition(site.owner(JOBS, "jobs", "leaky"), "Complete") == "True", "it ends", within_s=180)
+
+    first, second, *_ = site.told("leaky", "began")
+    assert (first["step"], second["step"]) == (0, site.told("leaky", "saved")[0]["step"])
+    assert site.told("leaky", "finished")[0]["step"] == 1000
+    owner = site.owner(JOBS, "jobs", "leaky")
+    assert int(owner["metadata"]["annotations"][ATTEMPT]) == len(site.told("leaky", "began")) - 1
+    assert REQUEUE not in owner["metadata"]["annotations"]
+    assert owner["status"].get("failed") in (None, 0), "a restart by suspending does not count as a failure"
+    assert done(site.decisions(job))[:4] == LADDER
+    reasons = [event["reason"] for event in site.events("leaky")]
+    assert {"GpuMemoryIncident"} <= {*reasons}, reasons
+    first_number = min(one["number"] for one in site.incidents(job))
+    page = site.service.call("incidents", "show", str(first_number)).out
+    for part in ("rank 1", alice, "checkpoint", "requeue", "rule leak"):
+        assert part in page
+
+
+def test_leaking_jobset_is_restarted_as_a_whole(site: KubeSite) -> None:
+    job = f"{site.bench.namespace}/set"
+    site.submit_jobset("set", "--leak-rank", "0", first_gpu=0, steps=1000, annotations=MAY_REQUEUE)
+    eventually(lambda: _all(site.ranks(job, attempt=0), 2), "two ranks", within_s=90)
+    eventually(lambda: site.told("set", "saved"), "a checkpoint", within_s=120)
+    eventually(lambda: _all(site.ranks(job, attempt=1), 2), "the second attempt", within_s=90)
+    eventually(
+        lambda: _condition(site.owner(JOBSETS, "jobsets", "set"), "Completed") == "True", "it ends", within_s=180
+    )
+    first, second, *_ = site.told("set", "began")
+    assert (first["step"], second["step"]) == (0, site.told("set", "saved")[0]["step"])
+    assert done(site.decisions(job))[:4] == LADDER
+    assert "GpuMemoryIncident" in [event["reason"] for event in site.events("set")]
+
+
+def test_owner_who_says_keep_is_told_and_left_alone_and_cannot_pass_for_another(site: KubeSite) -> None:
+    """Bob's job leaks, asks to be left alone, and says in its environment that it is Alice's healthy one."""
+    alice, bob = site.bench.namespace, site.others[0]
+    site.submit_job("healthy", first_gpu=0, ranks=1, steps=900, annotations={ACTIONS: "requeue"})
+    site.submit_job(
+        "kept", "--leak-rank", "0", namespace=bob, first_gpu=1, ranks=1, steps=900,
+        annotations={ACTIONS: "keep", FRACTION: CAP}, environ={"TIDEGAUGE_JOB_ID": f"{alice}/healthy"},
+    )  # fmt: skip
+    kept, healthy = f"{bob}/kept", f"{alice}/healthy"
+    eventually(lambda: site.incidents(kept), "an incident", within_s=120)
+    for namespace, name in ((bob, "kept"), (alice, "healthy")):
+        path = f"/{JOBS}/namespaces/{namespace}/jobs/{name}"
+        eventually(partial(_holds, site, path, "Complete"), f"{name} ends", within_s=180)
+    assert {*done(site.decisions(kept))} == {"notify"}
+    assert len(site.told("kept", "began")) == len(site.told("healthy", "began")) == 1
+    assert site.incidents(healthy) == []
+
+
+def _holds(site: KubeSite, path: str, kind: str) -> bool:
+    return _condition(site.admin.do("GET", path), kind) == "True"
+
+
+def _all(ranks: list[dict[str, Any]], count: int) -> list[dict[str, Any]] | None:
+    return ranks if len(ranks) == count else None
+
+
+def _condition(found: dict[str, Any], kind: str) -> str | None:
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return next((one["status"] for one in conditions if one["type"] == kind), None)

@@ -1,0 +1,358 @@
+"""The controller process against an API server with a Job controller: it starts suspended Jobs again, exactly once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.kubernetes.controller_process import ControllerProcess, run_to_its_end, running_controller
+from integration.kubernetes.target import Connection, KubeTarget, eventually
+from integration.server_process import free_port
+from kube_emulator import Emulator
+from tidegauge.core.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION, PROFILE_LABEL, REQUEUE
+from tidegauge_scheduler_hooks.kubernetes.intents import Incident, RequeueOrder, encode
+from tidegauge_scheduler_hooks.kubernetes.owners import JOB
+from tidegauge_scheduler_hooks.kubernetes.patches import suspend_patch
+from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
+
+LEASE = "tidegauge-controller"
+HOLD = "test.tidegauge.dev/hold"
+"""A finalizer, which keeps pods as those are kept whose node does not answer."""
+READS: Sequence[Any] = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update", "patch"]},
+]
+ACTS: Sequence[Any] = [
+    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]},
+    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]},
+]
+
+
+class Bench:
+    """One Job in a namespace, and as many replicas of the controller as are asked for."""
+
+    def __init__(self, kube: KubeTarget, namespace: str, folder: Path, stack: ExitStack) -> None:
+        self.kube = kube
+        self.admin: Connection = kube.admin
+        self.namespace = namespace
+        self.folder = folder
+        self.enter = stack.enter_context
+        self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    def replica(self, *more: str, rules: Sequence[Any] = (*READS, *ACTS)) -> ControllerProcess:
+        return self.enter(running_controller(self.folder, [*self.arguments(rules), *more]))
+
+    def arguments(self, rules: Sequence[Any]) -> list[str]:
+        kubeconfig = self.kube.as_user(self.namespace, rules, folder=self.folder)
+        namespace = self.namespace
+        return [
+            f"--kubeconfig={kubeconfig}", f"--namespace={namespace}", f"--namespaces={namespace}", f"--lease={LEASE}",
+            "--kinds=Job", "--no-webhook",
+        ]  # fmt: skip
+
+    def start_job(self) -> None:
+        """With two pods, which run nowhere: no node is needed for any of this."""
+        container = {"name": "node", "image": "example.org/train:1"}
+        template = {
+            "metadata": {"labels": {PROFILE_LABEL: "auto"}, "finalizers": []},
+            "spec": {"restartPolicy": "Never", "containers": [container], "nodeSelector": {"none": "such"}},
+        }
+        spec = {
+            "parallelism": 2,
+            "completions": 2,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "template": template,
+        }
+        self.admin.do("POST", self._jobs, {"metadata": {"name": "train"}, "spec": spec})
+        eventually(lambda: len(self.pods()), lambda count: count == 2)
+        eventually(lambda: self.job()["status"].get("active"), lambda count: count == 2)
+
+    def job(self) -> Any:
+        return self.admin.do("GET", f"{self._jobs}/train")
+
+    def pods(self) -> list[Any]:
+        found: list[Any] = self.admin.do("GET", self._pods)["items"]
+        return found
+
+    def requeue(self) -> None:
+        """What the head does, however often the Job controller is quicker."""
+        mark = f"{self.job()['metadata']['uid']}#first"
+        order = encode(RequeueOrder("d-1", 1, "rank 1 leaks", time.time(), mark))
+
+        def suspended() -> bool:
+            patch = suspend_patch(JOB, self.job(), {REQUEUE: order})
+            answer = self.admin.ask("PATCH", f"{self._jobs}/train", patch, content_type="application/merge-patch+json")
+            return answer.code == 200
+
+        eventually(suspended)
+
+    def hold_pods(self, hold: bool) -> None:
+        """Keep the pods there although they are deleted; or let them go."""
+        for pod in self.pods():
+            kept = [one for one in pod["metadata"].get("finalizers") or [] if one != HOLD]
+            self.change_pod(pod, {"finalizers": [*kept, HOLD] if hold else kept})
+
+    def change_pod(self, pod: Any, metadata: Any) -> None:
+        path = f"{self._pods}/{pod['metadata']['name']}"
+        answer = self.admin.ask("PATCH", path, {"metadata": metadata}, content_type="application/merge-patch+json")
+        assert answer.code in (200, 404), answer
+
+    def annotate(self, name: str, text: str | None) -> None:
+        patch = {"metadata": {"annotations": {name: text}}}
+        self.admin.do("PATCH", f"{self._jobs}/train", patch, content_type="application/merge-patch+json")
+
+    def wait_until_started_again(self) -> None:
+        """Its pods are those of the second attempt, and its spec was changed by one suspension and one resumption."""
+        eventually(
+            lambda: [pod["metadata"]["annotations"].get(ATTEMPT) for pod in self.pods()], lambda a: a == ["1", "1"]
+        )
+        job = self.job()
+        assert REQUEUE not in job["metadata"]["annotations"]
+        assert job["metadata"]["annotations"][ATTEMPT] == "1"
+        assert job["metadata"]["generation"] == 3
+
+    def events(self) -> list[Any]:
+        """Ours."""
+        found = self.admin.do("GET", f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")["items"]
+        return [event for event in found if event.get("reportingController", "").startswith("tidegauge.dev/")]
+
+    def holder(self) -> str:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/{LEASE}"
+        return str(self.admin.do("GET", path)["spec"].get("holderIdentity") or "")
+
+
+@pytest.fixture
+def bench(kube: KubeTarget, namespace: str, job_controller: None, tmp_path: Path) -> Iterator[Bench]:
+    with ExitStack() as stack:
+        yield Bench(kube, namespace, tmp_path, stack)
+
+
+def test_a_suspended_job_starts_again_when_its_pods_are_gone_and_its_owner_is_told(bench: Bench) -> None:
+    bench.start_job()
+    replica = bench.replica()
+    bench.requeue()
+    bench.wait_until_started_again()
+    (event,) = eventually(bench.events)
+    assert (event["reason"], event["type"], event["regarding"]["name"]) == ("GpuMemoryRestarted", "Normal", "train")
+    assert eventually(lambda: replica.metric('steps_total{step="resume",outcome="done"}')) == 1
+    assert replica.metric('watch_synced{kind="Job"}') == 1
+
+
+def test_the_leader_is_killed_in_the_middle_and_another_finishes_it_once(bench: Bench) -> None:
+    bench.start_job()
+    first = bench.replica()
+    eventually(lambda: first.leads)
+    second = bench.replica()
+    bench.hold_pods(True)
+    bench.requeue()
+    eventually(lambda: (first.metric("queue_length") or 0) > 0)
+    first.process.kill()
+    bench.hold_pods(False)
+    bench.wait_until_started_again()
+    assert second.leads
+    assert len(bench.events()) == 1
+
+
+def test_nothing_starts_while_a_pod_is_still_being_ended(bench: Bench) -> None:
+    bench.start_job()
+    replica = bench.replica("--log-level=debug")
+    bench.hold_pods(True)
+    bench.requeue()
+    eventually(lambda: "pods have not ended" in replica.log or "not said yet" in replica.log)
+    assert bench.job()["spec"]["suspend"] is True
+    bench.hold_pods(False)
+    bench.wait_until_started_again()
+
+
+def test_sigterm_gives_the_lease_back_and_the_next_one_leads_at_once(bench: Bench) -> None:
+    first = bench.replica()
+    eventually(lambda: first.leads)
+    second = bench.replica()
+    held_by = bench.holder()
+    began_s = time.monotonic()
+    first.process.send_signal(signal.SIGTERM)
+    assert first.process.wait(timeout=30) == 0
+    assert time.monotonic() - began_s < 20, "10 s, on a machine that is busy with other tests"
+    eventually(lambda: second.leads)
+    assert bench.holder() not in ("", held_by)
+
+
+def test_pods_of_a_job_with_an_incident_are_marked_until_it_is_over(bench: Bench) -> None:
+    bench.start_job()
+    bench.replica()
+
+    def marks() -> list[str | None]:
+        conditions = [pod["status"].get("conditions") or [] for pod in bench.pods()]
+        return [next((one["status"] for one in some if one["type"] == LEAK_CONDITION), None) for some in conditions]
+
+    mark = Workload(JOB, bench.job()).incarnation
+    bench.annotate(INCIDENT, encode(Incident("d-1", mark, "rank 1 leaks", time.time())))
+    eventually(marks, lambda seen: seen == ["True", "True"])
+    bench.annotate(INCIDENT, None)
+    eventually(marks, lambda seen: seen == ["False", "False"])
+
+
+def test_a_role_without_patch_is_named_and_works_once_it_is_given(bench: Bench) -> None:
+    bench.start_job()
+    kubeconfig_rules = [*READS, ACTS[2]]
+    replica = bench.replica(rules=kubeconfig_rules)
+    bench.requeue()
+    eventually(lambda: replica.metric('steps_total{step="resume",outcome="forbidden"}'))
+    assert "patch jobs.batch" in replica.log
+    assert replica.is_ready()
+    eventually(lambda: [event["reason"] for event in bench.events()], lambda seen: seen == ["GpuMemoryRequeueWaits"])
+    accounts = bench.admin.do("GET", f"/api/v1/namespaces/{bench.namespace}/serviceaccounts")["items"]
+    (account,) = [one["metadata"]["name"] for one in accounts if one["metadata"]["name"].startswith("user-")]
+    bench.kube.grant(bench.namespace, account, ACTS)
+    bench.wait_until_started_again()
+    assert replica.process.poll() is None
+
+
+def test_what_is_unusable_at_the_start_is_said_in_one_line(bench: Bench, tmp_path: Path) -> None:
+    blind = run_to_its_end(bench.arguments([READS[2]]))
+    away = tmp_path / "away.kubeconfig"
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    users = [{"name": "u", "user": {"token": "t"}}]
+    away.write_text(json.dumps({"clusters": [cluster], "users": users, "contexts": [context], "current-context": "x"}))
+    gone = run_to_its_end([f"--kubeconfig={away}", "--namespace=a", "--no-webhook"])
+    missing = run_to_its_end([f"--kubeconfig={tmp_path}/none", "--namespace=a", "--no-webhook"])
+    for ended, says in ((blind, "list pods"), (gone, "127.0.0.1"), (missing, "none")):
+        assert ended.returncode == 3, ended
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith("tidegauge controller: not started: ")
+        assert says in line
+        assert "Traceback" not in ended.stderr
+
+
+# Faults that only the emulator has at a word
+
+
+def _cut(emulator: Emulator) -> None:
+    emulator.cut_watches()
+
+
+def _compacted(emulator: Emulator) -> None:
+    emulator.compact()
+    emulator.cut_watches()
+
+
+def _busy(emulator: Emulator) -> None:
+    emulator.faults.fail(429, 8, path="/jobs", retry_after_s=1)
+
+
+def _broken(emulator: Emulator) -> None:
+    emulator.faults.fail(500, 2, path="/jobs")
+
+
+def _slow(emulator: Emulator) -> None:
+    emulator.faults.delay_s = 0.5
+
+
+def _conflict(emulator: Emulator) -> None:
+    emulator.faults.conflict("jobs", "train")
+
+
+def _lossy(emulator: Emulator) -> None:
+    """The answer to the next change is lost: the one that resumes it, if the Lease's renewal is not quicker."""
+    emulator.faults.lose_answers = 1
+
+
+@pytest.mark.parametrize("fault", [_cut, _compacted, _busy, _broken, _slow, _conflict, _lossy])
+def test_it_finishes_whatever_the_api_server_does(
+    bench: Bench, emulator: Emulator, fault: Callable[[Emulator], None]
+) -> None:
+    bench.start_job()
+    replica = bench.replica()
+    eventually(lambda: replica.leads)
+    bench.hold_pods(True)
+    bench.requeue()
+    eventually(lambda: (replica.metric("queue_length") or 0) > 0)
+    bench.hold_pods(False)
+    fault(emulator)
+    # Not by requests of the test's own, which would meet the faults in place of the controller's.
+    eventually(lambda: replica.metric("queue_length"), lambda length: length == 0, within_s=60)
+    emulator.faults.clear()
+    bench.wait_until_started_again()
+
+
+def test_while_the_server_is_away_it_is_not_ready_and_comes_back_by_itself(bench: Bench, emulator: Emulator) -> None:
+    bench.start_job()
+    replica = bench.replica()
+    with emulator.away():
+        page = eventually(lambda: replica.page("readyz"), lambda page: page[0] == 503)
+        assert "lease" in page[1].lower()
+        assert replica.page("healthz")[0] == 200
+    eventually(replica.is_ready)
+    bench.requeue()
+    bench.wait_until_started_again()
+
+
+# The webhook
+
+
+def test_replicas_serve_one_certificate_that_the_configuration_trusts(bench: Bench) -> None:
+    configuration = f"test-{bench.namespace}"
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    webhook = {
+        "name": "inject.tidegauge.dev",
+        "clientConfig": {"url": "https://127.0.0.1:1/mutate"},
+        "rules": [],
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    bench.admin.do("POST", path, {"metadata": {"name": configuration}, "webhooks": [webhook]})
+    try:
+        served = [_serve(bench, configuration) for _ in range(2)]
+        bundle = eventually(lambda: _bundle(bench, f"{path}/{configuration}"))
+        answers = [_review(port, bundle, f"tidegauge-webhook.{bench.namespace}.svc") for port in served]
+    finally:
+        bench.admin.ask("DELETE", f"{path}/{configuration}")
+    assert answers == ["HTTP/1.1 200 OK"] * 2
+
+
+def _serve(bench: Bench, configuration: str) -> int:
+    port = free_port()
+    kubeconfig = bench.kube.kubeconfig
+    namespace = bench.namespace
+    arguments = [
+        f"--kubeconfig={kubeconfig}", f"--namespace={namespace}", f"--namespaces={namespace}", "--kinds=Job",
+        f"--webhook-port={port}", "--webhook-host=127.0.0.1", "--probe-image=example.org/probe:1",
+        f"--webhook-configuration={configuration}", "--certificate-secret=webhook",
+    ]  # fmt: skip
+    bench.enter(running_controller(bench.folder, arguments))
+    return port
+
+
+def _bundle(bench: Bench, path: str) -> str:
+    found = bench.admin.do("GET", path)["webhooks"][0]["clientConfig"].get("caBundle") or ""
+    return base64.b64decode(found).decode()
+
+
+def _review(port: int, bundle: str, name: str) -> str:
+    """The first line of the answer to a question about a pod, over TLS that trusts ``bundle`` alone."""
+    context = ssl.create_default_context(cadata=bundle)
+    request = {"uid": "u", "operation": "CREATE", "namespace": "x", "resource": {"resource": "pods"}, "object": {}}
+    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+    head = f"POST /mutate HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as plain,
+        context.wrap_socket(plain, server_hostname=name) as connection,
+    ):
+        connection.sendall(head + body)
+        return connection.recv(4096).decode().splitlines()[0]

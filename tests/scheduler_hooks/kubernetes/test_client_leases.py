@@ -1,0 +1,252 @@
+"""Leader election: one at a time, whoever dies, hangs, or has a wrong clock."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes.kube import Call, FakeKube
+from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader, LeaseLock, lease_age_s
+from tidegauge_scheduler_hooks.kubernetes.ports import LEASES
+from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
+
+WITHIN_S = 20.0
+LEASE_S, DEADLINE_S = 15.0, 10.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def candidate(kube: FakeKube, clock: Clock, identity: str) -> LeaseLock:
+    return LeaseLock(kube, "tidegauge", "controller", identity, lease_s=LEASE_S, clock=clock)
+
+
+def test_the_first_makes_the_lease_and_the_second_waits_until_it_ran_out() -> None:
+    kube, clock = FakeKube(), Clock()
+    first, second = candidate(kube, clock, "first"), candidate(kube, clock, "second")
+    assert first.hold()
+    assert not second.hold()
+    assert second.holder == "first"
+    clock.now_s = LEASE_S - 0.1
+    assert not second.hold()
+    clock.now_s = LEASE_S
+    assert second.hold()
+    assert not first.hold()
+    spec = kube.peek(LEASES, "tidegauge", "controller")["spec"]
+    assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("second", 1, 15)
+
+
+def test_who_renews_keeps_it() -> None:
+    kube, clock = FakeKube(), Clock()
+    first, second = candidate(kube, clock, "first"), candidate(kube, clock, "second")
+    for _ in range(20):
+        assert first.hold()
+        assert not second.hold()
+        clock.now_s += 5
+    assert kube.peek(LEASES, "tidegauge", "controller")["spec"]["leaseTransitions"] == 0
+
+
+def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
+    kube, clock = FakeKube(), Clock()
+    first, second = candidate(kube, clock, "first"), candidate(kube, clock, "second")
+    first.hold()
+    second.hold()
+    first.release()
+    assert second.hold()
+
+
+def test_a_lease_that_is_deleted_under_its_holder_does_not_make_two() -> None:
+    kube, clock = FakeKube(), Clock()
+    first, second = candidate(kube, clock, "first"), candidate(kube, clock, "second")
+    first.hold()
+    second.hold()
+    kube.remove(LEASES, "tidegauge", "controller")
+    assert not second.hold()
+    assert first.hold()
+
+
+def test_what_others_write_on_the_lease_ends_no_leadership() -> None:
+    kube, clock = FakeKube(), Clock()
+    first = candidate(kube, clock, "first")
+    first.hold()
+    kube.patch(LEASES, "tidegauge", "controller", {"metadata": {"annotations": {"note": "kept"}}})
+    assert first.hold()
+    assert kube.peek(LEASES, "tidegauge", "controller")["metadata"]["annotations"] == {"note": "kept"}
+
+
+def test_a_slow_answer_is_as_new_as_when_it_came() -> None:
+    kube, clock = FakeKube(), Clock()
+    first, second = candidate(kube, clock, "first"), candidate(kube, clock, "second")
+    first.hold()
+
+    def renewed_meanwhile(call: Call) -> None:
+        kube.before_call = None
+        clock.now_s = 9.0
+        assert first.hold()
+
+    kube.before_call = renewed_meanwhile
+    assert not second.hold()
+    clock.now_s = LEASE_S + 1
+    assert not second.hold()
+    clock.now_s = 9.0 + LEASE_S
+    assert second.hold()
+
+
+def test_times_have_six_digits_always() -> None:
+    kube, clock = FakeKube(), Clock()
+    candidate(kube, clock, "first").hold()
+    spec = kube.peek(LEASES, "tidegauge", "controller")["spec"]
+    for key in ("acquireTime", "renewTime"):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", spec[key])
+
+
+STEP = st.tuples(
+    st.integers(0, 2),  # who
+    st.floats(0, 8),  # seconds since the last step
+    st.floats(0, 6),  # seconds that each of the requests takes, half of them before it is done
+    st.sampled_from(["works", "works", "fails", "answer lost"]),
+)
+
+
+@settings(deadline=None)
+@given(steps=st.lists(STEP, max_size=60))
+def test_two_never_lead_at_once(steps: list[tuple[int, float, float, str]]) -> None:
+    kube, clock = FakeKube(), Clock()
+    candidates = [candidate(kube, clock, f"candidate-{number}") for number in range(3)]
+    until_s = [0.0] * len(candidates)
+    for who, gap_s, request_s, happens in steps:
+        clock.now_s += gap_s
+        asked_s = clock.now_s
+
+        def slowly(call: Call, request_s: float = request_s) -> None:
+            clock.now_s += request_s
+
+        kube.before_call = slowly
+        if happens != "works":
+            kube.fail_next(TemporaryError("away"), answer_lost=happens == "answer lost")
+        try:
+            held = candidates[who].hold()
+        except SchedulerError:
+            continue
+        until_s[who] = asked_s + DEADLINE_S if held else 0.0
+        leading = [number for number, until in enumerate(until_s) if until > clock.now_s]
+        assert len(leading) <= 1
+
+
+class Turns:
+    """What a leader's owner is told."""
+
+    def __init__(self) -> None:
+        self.started, self.stopped = threading.Event(), threading.Event()
+        self.told: list[str] = []
+
+    def on_started(self) -> None:
+        self.told.append("started")
+        self.started.set()
+
+    def on_stopped(self) -> None:
+        self.told.append("stopped")
+        self.stopped.set()
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    return FakeKube()
+
+
+@pytest.fixture
+def leader(kube: FakeKube, turns: Turns) -> Iterator[Leader]:
+    leader = Leader(
+        kube, "tidegauge", "controller", "this", turns.on_started, turns.on_stopped,
+        lease_s=2.0, renew_deadline_s=0.5, retry_s=0.05,
+    )  # fmt: skip
+    leader.start()
+    yield leader
+    leader.stop()
+
+
+def test_a_clean_end_gives_the_lease_back(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+    assert turns.started.wait(WITHIN_S)
+    assert leader.holder == "this"
+    leader.stop()
+    assert turns.told == ["started", "stopped"]
+    assert not leader.leading
+    assert kube.peek(LEASES, "tidegauge", "controller")["spec"]["holderIdentity"] == ""
+    assert lease_age_s(kube, "tidegauge", "controller") is None
+
+
+def test_who_cannot_renew_stops_and_starts_again_when_it_can(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+    assert turns.started.wait(WITHIN_S)
+    away = threading.Event()
+
+    def refuse(call: Call) -> None:
+        away.set()
+        raise TemporaryError("no connection")
+
+    kube.before_call = refuse
+    assert turns.stopped.wait(WITHIN_S)
+    assert away.is_set()
+    assert not leader.leading
+    assert leader.problem == "no connection"
+    turns.started.clear()
+    kube.before_call = None
+    assert turns.started.wait(WITHIN_S)
+    assert turns.told == ["started", "stopped", "started"]
+
+
+def test_a_defect_in_one_try_is_not_the_last_try(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+    assert turns.started.wait(WITHIN_S)
+
+    def answer_nonsense(call: Call) -> None:
+        raise KeyError("metadata")
+
+    kube.before_call = answer_nonsense
+    assert turns.stopped.wait(WITHIN_S)
+    assert "KeyError" in (leader.problem or "")
+    turns.started.clear()
+    kube.before_call = None
+    assert turns.started.wait(WITHIN_S)
+
+
+def test_who_hangs_in_the_request_that_renews_stops_all_the_same(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+    assert turns.started.wait(WITHIN_S)
+    answered = threading.Event()
+
+    def hang(call: Call) -> None:
+        answered.wait(WITHIN_S)
+
+    kube.before_call = hang
+    assert turns.stopped.wait(WITHIN_S)
+    assert not leader.leading
+    answered.set()
+
+
+def test_who_finds_another_in_the_lease_stops(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+    assert turns.started.wait(WITHIN_S)
+    lease = kube.peek(LEASES, "tidegauge", "controller")
+    kube.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "another", "leaseDurationSeconds": 3600}})
+    assert turns.stopped.wait(WITHIN_S)
+    assert leader.holder == "another"
+
+
+def test_a_lease_tells_whether_somebody_is_there(kube: FakeKube, turns: Turns, leader: Leader) -> None:
+    assert lease_age_s(kube, "tidegauge", "nobody") is None
+    assert turns.started.wait(WITHIN_S)
+    age_s = lease_age_s(kube, "tidegauge", "controller")
+    assert age_s is not None
+    assert 0 <= age_s < WITHIN_S

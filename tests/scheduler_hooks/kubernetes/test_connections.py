@@ -1,0 +1,83 @@
+"""Who is hung up on while all places are taken, by a fake clock and real pairs of sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tidegauge_scheduler_hooks.kubernetes.connections import Connections
+
+PATIENCE_S = 2.0
+
+
+class World:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.connections = Connections(2, patience_s=PATIENCE_S, monotonic_s=lambda: self.now_s)
+        self.pairs: list[tuple[socket.socket, socket.socket]] = []
+
+    def come(self) -> socket.socket:
+        """The server's end of one more connection."""
+        self.pairs.append(socket.socketpair())
+        return self.pairs[-1][0]
+
+    def enter(self) -> socket.socket:
+        request = self.come()
+        assert self.connections.enter(request, timeout_s=0)
+        return request
+
+    def is_cut(self, request: socket.socket) -> bool:
+        request.setblocking(False)
+        try:
+            return request.recv(1) == b""
+        except BlockingIOError:
+            return False
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    for pair in world.pairs:
+        for end in pair:
+            end.close()
+
+
+def test_nobody_is_hung_up_on_while_there_is_room(world: World) -> None:
+    first = world.enter()
+    world.now_s += 10 * PATIENCE_S
+    second = world.enter()
+    assert (world.is_cut(first), world.is_cut(second)) == (False, False)
+
+
+def test_who_has_been_asking_longest_makes_room_but_not_before_its_time(world: World) -> None:
+    first = world.enter()
+    world.now_s += PATIENCE_S / 2
+    second = world.enter()
+    assert not world.connections.enter(world.come(), timeout_s=0)
+    assert not world.is_cut(first)
+    world.now_s += PATIENCE_S / 2
+    assert not world.connections.enter(world.come(), timeout_s=0), "its thread has not left yet"
+    assert (world.is_cut(first), world.is_cut(second)) == (True, False)
+    world.connections.leave(first)
+    world.enter()
+
+
+def test_who_has_asked_is_answered_however_long_that_takes(world: World) -> None:
+    first, second = world.enter(), world.enter()
+    world.connections.heard(first)
+    world.now_s += 10 * PATIENCE_S
+    assert not world.connections.enter(world.come(), timeout_s=0)
+    assert (world.is_cut(first), world.is_cut(second)) == (False, True)
+
+
+def test_where_tls_took_the_socket_over_that_is_what_is_cut(world: World) -> None:
+    first, second = world.enter(), world.enter()
+    over = world.come()
+    world.connections.secured(first, over)
+    world.connections.heard(second)
+    world.now_s += PATIENCE_S
+    assert not world.connections.enter(world.come(), timeout_s=0)
+    assert (world.is_cut(first), world.is_cut(over)) == (False, True)

@@ -1,0 +1,95 @@
+"""The controller's three pages, over real sockets of this machine."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tidegauge_scheduler_hooks.kubernetes.controller import health
+from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts, exposition, gauge
+from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthServer, Page
+
+
+@pytest.fixture
+def server() -> Iterator[HealthServer]:
+    pages = {
+        "/healthz": lambda: Page("ok\n"),
+        "/readyz": lambda: Page("no Lease for 40 s: \N{SNOWMAN}\n", good=False),
+    }
+    server = HealthServer("127.0.0.1", 0, pages)
+    server.start()
+    yield server
+    server.close()
+
+
+def ask(server: HealthServer, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_good_page_is_200_and_a_bad_one_503_with_its_reason(server: HealthServer) -> None:
+    assert ask(server, "/healthz?verbose") == (200, "ok\n")
+    assert ask(server, "/readyz") == (503, "no Lease for 40 s: \N{SNOWMAN}\n")
+
+
+def test_another_path_says_what_there_is(server: HealthServer) -> None:
+    assert ask(server, "/secrets") == (404, "not here: try /healthz, /readyz\n")
+
+
+def test_whoever_holds_connections_open_keeps_no_kubelet_out(server: HealthServer) -> None:
+    """A kubelet that is kept out starts the container again; any pod of the cluster can get here."""
+    held = [socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(4 * health.CONNECTIONS_AT_ONCE)]
+    for connection in held:
+        connection.sendall(b"GET")
+    assert ask(server, "/healthz") == (200, "ok\n")
+    assert held[0].recv(1) == b"", "who came first was hung up on"
+    for connection in held:
+        connection.close()
+
+
+def test_the_page_for_prometheus_is_exact() -> None:
+    counts = StepCounts()
+    for outcome in ("done", "conflict", "done"):
+        counts.count("resume", outcome)
+    page = exposition(
+        [gauge("leader", "1 while this replica acts.", 1), gauge("x", "Not known.", None), counts.family()]
+    )
+    assert page == (
+        "# HELP tidegauge_controller_leader 1 while this replica acts.\n"
+        "# TYPE tidegauge_controller_leader gauge\n"
+        "tidegauge_controller_leader 1\n"
+        "# HELP tidegauge_controller_steps_total Steps on workloads, by how they ended.\n"
+        "# TYPE tidegauge_controller_steps_total counter\n"
+        'tidegauge_controller_steps_total{step="resume",outcome="conflict"} 1\n'
+        'tidegauge_controller_steps_total{step="resume",outcome="done"} 2\n'
+    )
+
+
+@pytest.mark.parametrize(("value", "text"), [('a"b', 'a\\"b'), ("a\\b", "a\\\\b"), ("a\nb", "a\\nb")])
+def test_a_label_cannot_break_out_of_its_quotes(value: str, text: str) -> None:
+    counts = StepCounts()
+    counts.count(value, "done")
+    assert f'{{step="{text}",outcome="done"}}' in exposition([counts.family()])
+
+
+def test_pages_are_made_anew_for_every_request() -> None:
+    asked: list[Mapping[str, str]] = []
+
+    def count() -> Page:
+        asked.append({})
+        return Page(str(len(asked)))
+
+    server = HealthServer("127.0.0.1", 0, {"/n": count})
+    server.start()
+    try:
+        assert [ask(server, "/n")[1], ask(server, "/n")[1]] == ["1", "2"]
+    finally:
+        server.close()

@@ -1,0 +1,67 @@
+"""The controller's command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
+
+WEBHOOK = ("--probe-image=probe:1", "--certificate-dir=/etc/certificates")
+
+
+def test_in_a_pod_only_the_webhook_has_to_be_said(tmp_path: Path) -> None:
+    own = tmp_path / "namespace"
+    own.write_text("tidegauge\n")
+    options = parse_options(WEBHOOK, own_namespace=own)
+    assert options.namespace == "tidegauge"
+    assert (options.kubeconfig, options.namespaces, options.resubmit) == (None, None, False)
+    assert options.kinds == tuple(KINDS)
+    assert options.webhook is not None
+    assert (options.webhook.port, options.health_port, options.webhook.shared_gpu_replicas) == (9443, 8081, None)
+
+
+def test_everything_can_be_said() -> None:
+    options = parse_options(
+        ["--kubeconfig=kube.yaml", "--namespace=a", "--lease=l", "--namespaces=x, y,x", "--kinds=Job,RayJob",
+         "--resubmit", "--webhook-host=::", "--webhook-port=1", "--probe-image=p", "--service-name=s",
+         "--webhook-configuration=w", "--certificate-secret=c", "--shared-gpu-replicas=4",
+         '--probe-resources={"limits": {"cpu": "1"}}', "--health-host=::1", "--health-port=65535",
+         "--log-level=debug"]
+    )  # fmt: skip
+    assert options.namespaces == ("x", "y")
+    assert options.kinds == ("Job", "RayJob")
+    assert options.webhook is not None
+    assert options.webhook.certificate_secret == "c"
+    assert options.webhook.shared_gpu_replicas == 4
+    assert options.webhook.probe_resources == {"limits": {"cpu": "1"}}
+    assert (options.health_host, options.health_port, options.log_level) == ("::1", 65535, "debug")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--no-webhook"], "--namespace: outside a pod"),
+        (["--namespace=a"], "--probe-image"),
+        (["--namespace=a", "--probe-image=p"], "either --certificate-dir or --certificate-secret"),
+        (["--namespace=a", *WEBHOOK, "--certificate-secret=s"], "either --certificate-dir or --certificate-secret"),
+        (["--namespace=a", "--probe-image=p", "--certificate-secret=s"], "--webhook-configuration"),
+        (["--namespace=a", "--no-webhook", "--kinds=Job,CronJob"], "'CronJob' is not known; known are Job, JobSet"),
+        (["--namespace=a", "--no-webhook", "--kinds=,"], "separated by commas"),
+        (["--namespace=a", "--no-webhook", "--health-port=0"], "no port"),
+        (["--namespace=a", "--no-webhook", "--health-port=70000"], "no port"),
+        (["--namespace=a", "--no-webhook", "--shared-gpu-replicas=-1"], "no count"),
+        (["--namespace=a", "--no-webhook", "--probe-resources={"], "not JSON"),
+        (["--namespace=a", "--no-webhook", '--probe-resources={"cpu": "1"}'], "requests"),
+        (["--namespace=a", "--no-webhook", "--resub"], "unrecognized arguments"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_words(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_options(arguments, own_namespace=tmp_path / "nobody")
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err

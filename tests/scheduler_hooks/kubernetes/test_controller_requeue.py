@@ -1,0 +1,448 @@
+"""A suspended workload with an order is started again, once, and only if it may be."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+
+from scheduler_hooks.kubernetes.controller_world import ControllerWorld, Process, change_before, writes
+from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by
+from tidegauge.core.job_variables import FRACTION_VARIABLE
+from tidegauge.core.kubernetes import ATTEMPT, CHANGES, COPY_OF, REQUEUE, STOPPED
+from tidegauge_scheduler_hooks.kubernetes.intents import Stopped, decode_stopped, encode
+from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
+from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, ForbiddenError, InvalidError
+from tidegauge_scheduler_hooks.kubernetes.workloads import attempt_of
+from tidegauge_scheduler_hooks.ports import TemporaryError
+
+KIND_NAMES = tuple(KINDS)
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_it_starts_again_with_the_changes_once_its_pods_are_gone(kind: str) -> None:
+    world = ControllerWorld(kind)
+    process = Process(world)
+    world.requeue(environ={FRACTION_VARIABLE: "0.8"}, attempt=3)
+    assert process.work() is not None, "its pods are there"
+    assert writes(world.kube) == []
+    world.advance()
+    assert process.work() is None
+    assert len(writes(world.kube)) == 1
+    world.advance()
+    assert world.starts == 2
+    assert REQUEUE not in world.annotations
+    (pod,) = world.pods
+    assert pod["metadata"]["annotations"][ATTEMPT] == "3"
+    assert {"name": FRACTION_VARIABLE, "value": "0.8"} in pod["spec"]["containers"][0]["env"]
+    assert process.work() is None
+    world.advance()
+    assert world.starts == 2
+
+
+def test_the_watches_name_the_workload_when_its_last_pod_is_gone() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue()
+    assert world.key in process.told
+    process.told.clear()
+    world.kube.remove(PODS, NAMESPACE, world.pods[0]["metadata"]["name"])
+    assert process.told == [world.key]
+
+
+def test_a_workload_without_an_order_is_never_looked_at() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    world.kube.resync()
+    process.look.tell_all()
+    assert process.told == []
+    assert process.work() is None
+    assert writes(world.kube) == []
+
+
+def test_a_replica_that_does_not_lead_changes_nothing() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    process.leads = False
+    world.requeue()
+    world.advance()
+    process.work()
+    assert writes(world.kube) == []
+
+
+def test_a_pod_that_nobody_watches_counts_as_there() -> None:
+    """A JobSet's driver may have no label of ours: its watch does not show it, and it may still run."""
+    world = ControllerWorld("JobSet")
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    job = next(iter(world.kube.list(JOBS)))
+    metadata = {"name": "driver", "namespace": NAMESPACE, "ownerReferences": owned_by(job), "annotations": {}}
+    world.kube.put(PODS, {"metadata": metadata, "status": {"phase": "Running"}})
+    assert process.work() is not None
+    assert writes(world.kube) == []
+    world.kube.remove(PODS, NAMESPACE, "driver")
+    assert process.work() is None
+    assert len(writes(world.kube)) == 1
+
+
+def test_a_pod_that_is_being_deleted_counts_as_there_and_one_that_ended_does_not() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    (pod,) = world.pods
+    world.requeue()
+    world.advance()
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.kube.put(PODS, pod)
+    assert process.work() is not None
+    world.kube.put(PODS, {**pod, "status": {"phase": "Failed"}})
+    assert process.work() is None
+    world.advance()
+    assert world.starts == 2
+
+
+def test_a_pod_whose_job_is_not_known_counts_if_it_names_the_workload() -> None:
+    """The Job went, its pods are being collected; or it is so new that no watch has shown it."""
+    world = ControllerWorld("JobSet")
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    unknown = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gone", "uid": "not-there"}}
+    metadata = {"namespace": NAMESPACE, "ownerReferences": owned_by(unknown), "annotations": {}}
+    label = "jobset.sigs.k8s.io/jobset-name"
+    status = {"phase": "Running"}
+    world.kube.put(PODS, {"metadata": {**metadata, "name": "other", "labels": {label: "another"}}, "status": status})
+    world.kube.put(PODS, {"metadata": {**metadata, "name": "orphan", "labels": {label: "train"}}, "status": status})
+    assert process.work() is not None
+    world.kube.remove(PODS, NAMESPACE, "orphan")
+    assert process.work() is None
+    assert len(writes(world.kube)) == 1
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_an_order_is_dropped_when_its_owner_has_resumed_the_workload(kind: str) -> None:
+    world = ControllerWorld(kind)
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    world.resumed_by_owner()
+    world.advance()
+    assert process.work() is None
+    assert REQUEUE not in world.annotations
+    assert ATTEMPT not in world.annotations
+    assert world.starts == 2
+    assert world.event_reasons == []
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_an_owner_who_is_quicker_than_any_of_our_requests_is_not_fought(number: int) -> None:
+    """Either way it runs once, and the order is gone."""
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    change_before(world.kube, number, world.resumed_by_owner)
+    for _ in range(3):
+        with suppress(TemporaryError):
+            process.work()
+    world.advance()
+    process.work()
+    world.advance()
+    assert REQUEUE not in world.annotations
+    assert world.starts == 2
+
+
+def test_an_order_for_what_has_ended_or_was_held_is_dropped() -> None:
+    ended = ControllerWorld()
+    ended.requeue()
+    ended.controllers.end(ended.kind, ended.obj)
+    held = ControllerWorld()
+    held.requeue()
+    held.annotate(STOPPED, encode(Stopped("d-2", "hold", "by an admin", held.now_s)))
+    held.advance()
+    for world in (ended, held):
+        assert Process(world).work() is None
+        assert REQUEUE not in world.annotations
+        assert world.starts == 1
+    assert STOPPED in held.annotations
+    assert held.event_reasons == ["GpuMemoryRequeueDropped"]
+
+
+def test_an_attempt_that_was_started_before_is_not_started_again() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    order = world.requeue(attempt=2)
+    world.advance()
+    process.work()
+    world.advance()
+    assert world.starts == 2
+    obj = world.obj
+    obj["spec"]["suspend"] = True
+    obj["metadata"]["annotations"][REQUEUE] = encode(order)
+    world.kube.put(JOBS, obj)
+    world.advance()
+    process.work()
+    world.advance()
+    assert world.starts == 2
+    assert REQUEUE not in world.annotations
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"attempt": 1}',
+        '{"decision":"d","attempt":-1,"reason":"","at":0,"mark":""}',
+        '{"decision":"d","attempt":1e3,"reason":"","at":0,"mark":""}',
+        '{"decision":"d","attempt":1,"reason":"","at":NaN,"mark":""}',
+        "[" * 4000,
+        json.dumps({"decision": "d", "attempt": 1, "reason": "x" * 5000, "at": 0, "mark": ""}),
+    ],
+)
+def test_an_order_that_cannot_be_read_is_taken_away_and_its_owner_told(forged: str) -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    obj = world.obj
+    obj["spec"]["suspend"] = True
+    obj["metadata"]["annotations"][REQUEUE] = forged
+    world.kube.put(JOBS, obj)
+    world.advance()
+    assert process.work() is None
+    assert REQUEUE not in world.annotations
+    assert world.obj["spec"]["suspend"] is True
+    assert world.event_reasons == ["GpuMemoryRequeueDropped"]
+
+
+def test_a_forged_order_reaches_no_further_than_its_own_workload() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue(environ={"LD_PRELOAD": "/evil.so"}, mark=f"{world.uid}#another/namespace")
+    world.advance()
+    process.work()
+    assert {(call.namespace, call.name) for call in writes(world.kube)} == {(NAMESPACE, "train")}
+    world.advance()
+    (pod,) = world.pods
+    assert "LD_PRELOAD" not in {one["name"] for one in pod["spec"]["containers"][0]["env"]}
+
+
+def test_an_order_that_came_with_another_object_of_the_name_is_dropped() -> None:
+    """Made again from ``kubectl get -o yaml`` or a backup: what was ordered was ordered for the one that has gone."""
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    copied = {**world.obj, "metadata": {**world.obj["metadata"], "uid": "another-uid"}}
+    world.kube.remove(JOBS, NAMESPACE, "train")
+    world.kube.put(JOBS, copied)
+    assert process.work() is None
+    assert REQUEUE not in world.annotations
+    assert world.obj["spec"]["suspend"]
+    assert "GpuMemoryRequeueDropped" in world.event_reasons
+
+
+def test_a_workload_that_is_being_deleted_is_left_alone() -> None:
+    world = ControllerWorld()
+    world.requeue()
+    world.kube.put(JOBS, {**world.obj, "metadata": {**world.obj["metadata"], "deletionTimestamp": "2026-01-01"}})
+    assert Process(world).work() is None
+    assert writes(world.kube) == []
+
+
+def test_a_template_that_the_server_refuses_to_change_is_started_as_it_was() -> None:
+    """A Job's, before Kubernetes 1.36."""
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue(environ={FRACTION_VARIABLE: "0.8"})
+    world.advance()
+    world.kube.fail_next(InvalidError("field is immutable"), verb="patch", kind="Job")
+    assert process.work() is None
+    (event,) = world.kube.called("create", "Event")
+    assert "could not be changed" in event.body["note"]
+    world.advance()
+    assert world.starts == 2
+    assert CHANGES not in world.pods[0]["metadata"]["annotations"]
+
+
+def test_a_refused_template_is_changed_in_a_copy_where_copies_are_allowed() -> None:
+    world = ControllerWorld()
+    process = Process(world, resubmit=True)
+    world.requeue(environ={FRACTION_VARIABLE: "0.8"})
+    world.advance()
+    world.kube.fail_next(InvalidError("field is immutable"), verb="patch", kind="Job")
+    process.work()
+    copied = world.kube.peek(JOBS, NAMESPACE, "train-t1")
+    assert copied["metadata"]["labels"][COPY_OF] == "train"
+    assert decode_stopped(world.annotations[STOPPED]).action == "copied"
+
+
+def test_a_refused_patch_of_a_train_job_is_tried_again_for_a_while() -> None:
+    world = ControllerWorld("TrainJob")
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    world.kube.fail_next(InvalidError("jobs are active"), verb="patch", kind="TrainJob")
+    with pytest.raises(InvalidError):
+        process.work()
+    assert len(writes(world.kube)) == 1
+    assert process.work() is None
+    world.advance()
+    assert world.starts == 2
+
+
+def test_what_the_role_forbids_is_counted_told_once_and_done_when_it_is_allowed() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    for _ in range(2):
+        world.kube.fail_next(ForbiddenError("may not patch jobs"), verb="patch")
+        with pytest.raises(ForbiddenError):
+            process.work()
+    assert process.outcomes()["resume", "forbidden"] == 2
+    assert world.event_reasons == ["GpuMemoryRequeueWaits"]
+    process.work()
+    assert process.outcomes()["resume", "done"] == 1
+
+
+def test_an_owner_is_told_once_that_pods_do_not_end() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue()
+    obj = world.obj
+    world.kube.put(JOBS, {**obj, "status": {"conditions": [{"type": "Suspended", "status": "True"}]}})
+    assert process.work() == 2.0
+    world.now_s += 3600
+    assert process.work() == 30.0
+    process.work()
+    assert world.event_reasons == ["GpuMemoryRequeueWaits"]
+    (event,) = world.kube.called("create", "Event")
+    assert world.pods[0]["metadata"]["name"] in event.body["note"]
+
+
+def test_an_event_that_cannot_be_left_undoes_nothing() -> None:
+    world = ControllerWorld()
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    world.kube.fail_next(ForbiddenError("no events"), verb="create", kind="Event")
+    assert process.work() is None
+    assert process.outcomes() == {("resume", "done"): 1, ("event", "forbidden"): 1}
+
+
+# Copies
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+def test_what_is_not_injected_goes_on_as_one_copy(kind: str) -> None:
+    world = ControllerWorld(kind, injects=False)
+    process = Process(world, resubmit=True)
+    world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
+    world.advance()
+    assert process.work() is None
+    stopped = decode_stopped(world.annotations[STOPPED])
+    assert (stopped.action, stopped.decision) == ("copied", "d-1")
+    assert REQUEUE not in world.annotations
+    world.advance()
+    (pod,) = world.pods
+    assert {"name": FRACTION_VARIABLE, "value": "0.8"} in pod["spec"]["containers"][0]["env"]
+    assert world.starts == 2
+    assert process.work() is None
+
+
+def test_without_leave_to_copy_it_starts_again_as_it_was() -> None:
+    world = ControllerWorld(injects=False)
+    process = Process(world, resubmit=False)
+    world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
+    world.advance()
+    process.work()
+    (event,) = world.kube.called("create", "Event")
+    assert "could not be changed" in event.body["note"]
+    world.advance()
+    assert world.starts == 2
+    assert attempt_of(world.obj) == 1
+
+
+def test_what_cannot_be_copied_starts_again_as_it_was() -> None:
+    world = ControllerWorld(injects=False)
+    obj = world.obj
+    obj["spec"]["manualSelector"] = True
+    world.kube.put(JOBS, obj)
+    process = Process(world, resubmit=True)
+    world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
+    world.advance()
+    process.work()
+    (event,) = world.kube.called("create", "Event")
+    assert "could not be changed" in event.body["note"]
+    world.advance()
+    assert world.starts == 2
+
+
+@pytest.mark.parametrize(("first", "attempt"), [("train", "7"), ("other", "1"), (None, None)])
+def test_a_workload_of_somebody_else_under_the_name_of_the_copy_is_left_alone(
+    first: str | None, attempt: str | None
+) -> None:
+    world = ControllerWorld(injects=False)
+    process = Process(world, resubmit=True)
+    labels = {} if first is None else {COPY_OF: first}
+    annotations = {} if attempt is None else {ATTEMPT: attempt}
+    metadata = {"name": "train-t1", "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
+    world.kube.put(JOBS, {"metadata": metadata, "spec": {"suspend": True}})
+    world.requeue(copy=True, environ={FRACTION_VARIABLE: "0.8"})
+    world.advance()
+    process.work()
+    assert "train-t1" not in {call.name for call in writes(world.kube) if call.verb != "create"}
+    assert REQUEUE not in world.annotations
+    assert STOPPED not in world.annotations
+    assert world.event_reasons == ["GpuMemoryRequeueDropped"]
+
+
+# Kueue
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "TrainJob", "RayJob"])
+def test_with_kueue_its_workload_is_switched_on_last(kind: str) -> None:
+    world = ControllerWorld(kind, queued=True)
+    process = Process(world)
+    world.requeue()
+    assert process.work() is not None, "Kueue has not evicted it"
+    world.advance()
+    assert process.work() is None
+    assert [call.kind for call in writes(world.kube)] == [kind, "Workload", kind]
+    assert world.obj["spec"]["suspend"] is True, "that is Kueue's"
+    assert world.open_orders == set()
+    world.advance()
+    assert world.starts == 2
+    assert attempt_of(world.pods[0]) == 1
+
+
+def test_an_order_waits_for_a_head_that_died_before_it_switched_the_workload_off() -> None:
+    world = ControllerWorld(queued=True)
+    process = Process(world)
+    world.requeue()
+    world.put_queue_workload(active=True, reserved=True)
+    assert process.work() is not None
+    assert writes(world.kube) == []
+    world.now_s += 901
+    assert process.work() is None
+    assert REQUEUE not in world.annotations
+    assert world.kube.peek(QUEUE_WORKLOADS, NAMESPACE, "job-train")["spec"]["active"] is True
+    assert world.starts == 1
+
+
+def test_it_waits_until_kueue_has_its_quota_back() -> None:
+    world = ControllerWorld(queued=True)
+    process = Process(world)
+    world.requeue()
+    world.advance()
+    world.put_queue_workload(active=False, reserved=True)
+    assert process.work() is not None
+    assert writes(world.kube) == []
+    world.put_queue_workload(active=False, reserved=False)
+    assert process.work() is None
+    world.advance()
+    assert world.starts == 2

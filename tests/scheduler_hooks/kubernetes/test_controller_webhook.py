@@ -1,0 +1,113 @@
+"""The webhook as a part of the controller: who makes its certificate, and what it knows of namespaces."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from fakes.kube import FakeKube
+from tidegauge.core.kubernetes import PROFILE_LABEL
+from tidegauge_scheduler_hooks.kubernetes.controller.figures import exposition
+from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
+from tidegauge_scheduler_hooks.kubernetes.controller.upkeep import NamedNamespaces, Upkeep, WatchedNamespaces
+from tidegauge_scheduler_hooks.kubernetes.controller.webhook import reviews
+from tidegauge_scheduler_hooks.kubernetes.injection.review import ReviewCounts
+from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, SECRETS, WEBHOOKS, ForbiddenError
+from tidegauge_scheduler_hooks.ports import TemporaryError
+
+CONFIGURATION = "tidegauge"
+
+
+class Bench:
+    """An API server with the empty Secret and the configuration that the chart makes, and replicas."""
+
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        webhooks = [{"name": f"{name}.tidegauge.dev", "clientConfig": {}} for name in ("pod", "namespace")]
+        self.kube.put(WEBHOOKS, {"metadata": {"name": CONFIGURATION}, "webhooks": webhooks})
+        self.kube.put(SECRETS, {"metadata": {"name": "webhook", "namespace": "tidegauge"}})
+
+    def replica(self, *more: str, leads: bool) -> Upkeep:
+        given = ["--namespace=tidegauge", "--probe-image=p", "--certificate-secret=webhook"]
+        options = parse_options([*given, f"--webhook-configuration={CONFIGURATION}", *more])
+        assert options.webhook is not None
+        return Upkeep(options.webhook, options, self.kube, self.kube, leading=lambda: leads)
+
+    @property
+    def bundles(self) -> list[str | None]:
+        found: Any = self.kube.peek(WEBHOOKS, None, CONFIGURATION)
+        return [one["clientConfig"].get("caBundle") for one in found["webhooks"]]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_the_leader_makes_the_certificate_and_the_others_serve_it(bench: Bench) -> None:
+    leader, other = bench.replica(leads=True), bench.replica(leads=False)
+    other.keep_up()
+    assert "no certificate" in (other.why_not_ready() or "")
+    leader.keep_up()
+    other.keep_up()
+    assert leader.why_not_ready() is None
+    assert other.why_not_ready() is None
+    (bundle, same) = bench.bundles
+    assert bundle == same
+    assert bundle is not None
+    secret = bench.kube.peek(SECRETS, "tidegauge", "webhook")
+    assert base64.b64decode(bundle) == base64.b64decode(secret["data"]["ca.crt"])
+
+
+def test_without_the_api_server_it_says_why_and_serves_what_it_had(bench: Bench) -> None:
+    leader = bench.replica(leads=True)
+    bench.kube.fail_next(TemporaryError("no answer"), verb="get")
+    leader.keep_up()
+    assert leader.why_not_ready() == "the webhook has no certificate: no answer"
+    leader.keep_up()
+    bench.kube.fail_next(TemporaryError("no answer"), verb="get")
+    leader.keep_up()
+    assert leader.why_not_ready() is None
+
+
+def test_a_defect_in_one_round_does_not_end_the_upkeep(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Its thread is the only one that renews the certificate, which runs out months later."""
+    leader = bench.replica(leads=True)
+    bench.kube.fail_next(KeyError("metadata"), verb="get")
+    leader.keep_up()
+    assert "defect" in (leader.why_not_ready() or "")
+    assert "KeyError" in caplog.text
+    leader.keep_up()
+    assert leader.why_not_ready() is None
+
+
+def test_namespaces_that_cannot_be_read_keep_nobody_from_the_certificate(bench: Bench) -> None:
+    leader = bench.replica("--namespaces=lab", leads=True)
+    bench.kube.fail_next(ForbiddenError("no namespaces"), verb="get", kind="Namespace")
+    leader.keep_up()
+    assert leader.why_not_ready() is None
+
+
+def test_the_labels_of_a_few_namespaces_are_asked_for_and_of_all_watched() -> None:
+    kube = FakeKube()
+    kube.put(NAMESPACES, {"metadata": {"name": "lab", "labels": {PROFILE_LABEL: "auto"}}})
+    some = NamedNamespaces(kube, ["lab", "gone"])
+    assert some.labels("lab") is None
+    some.refresh()
+    kube.fail_next(TemporaryError("no answer"))
+    with pytest.raises(TemporaryError):
+        some.refresh()
+    for namespaces in (some, WatchedNamespaces(kube)):
+        assert namespaces.labels("lab") == {PROFILE_LABEL: "auto"}
+        assert namespaces.labels("gone") is None
+
+
+def test_reviews_are_counted_by_outcome() -> None:
+    page = exposition([reviews(ReviewCounts(injected=3, skipped={"off": 2}, failed=0))])
+    assert page.splitlines()[2:] == [
+        'tidegauge_webhook_reviews_total{outcome="failed",reason=""} 0',
+        'tidegauge_webhook_reviews_total{outcome="injected",reason=""} 3',
+        'tidegauge_webhook_reviews_total{outcome="skipped",reason="off"} 2',
+    ]

@@ -1,0 +1,338 @@
+"""What is put into pods of all shapes: the patch is applied, and the pod that comes out is looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.kube_patches import patched
+from scheduler_hooks.kubernetes.injection_pods import Pod, environ, injected, plan, pod
+from tidegauge.core.kubernetes import (
+    CHANGES,
+    CHECKPOINT_PATH,
+    CHECKPOINT_SIGNAL,
+    CONTAINERS,
+    FRACTION,
+    IMAGE_PYTHONPATH,
+    INJECTED,
+    PROFILE_LABEL,
+)
+from tidegauge.probe.activation import launch
+from tidegauge.probe.levels import LEVELS as PROBE_LEVELS
+from tidegauge_scheduler_hooks.kubernetes.injection import names
+from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.plan import MAX_WATCHED, Injection, Skipped
+from tidegauge_scheduler_hooks.kubernetes.ports import Patch
+
+
+def test_a_plain_pod_gets_volume_init_container_mounts_and_environment() -> None:
+    after = injected(pod())
+    assert after["metadata"]["annotations"] == {INJECTED: "1"}
+    assert after["spec"]["volumes"] == [{"name": "tidegauge", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}]
+    assert after["spec"]["initContainers"] == [
+        {
+            "name": "tidegauge-probe",
+            "image": "registry.example/tidegauge-probe:1",
+            "command": ["/probe/install-probe.sh", "/target"],
+            "args": ["main"],
+            "resources": {},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "privileged": False,
+                "readOnlyRootFilesystem": True,
+                "runAsNonRoot": True,
+                "runAsUser": 65534,
+                "runAsGroup": 65534,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "volumeMounts": [{"name": "tidegauge", "mountPath": "/target"}],
+        }
+    ]
+    assert after["spec"]["containers"][0]["volumeMounts"] == [
+        {"name": "tidegauge", "mountPath": "/tidegauge", "subPath": "probe", "readOnly": True},
+        {"name": "tidegauge", "mountPath": "/run/tidegauge", "subPath": "run/main"},
+    ]
+    fields = {
+        one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"]
+        for one in after["spec"]["containers"][0]["env"]
+        if "valueFrom" in one
+    }
+    assert fields == {
+        "TIDEGAUGE_POD_NAMESPACE": "metadata.namespace",
+        "TIDEGAUGE_POD": "metadata.name",
+        "TIDEGAUGE_POD_UID": "metadata.uid",
+    }
+    assert {name: value for name, value in environ(after).items() if name not in fields} == {
+        "TIDEGAUGE_PROFILE": "auto",
+        "TIDEGAUGE_JOB_ID": "team/train-0",
+        "TIDEGAUGE_JOB_NAME": "train-0",
+        "TIDEGAUGE_ATTEMPT": "0",
+        "TIDEGAUGE_CONTAINER": "main",
+        "PYTHONPATH": "/tidegauge/tidegauge/probe/activation/pythonpath",
+    }
+
+
+def test_the_names_are_those_of_the_probe() -> None:
+    assert names.LEVELS == PROBE_LEVELS
+    assert launch.PYTHONPATH_FOLDER.endswith(names.PYTHONPATH_ENTRY.removeprefix(names.PROBE_FOLDER))
+
+
+@pytest.mark.parametrize(
+    ("label", "namespace", "level"),
+    [
+        ("stats", None, "stats"),
+        ("", None, "auto"),
+        ("true", "trace", "auto"),
+        (None, "dormant", "dormant"),
+        ("TRACE", None, "trace"),
+    ],
+)
+def test_the_pods_label_counts_before_its_namespaces(label: str | None, namespace: str | None, level: str) -> None:
+    given_pod = pod(labels={} if label is None else {PROFILE_LABEL: label})
+    outcome = plan(given_pod, namespace=None if namespace is None else {PROFILE_LABEL: namespace})
+    assert isinstance(outcome, Injection)
+    assert environ(patched(given_pod, outcome.operations, Patch.JSON))["TIDEGAUGE_PROFILE"] == level
+
+
+@pytest.mark.parametrize(
+    ("label", "namespace", "reason"),
+    [(None, None, "not_asked"), ("off", "auto", "off"), (None, "off", "off"), ("yes", "auto", "bad_level")],
+)
+def test_a_pod_that_does_not_ask_is_left_alone(label: str | None, namespace: str | None, reason: str) -> None:
+    outcome = plan(
+        pod(labels={} if label is None else {PROFILE_LABEL: label}),
+        namespace=None if namespace is None else {PROFILE_LABEL: namespace},
+    )
+    assert isinstance(outcome, Skipped)
+    assert outcome.reason == reason
+    assert bool(outcome.warnings) == (reason == "bad_level")
+
+
+@pytest.mark.parametrize("labels", [{}, {"app": "train"}])
+def test_a_pod_that_is_watched_for_its_namespaces_sake_is_labelled_so(labels: dict[str, str]) -> None:
+    given_pod = pod(labels=labels)
+    outcome = plan(given_pod, namespace={PROFILE_LABEL: "true"})
+    after: Any = patched(given_pod, outcome.operations, Patch.JSON)
+    assert after["metadata"]["labels"] == {**labels, PROFILE_LABEL: "auto"}
+    assert injected(pod(labels={PROFILE_LABEL: ""}))["metadata"]["labels"] == {PROFILE_LABEL: ""}
+
+
+def test_an_injected_pod_is_not_touched_again() -> None:
+    assert plan(injected(pod())) == Skipped("injected_before")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"os": {"name": "windows"}}, "windows"),
+        ({"nodeSelector": {"kubernetes.io/os": "windows"}}, "windows"),
+        ({"containers": []}, "nothing_to_watch"),
+    ],
+)
+def test_pods_that_cannot_be_watched_are_left_alone(change: Pod, reason: str) -> None:
+    given_pod = pod()
+    given_pod["spec"].update(change)
+    assert plan(given_pod) == Skipped(reason)
+
+
+def test_the_probe_comes_before_other_init_containers_and_volumes_stay() -> None:
+    given_pod = pod({"name": "main", "volumeMounts": [{"name": "data", "mountPath": "/data"}]})
+    given_pod["spec"]["initContainers"] = [{"name": "proxy", "restartPolicy": "Always"}]
+    given_pod["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
+    after = injected(given_pod)
+    assert [one["name"] for one in after["spec"]["initContainers"]] == ["tidegauge-probe", "proxy"]
+    assert [one["name"] for one in after["spec"]["volumes"]] == ["data", "tidegauge"]
+    assert [one["mountPath"] for one in after["spec"]["containers"][0]["volumeMounts"]] == [
+        "/data",
+        "/tidegauge",
+        "/run/tidegauge",
+    ]
+
+
+def test_names_that_the_owner_uses_are_not_used_again() -> None:
+    given_pod = pod({"name": "tidegauge-probe"})
+    given_pod["spec"]["volumes"] = [{"name": "tidegauge"}, {"name": "tidegauge-1"}]
+    given_pod["spec"]["initContainers"] = [{"name": "tidegauge-probe-1"}]
+    after = injected(given_pod)
+    assert after["spec"]["initContainers"][0]["name"] == "tidegauge-probe-2"
+    assert after["spec"]["initContainers"][0]["volumeMounts"][0]["name"] == "tidegauge-2"
+    assert after["spec"]["volumes"][2]["name"] == "tidegauge-2"
+
+
+@pytest.mark.parametrize(
+    ("place", "read_only", "run_dir"),
+    [
+        ("/run", False, True),
+        ("/run", True, False),
+        ("/var/run/", True, False),
+        ("/run/tidegauge", False, False),
+        ("/run/tidegauge/x", False, False),
+        ("/running", True, True),
+    ],
+)
+def test_a_run_directory_that_cannot_be_mounted_is_left_out(place: str, read_only: bool, run_dir: bool) -> None:
+    mount = {"name": "theirs", "mountPath": place, "readOnly": read_only}
+    after = injected(pod({"name": "main", "volumeMounts": [mount]}))
+    places = [one["mountPath"] for one in after["spec"]["containers"][0]["volumeMounts"]]
+    assert places == [place, "/tidegauge", *(["/run/tidegauge"] if run_dir else [])]
+
+
+def test_every_watched_container_has_a_run_directory_of_its_own_and_others_have_none() -> None:
+    after = injected(pod({"name": "a"}, {"name": "b"}, {"name": "c"}, containers="c,a"))
+    assert after["spec"]["initContainers"][0]["args"] == ["a", "c"]
+    parts = [[mount["subPath"] for mount in one.get("volumeMounts", [])] for one in after["spec"]["containers"]]
+    assert parts == [["probe", "run/a"], [], ["probe", "run/c"]]
+
+
+def test_a_container_with_a_volume_at_our_place_is_not_watched() -> None:
+    taken = {"name": "main", "volumeMounts": [{"name": "x", "mountPath": "/tidegauge"}]}
+    outcome = plan(pod(taken))
+    assert isinstance(outcome, Skipped)
+    assert outcome.reason == "nothing_to_watch"
+    assert outcome.warnings == ("container main has a volume at /tidegauge: it is not watched",)
+    after = injected(pod(taken, {"name": "other"}))
+    assert "env" not in after["spec"]["containers"][0]
+    assert "env" in after["spec"]["containers"][1]
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"limits": {"nvidia.com/gpu": "8"}},
+        {"requests": {"nvidia.com/mig-1g.10gb": 1}},
+        {"limits": {"amd.com/gpu": "1"}},
+        {"claims": [{"name": "gpu"}]},
+    ],
+)
+def test_containers_with_gpus_are_watched_and_others_are_not(resources: Pod) -> None:
+    after = injected(
+        pod({"name": "sidecar"}, {"name": "none", "resources": {"limits": {"nvidia.com/gpu": "0"}}},
+            {"name": "main", "resources": resources})
+    )  # fmt: skip
+    assert ["env" in one for one in after["spec"]["containers"]] == [False, False, True]
+
+
+def test_the_owner_may_name_the_containers() -> None:
+    given_pod = pod({"name": "a"}, {"name": "b", "resources": {"limits": {"nvidia.com/gpu": 1}}}, containers=" a,z ")
+    outcome = plan(given_pod)
+    assert isinstance(outcome, Injection)
+    assert outcome.warnings == (f"annotation {CONTAINERS}: no container is called z (a, b)",)
+    after = patched(given_pod, outcome.operations, Patch.JSON)
+    assert ["env" in one for one in after["spec"]["containers"]] == [True, False]
+
+
+def test_a_pod_of_very_many_containers_stays_small() -> None:
+    after = injected(pod(*({"name": f"c{number}"} for number in range(200))))
+    assert sum("env" in one for one in after["spec"]["containers"]) == MAX_WATCHED
+
+
+def test_the_init_container_asks_for_no_more_than_the_one_that_waits_for_it() -> None:
+    resources = {
+        "requests": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"},
+        "limits": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"},
+    }
+    given_pod = pod({"name": "main", "resources": resources})
+    same = {"cpu": "8", "memory": "64Gi"}
+    assert injected(given_pod)["spec"]["initContainers"][0]["resources"] == {"requests": same, "limits": same}
+    small = {"limits": {"cpu": "1", "memory": "64Mi"}}
+    options = InjectionOptions("i", probe_resources=small)
+    assert injected(given_pod, options=options)["spec"]["initContainers"][0]["resources"] == small
+
+
+@pytest.mark.parametrize(("user", "set_by_us"), [(None, True), (0, True), (1000, False)])
+def test_the_init_container_is_never_root(user: int | None, set_by_us: bool) -> None:
+    given_pod = pod()
+    given_pod["spec"]["securityContext"] = {} if user is None else {"runAsUser": user}
+    security = injected(given_pod)["spec"]["initContainers"][0]["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert ("runAsUser" in security) == set_by_us
+
+
+@pytest.mark.parametrize(
+    ("labels", "owner", "name"),
+    [
+        ({"jobset.sigs.k8s.io/jobset-name": "set", "batch.kubernetes.io/job-name": "set-workers-0"}, "set-workers-0",
+         "set"),
+        ({"training.kubeflow.org/job-name": "torch"}, "torch", "torch"),
+        ({"ray.io/originated-from-cr-name": "ray", "ray.io/cluster": "ray-x7k2p"}, "ray-x7k2p", "ray"),
+        ({"batch.kubernetes.io/job-name": "job"}, "job", "job"),
+        ({"tidegauge.dev/copy-of": "first", "batch.kubernetes.io/job-name": "first-2"}, "first-2", "first"),
+        ({}, "some-owner", "some-owner"),
+        ({}, None, "train-0"),
+    ],
+)  # fmt: skip
+def test_the_job_is_claimed_from_what_controllers_wrote(labels: Pod, owner: str | None, name: str) -> None:
+    given_pod = pod(labels={PROFILE_LABEL: "auto", **labels})
+    if owner is not None:
+        given_pod["metadata"]["ownerReferences"] = [{"name": "other"}, {"name": owner, "controller": True}]
+    assert environ(injected(given_pod))["TIDEGAUGE_JOB_ID"] == f"team/{name}"
+
+
+def test_a_pod_that_gets_its_name_later_is_called_by_the_beginning() -> None:
+    given_pod = pod()
+    given_pod["metadata"].update(name=None, generateName="train-")
+    assert environ(injected(given_pod))["TIDEGAUGE_JOB_NAME"] == "train"
+
+
+def test_attempts_of_tidegauge_and_of_the_jobset_add_up() -> None:
+    labels = {PROFILE_LABEL: "auto", "jobset.sigs.k8s.io/restart-attempt": "2"}
+    assert environ(injected(pod(labels=labels, attempt="3")))["TIDEGAUGE_ATTEMPT"] == "5"
+    assert environ(injected(pod(labels=labels, attempt="-3")))["TIDEGAUGE_ATTEMPT"] == "2"
+
+
+def test_checkpoint_words_become_variables_unless_they_cannot() -> None:
+    good = pod(checkpoint_signal="USR1", checkpoint_path="/ckpt/$(RUN)")
+    assert environ(injected(good))["TIDEGAUGE_CHECKPOINT_SIGNAL"] == "USR1"
+    assert environ(injected(good))["TIDEGAUGE_CHECKPOINT_PATH"] == "/ckpt/$(RUN)"
+    bad = pod(checkpoint_signal="USR1\n", checkpoint_path="/" * 3000)
+    assert {"TIDEGAUGE_CHECKPOINT_SIGNAL", "TIDEGAUGE_CHECKPOINT_PATH"}.isdisjoint(environ(injected(bad)))
+    assert len(plan(bad).warnings) == 2
+    assert CHECKPOINT_SIGNAL in plan(bad).warnings[0]
+    assert CHECKPOINT_PATH in plan(bad).warnings[1]
+
+
+texts = st.text(max_size=20)
+variables = st.one_of(
+    st.fixed_dictionaries({"name": st.sampled_from(["PYTHONPATH", "A", "TIDEGAUGE_JOB_ID"]), "value": texts}),
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["PYTHONPATH", "B", "TIDEGAUGE_PROFILE"]), "valueFrom": st.just({"fieldRef": {}})}
+    ),
+)
+containers = st.builds(
+    lambda env, place, limits: {
+        "env": env, "volumeMounts": [{"name": "x", "mountPath": place}], "resources": {"limits": limits}
+    },
+    st.lists(variables, max_size=4),
+    st.sampled_from(["/run", "/tidegauge", "/data", "/run/tidegauge"]),
+    st.dictionaries(st.sampled_from(["cpu", "nvidia.com/gpu", "nvidia.com/gpu.shared"]), st.sampled_from(["0", "1"])),
+)  # fmt: skip
+
+
+@given(
+    st.lists(containers, min_size=1, max_size=3),
+    st.dictionaries(
+        st.sampled_from([FRACTION, CONTAINERS, CHANGES, CHECKPOINT_PATH, IMAGE_PYTHONPATH, "gpu-fraction"]), texts
+    ),
+    texts,
+)
+def test_whatever_the_owner_wrote_stays_and_no_name_or_place_comes_twice(
+    shapes: list[Pod], annotations: dict[str, str], level: str
+) -> None:
+    given_pod = pod(*({"name": f"c{number}", **shape} for number, shape in enumerate(shapes)))
+    given_pod["metadata"].update(annotations=annotations, labels={PROFILE_LABEL: level if level else "auto"})
+    outcome = plan(given_pod, options=InjectionOptions("i", shared_gpu_replicas=2))
+    if isinstance(outcome, Skipped):
+        return
+    after = patched(given_pod, outcome.operations, Patch.JSON)
+    for before, now in zip(given_pod["spec"]["containers"], after["spec"]["containers"]):
+        places = [one["mountPath"] for one in now["volumeMounts"]]
+        assert len(places) == len(set(places))
+        theirs = [one for one in before["env"] if one["name"] != "PYTHONPATH"]
+        assert [one for one in now["env"] if one in theirs] == theirs
+        added = [one["name"] for one in now["env"] if one not in before["env"] and one["name"] != "PYTHONPATH"]
+        assert len(added) == len(set(added))
+    assert plan(after) == Skipped("injected_before")

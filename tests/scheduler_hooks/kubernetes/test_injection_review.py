@@ -1,0 +1,121 @@
+"""Questions of an API server and their answers: always a yes, whatever is wrong with the question."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.kube_patches import patched
+from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
+from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
+from tidegauge_scheduler_hooks.kubernetes.injection.review import MAX_POD_BYTES, Injector, ReviewCounts
+from tidegauge_scheduler_hooks.kubernetes.ports import Patch
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "p", "labels": {PROFILE_LABEL: "auto"}},
+    "spec": {"containers": [{"name": "main"}]},
+}
+
+
+def injector(labels: Mapping[str, str] | None = None) -> Injector:
+    return Injector(InjectionOptions("i"), lambda namespace: labels if namespace == "team" else None)
+
+
+def question(pod: Any = POD, **changes: Any) -> bytes:
+    request = {"uid": "u-1", "operation": "CREATE", "namespace": "team", "object": pod, "resource": {
+        "group": "", "version": "v1", "resource": "pods"}, **changes}  # fmt: skip
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def response(given_injector: Injector, body: bytes) -> Any:
+    review = given_injector.answer(body)
+    assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert review["response"]["uid"] == "u-1"
+    assert review["response"]["allowed"] is True
+    return review["response"]
+
+
+def test_the_answer_carries_the_patch() -> None:
+    asked = injector()
+    answer = response(asked, question())
+    assert answer["patchType"] == "JSONPatch"
+    after: Any = patched(POD, json.loads(base64.b64decode(answer["patch"])), Patch.JSON)
+    assert after["metadata"]["annotations"] == {INJECTED: "1"}
+    assert "warnings" not in answer
+    assert asked.counts() == ReviewCounts(1, {}, 0)
+
+
+def test_the_namespaces_label_counts_where_the_pod_says_nothing() -> None:
+    silent = {**POD, "metadata": {"name": "p"}}
+    assert "patch" in response(injector({PROFILE_LABEL: "stats"}), question(silent))
+    unknown = injector({PROFILE_LABEL: "stats"})
+    assert "patch" not in response(unknown, question(silent, namespace="other"))
+    assert unknown.counts() == ReviewCounts(0, {"not_asked": 1}, 0)
+
+
+def test_warnings_are_short_and_printable() -> None:
+    shouted = {**POD, "metadata": {"name": "p", "labels": {PROFILE_LABEL: "\x1b[31m" + "x" * 500}}}
+    (warning,) = response(injector(), question(shouted))["warnings"]
+    assert warning.startswith("tidegauge: label tidegauge.dev/memory-profile=")
+    assert len(warning) <= 240
+    assert warning.isprintable()
+
+
+@pytest.mark.parametrize("changes", [{"operation": "UPDATE"}, {"resource": {"resource": "jobs"}}, {"resource": None}])
+def test_what_is_no_new_pod_is_left_alone(changes: Any) -> None:
+    asked = injector()
+    assert "patch" not in response(asked, question(**changes))
+    assert asked.counts().skipped == {"no_new_pod": 1}
+
+
+def test_a_pod_that_would_not_fit_into_etcd_any_more_is_left_alone() -> None:
+    asked = injector()
+    large = {**POD, "metadata": {**POD["metadata"], "annotations": {"x": "y" * MAX_POD_BYTES}}}
+    assert "patch" not in response(asked, question(large))
+    assert asked.counts().skipped == {"too_large": 1}
+
+
+@pytest.mark.parametrize(
+    "pod", [None, [], {"metadata": {"labels": {PROFILE_LABEL: "auto"}}, "spec": {"containers": [None]}},
+            {"metadata": "x"}, {"metadata": {"labels": {PROFILE_LABEL: 1}}}],
+)  # fmt: skip
+def test_a_pod_that_is_none_is_allowed_as_it_is_and_counted(pod: Any) -> None:
+    asked = injector()
+    assert "patch" not in response(asked, question(pod))
+    assert asked.counts().failed == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[", b"[]", b"{}", b"[" * 100_000, b'{"request": {}}', b"\xff", question().replace(b"k8s.io/v1", b"v9")],
+)
+def test_what_is_no_review_is_said_to_be_none(body: bytes) -> None:
+    asked = injector()
+    with pytest.raises(ValueError, match="not an AdmissionReview"):
+        asked.answer(body)
+    assert asked.counts().failed == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["metadata", "spec", "containers", "name", "env", "labels", "annotations", PROFILE_LABEL]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+def test_whatever_the_object_is_the_answer_is_a_yes(pod: Any) -> None:
+    response(injector({PROFILE_LABEL: "auto"}), question(pod))
