@@ -25,7 +25,7 @@ test: system $(BIN)/.made rig rayjobs trainers fast integration gpu ## all tests
 check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
 
 fast: $(BIN)/.made ## the fast tests (no server, no torch)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 integration: $(BIN)/.made rig rayjobs trainers ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
 	$(BIN)/python -m pytest tests/integration
