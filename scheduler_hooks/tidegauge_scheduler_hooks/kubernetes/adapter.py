@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -235,7 +236,9 @@ class KubernetesScheduler:
         age_s = self._controller_age_s()
         if age_s is None:
             return "there is none"
-        return f"not heard of for {age_s:.0f} s" if age_s > CONTROLLER_AWAY_S else None
+        if age_s <= CONTROLLER_AWAY_S:
+            return None
+        return "it does not renew its Lease" if math.isinf(age_s) else f"not heard of for {age_s:.0f} s"
 
     def _check_unmarked(self, workload: Workload) -> None:
         """Otherwise its own ``podFailurePolicy`` might fail it when it is suspended. Raises ``TemporaryError``."""

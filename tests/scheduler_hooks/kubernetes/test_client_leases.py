@@ -250,3 +250,46 @@ def test_a_lease_tells_whether_somebody_is_there(kube: FakeKube, turns: Turns, l
     age_s = lease_age_s(kube, "tidegauge", "controller")
     assert age_s is not None
     assert 0 <= age_s < WITHIN_S
+
+
+def held(kube: FakeKube, renewed: str) -> None:
+    spec = {"holderIdentity": "one", "renewTime": renewed}
+    kube.put(LEASES, {"metadata": {"namespace": "tidegauge", "name": "controller"}, "spec": spec})
+
+
+NOW_S = 1_800_000_000.0
+AT = {"now": "2027-01-15T08:00:00.000001Z", "a minute ago": "2027-01-15T07:59:00.000001Z"}
+LATER = "2027-01-15T08:00:02.000001Z"
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, -60.0, 60.0, 3600.0])
+def test_a_living_holder_is_seen_by_its_renewing_whatever_the_clocks_say(ahead_s: float) -> None:
+    kube = FakeKube()
+    held(kube, AT["now"])
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        held(kube, LATER)
+
+    assert lease_age_s(kube, "tidegauge", "controller", wall_s=lambda: NOW_S + ahead_s, sleep=sleep) == 0.0
+    assert len(slept) == 1
+
+
+@pytest.mark.parametrize("behind_s", [0.0, 3600.0])
+def test_a_holder_that_does_not_renew_is_away_also_for_a_clock_that_is_behind(behind_s: float) -> None:
+    kube = FakeKube()
+    held(kube, AT["a minute ago"])
+    age_s = lease_age_s(kube, "tidegauge", "controller", wall_s=lambda: NOW_S - behind_s, sleep=lambda _: None)
+    assert age_s is not None
+    assert age_s > 59
+
+
+def test_a_fresh_lease_is_believed_at_once() -> None:
+    kube = FakeKube()
+    held(kube, AT["now"])
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError("nothing is to be waited for")
+
+    assert lease_age_s(kube, "tidegauge", "controller", wall_s=lambda: NOW_S + 2, sleep=sleep) == pytest.approx(2)

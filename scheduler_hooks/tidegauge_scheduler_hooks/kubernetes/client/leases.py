@@ -7,6 +7,7 @@ clock, talks through global credentials, and writes times that the API server re
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -26,6 +27,10 @@ RENEW_DEADLINE_S = 10.0
 """A leader that could not renew for so long stops: 5 s before anybody else may start."""
 RETRY_S = 2.0
 STOP_WITHIN_S = 4.0
+
+
+LOOK_AGAIN_S = 6.0
+"""Three times as long as between two renewals."""
 
 
 class Leader:
@@ -250,15 +255,40 @@ class LeaseLock:
         return spec
 
 
-def lease_age_s(api: KubeApi, namespace: str, name: str) -> float | None:
-    """Seconds since the holder of a Lease renewed it, by this machine's clock; ``None``: nobody holds it.
+def lease_age_s(
+    api: KubeApi,
+    namespace: str,
+    name: str,
+    *,
+    wall_s: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float | None:
+    """Seconds since the holder of a Lease renewed it; ``None``: nobody holds it.
 
-    Raises ``SchedulerError``."""
+    Clocks differ. Where this machine's says that it was renewed in the future, or too long ago, the Lease is looked at
+    again after a while in which a living holder renews it: blocks for ``LOOK_AGAIN_S`` then. ``math.inf``: it was not,
+    and nobody can say since when. Raises ``SchedulerError``."""
+    renewed = _renewed(api, namespace, name)
+    if renewed is None:
+        return None
+    age_s = wall_s() - renewed.timestamp()
+    if 0 <= age_s <= LEASE_S:
+        return age_s
+    sleep(LOOK_AGAIN_S)
+    again = _renewed(api, namespace, name)
+    if again is None:
+        return None
+    if again != renewed:
+        return 0.0
+    return age_s if age_s > 0 else math.inf
+
+
+def _renewed(api: KubeApi, namespace: str, name: str) -> datetime | None:
     try:
         spec = api.get(LEASES, namespace, name).get("spec") or {}
         if not spec.get("holderIdentity"):
             return None
-        return max(0.0, time.time() - datetime.fromisoformat(spec["renewTime"].replace("Z", "+00:00")).timestamp())
+        return datetime.fromisoformat(spec["renewTime"].replace("Z", "+00:00"))
     except (NotFoundError, KeyError, ValueError):
         return None
 
