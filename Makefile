@@ -12,7 +12,7 @@ TRAINERS := .trainers
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format dashboards kubernetes pictures rig rayjobs trainers venv system docs bench clean test-slurm-matrix
+.PHONY: help demo test check fast integration gpu lint types layers format dashboards kubernetes pictures rig rayjobs trainers venv system docs bench clean test-kubernetes test-slurm-matrix
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -37,6 +37,10 @@ test-slurm-matrix: $(BIN)/.made rig ## the Slurm tests on other releases of Slur
 	  echo "Slurm of $$release:"; \
 	  TIDEGAUGE_SLURM_TREE=$(CURDIR)/$(SLURM)/$$release $(BIN)/python -m pytest tests/integration/slurm; \
 	done
+
+test-kubernetes: $(BIN)/.made rig ## the Kubernetes tests on a real API server (TIDEGAUGE_TEST_KUBECONFIG=FILE, its admin's)
+	@test -n "$${TIDEGAUGE_TEST_KUBECONFIG:-}" || { echo "say TIDEGAUGE_TEST_KUBECONFIG=FILE: which API server?" >&2; exit 2; }
+	$(BIN)/python -m pytest tests/integration/kubernetes
 
 gpu: $(BIN)/.made ## tests on a real GPU; says so where there is none
 	@if $(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then \
