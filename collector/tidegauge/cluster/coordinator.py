@@ -7,12 +7,11 @@ been restarted knows everything again after one report period. (Incidents and au
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tidegauge.cluster.event_log import EventLog
 from tidegauge.cluster.jobs import RankOnNode, jobs_of, look_first, one_per_rank
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.order_desk import OrderDesk
@@ -21,17 +20,12 @@ from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, No
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.core.units import format_band, format_bytes
-from tidegauge.core.verdicts import LeakState, Severity, Verdict
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
-
-log = logging.getLogger(__name__)
 
 STALE_AFTER_S = 10.0
 """Ten report periods at the default: long enough for a stalled host or an actor restart (about 1 s), far shorter
 than the engine's own death detection (10-65 s)."""
 
-MAX_EVENTS = 1000
 MAX_PODS_ASKED = 1024
 """Answered in one reply: more than a kubelet runs."""
 
@@ -57,9 +51,7 @@ class Coordinator:
         self._linger_s = linger_s
         self._lock = threading.RLock()
         self._nodes: dict[str, KnownNode] = {}
-        self._announced: dict[RankOfProcess, Verdict] = {}
-        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
-        self._last_seq = 0
+        self._events = EventLog(wall_s)
         self._settings_desk: JobSettingsDesk | None = None
         self._pod_of: Callable[[str], PodFacts | None] | None = None
 
@@ -84,10 +76,12 @@ class Coordinator:
             before, node.summary = node.summary, summary
             node.heard_s, node.was_stale = now_s, False
             if before is None:
-                self._tell(EventKind.NODE_JOINED, node, f"agent {summary.agent_pid} reports from {summary.hostname}")
+                self._events.tell(
+                    EventKind.NODE_JOINED, node, f"agent {summary.agent_pid} reports from {summary.hostname}"
+                )
             elif before.incarnation != summary.incarnation:
                 node.retired.append(before.incarnation)
-                self._tell(
+                self._events.tell(
                     EventKind.AGENT_RESTARTED, node,
                     f"the agent on {summary.hostname} was restarted (pid {before.agent_pid} -> {summary.agent_pid})",
                 )  # fmt: skip
@@ -189,7 +183,7 @@ class Coordinator:
     def events(self, after: int = 0) -> tuple[Event, ...]:
         """What happened since event ``after`` (0: all that is kept), oldest first."""
         with self._lock:
-            return tuple(event for event in self._events if event.seq > after)
+            return self._events.after(after)
 
     def last_heard(self, node_id: str) -> tuple[float, str] | None:
         """When (monotonic seconds) the node's agent last reported, and which incarnation it was."""
@@ -227,21 +221,12 @@ class Coordinator:
                 node.ended_s.pop(key, None)
             else:
                 node.ended_s.setdefault(key, now_s)
-            self._tell_verdict(node, key, rank)
+            self._events.tell_verdict(node, key, rank)
         node.named = frozenset(reported)
         for key in node.ranks.keys() - reported.keys():
             # The agent has forgotten it, so its process is gone (agents keep ended ranks for a while themselves).
             node.ranks[key] = replace(node.ranks[key], alive=False)
             node.ended_s.setdefault(key, now_s)
-
-    def _tell_verdict(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
-        before = self._announced.get(key)
-        old = LeakState.OK if before is None else before.state
-        self._announced[key] = rank.verdict
-        if old is not rank.verdict.state:
-            event = self._tell(EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname), rank=rank, before=old)
-            alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is not Severity.NOTE
-            log.log(logging.WARNING if alarming else logging.INFO, "%s", event.text)
 
     def _lose(self, node: KnownNode, now_s: float) -> None:
         node.gone_s = now_s
@@ -250,13 +235,13 @@ class Coordinator:
             # With the node's agent gone nobody can say whether the process still runs: it is stale, and it ends here.
             node.ranks[key] = replace(rank, alive=False)
             node.ended_s.setdefault(key, now_s)
-        self._tell(EventKind.NODE_GONE, node, f"node {node.hostname or node.node_id[:8]} is gone")
+        self._events.tell(EventKind.NODE_GONE, node, f"node {node.hostname or node.node_id[:8]} is gone")
 
     def _let_time_pass(self, now_s: float) -> None:
         for node_id, node in list(self._nodes.items()):
             if self._health(node, now_s) is NodeHealth.STALE and not node.was_stale:
                 node.was_stale = True
-                self._tell(
+                self._events.tell(
                     EventKind.NODE_STALE, node,
                     f"no report from {node.hostname} for {self._stale_after_s:.0f} s: its figures are old",
                 )  # fmt: skip
@@ -273,7 +258,7 @@ class Coordinator:
         node.ranks.pop(key, None)
         node.ended_s.pop(key, None)
         node.histories.pop(key, None)
-        self._announced.pop(key, None)
+        self._events.forget(key)
 
     def _health(self, node: KnownNode, now_s: float) -> NodeHealth:
         if node.gone_s is not None:
@@ -296,47 +281,3 @@ class Coordinator:
             ranks=sum(rank.alive for rank in node.ranks.values()),
             gpus=() if summary is None else summary.gpus,
         )
-
-    def _tell(
-        self,
-        kind: EventKind,
-        node: KnownNode,
-        text: str,
-        *,
-        rank: RankSummary | None = None,
-        before: LeakState | None = None,
-    ) -> Event:
-        self._last_seq += 1
-        event = Event(
-            seq=self._last_seq, at_unix_s=self._wall_s(), kind=kind, text=text, node_id=node.node_id,
-            hostname=node.hostname, before=before,
-        )  # fmt: skip
-        if rank is not None:
-            key = rank.identity.key
-            event = replace(
-                event, job_id=key.job_id, attempt=key.attempt, rank=key.rank, step=rank.step, verdict=rank.verdict
-            )
-        else:
-            log.info("%s", text)
-        self._events.append(event)
-        return event
-
-
-def _verdict_text(rank: RankSummary, hostname: str) -> str:
-    key, verdict = rank.identity.key, rank.verdict
-    who = f"job {key.job_id} attempt {key.attempt} rank {key.rank} on {hostname}"
-    if verdict.state is LeakState.OK:
-        return f"{who}: growth ended (step {rank.step})"
-    what = "leaks" if verdict.state is LeakState.LEAK else "is suspected of leaking"
-    parts = [f"{who} {what}"]
-    if verdict.signal is not None:
-        parts.append(f"signal {verdict.signal.value}")
-    if verdict.bytes_per_step is not None:
-        parts.append(f"{format_bytes(verdict.bytes_per_step.likely)} per step")
-    if verdict.onset_step is not None:
-        parts.append(f"since step {verdict.onset_step}")
-    if verdict.seconds_to_oom is not None:
-        parts.append(f"out of memory in {format_band(verdict.seconds_to_oom)}")
-    if verdict.severity is not None:
-        parts.append(f"severity {verdict.severity.value}")
-    return ", ".join(parts)

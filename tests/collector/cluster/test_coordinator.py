@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sample_views import LEAK, rank_summary
-from tidegauge.cluster.coordinator import MAX_EVENTS, Coordinator
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.event_log import MAX_EVENTS
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary

@@ -1,0 +1,88 @@
+"""What happened on the cluster, in order: nodes that come and go, verdicts that change. The coordinator calls it with
+its lock held."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidegauge.cluster.known_node import KnownNode, RankOfProcess
+from tidegauge.cluster.views import Event, EventKind
+from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.verdicts import LeakState, Severity, Verdict
+from tidegauge.core.views import RankSummary
+
+log = logging.getLogger(__name__)
+
+MAX_EVENTS = 1000
+
+
+class EventLog:
+    """The latest ``MAX_EVENTS``, each said in the log as well."""
+
+    def __init__(self, wall_s: Callable[[], float]) -> None:
+        self._wall_s = wall_s
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._last_seq = 0
+        self._announced: dict[RankOfProcess, Verdict] = {}
+        """The verdict that was last told of each rank."""
+
+    def after(self, seq: int) -> tuple[Event, ...]:
+        """What happened since event ``seq``, oldest first."""
+        return tuple(event for event in self._events if event.seq > seq)
+
+    def tell(self, kind: EventKind, node: KnownNode, text: str) -> None:
+        """Something happened to a node."""
+        self._add(kind, node, text)
+        log.info("%s", text)
+
+    def tell_verdict(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
+        """A rank's verdict as it is now: an event if its state is another than the last one told."""
+        before = self._announced.get(key)
+        old = LeakState.OK if before is None else before.state
+        self._announced[key] = rank.verdict
+        if old is rank.verdict.state:
+            return
+        event = self._add(EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname))
+        who = rank.identity.key
+        self._events[-1] = replace(
+            event, before=old, job_id=who.job_id, attempt=who.attempt, rank=who.rank, step=rank.step,
+            verdict=rank.verdict,
+        )  # fmt: skip
+        alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is not Severity.NOTE
+        log.log(logging.WARNING if alarming else logging.INFO, "%s", event.text)
+
+    def forget(self, key: RankOfProcess) -> None:
+        """A rank is not spoken of any more."""
+        self._announced.pop(key, None)
+
+    def _add(self, kind: EventKind, node: KnownNode, text: str) -> Event:
+        self._last_seq += 1
+        event = Event(
+            seq=self._last_seq, at_unix_s=self._wall_s(), kind=kind, text=text, node_id=node.node_id,
+            hostname=node.hostname,
+        )  # fmt: skip
+        self._events.append(event)
+        return event
+
+
+def _verdict_text(rank: RankSummary, hostname: str) -> str:
+    key, verdict = rank.identity.key, rank.verdict
+    who = f"job {key.job_id} attempt {key.attempt} rank {key.rank} on {hostname}"
+    if verdict.state is LeakState.OK:
+        return f"{who}: growth ended (step {rank.step})"
+    what = "leaks" if verdict.state is LeakState.LEAK else "is suspected of leaking"
+    parts = [f"{who} {what}"]
+    if verdict.signal is not None:
+        parts.append(f"signal {verdict.signal.value}")
+    if verdict.bytes_per_step is not None:
+        parts.append(f"{format_bytes(verdict.bytes_per_step.likely)} per step")
+    if verdict.onset_step is not None:
+        parts.append(f"since step {verdict.onset_step}")
+    if verdict.seconds_to_oom is not None:
+        parts.append(f"out of memory in {format_band(verdict.seconds_to_oom)}")
+    if verdict.severity is not None:
+        parts.append(f"severity {verdict.severity.value}")
+    return ", ".join(parts)
