@@ -1,4 +1,4 @@
-"""JobSets without their controller: the kind and what looks after it, where the cluster has none.
+"""JobSets without their controller: the kind where the cluster has none, and what looks after it where nobody does.
 
 In tests: ``StandInJobSets``. By hand, until the standard input ends: ``python -m kube_standins.jobset KUBECONFIG``.
 """
@@ -9,6 +9,7 @@ import logging
 import queue
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -23,11 +24,15 @@ _log = logging.getLogger(__name__)
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 AGAIN_AFTER_S = 0.2
+QUESTION = "tidegauge.dev/stand-in-question"
+"""Label of the JobSet by which ``somebody_works`` asks: no stand-in answers."""
+NOTICED_WITHIN_S = 10.0
+"""A controller that is there writes the status of a new JobSet in a fraction of that."""
 
 
 class StandInJobSets:
-    """JobSets work in the cluster of ``kubeconfig`` until the block ends. Does nothing where the cluster has the kind
-    already, and so a controller of its own."""
+    """JobSets work in the cluster of ``kubeconfig`` until the block ends. Brings the kind where the cluster lacks it,
+    and does nothing where a controller of its own is at work."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         """``folder``: for the log."""
@@ -58,11 +63,8 @@ class JobSetController:
         self._worker = threading.Thread(target=self._work, name="jobsets", daemon=True)
 
     def start(self) -> None:
-        for path, query in (
-            (f"/apis/{GROUP}/{VERSION}/{PLURAL}", {}),
-            ("/apis/batch/v1/jobs", {"labelSelector": NAME}),
-        ):
-            threading.Thread(target=self._follow, args=(path, query), daemon=True).start()
+        for follow in (self._follow_jobsets, self._follow_jobs):
+            threading.Thread(target=follow, daemon=True).start()
         self._worker.start()
 
     def close(self) -> None:
@@ -70,11 +72,13 @@ class JobSetController:
         self._due.put(None)
         self._worker.join()
 
-    def _follow(self, path: str, query: dict[str, str]) -> None:
-        for changed, _ in self._api.changes(path, query, self._stop):
-            metadata = changed["metadata"]
-            name = metadata["name"] if changed["kind"] == "JobSet" else metadata["labels"][NAME]
-            self._due.put((metadata["namespace"], name))
+    def _follow_jobsets(self) -> None:
+        for changed, _ in self._api.changes(f"/apis/{GROUP}/{VERSION}/{PLURAL}", {}, self._stop):
+            self._due.put((changed["metadata"]["namespace"], changed["metadata"]["name"]))
+
+    def _follow_jobs(self) -> None:
+        for changed, _ in self._api.changes("/apis/batch/v1/jobs", {"labelSelector": NAME}, self._stop):
+            self._due.put((changed["metadata"]["namespace"], changed["metadata"]["labels"][NAME]))
 
     def _work(self) -> None:
         while (due := self._due.get()) is not None:
@@ -89,6 +93,8 @@ class JobSetController:
 
     def _look(self, namespace: str, name: str) -> None:
         jobset = self._api.call("GET", f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}")
+        if QUESTION in (jobset["metadata"].get("labels") or {}):
+            return
         query = {"labelSelector": f"{NAME}={name}"}
         listed = self._api.call("GET", f"/apis/batch/v1/namespaces/{namespace}/jobs", query=query)
         jobs = [job for job in listed["items"] if _owned(job["metadata"].get("ownerReferences") or (), jobset)]
@@ -133,18 +139,41 @@ def install(api: Api) -> bool:
     return True
 
 
+def somebody_works(api: Api) -> bool:
+    """Whether the cluster has a controller for JobSets: many test clusters have the kind alone. Seen by what becomes of
+    one that is suspended and never runs."""
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/default/{PLURAL}"
+    pod = {"restartPolicy": "Never", "containers": [{"name": "none", "image": "none"}]}
+    job = {"name": "none", "template": {"spec": {"template": {"spec": pod}}}}
+    metadata = {"generateName": "tidegauge-test-", "labels": {QUESTION: "true"}}
+    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "JobSet", "metadata": metadata,
+            "spec": {"suspend": True, "replicatedJobs": [job]}}  # fmt: skip
+    name = api.call("POST", path, body)["metadata"]["name"]
+    until_s = time.monotonic() + NOTICED_WITHIN_S
+    try:
+        while time.monotonic() < until_s:
+            time.sleep(AGAIN_AFTER_S)
+            if (api.call("GET", f"{path}/{name}").get("status") or {}).get("conditions"):
+                return True
+        return False
+    finally:
+        api.call("DELETE", f"{path}/{name}", {"propagationPolicy": "Background"})
+
+
 def main() -> None:
     log_to_stderr()
     api = Api(Path(sys.argv[1]))
     ours = install(api)
+    needed = ours or not somebody_works(api)
     controller = JobSetController(api)
-    if ours:
+    if needed:
         controller.start()
     try:
         say_ready_and_wait()
     finally:
-        if ours:
+        if needed:
             controller.close()
+        if ours:
             api.call("DELETE", f"{CRDS}/{CRD_NAME}")
 
 
