@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,20 @@ class Bench:
     def hold_pods(self, hold: bool) -> None:
         """Keep the pods there although they are deleted; or let them go."""
         for pod in self.pods():
-            kept = [one for one in pod["metadata"].get("finalizers") or [] if one != HOLD]
-            self.change_pod(pod, {"finalizers": [*kept, HOLD] if hold else kept})
+            eventually(partial(self._hold, pod["metadata"]["name"], hold))
 
-    def change_pod(self, pod: Any, metadata: Any) -> None:
-        path = f"{self._pods}/{pod['metadata']['name']}"
-        answer = self.admin.ask("PATCH", path, {"metadata": metadata}, content_type="application/merge-patch+json")
-        assert answer.code in (200, 404), answer
+    def _hold(self, name: str, hold: bool) -> bool:
+        """Whether it is done: the Job controller takes its own finalizer off meanwhile."""
+        path = f"{self._pods}/{name}"
+        found = self.admin.ask("GET", path)
+        if found.code == 404:
+            return True
+        metadata = found.body["metadata"]
+        kept = [one for one in metadata.get("finalizers") or [] if one != HOLD]
+        wanted = {"finalizers": [*kept, HOLD] if hold else kept, "resourceVersion": metadata["resourceVersion"]}
+        answer = self.admin.ask("PATCH", path, {"metadata": wanted}, content_type="application/merge-patch+json")
+        assert answer.code in (200, 404, 409), answer
+        return answer.code != 409
 
     def annotate(self, name: str, text: str | None) -> None:
         patch = {"metadata": {"annotations": {name: text}}}
