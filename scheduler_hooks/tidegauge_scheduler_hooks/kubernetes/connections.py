@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from socketserver import ThreadingMixIn
+from typing import Any
 
 
 @dataclass
@@ -85,3 +87,36 @@ def hang_up(connection: socket.socket) -> None:
     """Have whoever reads from it see its end. From another thread."""
     with suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)  # SSLSocket's own would take TLS off under the reader
+
+
+class BoundedMixIn(ThreadingMixIn):
+    """A ``socketserver`` with a thread for each of its ``connections``."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    connections: Connections
+    look_s: float
+    """How long one wait for a place lasts."""
+
+    def goes_on_waiting(self) -> bool:
+        """Whether a connection that found no place in ``look_s`` is to wait on, or is turned away."""
+        return False
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        # Waiting here leaves further ones in the kernel's queue. No connection holds its place for long.
+        while not self.connections.enter(request, timeout_s=self.look_s):
+            if not self.goes_on_waiting():
+                self.shutdown_request(request)  # type: ignore[attr-defined] # of the server that this is mixed into
+                return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread was to be had, so none will give the place back
+            self.connections.leave(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.leave(request)

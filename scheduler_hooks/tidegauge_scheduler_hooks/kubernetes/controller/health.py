@@ -8,10 +8,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, NamedTuple
 
-from tidegauge_scheduler_hooks.kubernetes.connections import Connections
+from tidegauge_scheduler_hooks.kubernetes.connections import BoundedMixIn, Connections
 
 log = logging.getLogger(__name__)
 
@@ -51,15 +51,13 @@ class HealthServer:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
+class _Server(BoundedMixIn, HTTPServer):
+    look_s = 1.0
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
-        self._connections = Connections(CONNECTIONS_AT_ONCE, patience_s=PATIENCE_S)
+        self.connections = Connections(CONNECTIONS_AT_ONCE, patience_s=PATIENCE_S)
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
@@ -67,22 +65,6 @@ class _Server(ThreadingHTTPServer):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._connections.enter(request, timeout_s=1.0):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread was to be had, so none will give the place back
-            self._connections.leave(request)
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.leave(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (the base class's signature)
         """Scrapers hang up; that is theirs to report."""

@@ -15,10 +15,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import TCPServer
 from typing import Any, Protocol
 
-from tidegauge_scheduler_hooks.kubernetes.connections import Connections, hang_up
+from tidegauge_scheduler_hooks.kubernetes.connections import BoundedMixIn, Connections, hang_up
 
 PATH = "/mutate"
 MAX_BODY_BYTES = 3 << 20
@@ -69,11 +69,9 @@ class WebhookServer:
         self._server.connections.drain(patience_s)
 
 
-class _Server(ThreadingMixIn, TCPServer):
-    daemon_threads = True
-    block_on_close = False
+class _Server(BoundedMixIn, TCPServer):
     allow_reuse_address = True
-    request_queue_size = 128
+    look_s = _LOOK_S
 
     def __init__(
         self,
@@ -89,23 +87,8 @@ class _Server(ThreadingMixIn, TCPServer):
         self.connections = Connections(MAX_CONNECTIONS, patience_s=PATIENCE_S)
         super().__init__(address, _Question)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        # Waiting here leaves further ones in the kernel's queue. No connection holds its place for long.
-        while not self.connections.enter(request, timeout_s=_LOOK_S):
-            if self.closing:
-                self.shutdown_request(request)
-                return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread could be started
-            self.connections.leave(request)
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.leave(request)
+    def goes_on_waiting(self) -> bool:
+        return not self.closing
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the connection's own thread: a handshake that does not end holds up nobody else."""
