@@ -9,10 +9,11 @@ RAYJOBS := .rayjobs
 SLURM := .slurm
 SLURM_RELEASES ?= trixie sid
 TRAINERS := .trainers
+ESTIMATE := .estimate
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format dashboards kubernetes pictures rig rayjobs trainers venv system docs bench clean test-kubernetes test-slurm-matrix
+.PHONY: help demo test check fast integration gpu lint types layers format dashboards estimate-venv kubernetes pictures rig rayjobs trainers venv system docs bench clean test-kubernetes test-slurm-matrix
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -20,14 +21,14 @@ help: ## what can be made
 demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in under two minutes (no GPU needed)
 	@scripts/demo.sh
 
-test: system $(BIN)/.made rig rayjobs trainers fast integration gpu ## all tests that this machine can run
+test: system $(BIN)/.made rig rayjobs trainers estimate-venv fast integration gpu ## all tests that this machine can run
 
 check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
 
 fast: $(BIN)/.made ## the fast tests (no server, no torch)
 	$(BIN)/python -m pytest -n auto
 
-integration: $(BIN)/.made rig rayjobs trainers ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
+integration: $(BIN)/.made rig rayjobs trainers estimate-venv ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
 	$(BIN)/python -m pytest tests/integration
 
 # Debian's suites: bookworm has 22.05, trixie 24.11, sid what is newest. Needs root and mmdebstrap; 25 s and 0.5 GB each.
@@ -84,6 +85,8 @@ rayjobs: $(RAYJOBS)/venv/.made ## the environment of a user's own Ray cluster, f
 
 trainers: $(TRAINERS)/venv/.made ## Lightning, Hugging Face and Ray Train on the rig's torch, for the tests of the integrations
 
+estimate-venv: $(ESTIMATE)/venv/.made ## a researcher's laptop, for the tests of the estimate: PyTorch without CUDA, transformers, torchvision
+
 system: ## Debian packages that the integration tests need (never asks anything)
 	@scripts/system_packages.sh
 
@@ -91,7 +94,7 @@ bench: $(BIN)/.made rig trainers ## every figure of README and docs that needs n
 	@scripts/bench.sh
 
 clean: ## remove what was made here
-	rm -rf .venv .rig .rayjobs .trainers .slurm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .rig .rayjobs .trainers .estimate .slurm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/.made: pyproject.toml constraints.txt
 	@scripts/make_venv.sh "$(PYTHON)" .venv
@@ -117,4 +120,12 @@ $(RAYJOBS)/venv/.made: constraints.txt
 # Real frameworks on the rig's torch; pip must not bring another one (docs/integrations.md).
 $(TRAINERS)/venv/.made: $(RIG)/venv/.made constraints.txt scripts/make_trainers.sh
 	@scripts/make_trainers.sh "$(PYTHON)" $(TRAINERS)/venv $(RIG)/venv
+	@touch $@
+
+# PyTorch without CUDA where the index offers such a build (`==` prefers it); torchvision's compiled part stays unloaded.
+$(ESTIMATE)/venv/.made: constraints.txt
+	@scripts/make_venv.sh "$(PYTHON)" $(ESTIMATE)/venv
+	@echo "the estimate's tests: installing PyTorch's CPU build, transformers and torchvision (about 200 MB, once)"
+	@$(ESTIMATE)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt 'torch==2.13.0' 'transformers==5.23.0' numpy
+	@$(ESTIMATE)/venv/bin/python -m pip install $(PIP_FLAGS) --no-deps -c constraints.txt 'torchvision==0.28.0' pillow
 	@touch $@

@@ -1,0 +1,42 @@
+"""The allocator's settings that decide where a block goes. Source-compatible with Python 3.9."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional
+
+MIB = 1 << 20
+DEFAULT_LARGE_SEGMENT_BYTES = 20 * MIB
+DIVISION_BUCKETS = 16
+"""``roundup_power2_divisions`` has one for each power of two from 1 MiB to 32 GiB."""
+
+
+class TieBreak(str, Enum):
+    """Which of equally large free blocks of a stream is taken: it depends on the torch (allocator notes, 5.6)."""
+
+    ADDRESS = "address"
+    """torch up to 2.11: the lowest address."""
+    BLOCK = "block"
+    """2.12: the block object that was made first (each split makes one)."""
+    SEGMENT = "segment"
+    """From 2.13: the segment that was made first, then the lowest address."""
+
+
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """What ``PYTORCH_ALLOC_CONF`` says, as far as it decides placement. Sizes in bytes; ``None``: not limited."""
+
+    max_split_bytes: Optional[int] = None
+    """``max_split_size_mb``: larger blocks are never split."""
+    max_non_split_rounding_bytes: Optional[int] = None
+    """``max_non_split_rounding_mb``; ``None`` means the large segment's size."""
+    roundup_power2_divisions: tuple[int, ...] = (0,) * DIVISION_BUCKETS
+    garbage_collection_threshold: float = 0.0
+    """Share of the cap; without a cap it does nothing."""
+    expandable_segments: bool = False
+    large_segment_bytes: int = DEFAULT_LARGE_SEGMENT_BYTES
+    """``large_segment_size_mb`` (torch 2.11)."""
+    memory_fraction: Optional[float] = None
+    """``per_process_memory_fraction`` (torch 2.10)."""
+    tie_break: TieBreak = TieBreak.SEGMENT
