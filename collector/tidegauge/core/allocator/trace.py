@@ -111,7 +111,7 @@ class Trace:
     total_bytes: Optional[int] = None
     """``totalGlobalMem`` of the device, where the recording says it."""
     complete: bool = True
-    """Whether the first event is the process's first; otherwise ``start`` is what lived before, worked out from the end."""
+    """Whether the first event is the process's first; otherwise ``start`` is what lived before it."""
     start: tuple[KnownSegment, ...] = ()
     end: Optional[tuple[KnownSegment, ...]] = None
     """The segments after the last event; ``None`` where the file does not list them."""
