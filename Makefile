@@ -26,9 +26,11 @@ test: system $(BIN)/.made rig rayjobs trainers estimate-venv fast integration gp
 check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
 
 fast: $(BIN)/.made ## the fast tests (no server, no torch)
+	@$(BIN)/python scripts/compile_model.py
 	$(BIN)/python -m pytest -n auto
 
 integration: $(BIN)/.made rig rayjobs trainers estimate-venv ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
+	@$(BIN)/python scripts/compile_model.py
 	$(BIN)/python -m pytest tests/integration
 
 # Debian's suites: bookworm has 22.05, trixie 24.11, sid what is newest. Needs root and mmdebstrap; 25 s and 0.5 GB each.

@@ -8,7 +8,8 @@ a process of its own, several at a time: the caching allocator of one does not s
 (`alloc_retries` says whether it did). Stages, each within its share of time:
 
 - recorded: the jobs of an earlier recording (--recorded) again, `error_percent` saying how far off;
-- more: jobs of other families. Both leave a line each in peaks_recorded.jsonl and peaks_more.jsonl with the keys of
+- more: jobs of other families; heldout: jobs that no table may be made from (bench/gpu_peaks_heldout.py). They leave a
+  line each in peaks_recorded.jsonl, peaks_more.jsonl and peaks_heldout.jsonl with the keys of
   ../shared/recordings/peaks.jsonl and the configuration, and a complete trace KEY.npz: the arrays of
   ../shared/recordings/traces, `steps` with the columns of STEP_COLUMNS;
 - context: context_NAME.json, bytes of the process outside the allocator after first uses (bench/gpu_context.py);
@@ -42,8 +43,9 @@ import gpu_peaks_models as jobs_of
 import gpu_workspaces
 import numpy as np
 import torch
+from gpu_peaks_heldout import heldout_jobs
 from gpu_peaks_operators import OperatorTags, begin_trace, summary, trace
-from gpu_peaks_training import Training, load_modules
+from gpu_peaks_training import load_modules, training_of
 from gpu_workers import Task, Workers
 
 Job = dict[str, Any]
@@ -55,9 +57,11 @@ TASK_LIMIT_S = 75.0
 GPU_GIB = 125.0
 """Of an H200's 139 GiB, for all jobs at a time."""
 ARCHIVE_BYTES = 15 << 20
-STAGES = ("recorded", "context", "more", "operators", "workspaces")
-SHARES = {"recorded": 0.1, "context": 0.03, "more": 0.36, "operators": 0.29, "workspaces": 0.22}
+STAGES = ("recorded", "context", "more", "heldout", "operators", "workspaces")
+SHARES = {"recorded": 0.1, "context": 0.03, "more": 0.3, "heldout": 0.1, "operators": 0.26, "workspaces": 0.21}
 """Of the time that is left, against the later stages' shares."""
+JOB_SETS = {"recorded": range(1000), "more": range(1000, 2000), "heldout": range(2000, 3000)}
+"""Their numbers `i`."""
 COMPARED = ("params", "peak_alloc", "peak_reserved", "after", "step1_peak_alloc", "step1_peak_reserved")
 STEP_COLUMNS = (
     *("step", "forward_event", "backward_event", "optimizer_event", "end_event"),
@@ -88,7 +92,7 @@ def record_peaks(job: Job, folder: Path, expected: Mapping[str, Any]) -> None:
     key = key_of(job)
     try:
         begin_trace()
-        training = Training(job)
+        training = training_of(job)
         rows = []
         for step in range(STEPS):
             training.step(partial(_mark, step))
@@ -158,7 +162,7 @@ def _save_trace(path: Path, job: Job, events: Sequence[Mapping[str, Any]], rows:
 def record_operators(job: Job, folder: Path) -> None:
     """Run a job's first steps under `OperatorTags`."""
     begin_trace()
-    training = Training(job)
+    training = training_of(job)
     tags = OperatorTags()
     for step in range(OPERATOR_STEPS):
         tags.step = step
@@ -170,10 +174,8 @@ def record_operators(job: Job, folder: Path) -> None:
 
 def pack(folder: Path, target: Path) -> None:
     """Everything found so far: the tables in one archive, the traces in several, each below ARCHIVE_BYTES."""
-    for name in ("recorded", "more"):
-        chosen = [
-            path for path in sorted((folder / "peaks").iterdir()) if (int(path.name[:4]) >= 1000) == (name == "more")
-        ]
+    for name, numbers in JOB_SETS.items():
+        chosen = [path for path in sorted((folder / "peaks").iterdir()) if int(path.name[:4]) in numbers]
         (folder / f"peaks_{name}.jsonl").write_text("".join(path.read_text() + "\n" for path in chosen))
     with (folder / "workspaces.csv").open("w") as table:
         table.write(",".join(gpu_workspaces.Row._fields) + "\n")
@@ -203,16 +205,15 @@ def _shelves(paths: Iterable[Path]) -> list[list[Path]]:
 
 def stage_tasks(stage: str, folder: Path, jobs: Sequence[Job], lines: Mapping[int, Any], budget_s: float) -> list[Task]:
     """What a stage runs, most wanted first."""
-    if stage == "recorded":
-        old = [job for job in jobs if job["i"] in lines]
+    if stage in JOB_SETS:
         return [
-            Task(key_of(job), record_peaks, (job, folder, lines[job["i"]]), gib_of(job), TASK_LIMIT_S) for job in old
+            Task(key_of(job), record_peaks, (job, folder, lines.get(job["i"], {})), gib_of(job), TASK_LIMIT_S)
+            for job in jobs
+            if job["i"] in JOB_SETS[stage]
         ]
-    if stage == "more":
-        new = [job for job in jobs if job["i"] not in lines]
-        return [Task(key_of(job), record_peaks, (job, folder, {}), gib_of(job), TASK_LIMIT_S) for job in new]
     if stage == "operators":
-        return [Task(key_of(job), record_operators, (job, folder), gib_of(job), TASK_LIMIT_S) for job in jobs]
+        fitted = [job for job in jobs if job["i"] not in JOB_SETS["heldout"]]
+        return [Task(key_of(job), record_operators, (job, folder), gib_of(job), TASK_LIMIT_S) for job in fitted]
     if stage == "workspaces":
         return gpu_workspaces.tasks(folder / "workspaces", budget_s)
     return gpu_context.tasks(folder)
@@ -220,7 +221,7 @@ def stage_tasks(stage: str, folder: Path, jobs: Sequence[Job], lines: Mapping[in
 
 def chosen_jobs(lines: Mapping[int, Any], only: Sequence[str]) -> list[Job]:
     """All jobs, or those of the families and torchvision models that are named."""
-    jobs = [jobs_of.of_recorded(line) for line in lines.values()] + jobs_of.more_jobs()
+    jobs = [jobs_of.of_recorded(line) for line in lines.values()] + jobs_of.more_jobs() + heldout_jobs()
     return [job for job in jobs if not only or job.get("name", job["fam"]) in only]
 
 

@@ -1,4 +1,7 @@
-"""Builds a job of bench/gpu_peaks_models.py on the GPU and takes its steps; with torch, transformers, torchvision."""
+"""Builds a job of bench/gpu_peaks_models.py or gpu_peaks_heldout.py on the GPU and takes its steps.
+
+With torch, transformers, torchvision.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
+import gpu_peaks_own_models
 import torch
 
 Mark = Callable[[str], object]
@@ -36,7 +40,7 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 def load_modules(job: Mapping[str, Any]) -> None:
     """Import what the job needs without touching CUDA, so that a process forked later need not."""
-    if job["fam"] == "tv":
+    if job["fam"] in ("tv", "own"):
         importlib.import_module("torchvision")
         return
     transformers = importlib.import_module("transformers")
@@ -46,15 +50,22 @@ def load_modules(job: Mapping[str, Any]) -> None:
 
 def build_model(job: Mapping[str, Any]) -> Any:
     """The job's model with random weights, on the current default device, in train mode."""
+    if job["fam"] == "own":
+        return gpu_peaks_own_models.MODELS[job["name"]]()
     if job["fam"] == "tv":
         models = importlib.import_module("torchvision").models
-        holder = models.segmentation if "deeplab" in job["name"] else models
+        holder = models.segmentation if _labels_points(job) else models
         return getattr(holder, job["name"])(**job["family_config"])
     transformers = importlib.import_module("transformers")
     config = getattr(transformers, job["config"])(**job["family_config"])
     if "attention" in job:
         config._attn_implementation = job["attention"]
     return getattr(transformers, job["model"])(config).train()
+
+
+def _labels_points(job: Mapping[str, Any]) -> bool:
+    """Whether the model says what every point of a picture is."""
+    return job.get("inputs") in ("labelled_picture", "labelled_image") or "deeplab" in job.get("name", "")
 
 
 class Training:
@@ -104,7 +115,8 @@ class Training:
         return torch.autocast("cuda", torch.bfloat16) if self._job.get("amp") else nullcontext()
 
     def _forward(self) -> Any:
-        output = self.model(**self._batch) if "labels" in self._batch else self._forward_without_labels()
+        tells_loss = self._job["inputs"] == "own" or "labels" in self._batch
+        output = self.model(**self._batch) if tells_loss else self._forward_without_labels()
         if self._job.get("keep_output"):
             self._output = output
         return output if torch.is_tensor(output) else output.loss
@@ -138,6 +150,11 @@ class Training:
         if kind == "audio":
             sound = torch.randn(count, AUDIO_BANDS, MEL_FRAMES, device="cuda", dtype=dtype)
             return {"input_features": sound, "labels": self._tokens(count, job["t"])}
+        if kind == "own":
+            return gpu_peaks_own_models.batch(job)
+        if kind == "sound":
+            sound = torch.randn(count, job["samples"], device="cuda", dtype=dtype)
+            return {"input_values": sound, "labels": torch.randint(0, 12, (count,), device="cuda")}
         if kind == "pairs":
             pictures = torch.randn(count, 3, 224, 224, device="cuda", dtype=dtype)
             return {"input_ids": self._tokens(count, job["t"]), "pixel_values": pictures}
@@ -145,13 +162,43 @@ class Training:
         pictures = torch.randn(count, 3, side, side, device="cuda", dtype=dtype)
         if job.get("channels_last"):
             pictures = pictures.contiguous(memory_format=torch.channels_last)
-        if kind == "image":
-            return {"pixel_values": pictures, "labels": torch.randint(0, 1000, (count,), device="cuda")}
-        shape = (count, side, side) if "deeplab" in job["name"] else (count,)
-        classes = torch.randint(0, 21 if "deeplab" in job["name"] else 1000, shape, device="cuda")
+        shape = (count, side, side) if _labels_points(job) else (count,)
+        classes = torch.randint(0, 21 if _labels_points(job) else 1000, shape, device="cuda")
+        if kind in ("image", "labelled_image"):
+            return {"pixel_values": pictures, "labels": classes}
         return {"pictures": pictures, "classes": classes}
 
     @staticmethod
     def _tokens(count: int, length: int) -> Any:
         # Below every vocabulary used here. The last ones are special to some models (padding, end), so stay off them.
         return torch.randint(10, 30000, (count, length), device="cuda")
+
+
+class GanTraining(Training):
+    """Two optimizers, one after the other, as in the DCGAN example of PyTorch."""
+
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        super().__init__(job)
+        name, options = OPTIMIZERS[job["opt"]]
+        parts = (self.model.discriminator, self.model.generator)
+        self.optimizer = [getattr(torch.optim, name)(part.parameters(), **options) for part in parts]
+
+    def step(self, mark: Mark) -> None:
+        losses: tuple[Callable[[], Any], ...] = (
+            lambda: self.model.discriminator_loss(self._batch["pictures"], self._batch["noise"]),
+            lambda: self.model.generator_loss(self._batch["noise"]),
+        )
+        for loss_of, optimizer in zip(losses, self.optimizer, strict=True):
+            mark("forward")
+            with self._autocast():
+                self._loss = loss_of()
+            optimizer.zero_grad(set_to_none=True)
+            mark("backward")
+            self._loss.backward()
+            mark("optimizer")
+            optimizer.step()
+
+
+def training_of(job: Mapping[str, Any]) -> Training:
+    """The job, ready for its first step."""
+    return (GanTraining if job.get("name") == "gan" else Training)(job)

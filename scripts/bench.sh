@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 failed=0
-for bench in startup probe_record_cost detector_speed agent_cost scrape_cost closed_loop_cost slurm_describe keeper_cost footprint top_refresh fleet_queries; do
+for bench in startup probe_record_cost detector_speed agent_cost scrape_cost closed_loop_cost slurm_describe keeper_cost footprint top_refresh fleet_queries replay; do
   echo "== bench/$bench.py"
   .venv/bin/python "bench/$bench.py" || { echo "== bench/$bench.py missed its target"; failed=1; }
 done

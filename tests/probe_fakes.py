@@ -66,6 +66,8 @@ class FakeBackend:
         self.group: Optional[tuple[int, int]] = None
         self.shared: Optional[FakeStore] = None
         self.is_capturing = False
+        self.snapshot_taken: Optional[Mapping[str, Any]] = None
+        self.snapshots_with_history: list[bool] = []
         self.step_hook: Optional[StepHook] = None
         self.observers: list[OutOfMemoryCall] = []
         self._devices = devices
@@ -120,6 +122,13 @@ class FakeBackend:
     def empty_cache(self, device: int, /) -> None:
         self.emptied.append(device)
 
+    def is_out_of_memory(self, error: BaseException, /) -> bool:
+        return isinstance(error, FakeOutOfMemoryError)
+
+    def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:
+        self.snapshots_with_history.append(history)
+        return self.snapshot_taken
+
     def capturing(self) -> bool:
         return self.is_capturing
 
@@ -131,6 +140,10 @@ class FakeBackend:
 
     def store(self) -> Optional[FakeStore]:
         return self.shared
+
+
+class FakeOutOfMemoryError(RuntimeError):
+    """As torch names it."""
 
 
 class FakeStore:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # importing typing, or anything else, is left to those who ne
 
     _Function = TypeVar("_Function", bound=Optional[Callable[..., object]])
 
-__all__ = ["CheckpointRequest", "__version__", "attach", "on_checkpoint_request", "step"]
+__all__ = ["CheckpointRequest", "__version__", "attach", "estimate", "on_checkpoint_request", "step"]
 
 __version__ = "0.1.0.dev0"
 
@@ -51,6 +51,19 @@ def on_checkpoint_request(fn: _Function) -> _Function:
 
     entry.on_checkpoint_request(fn)
     return fn
+
+
+def estimate(build: Callable[..., Any], **options: Any) -> Any:
+    """What the training job that ``build`` makes needs on a GPU, worked out without one: an ``Estimate``.
+
+    ``build()`` returns ``(model, optimizer, step)``; ``step()`` runs one training step. Options are those of
+    ``tidegauge.estimator.answers.estimate``: ``gpu``, ``batch_size``, ``world_size``, ``strategy``, ``alloc_conf``.
+    While it runs, ``torch.cuda`` in this process answers for a GPU that is not there, and modules that are imported
+    meanwhile keep what they saw: do not train in the same process afterwards.
+    """
+    from importlib import import_module  # by name, so that whoever imports tidegauge is seen not to depend on this
+
+    return import_module("tidegauge.estimator.answers").estimate(build, **options)
 
 
 def __getattr__(name: str) -> Any:

@@ -68,7 +68,8 @@ def torch_folder(venv: Path) -> Path:
         raise BuildError(
             f"no torch in {venv}: make it with\n  python3 -m venv {venv}\n"
             f"  {venv}/bin/pip install --no-deps torch===2.13.0\n"
-            f"  {venv}/bin/pip install filelock typing-extensions sympy networkx jinja2 fsspec numpy setuptools"
+            f"  {venv}/bin/pip install filelock typing-extensions sympy networkx jinja2 fsspec numpy setuptools\n"
+            "A further rig, .rig/VERSION with another release of torch, is made by scripts/make_rig.sh (make rigs)."
         )
     if not (found[0] / "lib" / "libtorch_cuda.so").exists():
         raise BuildError(f"the torch in {venv} is not a CUDA build: install torch===2.13.0 (three equals signs)")
@@ -137,6 +138,11 @@ def wanted_libraries(torch: Path) -> list[Stub]:
 def stem(soname: str) -> str:
     """libcudart.so.13 -> libcudart.so"""
     return soname[: soname.index(".so") + 3]
+
+
+def cuda_major(stubs: list[Stub]) -> int:
+    """Of the CUDA that this torch was built with: its runtime is called libcudart.so.MAJOR."""
+    return next(int(stub.soname.rpartition(".")[2]) for stub in stubs if stem(stub.soname) == "libcudart.so")
 
 
 def compile_library(out: Path, soname: str, sources: list[Path], extra: list[str]) -> None:
@@ -214,9 +220,11 @@ def build_all(out: Path, torch: Path, mark: str) -> None:
     core_map = scratch / "fakegpu.map"
     core_map.write_text("FAKEGPU { global: *; };\n")
     core_sources = [SOURCES / name for name in CORE]
-    compile_library(fresh, "libfakegpu.so", core_sources, [f"-Wl,--version-script={core_map}"])
-    compile_library(fresh, "libnvidia-ml.so.1", [SOURCES / "nvml.c"], [str(fresh / "libfakegpu.so")])
-    stubs, defines = wanted_libraries(torch), [f"-DCUDNN_VERSION={cudnn_version(torch)}"]
+    stubs = wanted_libraries(torch)
+    cuda = f"-DCUDA_MAJOR={cuda_major(stubs)}"
+    compile_library(fresh, "libfakegpu.so", core_sources, [f"-Wl,--version-script={core_map}", cuda])
+    compile_library(fresh, "libnvidia-ml.so.1", [SOURCES / "nvml.c"], [str(fresh / "libfakegpu.so"), cuda])
+    defines = [f"-DCUDNN_VERSION={cudnn_version(torch)}", cuda]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(build_stub, fresh, scratch, stub, defines) for stub in stubs]
         for job in jobs:

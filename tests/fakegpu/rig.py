@@ -27,6 +27,12 @@ class Rig:
     venv: Path = field(default=build.DEFAULT_VENV)
     libraries: Path = field(default=build.DEFAULT_OUT)
 
+    @classmethod
+    def of(cls, torch_version: str) -> Rig:
+        """The further rig with that release of torch, as `scripts/make_rig.sh` lays it out; it may not be there."""
+        folder = build.DEFAULT_VENV.parent / torch_version
+        return cls(venv=folder / "venv", libraries=folder / "lib")
+
     @property
     def python(self) -> Path:
         """The job's interpreter: it has torch, and can import it only with `environ()`."""
@@ -106,6 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="run a command on fake GPUs, with the rig's python first on PATH")
     running.add_argument("--devices", type=int, help="how many (default: FAKEGPU_DEVICES, else 2)")
+    running.add_argument("--torch", metavar="VERSION", help="on the rig of that release, e.g. 2.11.0 (make rigs)")
     running.add_argument(
         "argv", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="e.g. -- torchrun --nproc-per-node 2 job.py"
     )
@@ -113,7 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
     if not argv:
         running.error("a command is needed: rig.py run -- python train.py")
-    return run(argv, Rig(), args.devices)
+    return run(argv, Rig.of(args.torch) if args.torch else Rig(), args.devices)
 
 
 if __name__ == "__main__":

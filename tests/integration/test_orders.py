@@ -205,7 +205,7 @@ def test_without_a_cap_the_card_is_the_reason(stage: Stage) -> None:
     assert oom.limit_bytes == 8 * GIB
     assert oom.free_bytes < oom.wanted_bytes
     explained = explain_oom(oom, verdict=rank.verdict, usable_bytes=8 * GIB, others_bytes=0)
-    assert (explained.kind, explained.capped) == (OomKind.TOO_BIG, False)
+    assert (explained.kind, explained.capped) == (OomKind.ALLOCATED, False)
     assert "fraction" not in explanation_for(rank, stage.job())
 
 

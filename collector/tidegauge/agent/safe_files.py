@@ -165,11 +165,15 @@ def check(signature: Signature, uid: int) -> None:
         raise RefusedError("hard_link", f"it has {signature.links} names")
 
 
-def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str) -> None:
-    """Delete a file, if it still is the one that was read, and the socket beside it. Raises ``OSError``."""
+def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str, file: str | None = None) -> None:
+    """Delete a file, if it still is the one that was read, and beside it a socket and another regular file, if they are
+    there and the folder's owner's. Raises ``OSError``.
+    """
     with suppress(FileNotFoundError, RefusedError), opened_folder(folder) as there:
         if signature.same_file(look_at(there.fd, name, mount=there.mount)):
             os.unlink(name, dir_fd=there.fd)
-        beside = look_at(there.fd, socket, mount=there.mount)
-        if stat.S_ISSOCK(beside.mode) and beside.uid == there.uid:
-            os.unlink(socket, dir_fd=there.fd)
+        for other, is_such in ((socket, stat.S_ISSOCK), (file, stat.S_ISREG)):
+            with suppress(FileNotFoundError, RefusedError):
+                beside = None if other is None else look_at(there.fd, other, mount=there.mount)
+                if other is not None and beside is not None and is_such(beside.mode) and beside.uid == there.uid:
+                    os.unlink(other, dir_fd=there.fd)

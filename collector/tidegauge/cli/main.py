@@ -26,6 +26,10 @@ COMMANDS = (
     "grafana",
     "notify",
     "detect",
+    "replay",
+    "whatif",
+    "estimate",
+    "oom",
     "config",
 )
 """In the order in which a newcomer meets them. Each is a module of this package."""

@@ -13,12 +13,16 @@ FRACTION_VARIABLE = "TIDEGAUGE_MEMORY_FRACTION"
 """Part of each device that PyTorch's allocator may reserve, above 0 and at most 1."""
 SHARE_VARIABLE = "TIDEGAUGE_GPU_SHARE"
 """Part of each GPU that the job asked for, above 0 and at most 1. The probe only records it."""
+KEEPER_VARIABLE = "TIDEGAUGE_KEEPER"
+"""The process of the ``tidegauge run`` that keeps this job, as its files are named: ``<pid>-<start ticks>``."""
+EXPLAIN_OOM_VARIABLE = "TIDEGAUGE_EXPLAIN_OOM"
+"""``off``: at an out-of-memory error the probe takes no snapshot and says nothing."""
 
 IN_JOBS = frozenset(
     f"TIDEGAUGE_{name}"
     for name in (
         "PROFILE", "MEMORY_FRACTION", "GPU_SHARE", "CHECKPOINT_SIGNAL", "CHECKPOINT_PATH",
-        "JOB_ID", "JOB_NAME", "ATTEMPT", "KEEPER", "SETTINGS_TOLD",
+        "JOB_ID", "JOB_NAME", "ATTEMPT", "KEEPER", "SETTINGS_TOLD", "EXPLAIN_OOM",
     )
 )  # fmt: skip
 """All that launchers and plugins may put into the environment of a job. Commands that are started there have them, too,

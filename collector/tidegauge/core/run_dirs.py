@@ -11,12 +11,13 @@ from tidegauge.core.run_dir_names import run_dirs as run_dirs
 
 RING_SUFFIX = ".ring"
 SOCKET_SUFFIX = ".sock"
+OOM_SUFFIX = ".oom.pickle"
 LAUNCH_SUFFIX = ".job"
 LAUNCH_SOCKET_SUFFIX = ".job.sock"
 LAUNCH_DRAFT_SUFFIX = ".job.new"
 """A launch record that is being written: it gets its name when it is complete."""
 
-_SUFFIXES = (RING_SUFFIX, SOCKET_SUFFIX, LAUNCH_SUFFIX, LAUNCH_SOCKET_SUFFIX, LAUNCH_DRAFT_SUFFIX)
+_SUFFIXES = (RING_SUFFIX, SOCKET_SUFFIX, OOM_SUFFIX, LAUNCH_SUFFIX, LAUNCH_SOCKET_SUFFIX, LAUNCH_DRAFT_SUFFIX)
 
 
 def ring_name(process: ProcessId) -> str:
@@ -27,6 +28,11 @@ def ring_name(process: ProcessId) -> str:
 def socket_name(process: ProcessId) -> str:
     """File name of a process's command socket, beside its ring."""
     return _name(process, SOCKET_SUFFIX)
+
+
+def oom_snapshot_name(process: ProcessId) -> str:
+    """File name of what a process held when it last ran out of memory, beside its ring: a pickled torch snapshot."""
+    return _name(process, OOM_SUFFIX)
 
 
 def launch_name(process: ProcessId) -> str:

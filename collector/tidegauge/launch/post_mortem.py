@@ -1,4 +1,5 @@
-"""Why a job that failed ran out of memory, from what its ranks left in their rings: for the person at the terminal.
+"""Why a job that failed ran out of memory, from what its ranks left in the run directory: for the person at the
+terminal.
 
 A scheduler sees exit code 1, and the job's own traceback does not say whether the memory fraction or the GPU was the
 limit, nor whether something had been growing. Needs no service.
@@ -7,93 +8,150 @@ limit, nor whether something had been growing. Needs no service.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Optional
 
 from tidegauge.agent.ring_reader import RingBlankError, RingReader
-from tidegauge.core.detector import RankDetector
-from tidegauge.core.ids import RankIdentity
-from tidegauge.core.incidents import OomRecord
-from tidegauge.core.oom import explain_oom
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.oom_snapshot import OomSnapshot, look_into
+from tidegauge.analysis.snapshots import read_stream
+from tidegauge.core.ids import DeviceUuid, RankIdentity
+from tidegauge.core.oom_of_rank import last_oom, oom_words
 from tidegauge.core.ring_layout import LayoutError
-from tidegauge.core.run_dirs import RING_SUFFIX
-from tidegauge.core.samples import EventCode, RecordKind, Sample
-from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.run_dirs import RING_SUFFIX, oom_snapshot_name, process_of
+from tidegauge.core.samples import Sample
 
 MOST_RINGS = 4096
 MOST_TOLD = 3
 """Ranks that are told of; when one rank of many runs out of memory, the others mostly follow for other reasons."""
-_RING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MOST_SNAPSHOT_BYTES = 64 << 20
+MOST_EVENTS = 50_000
+"""Of a history that is replayed under another setting before the job's exit code is passed on: a second or two."""
+SAME_MOMENT_S = 1.0
+"""A snapshot is begun right after the record of the error is written."""
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class _Rank(NamedTuple):
+    """What one ring of the job holds."""
+
+    ring: str
+    who: RankIdentity
+    samples: list[Sample]
 
 
 class _Death(NamedTuple):
     """A rank's last out-of-memory error."""
 
+    ring: str
     who: RankIdentity
-    sample: Sample
-    verdict: Verdict
+    oom: Sample
+    samples: list[Sample]
+    others_bytes: Optional[int]
+    """What other ranks of the job had reserved on the same GPU, where it is as much as was missing."""
 
 
 def out_of_memory_notes(folder: int, *, job_id: str, since_unix_s: float) -> list[str]:
-    """One sentence a rank of ``job_id`` that ran out of memory at or after ``since_unix_s``, the earliest first.
+    """A note on each rank of ``job_id`` that ran out of memory at or after ``since_unix_s``, the earliest first.
 
-    ``folder`` is a descriptor of the user's folder in the run directory. Rings that cannot be read are passed over.
+    The first line of a note says what it was; the others, where the probe left a snapshot, who held the memory.
+    ``folder`` is a descriptor of the user's folder in the run directory. Files that cannot be read are passed over.
     """
-    deaths = [death for death in _deaths(folder, job_id) if death.sample.wall_ns >= since_unix_s * 1e9]
-    deaths.sort(key=lambda death: death.sample.mono_ns)
-    return [_sentence(death) for death in deaths[:MOST_TOLD]]
+    deaths = [death for death in _deaths(folder, job_id) if death.oom.wall_ns >= since_unix_s * 1e9]
+    deaths.sort(key=lambda death: death.oom.mono_ns)
+    return ["\n".join(_note(folder, death)) for death in deaths[:MOST_TOLD]]
 
 
 def _deaths(folder: int, job_id: str) -> Iterator[_Death]:
+    ranks = list(_ranks(folder, job_id))
+    for ring, who, samples in ranks:
+        oom = last_oom(samples)
+        if oom is not None:
+            others = [rank for rank in ranks if rank.ring != ring and rank.who.attempt == who.attempt]
+            yield _Death(ring, who, oom, samples, _held_by(others, who, oom))
+
+
+def _ranks(folder: int, job_id: str) -> Iterator[_Rank]:
     names = [name for name in os.listdir(folder) if name.endswith(RING_SUFFIX)]
     for name in names[:MOST_RINGS]:
         with suppress(OSError, LayoutError, RingBlankError):
-            ring = os.open(name, _RING, dir_fd=folder)
+            ring = os.open(name, _FILE, dir_fd=folder)
             try:
                 reader = RingReader(ring)
                 if reader.identity is None or reader.identity.job_id != job_id:
                     continue
-                samples = reader.read()
+                yield _Rank(name, reader.identity, reader.read())
             finally:
                 os.close(ring)
-            last = _last_oom(samples)
-            if last is not None:
-                yield _Death(reader.identity, last, _verdict(samples, last))
 
 
-def _last_oom(samples: Sequence[Sample]) -> Optional[Sample]:
-    ooms = [sample for sample in samples if sample.event is EventCode.OUT_OF_MEMORY]
-    return max(ooms, key=lambda sample: sample.mono_ns, default=None)
+def _held_by(others: list[_Rank], who: RankIdentity, oom: Sample) -> Optional[int]:
+    """What ``others`` had reserved on the GPU of ``oom``, by the record of each that is nearest to it.
+
+    Bounded by what the GPU had beside ``who``: a rank that had ended by then held nothing any more. ``None`` where that
+    is less than what was missing: it is not the answer then, and the rest is nobody's that is known here.
+    """
+    gpu, total_bytes = _gpu(who, oom), round(oom.event_c / (who.limit_fraction or 1.0))
+    there = [[sample for sample in rank.samples if _gpu(rank.who, sample) == gpu] for rank in others]
+    nearest = [min(samples, key=lambda sample: abs(sample.mono_ns - oom.mono_ns)) for samples in there if samples]
+    held_bytes = sum(sample.reserved_bytes for sample in nearest)
+    held_bytes = min(held_bytes, total_bytes - oom.event_b - oom.reserved_bytes)
+    return held_bytes if gpu is not None and held_bytes >= oom.event_a - oom.event_b > 0 else None
 
 
-def _verdict(samples: Sequence[Sample], oom: Sample) -> Verdict:
-    """The detector's word on the steps that the ring still holds."""
-    detector, step = RankDetector(), -1
-    for sample in samples:
-        if sample.kind is RecordKind.STEP and sample.device == oom.device and sample.step > step:
-            step = sample.step
-            detector.update(
-                step=step,
-                time_s=sample.mono_ns / 1e9,
-                allocated_bytes=sample.allocated_bytes,
-                reserved_bytes=sample.reserved_bytes,
-                allocated_peak_bytes=sample.allocated_peak_bytes,
-                limit_bytes=oom.event_c or None,
-            )
-    return OK if step < 0 else detector.look_now()
+def _gpu(who: RankIdentity, sample: Sample) -> Optional[DeviceUuid]:
+    return who.device_uuids[sample.device] if sample.device < len(who.device_uuids) else None
 
 
-def _sentence(death: _Death) -> str:
-    who, sample = death.who, death.sample
-    oom = OomRecord(
-        at_unix_s=sample.wall_ns / 1e9,
-        step=sample.step,
-        wanted_bytes=sample.event_a,
-        free_bytes=sample.event_b,
-        limit_bytes=sample.event_c,
-        allocated_bytes=sample.allocated_bytes,
-        reserved_bytes=sample.reserved_bytes,
+def _note(folder: int, death: _Death) -> list[str]:
+    snapshot = _snapshot(folder, death)
+    lines = oom_words(
+        death.who,
+        death.samples,
+        death.oom,
+        None if snapshot is None else snapshot.held,
+        others_bytes=death.others_bytes,
     )
-    explained = explain_oom(oom, verdict=death.verdict, cap_fraction=who.limit_fraction, alloc_conf=who.alloc_conf)
-    return f"rank {who.rank} ran out of memory at step {sample.step}: {explained.sentence}"
+    if snapshot is not None and 0 < len(snapshot.trace) <= MOST_EVENTS:
+        lines += [f"  {line}" for line in _with_expandable_segments(snapshot)]
+    return lines
+
+
+def _snapshot(folder: int, death: _Death) -> Optional[OomSnapshot]:
+    """What the rank held at that moment; ``None`` where there is no snapshot, or one of another error."""
+    process = process_of(death.ring)
+    if process is None:
+        return None
+    with suppress(OSError, BadTraceError):
+        descriptor = os.open(oom_snapshot_name(process), _FILE, dir_fd=folder)
+        with open(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            snapshot = read_stream(stream, most_bytes=MOST_SNAPSHOT_BYTES)
+        if not _is_of(death.oom, snapshot.facts):
+            return None
+        return look_into(snapshot, device=death.oom.device)
+    return None
+
+
+def _is_of(oom: Sample, facts: Mapping[str, object]) -> bool:
+    """Whether the probe took it at this error: the one before may be less than a second away, the batch halved."""
+    taken_s = facts.get("unix_s")
+    at_once = isinstance(taken_s, float) and abs(taken_s - oom.wall_ns / 1e9) <= SAME_MOMENT_S
+    return at_once and (facts.get("wanted_bytes"), facts.get("free_bytes")) == (oom.event_a, oom.event_b)
+
+
+def _with_expandable_segments(snapshot: OomSnapshot) -> list[str]:
+    """What the usual cure would have done, where the job recorded a history of its own."""
+    from tidegauge.analysis.oom_history import history_of  # seldom, and this loads the allocator's model
+    from tidegauge.analysis.whatif import whatif
+    from tidegauge.analysis.whatif_words import findings
+    from tidegauge.core.allocator import is_ready
+
+    if not is_ready():  # it would be compiled first, half a minute in which the job's exit code waits
+        return []
+    with suppress(Exception):  # the file is the job's, and the words on the other ranks are worth more than this
+        return findings(whatif(history_of(snapshot), candidates=[{"expandable_segments": "True"}]))[:2]
+    return []

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
+from tidegauge.core.job_variables import KEEPER_VARIABLE as KEEPER_VARIABLE
 from tidegauge.core.launch_record import LaunchRecord, printable
 from tidegauge.core.launches import LaunchState
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
@@ -16,9 +17,6 @@ from tidegauge.launch.keeper import READ_SIGNALS, Keeper, Launch
 from tidegauge.launch.kernel_calls import SignalFile, become_subreaper
 from tidegauge.launch.launch_files import open_launch_files
 from tidegauge.launch.processes import descends, identity_of
-
-KEEPER_VARIABLE = "TIDEGAUGE_KEEPER"
-"""Set for the command: the keeper's process, so that a ``tidegauge run`` inside the job does not keep it as well."""
 
 _OTHERS = (
     ("SLURM_JOB_ID", "Slurm"),

@@ -56,6 +56,16 @@ class Backend(Protocol):
     def on_out_of_memory(self, call: OutOfMemoryCall, /) -> bool:
         """Have ``call`` told of each OutOfMemoryError before it is raised, for good. False: not supported."""
 
+    def is_out_of_memory(self, error: BaseException, /) -> bool:
+        """Whether it is this torch's OutOfMemoryError."""
+
+    def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:
+        """What the allocator holds on all devices, block by block, as ``torch.cuda.memory._snapshot()`` says it.
+
+        With the events of the job's own recording only if ``history``. ``None``: not supported, or this torch cannot
+        leave them out. No call to the device; holds the GIL and each device's lock.
+        """
+
     def empty_cache(self, device: int, /) -> None:
         """Give cached memory back to the driver; ``device`` is one that the process uses already."""
 
@@ -116,6 +126,13 @@ class DeviceModule:
     def on_out_of_memory(self, _call: OutOfMemoryCall, /) -> bool:
         return False
 
+    def is_out_of_memory(self, error: BaseException, /) -> bool:
+        kinds = (getattr(self._torch, "OutOfMemoryError", None), getattr(self._module, "OutOfMemoryError", None))
+        return isinstance(error, tuple(kind for kind in kinds if isinstance(kind, type)))
+
+    def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:  # noqa: ARG002
+        return None
+
     def empty_cache(self, _device: int, /) -> None:
         self._module.empty_cache()
 
@@ -169,6 +186,19 @@ class Cuda(DeviceModule):
             return False
         attach(call)
         return True
+
+    def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:
+        c = self._torch._C
+        take = getattr(c, "_cuda_memorySnapshot", None)
+        if take is None:
+            return None
+        if torch_at_least(self.torch_version, 2, 11):
+            snapshot: Mapping[str, Any] = take((0, 0, history))  # pool (0, 0): all of them
+        elif c._cuda_isHistoryEnabled() and not history:
+            return None
+        else:
+            snapshot = take(None) if torch_at_least(self.torch_version, 2, 8) else take()
+        return snapshot
 
     def empty_cache(self, device: int, /) -> None:
         # cudaFree in a thread that never chose a device would make a context on device 0

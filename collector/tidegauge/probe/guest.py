@@ -27,6 +27,8 @@ from tidegauge.probe.faults import Faults
 from tidegauge.probe.fraction import Cap, complaint, fraction_in
 from tidegauge.probe.helper import Helper
 from tidegauge.probe.levels import DORMANT, WATCHING_LEVELS
+from tidegauge.probe.oom_snapshot import Refusal
+from tidegauge.probe.oom_witness import OomWitness
 from tidegauge.probe.outlet import Outlet
 from tidegauge.probe.process_facts import ProcessFacts, read_process_facts
 from tidegauge.probe.steps import StepCounter, inside_another_step, stepped_key
@@ -69,6 +71,7 @@ class Probe:
         self._begun = False
         self._off = False
         self._observing = False
+        self._witness = OomWitness(self._environ, self._backend)
         self._at_step: deque[Callable[[], None]] = deque()
         self.checkpoints = Checkpoints(
             self._environ, backend=self._backend, steps=lambda: self.steps.steps, faults=self.faults, save=save
@@ -195,9 +198,9 @@ class Probe:
     def out_of_memory(self, device: int, wanted_bytes: int, limit_bytes: int, free_bytes: int) -> None:
         """The allocator's observer, in the thread that is about to get the OutOfMemoryError."""
         try:
-            if self.watch is not None:
-                facts = (max(wanted_bytes, 0), max(free_bytes, 0), max(limit_bytes, 0))
-                self.watch.event(EventCode.OUT_OF_MEMORY, facts, device=device)
+            if self.watch is not None and self._outlet is not None:
+                refusal = Refusal(device, max(wanted_bytes, 0), max(limit_bytes, 0), max(free_bytes, 0))
+                self._witness.saw(refusal, self.watch, self._outlet)
         except Exception as error:  # an exception from here would take the place of the job's OutOfMemoryError
             self.faults.caught("the out-of-memory observer", error)
 
@@ -270,6 +273,13 @@ class Probe:
         return self._backend.capturing()
 
     # ----------------------------------------------------------------- ending
+
+    def last_words(self) -> None:
+        """Below the traceback of an out-of-memory error that ended the program: what it was."""
+        try:
+            self._witness.last_words(self._outlet)
+        except Exception as error:
+            self.faults.caught("its last words", error)
 
     def close(self) -> None:
         """Over, for the process ends or the probe fails too often: say so in the ring, which stays for the agent."""

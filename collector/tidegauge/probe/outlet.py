@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
+from tidegauge.core.ids import RankIdentity
 from tidegauge.core.run_dirs import socket_name
 from tidegauge.probe.backend import Backend
 from tidegauge.probe.command_socket import Answer, CommandSocket
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.identity import TorchFacts, claimed_place, identify
+from tidegauge.probe.oom_snapshot import OomSnapshots
 from tidegauge.probe.own_user import allowed_peers
 from tidegauge.probe.process_facts import ProcessFacts
 from tidegauge.probe.ring_writer import RingWriter, open_ring
@@ -22,6 +24,9 @@ class Outlet:
     def __init__(self, environ: Mapping[str, str], facts: ProcessFacts, backend: Backend, faults: Faults) -> None:
         self.ring: Optional[RingWriter] = None
         self.socket_path: Optional[str] = None
+        self.identity: Optional[RankIdentity] = None
+        """As it was last published."""
+        self.oom_snapshots: Optional[OomSnapshots] = None
         self.place_known = True
         """False while the published identity lacks a rank that the default process group may give later."""
         self._environ = environ
@@ -42,6 +47,7 @@ class Outlet:
         if self._folder is not None:
             self._folder.close()
         self._folder = folder
+        self.oom_snapshots = OomSnapshots(self._backend, folder, self._facts.process)
         folder.remove_leftovers()
         return self.ring
 
@@ -56,16 +62,15 @@ class Outlet:
             device_uuids=self._backend.device_uuids(self._environ),
             distributed=distributed,
         )
-        self.ring.publish(
-            identify(
-                self._environ,
-                self._facts,
-                torch,
-                level=level,
-                limit_fraction=limit_fraction,
-                checkpoint=checkpoint,
-            )
+        self.identity = identify(
+            self._environ,
+            self._facts,
+            torch,
+            level=level,
+            limit_fraction=limit_fraction,
+            checkpoint=checkpoint,
         )
+        self.ring.publish(self.identity)
 
     def open_socket(self, answer: Answer) -> Optional[CommandSocket]:
         """A socket for root and this user, or ``None`` if there is no folder for it."""

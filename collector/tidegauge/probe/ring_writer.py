@@ -24,6 +24,7 @@ from tidegauge.core.ring_layout import (
     MAGIC,
     RECORD_BYTES,
     RingHeader,
+    decode_record,
     encode_header,
     encode_identity,
     encode_record,
@@ -116,6 +117,15 @@ class RingWriter:
             )
             at = self._header.offset(device, seq)
             self._map[at : at + RECORD_BYTES] = encode_record(sample)
+
+    def samples(self, device: int) -> list[Sample]:
+        """The records of a device that the ring still holds, oldest first."""
+        with self._lock:
+            newest = self._seq[device]
+            kept = range(max(1, newest - self._header.capacity + 1), newest + 1)
+            places = (self._header.offset(device, seq) for seq in kept)
+            decoded = [decode_record(self._map[at : at + RECORD_BYTES]) for at in places]
+        return [sample for sample in decoded if sample is not None]
 
     def touch(self) -> None:
         """Say by the file's time that the writer lives: writes through a map do not."""

@@ -20,7 +20,7 @@ from tidegauge.agent.discovery import (
 from tidegauge.agent.folders import HostRunDir
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.run_dirs import ring_name, socket_name
+from tidegauge.core.run_dirs import oom_snapshot_name, ring_name, socket_name
 
 ME = os.getuid()
 as_root = pytest.mark.skipif(ME != 0, reason="only root may give files away")
@@ -217,15 +217,17 @@ def test_what_is_set_aside_comes_again_without_a_word(search: Search) -> None:
     assert search.skipped == {}
 
 
-def test_removing_a_ring_takes_its_socket_along_and_nothing_else(search: Search) -> None:
+def test_removing_a_ring_takes_along_what_its_process_left_and_nothing_else(search: Search) -> None:
     search.rank()
     [ring] = search.look()
     search.rings.clear()
     mine(search, "100-6.ring").touch()
+    mine(search, "100-6.oom.pickle").touch()
+    mine(search, oom_snapshot_name(ring.process)).touch()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(mine(search, socket_name(ring.process))))
     search.finder.remove(ring)
-    assert sorted(path.name for path in (search.run_dir / str(ME)).iterdir()) == ["100-6.ring"]
+    assert sorted(path.name for path in (search.run_dir / str(ME)).iterdir()) == ["100-6.oom.pickle", "100-6.ring"]
 
 
 def test_removing_spares_a_file_that_took_the_name(search: Search) -> None:
@@ -235,7 +237,9 @@ def test_removing_spares_a_file_that_took_the_name(search: Search) -> None:
     rank.path.rename(mine(search, "kept"))
     rank.path.write_text("another file")
     mine(search, socket_name(ring.process)).write_text("no socket")
+    mine(search, oom_snapshot_name(ring.process)).symlink_to("kept")
     search.finder.remove(ring)
+    assert mine(search, oom_snapshot_name(ring.process)).is_symlink()
     assert rank.path.read_text() == "another file"
     assert mine(search, socket_name(ring.process)).exists()
 

@@ -9,7 +9,7 @@ import pytest
 from tidegauge.cli import config
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
-from tidegauge.core.job_variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
+from tidegauge.core.job_variables import ATTEMPT_VARIABLE, EXPLAIN_OOM_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.launch.start import KEEPER_VARIABLE
 from tidegauge.probe.checkpoint_files import PATH_VARIABLE
 from tidegauge.probe.checkpoint_signal import SIGNAL_VARIABLE
@@ -17,6 +17,7 @@ from tidegauge.probe.job_settings import TOLD_VARIABLE
 
 SET_BY_LAUNCHERS = (
     SHARE_VARIABLE, FRACTION_VARIABLE, SIGNAL_VARIABLE, PATH_VARIABLE, KEEPER_VARIABLE, TOLD_VARIABLE, ATTEMPT_VARIABLE,
+    EXPLAIN_OOM_VARIABLE,
 )  # fmt: skip
 
 

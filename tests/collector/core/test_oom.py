@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from sample_views import job_view, rank_summary
 from tidegauge.core.incidents import OomRecord
-from tidegauge.core.oom import RULES, OomKind, OomVerdict, explain_oom, explanation_for, usable_bytes_of
+from tidegauge.core.oom import (
+    RULES,
+    OomKind,
+    OomVerdict,
+    explain_case,
+    explain_oom,
+    explanation_for,
+    usable_bytes_of,
+)
+from tidegauge.core.oom_case import OomCase
 from tidegauge.core.verdicts import OK, LeakState, Severity, Signal, Verdict
 
 MIB = 1 << 20
@@ -38,12 +47,15 @@ class Moment:
     cap: float | None = None
     usable: int | None = TOTAL
     conf: str | None = None
+    private: int = 0
+    largest: int | None = None
 
     def explained(self) -> OomVerdict:
         oom = OomRecord(1e9, self.step, self.wanted, self.free, self.limit, self.allocated, self.reserved)
         return explain_oom(
             oom, verdict=self.verdict, cap_fraction=self.cap, usable_bytes=self.usable, nontorch_bytes=self.nontorch,
-            others_bytes=self.others, alloc_conf=self.conf,
+            others_bytes=self.others, alloc_conf=self.conf, private_free_bytes=self.private,
+            largest_free_bytes=self.largest,
         )  # fmt: skip
 
 
@@ -66,9 +78,9 @@ CAPPED = Moment(limit=20 * GIB, reserved=19 * GIB, allocated=19 * GIB, free=60 *
                      id="growth outside the allocator, which no cap counts"),
         pytest.param(replace(CAPPED, allocated=16 * GIB), OomKind.FRAGMENTATION, True, id="pieces under a cap"),
         pytest.param(Moment(verdict=growth(Signal.ALLOCATED, 1 * GIB)), OomKind.LEAK, True, id="a leak"),
-        pytest.param(Moment(verdict=growth(Signal.ALLOCATED, 1 * GIB - 1)), OomKind.TOO_BIG, False,
+        pytest.param(Moment(verdict=growth(Signal.ALLOCATED, 1 * GIB - 1)), OomKind.ALLOCATED, False,
                      id="a leak that is not to blame"),
-        pytest.param(Moment(verdict=growth(Signal.ALLOCATED, 9 * GIB, LeakState.SUSPECTED)), OomKind.TOO_BIG, False,
+        pytest.param(Moment(verdict=growth(Signal.ALLOCATED, 9 * GIB, LeakState.SUSPECTED)), OomKind.ALLOCATED, False,
                      id="a suspicion accuses nobody"),
         pytest.param(Moment(verdict=growth(Signal.NONTORCH, 8 * GIB), nontorch=10 * GIB, reserved=69 * GIB,
                             allocated=69 * GIB), OomKind.OUTSIDE_ALLOCATOR, True, id="communicators that grow"),
@@ -82,12 +94,21 @@ CAPPED = Moment(limit=20 * GIB, reserved=19 * GIB, allocated=19 * GIB, free=60 *
         pytest.param(Moment(reserved=40 * GIB, allocated=40 * GIB, others=38 * GIB), OomKind.NEIGHBOUR, True,
                      id="neighbours"),
         pytest.param(Moment(free=3 * GIB), OomKind.NEIGHBOUR, True, id="room again a moment later"),
-        pytest.param(Moment(step=0), OomKind.TOO_BIG, False, id="the first step"),
-        pytest.param(Moment(), OomKind.TOO_BIG, False, id="a step that needs more"),
+        pytest.param(Moment(step=0), OomKind.ALLOCATED, False, id="the first step"),
+        pytest.param(Moment(), OomKind.ALLOCATED, False, id="a step that needs more"),
         pytest.param(Moment(wanted=90 * GIB, reserved=10 * GIB, allocated=10 * GIB, free=69 * GIB,
                             verdict=growth(Signal.ALLOCATED, 60 * GIB)), OomKind.TOO_BIG, False,
                      id="a request larger than the card"),
-        pytest.param(Moment(nontorch=None, others=None, usable=None), OomKind.TOO_BIG, False, id="nothing else known"),
+        pytest.param(Moment(nontorch=None, others=None, usable=None), OomKind.ALLOCATED, False,
+                     id="nothing else known"),
+        pytest.param(Moment(nontorch=None, others=None, allocated=30 * GIB, reserved=30 * GIB),
+                     OomKind.OUTSIDE_ALLOCATOR, False, id="taken by who knows whom"),
+        pytest.param(Moment(private=3 * GIB, allocated=75 * GIB), OomKind.PRIVATE_POOLS, False,
+                     id="free in private pools"),
+        pytest.param(Moment(private=1 * GIB, allocated=77 * GIB), OomKind.ALLOCATED, False,
+                     id="too little free in private pools"),
+        pytest.param(Moment(wanted=20 * MIB, free=0, allocated=77 * GIB), OomKind.ALLOCATED, False,
+                     id="pieces that are next to nothing of what is reserved"),
     ],
 )  # fmt: skip
 def test_what_it_was_and_whether_to_try_again(moment: Moment, kind: OomKind, retry: bool) -> None:
@@ -127,6 +148,19 @@ def test_why_it_was_too_big(moment: Moment, why: str) -> None:
     assert why in moment.explained().sentence
 
 
+def test_the_largest_piece_is_named_where_it_is_known() -> None:
+    pieces = Moment(allocated=70 * GIB, largest=512 * MIB).explained()
+    assert "in pieces too small for the request: the largest has 512.0 MiB" in pieces.sentence
+
+
+def test_steps_that_are_not_known_are_not_spoken_of() -> None:
+    case = OomCase(2 * GIB, 1 * GIB, TOTAL, 77 * GIB, 78 * GIB, approximate=True)
+    explained = explain_case(case)
+    assert explained.kind is OomKind.ALLOCATED
+    assert "step" not in explained.sentence
+    assert explained.sentence.startswith("about 2.0 GiB more were refused when 78.0 GiB were reserved")
+
+
 @pytest.mark.parametrize(
     ("wanted", "allocated", "reserved"),
     [(89_137_664, 878_323_504, 1_096_810_496), (179_178_496, 732_029_872, 1_010_827_264)],
@@ -153,7 +187,7 @@ verdicts = st.builds(
     st.builds(
         Moment, wanted=counts, free=counts, limit=counts, allocated=counts, reserved=counts,
         step=st.integers(0, 10**9), verdict=verdicts, nontorch=unknown_or_count, others=unknown_or_count,
-        usable=unknown_or_count, cap=st.none() | st.floats(0.001, 0.999),
+        usable=unknown_or_count, cap=st.none() | st.floats(0.001, 0.999), private=counts, largest=unknown_or_count,
     )
 )  # fmt: skip
 def test_any_figures_get_an_answer(moment: Moment) -> None:

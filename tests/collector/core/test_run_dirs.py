@@ -7,6 +7,7 @@ from tidegauge.core.run_dirs import (
     launch_draft_name,
     launch_name,
     launch_socket_name,
+    oom_snapshot_name,
     process_of,
     ring_name,
     run_dirs,
@@ -21,8 +22,9 @@ def test_a_chosen_run_dir_is_the_only_one() -> None:
 
 def test_names_lead_back_to_their_process() -> None:
     process = ProcessId(12, 3456)
-    names = {make(process) for make in (ring_name, socket_name, launch_name, launch_draft_name, launch_socket_name)}
-    assert len(names) == 5
+    makers = (ring_name, socket_name, oom_snapshot_name, launch_name, launch_draft_name, launch_socket_name)
+    names = {make(process) for make in makers}
+    assert len(names) == 6
     assert {process_of(name) for name in names} == {process}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,14 +22,14 @@ class Dead:
     """Ranks that ended, and the folder with their rings."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self.clock = FakeClock()
         FakeRank(run_dir, self.clock, process=ProcessId(1, 1), who=identity(job_id=JobId("another")))
         self.folder = os.open(run_dir / str(os.getuid()), os.O_RDONLY)
 
     def rank(self, number: int, *, growth: int, steps: int = 400, out_of_memory: bool = True) -> FakeRank:
         who = identity(rank=GlobalRank(number), limit_fraction=0.05, world_size=16)
-        rank = FakeRank(self._run_dir, self.clock, process=ProcessId(100 + number, 7), capacity=512, who=who)
+        rank = FakeRank(self.run_dir, self.clock, process=ProcessId(100 + number, 7), capacity=512, who=who)
         for step in range(1, steps + 1):
             allocated = GIB + growth * step
             rank.record(step=step, allocated=allocated, reserved=allocated + 64 * MIB)
@@ -39,6 +40,27 @@ class Dead:
                 allocated=CAP - 10 * MIB, reserved=CAP, **figures,
             )  # fmt: skip
         return rank
+
+    def snapshot(
+        self, number: int, *, at_unix_s: float | None = None, frames: bool = True, wanted_bytes: int = 20 * MIB
+    ) -> Path:
+        """What rank ``number`` held when it ran out: two blocks of 1.5 GiB by one line, and 300 MiB free."""
+        lines = [{"name": "forward", "filename": "/home/ada/train.py", "line": 41}] if frames else []
+        live = {"size": 1536 * MIB, "requested_size": 1, "state": "active_allocated", "frames": lines}
+        free = {"size": 300 * MIB, "requested_size": 1, "state": "inactive", "frames": []}
+        segment = {
+            "device": 0, "address": 1 << 40, "total_size": 3372 * MIB, "allocated_size": 3072 * MIB,
+            "active_size": 3072 * MIB, "requested_size": 2, "stream": 0, "segment_type": "large",
+            "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": [live, dict(live), free],
+        }  # fmt: skip
+        taken_s = self.clock.unix_s() if at_unix_s is None else at_unix_s
+        whole = {
+            "segments": [segment], "device_traces": [], "allocator_settings": {}, "external_annotations": [],
+            "tidegauge": {"device": 0, "unix_s": taken_s, "wanted_bytes": wanted_bytes, "free_bytes": 60 * GIB},
+        }  # fmt: skip
+        path = self.run_dir / str(os.getuid()) / f"{100 + number}-7.oom.pickle"
+        path.write_bytes(pickle.dumps(whole))
+        return path
 
     def notes(self, *, since_unix_s: float = BEGAN_S) -> list[str]:
         return out_of_memory_notes(self.folder, job_id="job-1", since_unix_s=since_unix_s)
@@ -89,3 +111,71 @@ def test_rings_that_cannot_be_read_are_passed_over(dead: Dead, tmp_path: Path) -
     os.mkfifo(folder / "8-8.ring")
     dead.rank(1, growth=0)
     assert len(dead.notes()) == 1
+
+
+def test_who_held_the_memory_is_told_where_the_probe_left_a_snapshot(dead: Dead) -> None:
+    dead.rank(1, growth=0)
+    dead.snapshot(1)
+    (note,) = dead.notes()
+    first, owner, free = note.splitlines()
+    assert first.startswith("rank 1 ran out of memory at step 400: ")
+    assert owner == "  3.0 GiB (100 %) in 2 blocks of 1.5 GiB: /home/ada/train.py:41 in forward"
+    assert free == (
+        "  300.0 MiB that the allocator held were free, in 1 block; the largest that the request could have used has "
+        "300.0 MiB."
+    )
+
+
+def test_blocks_without_stacks_are_told_by_their_size(dead: Dead) -> None:
+    dead.rank(1, growth=0)
+    dead.snapshot(1, frames=False)
+    (note,) = dead.notes()
+    assert note.splitlines()[1] == "  3.0 GiB (100 %) in 2 blocks of 1.5 GiB: no stack was recorded"
+
+
+def test_a_snapshot_of_another_error_is_not_taken_for_this_one(dead: Dead) -> None:
+    dead.rank(1, growth=0)
+    dead.snapshot(1, at_unix_s=dead.clock.unix_s() - 60)
+    (note,) = dead.notes()
+    assert len(note.splitlines()) == 1
+
+
+def test_a_snapshot_that_cannot_be_believed_is_passed_over(dead: Dead, tmp_path: Path) -> None:
+    dead.rank(1, growth=0)
+    path = dead.snapshot(1)
+    whole = path.read_bytes()
+    hostile = b"cos\nsystem\n(S'touch " + str(tmp_path / "owned").encode() + b"'\ntR."
+    for content in (whole[:-20], hostile, b"", b"nonsense"):
+        path.write_bytes(content)
+        assert len(dead.notes()[0].splitlines()) == 1
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert len(dead.notes()[0].splitlines()) == 1
+    path.unlink()
+    os.mkfifo(path)
+    assert len(dead.notes()[0].splitlines()) == 1
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_snapshot_of_the_error_just_before_is_not_taken_for_the_last_one(dead: Dead) -> None:
+    dead.rank(1, growth=0)
+    dead.snapshot(1, wanted_bytes=40 * MIB)
+    (note,) = dead.notes()
+    assert len(note.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("theirs", "missing", "blamed"), [(3 * GIB, 20 * MIB, True), (10 * MIB, 20 * MIB, False)])
+def test_another_rank_on_the_same_gpu_is_named_where_it_holds_what_was_missing(
+    dead: Dead, theirs: int, missing: int, blamed: bool
+) -> None:
+    """Each rank says what it had itself; that they meet on one GPU shows only in both."""
+    for number, reserved, wanted in ((0, 4 * GIB, missing), (1, theirs, 0)):
+        who = identity(rank=GlobalRank(number), world_size=2)
+        rank = FakeRank(dead.run_dir, dead.clock, process=ProcessId(100 + number, 7), who=who)
+        kind, event = (RecordKind.EVENT, EventCode.OUT_OF_MEMORY) if wanted else (RecordKind.STEP, EventCode.NONE)
+        rank.record(
+            kind=kind, event=event, step=0, allocated=reserved, reserved=reserved, event_a=wanted, event_b=0,
+            event_c=8 * GIB,
+        )  # fmt: skip
+    (note,) = dead.notes()
+    assert ("other ranks) held 3.0 GiB of the GPU" in note) is blamed

@@ -1,7 +1,7 @@
-/* The little of CUDA 13's binary interface that the rig speaks, written down here so that building it needs no CUDA
- * headers.
+/* The little of CUDA's binary interface that the rig speaks, written down here so that building it needs no CUDA
+ * headers. CUDA_MAJOR, 12 or 13, is that of the torch that it is built for.
  *
- * Sources: the CUDA Runtime API and CUDA Driver API references, 13.0 (struct cudaDeviceProp, cudaPointerAttributes,
+ * Sources: the CUDA Runtime API and CUDA Driver API references, 12.8 and 13.0 (struct cudaDeviceProp, cudaPointerAttributes,
  * cudaFuncAttributes, CUmemAllocationProp; enum values of cudaError, cudaDeviceAttr, cudaMemPoolAttr). Offsets are
  * checked below, against the layout that a compiler gives NVIDIA's own header. */
 #ifndef FAKEGPU_CUDA_ABI_H
@@ -40,15 +40,29 @@ struct cudaDeviceProp {
     int maxThreadsPerBlock;
     int maxThreadsDim[3];
     int maxGridSize[3];
+#if CUDA_MAJOR < 13
+    int clockRate;
+#endif
     size_t totalConstMem;
     int major;
     int minor;
     size_t textureAlignment;
     size_t texturePitchAlignment;
+#if CUDA_MAJOR < 13
+    int deviceOverlap;
+#endif
     int multiProcessorCount;
+#if CUDA_MAJOR < 13
+    int kernelExecTimeoutEnabled;
+#endif
     int integrated;
     int canMapHostMemory;
+#if CUDA_MAJOR < 13
+    int computeMode;
+    int textureAndSurfaceLimits[40]; /* maxTexture1D .. maxSurfaceCubemapLayered */
+#else
     int textureAndSurfaceLimits[38]; /* maxTexture1D .. maxSurfaceCubemapLayered */
+#endif
     size_t surfaceAlignment;
     int concurrentKernels;
     int ECCEnabled;
@@ -58,6 +72,9 @@ struct cudaDeviceProp {
     int tccDriver;
     int asyncEngineCount;
     int unifiedAddressing;
+#if CUDA_MAJOR < 13
+    int memoryClockRate;
+#endif
     int memoryBusWidth;
     int l2CacheSize;
     int persistingL2CacheMaxSize;
@@ -71,11 +88,17 @@ struct cudaDeviceProp {
     int isMultiGpuBoard;
     int multiGpuBoardGroupID;
     int hostNativeAtomicSupported;
+#if CUDA_MAJOR < 13
+    int singleToDoublePrecisionPerfRatio;
+#endif
     int pageableMemoryAccess;
     int concurrentManagedAccess;
     int computePreemptionSupported;
     int canUseHostPointerForRegisteredMem;
     int cooperativeLaunch;
+#if CUDA_MAJOR < 13
+    int cooperativeMultiDeviceLaunch;
+#endif
     size_t sharedMemPerBlockOptin;
     int pageableMemoryAccessUsesHostPageTables;
     int directManagedMemAccessFromHost;
@@ -83,6 +106,15 @@ struct cudaDeviceProp {
     int rest[79]; /* accessPolicyMaxWindowSize .. reserved[56] */
 };
 
+#if CUDA_MAJOR < 13
+_Static_assert(sizeof(struct cudaDeviceProp) == 1032, "cudaDeviceProp of CUDA 12");
+_Static_assert(offsetof(struct cudaDeviceProp, major) == 360, "major");
+_Static_assert(offsetof(struct cudaDeviceProp, multiProcessorCount) == 388, "multiProcessorCount");
+_Static_assert(offsetof(struct cudaDeviceProp, concurrentKernels) == 576, "concurrentKernels");
+_Static_assert(offsetof(struct cudaDeviceProp, l2CacheSize) == 616, "l2CacheSize");
+_Static_assert(offsetof(struct cudaDeviceProp, sharedMemPerMultiprocessor) == 640, "sharedMemPerMultiprocessor");
+_Static_assert(offsetof(struct cudaDeviceProp, sharedMemPerBlockOptin) == 696, "sharedMemPerBlockOptin");
+#else
 _Static_assert(sizeof(struct cudaDeviceProp) == 1008, "cudaDeviceProp of CUDA 13");
 _Static_assert(offsetof(struct cudaDeviceProp, uuid) == 256, "uuid");
 _Static_assert(offsetof(struct cudaDeviceProp, totalGlobalMem) == 288, "totalGlobalMem");
@@ -95,6 +127,7 @@ _Static_assert(offsetof(struct cudaDeviceProp, l2CacheSize) == 596, "l2CacheSize
 _Static_assert(offsetof(struct cudaDeviceProp, sharedMemPerMultiprocessor) == 624, "sharedMemPerMultiprocessor");
 _Static_assert(offsetof(struct cudaDeviceProp, sharedMemPerBlockOptin) == 672, "sharedMemPerBlockOptin");
 _Static_assert(offsetof(struct cudaDeviceProp, maxBlocksPerMultiProcessor) == 688, "maxBlocksPerMultiProcessor");
+#endif
 
 enum { cudaMemoryTypeUnregistered = 0, cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2 };
 
@@ -103,9 +136,11 @@ struct cudaPointerAttributes {
     int device;
     void *devicePointer;
     void *hostPointer;
+#if CUDA_MAJOR >= 13
     long reserved[8];
+#endif
 };
-_Static_assert(sizeof(struct cudaPointerAttributes) == 88, "cudaPointerAttributes of CUDA 13");
+_Static_assert(sizeof(struct cudaPointerAttributes) == (CUDA_MAJOR < 13 ? 24 : 88), "cudaPointerAttributes");
 
 struct cudaFuncAttributes {
     size_t sharedSizeBytes;

@@ -14,7 +14,7 @@
  * for cuDNN attention and TMA descriptors, that is for libraries that are not there). */
 enum { CAPABILITY_MAJOR = 8, CAPABILITY_MINOR = 0, MULTIPROCESSORS = 108 };
 /* What driver and runtime say they are: CUDA 13.0. */
-enum { CUDA_VERSION_NUMBER = 13000 };
+enum { CUDA_VERSION_NUMBER = CUDA_MAJOR * 1000 };
 
 enum { UUID_BYTES = 16, UUID_TEXT_BYTES = 41, PCI_TEXT_BYTES = 32 };
 

@@ -119,6 +119,11 @@ cudaError cudaSetDevice(int ordinal)
     return begin();
 }
 
+/* CUDA 12 kept the old name for an older structure. */
+#if CUDA_MAJOR < 13
+#define cudaGetDeviceProperties cudaGetDeviceProperties_v2
+#endif
+
 cudaError cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordinal)
 {
     if (forked_after_start())
@@ -179,4 +184,9 @@ cudaError cudaGetDriverEntryPointByVersion(const char *symbol, void **function, 
     if (status != NULL)
         *status = *function == NULL ? 1 : 0; /* cudaDriverEntryPointSymbolNotFound */
     return *function == NULL && status == NULL ? outcome(cudaErrorSymbolNotFound) : cudaSuccess;
+}
+
+cudaError cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags, int *status)
+{
+    return cudaGetDriverEntryPointByVersion(symbol, function, CUDA_VERSION_NUMBER, flags, status);
 }

@@ -81,6 +81,12 @@ cudaError cudaStreamGetCaptureInfo(stream_handle stream, int *status, unsigned l
     return cudaSuccess;
 }
 
+cudaError cudaStreamGetCaptureInfo_v2(stream_handle stream, int *status, unsigned long long *id, void **graph,
+                                      const void **dependencies, size_t *count)
+{
+    return cudaStreamGetCaptureInfo(stream, status, id, graph, dependencies, NULL, count);
+}
+
 cudaError cudaThreadExchangeStreamCaptureMode(int *mode)
 {
     (void)mode;

@@ -76,6 +76,10 @@ class Replay(NamedTuple):
     curve: Optional[MemoryCurve]
     end: Optional[tuple[KnownSegment, ...]]
     """The segments at the end, where they were asked for."""
+    recovered_ooms: int = 0
+    """OOMs of the recording that these settings would have avoided: the program would have gone on differently."""
+    skipped_frees: int = 0
+    """Of allocations older than the trace, where it is not complete."""
 
 
 MOST_FAILED = 100

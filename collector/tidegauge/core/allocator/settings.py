@@ -40,3 +40,5 @@ class AllocatorSettings:
     memory_fraction: Optional[float] = None
     """``per_process_memory_fraction`` (torch 2.10)."""
     tie_break: TieBreak = TieBreak.SEGMENT
+    memory_pools_flush: bool = True
+    """From torch 2.13 a request of a ``MemPool``, too, gives back the cache of the default pool before it fails."""

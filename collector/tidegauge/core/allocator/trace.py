@@ -113,6 +113,7 @@ class Trace:
     complete: bool = True
     """Whether the first event is the process's first; otherwise ``start`` is what lived before it."""
     start: tuple[KnownSegment, ...] = ()
+    """In the order in which they were made, as far as it is known: from torch 2.13 it decides between equal blocks."""
     end: Optional[tuple[KnownSegment, ...]] = None
     """The segments after the last event; ``None`` where the file does not list them."""
     marks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -124,3 +125,12 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.action)
+
+
+class TraceError(ValueError):
+    """Events that contradict each other, or cannot be: no figure may rest on them. The text is for people."""
+
+    def __init__(self, event: int, reason: str) -> None:
+        super().__init__(f"event {event:,}: {reason}")
+        self.event = event
+        """Index into the trace."""

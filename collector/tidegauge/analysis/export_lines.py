@@ -1,0 +1,24 @@
+"""The line that brings allocator settings into force, for a shell. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Optional
+
+from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, merge_alloc_conf
+from tidegauge.core.launch_record import printable
+
+
+def line_for(settings: Mapping[str, str], *, today: str, torch_version: Optional[str]) -> str:
+    """What makes ``settings`` all that is in force, where ``today``'s were: nothing of a recording reaches the shell.
+
+    torch up to 2.9 reads the CUDA name only; an unknown torch is told by the name that all of them read. From 2.10 on
+    the CUDA name still wins, so one that may carry today's settings has to go.
+    """
+    named = merge_alloc_conf({}, settings, torch_version=torch_version)
+    if not named:
+        return f"unset {GENERAL_NAME} {CUDA_NAME}"
+    ((name, text),) = named.items()
+    line = f"export {name}={shlex.quote(printable(text, len(text)))}"
+    return line if name == CUDA_NAME or not today else f"unset {CUDA_NAME}; {line}"

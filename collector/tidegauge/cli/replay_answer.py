@@ -1,0 +1,143 @@
+"""The answer of ``tidegauge replay``, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidegauge.analysis.replays import Answer
+from tidegauge.analysis.trials import titled
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.core.allocator.results import FailedRequest, Replay
+from tidegauge.core.units import format_bytes
+
+MOST_TOLD = 3
+"""Failed requests that are told one by one; the others are counted."""
+HEADER = ("settings", "peak allocated", "peak reserved", "waste", "retries", "OOMs", "segments", "cudaMallocs")
+
+
+def replay_json(replay: Replay) -> dict[str, object]:
+    """The fixed keys of the contract, and what goes with them. Bytes."""
+    return {
+        "events": replay.events,
+        "peak_allocated_bytes": replay.peak_allocated_bytes,
+        "peak_reserved_bytes": replay.peak_reserved_bytes,
+        "alloc_retries": replay.alloc_retries,
+        "ooms": replay.ooms,
+        "segments": replay.segments,
+        "peak_active_bytes": replay.peak_active_bytes,
+        "waste_bytes": waste_bytes(replay),
+        "device_allocs": replay.device_allocs,
+        "device_frees": replay.device_frees,
+        "allocated_bytes": replay.allocated_bytes,
+        "reserved_bytes": replay.reserved_bytes,
+        "failed": [failed._asdict() for failed in replay.failed],
+    }
+
+
+def as_json(answer: Answer) -> dict[str, object]:
+    """Of the replay that was asked for. Addresses are compared under the recorded settings only, else null."""
+    trace = answer.trace
+    own = answer.other is None
+    return {
+        **replay_json(answer.asked),
+        "address_mismatches": answer.recorded.address_mismatches if own else None,
+        "recorded_settings": own,
+        "recorded_address_mismatches": answer.recorded.address_mismatches,
+        "alloc_conf": answer.alloc_conf,
+        "cap_bytes": answer.cap_bytes,
+        "torch_version": trace.torch_version,
+        "device": trace.device,
+        "complete": trace.complete,
+        "skipped": dict(trace.skipped),
+    }
+
+
+def waste_bytes(replay: Replay) -> int:
+    """Reserved and not allocated, when reserved memory was at its peak."""
+    return replay.peak_reserved_bytes - replay.allocated_at_peak_reserved_bytes
+
+
+def print_for_people(answer: Answer) -> None:
+    rows = [_row(f"as recorded: {titled(answer.trace.alloc_conf)}", answer.recorded)]
+    if answer.other is not None:
+        rows.append(_row(_asked_for(answer), answer.other))
+    print_table(HEADER, rows, gives_way=("cudaMallocs", "segments", "retries"))
+    print()
+    for sentence in sentences(answer):
+        print_wrapped("", sentence)
+
+
+def _row(name: str, replay: Replay) -> tuple[str, ...]:
+    return (
+        name,
+        format_bytes(replay.peak_allocated_bytes),
+        format_bytes(replay.peak_reserved_bytes),
+        format_bytes(waste_bytes(replay)),
+        f"{replay.alloc_retries:,}",
+        f"{replay.ooms:,}",
+        f"{replay.segments:,}",
+        f"{replay.device_allocs:,}",
+    )
+
+
+def _asked_for(answer: Answer) -> str:
+    cap = "" if answer.cap_bytes is None else f", cap {format_bytes(answer.cap_bytes)}"
+    return f"{titled(answer.alloc_conf)}{cap}"
+
+
+def sentences(answer: Answer) -> Iterator[str]:
+    """What the figures rest on, and what failed."""
+    yield _addresses(answer)
+    trace = answer.trace
+    if not trace.complete:
+        held = sum(segment.total_bytes for segment in trace.start)
+        yield (
+            "The recording has lost its beginning: it was replayed from what lived at its first event, "
+            f"{format_bytes(held)} in {len(trace.start):,} segments, worked out from its end. Peaks before that are "
+            "not in it; how long free blocks had been free then is not known, and which segments are older only as far "
+            "as addresses betray it."
+        )
+    for reason, count in trace.skipped.items():
+        yield f"Left out: {count:,} {reason}; every address came back without them."
+    if answer.other is not None:
+        yield (
+            "The second row is what would have been: the same requests in the same order, with segments where the "
+            "model puts them. What a trace cannot tell is in docs/allocator_model.md."
+        )
+    yield from _failures(answer.asked)
+
+
+def _addresses(answer: Answer) -> str:
+    recorded = answer.recorded
+    version = f"torch {answer.trace.torch_version}" if answer.trace.torch_version else "an unknown torch"
+    if answer.version_by_addresses:
+        version += " (by the addresses; name it with --torch-version if you know it)"
+    first = recorded.first_mismatch
+    if first is None:
+        return f"{recorded.events:,} events of {version} replayed as recorded: every address came back."
+    suspects = "Is it another torch (--torch-version), or did the job have a cap that the file does not tell (--cap)?"
+    if not answer.trace.complete:
+        suspects = f"The order in which free blocks of the lost beginning were made is not known. {suspects}"
+    return (
+        f"{recorded.events:,} events of {version} replayed as recorded: {recorded.address_mismatches:,} addresses did "
+        f"not come back, the first at event {first.event:,} (recorded {first.recorded:#x}, replayed "
+        f"{first.replayed:#x}). From there on the model is not what ran, and peaks are estimates. {suspects}"
+    )
+
+
+def _failures(replay: Replay) -> Iterator[str]:
+    for failed in replay.failed[:MOST_TOLD]:
+        yield _failure(failed)
+    if replay.ooms > min(len(replay.failed), MOST_TOLD):
+        yield f"{replay.ooms - min(len(replay.failed), MOST_TOLD):,} more requests failed."
+
+
+def _failure(failed: FailedRequest) -> str:
+    recorded = " as it did in the recording" if failed.recorded else ""
+    wanted, segment = format_bytes(failed.rounded_bytes), format_bytes(failed.segment_bytes)
+    return (
+        f"Event {failed.event:,} ran out of memory{recorded}: it wanted {wanted}, for which {segment} would have had "
+        f"to come from the device; {format_bytes(failed.allocated_bytes)} were allocated and "
+        f"{format_bytes(failed.reserved_bytes)} reserved, and the largest free block that it could have used had "
+        f"{format_bytes(failed.largest_free_bytes)} of {format_bytes(failed.free_bytes)} free in all."
+    )

@@ -1,0 +1,44 @@
+"""The file of ``tidegauge whatif --plot``: today's setting and the two best, drawn by the exporter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidegauge.analysis.trials import Trial, WhatIf, titled
+from tidegauge.analysis.whatif_words import findings
+from tidegauge.cli.errors import CommandError
+from tidegauge.core.allocator.trace import Trace
+
+
+def write_plot(path: Path, result: WhatIf, trace: Trace) -> None:
+    """Raises ``CommandError`` where the file cannot be written."""
+    from tidegauge_exporter.whatif_plot import Course, Moments, plot_page, plot_svg
+
+    named = [("today", result.today), *zip(("best", "next"), others(result))]
+    courses = [
+        Course(label, titled(trial.alloc_conf), trial.replay.curve)
+        for label, trial in named
+        if trial.replay.curve is not None
+    ]
+    moments = Moments(trace.marks.get("step", ()), trace.time_us)
+    heading = "Reserved and allocated memory under today's allocator settings and the best"
+    if path.suffix.lower() == ".svg":
+        text = plot_svg(courses, moments=moments, limit_bytes=result.limits.lowest_bytes, heading=heading)
+    else:
+        text = plot_page(
+            courses,
+            moments=moments,
+            limit_bytes=result.limits.lowest_bytes,
+            heading=heading,
+            sentences=findings(result),
+        )
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def others(result: WhatIf) -> list[Trial]:
+    """The recommended setting and the next best, without today's."""
+    first = [trial for trial in (result.recommended,) if not trial.today]
+    return [*first, *(trial for trial in result.trials if not trial.today and trial is not result.recommended)][:2]

@@ -1,0 +1,212 @@
+"""How the model's tables are laid out: everything that changes is a number in one of them.
+
+A table is one flat row of numbers, so that the same functions are quick when compiled and when they are not. A block is
+named by the place of its first field in ``Tables.blocks``. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tidegauge.core.allocator.compiled import Numbers
+
+NONE = -1
+"""No block, no reservation."""
+GONE = -2
+"""Of an allocation that the model has no block for: it failed, or its memory was given back early."""
+
+# The fields of a block.
+START = 0
+SIZE = 1
+REQUESTED = 2
+STATE = 3
+PREVIOUS = 4
+"""The neighbour at lower addresses of the same segment, or NONE."""
+NEXT = 5
+SHELF = 6
+"""Which of the allocator's sets of free blocks it belongs to: pool, large or small, stream."""
+COUNTER = 7
+"""Decides between equally large blocks before the address does; what it counts depends on the torch."""
+BORN = 8
+"""The number of searches before it became free: garbage collection takes it for the age."""
+RESERVATION = 9
+"""First address of the expandable segment, or NONE."""
+KEY = 10
+"""Shelf and size in one number: the order of free blocks. While it waits for other streams: the one before it."""
+TIE = 11
+"""COUNTER while it is free, 0 while it is unmapped. While it waits for other streams: the next one."""
+OWNER = 12
+"""The recorded address, by which the trace will free it."""
+BLOCK_FIELDS = 13
+
+# The states of a block.
+FREE = 0
+ALLOCATED = 1
+PENDING = 2
+UNMAPPED = 3
+UNUSED = 4
+
+# Free blocks are kept in order in chunks of at most this many.
+CHUNK_BITS = 6
+CHUNK = 1 << CHUNK_BITS
+
+SIZE_BITS = 38
+"""Of a size in units of 512 bytes, in KEY: 128 TiB, the addresses that a process has."""
+LARGEST_SIZE = 1 << (SIZE_BITS + 8)
+MOST_SHELVES = 1 << (62 - SIZE_BITS)
+
+# What is counted, in ``Tables.numbers``.
+CHUNKS = 0
+"""Chunks in use."""
+BLOCKS_END = 1
+"""Place behind the last block ever used."""
+SPARE_BLOCK = 2
+"""First of the blocks to use again, linked by NEXT."""
+LIVE = 3
+"""Entries of the table of live allocations."""
+LAST_COUNTER = 4
+SEARCHES = 5
+"""``get_free_blocks_call_count`` of the default large pool."""
+NEXT_ADDRESS = 6
+"""Where the model puts its next own segment."""
+FIRST_PENDING = 7
+BLOCKS = 8
+"""Blocks that exist."""
+ALLOCATED_BYTES = 9
+ACTIVE_BYTES = 10
+RESERVED_BYTES = 11
+REQUESTED_BYTES = 12
+PEAK_ALLOCATED = 13
+PEAK_ACTIVE = 14
+PEAK_RESERVED = 15
+ALLOCATED_AT_PEAK_RESERVED = 16
+REQUESTED_AT_PEAK = 17
+MISMATCHES = 18
+FIRST_MISMATCH = 19
+"""Its event, or NONE; what was recorded and what was replayed follow."""
+MISMATCH_RECORDED = 20
+MISMATCH_REPLAYED = 21
+RETRIES = 22
+OOMS = 23
+DEVICE_ALLOCS = 24
+DEVICE_FREES = 25
+SEGMENTS = 26
+FAILURES = 27
+RECOVERED = 28
+SKIPPED_FREES = 29
+WINDOW_ALLOCATED = 30
+WINDOW_RESERVED = 31
+CURSOR = 32
+"""Next recorded segment event of the request under way."""
+LIMIT = 33
+"""Event of the request under way."""
+NEXT_CALL = 34
+"""Next entry of ``Events.calls``."""
+ERROR = 35
+"""Why the replay stopped; the event follows."""
+ERROR_EVENT = 36
+BEGUN = 37
+"""First event that is recorded of the request under way."""
+MAY_BE_CALL = 38
+"""Whether it may have been the program, not the request under way, that gave back the cache."""
+COUNTED_PEAK = 39
+"""PEAK_RESERVED for which ALLOCATED_AT_PEAK_RESERVED is."""
+
+# What is fixed for one replay.
+MAX_SPLIT = 40
+NON_SPLIT_ROUNDING = 41
+LARGE_SEGMENT = 42
+EXPANDABLE = 43
+BLOCK_COUNTERS = 44
+SEGMENT_COUNTERS = 45
+CAP = 46
+CAPACITY = 47
+COLLECTS = 48
+"""Whether there is garbage collection: it takes a threshold and a cap."""
+COLLECT_ABOVE = 49
+"""Bytes."""
+DEVICE_BYTES = 50
+"""Address space of an expandable segment before it is rounded up."""
+SHELVES = 51
+STREAMS = 52
+FOLLOWS = 53
+"""Whether the recording answers for the device: its addresses, and whether it had memory."""
+AGES_KNOWN = 54
+COMPLETE = 55
+COMPLETES = 56
+"""Whether the trace tells when a free is complete."""
+DIVIDES = 57
+DIVISIONS = 58
+"""Of sixteen buckets."""
+FLUSHING_SHELVES = 74
+"""Shelves below this one belong to pools whose requests give back the cache before they fail."""
+UNMAPS = 75
+"""Whether there may be expandable segments."""
+
+# Where the regions of ``Tables.numbers`` begin.
+ORDER_AT = 76
+"""Chunks in use, in order, then the spare ones."""
+LENGTHS_AT = 77
+"""Of each chunk."""
+CHUNKS_AT = 78
+"""Blocks in order; chunk ``c`` begins at ``c * CHUNK``."""
+LIVE_AT = 79
+"""Recorded addresses of live allocations: open addressing."""
+LIVE_BLOCKS_AT = 80
+"""Of each address the block, or GONE; NONE where the slot is empty."""
+LIVE_MASK = 81
+"""Slots less one; they are a power of two."""
+SCRATCH_AT = 82
+"""Blocks gathered before they are given back."""
+ROOM = 83
+"""Blocks that the tables hold."""
+FAILURES_AT = 84
+HEADER = 85
+
+UNLIMITED = 1 << 62
+MOST_TIES = 4096
+"""Equally large free blocks that are looked through at most, so that no trace makes this slow."""
+
+FAILURE_FIELDS = 8
+"""Event, requested, rounded, segment, allocated, reserved, largest free and all free bytes; see `FailedRequest`."""
+
+# Why a replay stopped.
+FINE = 0
+NO_ROOM = 1
+"""The tables must grow first."""
+LIVE_ADDRESS = 2
+UNKNOWN_FREE = 3
+DOUBLE_FREE = 4
+OTHER_SIZE = 5
+BAD_SIZE = 6
+UNKNOWN_ACTION = 7
+UNKNOWN_STREAM = 8
+UNKNOWN_POOL = 9
+
+
+class Tables(NamedTuple):
+    """The allocator at one moment. Few tables: each one more makes compiling slower."""
+
+    blocks: Numbers
+    numbers: Numbers
+
+
+class Record(NamedTuple):
+    """The trace as the allocator reads it, where it compares itself with it."""
+
+    action: Any
+    address: Any
+    size: Any
+
+
+class Events(NamedTuple):
+    """The rest of the trace."""
+
+    stream: Any
+    pool: Any
+    ranks: Numbers
+    """Of each stream, the place of its handle among all."""
+    pool_numbers: Numbers
+    """Of each pool, its number in the model: the default pool is 0, then come those of ``MemPool``."""
+    calls: Numbers
+    """Events at which the program called ``empty_cache()``; the last entry is behind all events."""

@@ -1,0 +1,247 @@
+"""A recorded trace through the model. Source-compatible with Python 3.9."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Callable, Optional, Union
+
+from tidegauge.core.allocator.beginning import (
+    KNOWN_FIELDS,
+    known_blocks,
+    numbered_pools,
+    put_known,
+    trace_rules,
+)
+from tidegauge.core.allocator.calls import ACTIONS, count_actions, find_calls
+from tidegauge.core.allocator.compiled import Numbers, column, table_of, zeros
+from tidegauge.core.allocator.conf import parse_settings
+from tidegauge.core.allocator.ending import failed_requests, ranges_at_end, segments_at_end
+from tidegauge.core.allocator.events import run
+from tidegauge.core.allocator.layout import (
+    ALLOCATED_AT_PEAK_RESERVED,
+    ALLOCATED_BYTES,
+    BAD_SIZE,
+    COMPLETES,
+    DEVICE_ALLOCS,
+    DEVICE_FREES,
+    DOUBLE_FREE,
+    ERROR,
+    ERROR_EVENT,
+    FINE,
+    FIRST_MISMATCH,
+    FOLLOWS,
+    LIVE_ADDRESS,
+    MISMATCH_RECORDED,
+    MISMATCH_REPLAYED,
+    MISMATCHES,
+    NO_ROOM,
+    OOMS,
+    OTHER_SIZE,
+    PEAK_ACTIVE,
+    PEAK_ALLOCATED,
+    PEAK_RESERVED,
+    RECOVERED,
+    REQUESTED_AT_PEAK,
+    RESERVED_BYTES,
+    RETRIES,
+    SKIPPED_FREES,
+    UNKNOWN_ACTION,
+    UNKNOWN_FREE,
+    UNKNOWN_POOL,
+    UNKNOWN_STREAM,
+    WINDOW_ALLOCATED,
+    WINDOW_RESERVED,
+    Events,
+    Record,
+    Tables,
+)
+from tidegauge.core.allocator.results import AddressMismatch, MemoryCurve, Replay
+from tidegauge.core.allocator.settings import AllocatorSettings
+from tidegauge.core.allocator.tables import empty_tables, grown
+from tidegauge.core.allocator.trace import Action, KnownSegment, Trace, TraceError
+
+if TYPE_CHECKING:
+    from types import EllipsisType
+
+OnProgress = Callable[[int, int], None]
+PROGRESS_EVENTS = 1 << 18
+"""Between two calls of ``on_progress``."""
+CARD_SHARE = 0.9
+"""With so much of the card reserved, a request may well have been refused by the device, although none failed."""
+
+_REASONS = {
+    LIVE_ADDRESS: "allocates {address:#x}, which is still allocated",
+    UNKNOWN_FREE: "frees {address:#x}, which is not allocated, although the trace is said to be complete",
+    DOUBLE_FREE: "frees {address:#x} a second time",
+    OTHER_SIZE: "frees {size:,} bytes at {address:#x}, where another size was allocated",
+    BAD_SIZE: "asks for {size:,} bytes: no device has as much",
+    UNKNOWN_ACTION: "has the unknown action {action}",
+    UNKNOWN_STREAM: "is on stream number {stream}, which the trace does not list",
+    UNKNOWN_POOL: "is in pool number {pool}, which the trace does not list",
+}
+
+
+def replay(
+    trace: Trace,
+    settings: Optional[AllocatorSettings] = None,
+    *,
+    cap_bytes: Union[int, EllipsisType, None] = ...,
+    capacity_bytes: Optional[int] = None,
+    curve_points: int = 0,
+    with_end: bool = False,
+    on_progress: Optional[OnProgress] = None,
+) -> Replay:
+    """What PyTorch's allocator does with these requests.
+
+    Without ``settings`` they are the recorded ones, and so are the addresses of segments and what the device refused:
+    every address is compared with the recorded one. With ``settings`` all that is the model's own. ``cap_bytes``: what
+    the process may reserve (the trace's by default, ``None`` for no cap); ``capacity_bytes``: what the device can give
+    it in all, unlimited by default. ``curve_points`` windows of the curve; ``on_progress(done, all)`` is called now and
+    then, in events. Raises `TraceError` where the events contradict each other, and `ValueError` where the recorded
+    settings are none of the recorded torch.
+    """
+    _check_columns(trace)
+    chosen = settings or parse_settings(trace.alloc_conf, trace.torch_version)
+    cap = _cap(trace, chosen, cap_bytes)
+    streams = sorted({*trace.streams, *(segment.stream for segment in trace.start)})
+    pools = numbered_pools(trace)
+    pool_numbers = {pool: number for number, pool in enumerate(pools)}
+    rules = table_of(trace_rules(chosen, trace, len(streams), pools, cap_bytes=cap, capacity_bytes=capacity_bytes))
+    ranks = {stream: rank for rank, stream in enumerate(streams)}
+    record = Record(column(trace.action, "B"), column(trace.address, "Q"), column(trace.size_bytes, "Q"))
+    counts = zeros(ACTIONS)
+    growth = int(count_actions(record, counts))
+    rules[FOLLOWS] = int(
+        settings is None and bool(trace.start or counts[Action.SEGMENT_ALLOC] or counts[Action.SEGMENT_MAP])
+    )
+    rules[COMPLETES] = int(counts[Action.FREE_COMPLETED] > 0)
+    events = Events(
+        stream=column(trace.stream, "H"),
+        pool=column(trace.pool, "H"),
+        ranks=table_of([ranks[stream] for stream in trace.streams]),
+        pool_numbers=table_of([pool_numbers[pool] for pool in trace.pools]),
+        calls=_calls(trace, record, rules, counts, growth),
+    )
+    known = known_blocks(trace, ranks, pool_numbers)
+    tables = empty_tables(rules, 8 * len(known) // KNOWN_FIELDS)
+    put_known(tables, known)
+    curve = MemoryCurve(array("q"), array("q"), array("q"))
+    tables = _run(trace, record, events, tables, curve if curve_points > 0 else None, curve_points, on_progress)
+    end = segments_at_end(tables, streams, pools) if with_end else None
+    return _result(trace, tables, curve if curve_points > 0 else None, end)
+
+
+def _check_columns(trace: Trace) -> None:
+    for name in ("address", "size_bytes", "stream", "pool"):
+        length = len(getattr(trace, name))
+        if length != len(trace) and (name != "pool" or length):
+            raise TraceError(
+                min(length, len(trace)), f"the column {name} has {length:,} entries for {len(trace):,} events"
+            )
+
+
+def _cap(trace: Trace, settings: AllocatorSettings, cap_bytes: Union[int, EllipsisType, None]) -> Optional[int]:
+    """In bytes. What is asked for wins, then what was in force, then what the settings say."""
+    if cap_bytes is not ...:
+        return cap_bytes
+    if settings.memory_fraction is not None and settings.memory_fraction < 1 and trace.total_bytes is not None:
+        return int(settings.memory_fraction * trace.total_bytes)
+    return trace.cap_bytes
+
+
+def _calls(trace: Trace, record: Record, rules: Numbers, counts: Numbers, growth: int) -> Numbers:
+    """Events at which ``empty_cache()`` was called, then one behind all events."""
+    reserved = sum(segment.total_bytes for segment in trace.start)
+    evident = reserved + growth
+    if counts[Action.OOM] == 0 and trace.total_bytes is not None:
+        evident = max(evident, int(CARD_SHARE * trace.total_bytes))
+    calls = zeros(int(counts[Action.SEGMENT_FREE] + counts[Action.SEGMENT_UNMAP]) + 1)
+    count = find_calls(rules, record, reserved, evident, calls)
+    calls[count] = len(trace)
+    return calls[: count + 1]
+
+
+def _run(
+    trace: Trace,
+    record: Record,
+    events: Events,
+    tables: Tables,
+    curve: Optional[MemoryCurve],
+    curve_points: int,
+    on_progress: Optional[OnProgress],
+) -> Tables:
+    """Replay all events; the tables may be others in the end, as they grow."""
+    event = 0
+    for end, closes_window in _stops(len(trace), curve_points if curve is not None else 0):
+        while event < end:
+            event = int(run(tables, record, events, event, end))
+            if tables.numbers[ERROR] == NO_ROOM:
+                tables = grown(tables)
+            elif tables.numbers[ERROR] != FINE:
+                raise _error(trace, int(tables.numbers[ERROR_EVENT]), int(tables.numbers[ERROR]))
+        if closes_window and curve is not None:
+            _close_window(curve, tables.numbers, event - 1)
+        if on_progress is not None:
+            on_progress(event, len(trace))
+    return tables
+
+
+def _stops(count: int, windows: int) -> Iterator[tuple[int, bool]]:
+    """Where to stop on the way: the ends of the curve's windows (then true), and often enough to tell the progress."""
+    step = -(-count // windows) if windows else count
+    stop = 0
+    while stop < count:
+        window_end = min(count, (stop // step + 1) * step)
+        stop = min(window_end, stop + PROGRESS_EVENTS)
+        yield stop, stop == window_end
+
+
+def _close_window(curve: MemoryCurve, figures: Numbers, event: int) -> None:
+    if curve.event and curve.event[-1] >= event:
+        return  # a request that began before has taken the whole window
+    curve.event.append(event)
+    curve.allocated_bytes.append(int(figures[WINDOW_ALLOCATED]))
+    curve.reserved_bytes.append(int(figures[WINDOW_RESERVED]))
+    figures[WINDOW_ALLOCATED] = figures[ALLOCATED_BYTES]
+    figures[WINDOW_RESERVED] = figures[RESERVED_BYTES]
+
+
+def _error(trace: Trace, event: int, error: int) -> TraceError:
+    reason = _REASONS[error].format(
+        address=trace.address[event],
+        size=trace.size_bytes[event],
+        action=trace.action[event],
+        stream=trace.stream[event],
+        pool=trace.pool[event] if trace.pool else 0,
+    )
+    return TraceError(event, reason)
+
+
+def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional[tuple[KnownSegment, ...]]) -> Replay:
+    figures = [int(number) for number in t.numbers]
+    first = AddressMismatch(
+        event=figures[FIRST_MISMATCH], recorded=figures[MISMATCH_RECORDED], replayed=figures[MISMATCH_REPLAYED]
+    )
+    return Replay(
+        events=len(trace),
+        peak_allocated_bytes=figures[PEAK_ALLOCATED],
+        peak_active_bytes=figures[PEAK_ACTIVE],
+        peak_reserved_bytes=figures[PEAK_RESERVED],
+        allocated_at_peak_reserved_bytes=figures[ALLOCATED_AT_PEAK_RESERVED],
+        requested_at_peak_bytes=figures[REQUESTED_AT_PEAK],
+        address_mismatches=figures[MISMATCHES],
+        first_mismatch=first if figures[MISMATCHES] else None,
+        alloc_retries=figures[RETRIES],
+        ooms=figures[OOMS],
+        device_allocs=figures[DEVICE_ALLOCS],
+        device_frees=figures[DEVICE_FREES],
+        segments=sum(1 for _ in ranges_at_end(t)),
+        allocated_bytes=figures[ALLOCATED_BYTES],
+        reserved_bytes=figures[RESERVED_BYTES],
+        failed=failed_requests(t, trace),
+        curve=curve,
+        end=end,
+        recovered_ooms=figures[RECOVERED],
+        skipped_frees=figures[SKIPPED_FREES],
+    )

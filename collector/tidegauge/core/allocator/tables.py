@@ -1,0 +1,96 @@
+"""The tables of a replay: made empty, made larger. Source-compatible with Python 3.9."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegauge.core.allocator.compiled import entry_point, zeros
+from tidegauge.core.allocator.device import OWN_ADDRESSES
+from tidegauge.core.allocator.layout import (
+    BLOCK_FIELDS,
+    BLOCKS,
+    CHUNK,
+    CHUNKS_AT,
+    FAILURE_FIELDS,
+    FIRST_MISMATCH,
+    FIRST_PENDING,
+    HEADER,
+    LENGTHS_AT,
+    LIVE,
+    LIVE_AT,
+    LIVE_BLOCKS_AT,
+    LIVE_MASK,
+    NEXT_ADDRESS,
+    NONE,
+    ORDER_AT,
+    ROOM,
+    SCRATCH_AT,
+    SPARE_BLOCK,
+    Tables,
+)
+from tidegauge.core.allocator.live_blocks import slot_of
+from tidegauge.core.allocator.results import MOST_FAILED
+
+FIRST_ROOM = 1024
+REGIONS = (ORDER_AT, LENGTHS_AT, CHUNKS_AT, SCRATCH_AT, LIVE_AT, LIVE_BLOCKS_AT)
+"""In the order in which they lie behind the header."""
+
+
+def empty_tables(rules: Sequence[int], room: int) -> Tables:
+    """An allocator that has nothing yet, with room for so many blocks; ``rules`` are its first numbers."""
+    numbers = zeros(HEADER + MOST_FAILED * FAILURE_FIELDS)
+    numbers[: len(rules)] = rules
+    for field in (SPARE_BLOCK, FIRST_MISMATCH, FIRST_PENDING):
+        numbers[field] = NONE
+    numbers[NEXT_ADDRESS] = OWN_ADDRESSES
+    for region in REGIONS:
+        numbers[region] = len(numbers)
+    return larger_tables(Tables(zeros(0), numbers), max(FIRST_ROOM, room))
+
+
+def grown(t: Tables) -> Tables:
+    """The same state with much more room than it takes."""
+    return larger_tables(t, 4 * (max(int(t.numbers[BLOCKS]), int(t.numbers[LIVE])) + FIRST_ROOM))
+
+
+def larger_tables(t: Tables, room: int) -> Tables:
+    """The same state with room for ``room`` blocks and as many live allocations; more than there is now."""
+    slots = 1 << (2 * room).bit_length()
+    chunks = 4 * room // CHUNK + 4  # neighbours are never less than half full together
+    sizes = (chunks, chunks, chunks * CHUNK, room, slots, slots)
+    header = HEADER + MOST_FAILED * FAILURE_FIELDS
+    numbers = zeros(header + sum(sizes))
+    numbers[:header] = t.numbers[:header]
+    begin = header
+    for region, size in zip(REGIONS, sizes):
+        numbers[region] = begin
+        begin += size
+    numbers[ROOM] = room
+    numbers[LIVE_MASK] = slots - 1
+    blocks = zeros(room * BLOCK_FIELDS)
+    blocks[: len(t.blocks)] = t.blocks
+    larger = Tables(blocks, numbers)
+    _fill(t, larger, chunks, slots)
+    return larger
+
+
+@entry_point
+def _fill(t: Tables, larger: Tables, chunks: int, slots: int) -> None:
+    """The regions of the larger tables: all chunks and live allocations of the former ones, the rest empty."""
+    former, numbers = t.numbers, larger.numbers
+    former_chunks = former[LENGTHS_AT] - former[ORDER_AT]
+    for chunk in range(chunks):
+        is_former = chunk < former_chunks
+        numbers[numbers[ORDER_AT] + chunk] = former[former[ORDER_AT] + chunk] if is_former else chunk
+        numbers[numbers[LENGTHS_AT] + chunk] = former[former[LENGTHS_AT] + chunk] if is_former else 0
+    for place in range(former_chunks * CHUNK):
+        numbers[numbers[CHUNKS_AT] + place] = former[former[CHUNKS_AT] + place]
+    for slot in range(slots):
+        numbers[numbers[LIVE_BLOCKS_AT] + slot] = NONE
+    for slot in range(former[LIVE_BLOCKS_AT] - former[LIVE_AT]):
+        block = former[former[LIVE_BLOCKS_AT] + slot]
+        if block != NONE:
+            address = former[former[LIVE_AT] + slot]
+            new = slot_of(larger, address)
+            numbers[numbers[LIVE_AT] + new] = address
+            numbers[numbers[LIVE_BLOCKS_AT] + new] = block

@@ -1,0 +1,100 @@
+"""The figures of one ``torch.OutOfMemoryError``, whoever saw it: the probe, the error's own text, a snapshot.
+
+What follows from them alone is here; which kind of OOM that makes is ``core.oom``. Bytes throughout; ``None`` is not
+known, and then not taken for a reason. Pure. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from tidegauge.core.units import format_bytes
+from tidegauge.core.verdicts import LeakState, Signal, Verdict
+
+CONTEXTS_BYTES = 2 << 30
+"""What CUDA contexts and a communicator may take without being worth a word (0.3 to 0.6 GiB a context)."""
+
+
+@dataclass(frozen=True)
+class OomCase:
+    """One refused request, and what was known around it."""
+
+    wanted_bytes: int
+    """The segment that the allocator tried to get: the request, rounded up."""
+    free_bytes: int
+    """Of the device, for everybody, just after the refusal."""
+    limit_bytes: int
+    """The cap if there is one, else the device's total."""
+    allocated_bytes: int
+    reserved_bytes: int
+    step: Optional[int] = None
+    """Training steps that had ended."""
+    verdict: Optional[Verdict] = None
+    """The detector's, of the steps before; ``None`` where these are not known."""
+    cap_fraction: Optional[float] = None
+    usable_bytes: Optional[int] = None
+    """CUDA's total of the GPU."""
+    nontorch_bytes: Optional[int] = None
+    """What the process holds outside the allocator."""
+    others_bytes: Optional[int] = None
+    """What other processes hold on the GPU."""
+    private_free_bytes: int = 0
+    """Free in the private pools of CUDA graphs and ``MemPool``, where nothing outside of them may use it."""
+    largest_free_bytes: Optional[int] = None
+    """The largest free block of the pools that the request could use."""
+    expandable: bool = False
+    """Whether ``expandable_segments`` is known to be on."""
+    approximate: bool = False
+    """The figures are from a text with two decimals."""
+
+    @property
+    def capped(self) -> bool:
+        """Without a cap the limit is the GPU's total, and what it has free would not have been enough."""
+        return self.reserved_bytes + self.wanted_bytes > self.limit_bytes > 0 and self.free_bytes >= self.wanted_bytes
+
+    @property
+    def short_bytes(self) -> int:
+        """By how much the request did not fit. Cached segments had been given back before it was refused."""
+        if self.capped:
+            return self.reserved_bytes + self.wanted_bytes - self.limit_bytes
+        return max(0, self.wanted_bytes - self.free_bytes)
+
+    @property
+    def freed_meanwhile(self) -> bool:
+        """What is free is read a moment after the refusal."""
+        return not self.capped and self.free_bytes >= self.wanted_bytes
+
+    @property
+    def total_bytes(self) -> Optional[int]:
+        """Of the GPU, as CUDA has it: the limit, where that is no cap."""
+        if self.usable_bytes is not None or self.capped:
+            return self.usable_bytes
+        return self.limit_bytes or None
+
+    @property
+    def pieces_bytes(self) -> int:
+        """Reserved, not in use, and where the request may go."""
+        return max(0, self.reserved_bytes - self.allocated_bytes - self.private_free_bytes)
+
+    @property
+    def unexplained_bytes(self) -> Optional[int]:
+        """Taken on the GPU, and not by this allocator; ``None`` where NVML says whose it is, or nothing is known."""
+        if self.total_bytes is None or self.nontorch_bytes is not None or self.others_bytes is not None:
+            return None
+        return max(0, self.total_bytes - self.free_bytes - self.reserved_bytes)
+
+    def grew_enough(self, signal: Signal) -> bool:
+        """Whether it would have fitted without what this signal gained."""
+        verdict = self.verdict
+        return (
+            verdict is not None
+            and verdict.state is LeakState.LEAK
+            and verdict.signal is signal
+            and verdict.grown_bytes is not None
+            and verdict.grown_bytes >= self.short_bytes > 0
+        )
+
+    def say(self, count_bytes: Optional[int]) -> str:
+        """A figure for people: "7.5 GiB", "about 7.5 GiB"."""
+        return f"{'about ' * self.approximate}{format_bytes(count_bytes or 0)}"

@@ -1,0 +1,77 @@
+"""Why a rank ran out of memory, from what its ring holds and what it held then: the same words wherever it is told.
+
+For whoever has the samples: ``tidegauge run`` after the job's end, the probe at the end of its own process. Pure.
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+from tidegauge.core.detector import RankDetector
+from tidegauge.core.held_memory import HeldMemory, free_words, owner_lines
+from tidegauge.core.ids import RankIdentity
+from tidegauge.core.incidents import OomRecord
+from tidegauge.core.oom import explain_oom
+from tidegauge.core.samples import EventCode, RecordKind, Sample
+from tidegauge.core.verdicts import OK, Verdict
+
+
+def last_oom(samples: Sequence[Sample]) -> Optional[Sample]:
+    """The record of the last out-of-memory error, or ``None``."""
+    ooms = [sample for sample in samples if sample.event is EventCode.OUT_OF_MEMORY]
+    return max(ooms, key=lambda sample: sample.mono_ns, default=None)
+
+
+def oom_words(
+    who: RankIdentity,
+    samples: Sequence[Sample],
+    oom: Sample,
+    held: Optional[HeldMemory] = None,
+    *,
+    others_bytes: Optional[int] = None,
+) -> list[str]:
+    """Lines for people: what it was, who held the memory, what was free. ``held`` is of the moment of ``oom``;
+    ``others_bytes`` is what other processes are known to have held on that GPU.
+    """
+    largest = None if held is None else held.largest_for(oom.event_a)
+    explained = explain_oom(
+        OomRecord(
+            at_unix_s=oom.wall_ns / 1e9,
+            step=oom.step,
+            wanted_bytes=oom.event_a,
+            free_bytes=oom.event_b,
+            limit_bytes=oom.event_c,
+            allocated_bytes=oom.allocated_bytes,
+            reserved_bytes=oom.reserved_bytes,
+        ),
+        verdict=_verdict(samples, oom),
+        cap_fraction=who.limit_fraction,
+        others_bytes=others_bytes,
+        private_free_bytes=0 if held is None else held.private_free_bytes,
+        largest_free_bytes=None if largest is None else largest.size_bytes,
+        alloc_conf=who.alloc_conf,
+    )
+    lines = [f"rank {who.rank} ran out of memory at step {oom.step}: {explained.sentence}"]
+    if held is not None:
+        lines += [f"  {line}" for line in owner_lines(held)]
+        lines += [f"  {free_words(held, oom.event_a)}"]
+    return lines
+
+
+def _verdict(samples: Sequence[Sample], oom: Sample) -> Verdict:
+    """The detector's word on the steps that the ring still holds."""
+    detector, step = RankDetector(), -1
+    for sample in samples:
+        if sample.kind is RecordKind.STEP and sample.device == oom.device and sample.step > step:
+            step = sample.step
+            detector.update(
+                step=step,
+                time_s=sample.mono_ns / 1e9,
+                allocated_bytes=sample.allocated_bytes,
+                reserved_bytes=sample.reserved_bytes,
+                allocated_peak_bytes=sample.allocated_peak_bytes,
+                limit_bytes=oom.event_c or None,
+            )
+    return OK if step < 0 else detector.look_now()

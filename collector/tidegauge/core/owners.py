@@ -1,0 +1,96 @@
+"""Who holds memory of the allocator: live blocks grouped by the line that allocated them.
+
+Pure: whoever has a snapshot, of the own process or from a file, makes ``LiveBlock``s of it. Source-compatible with
+Python 3.9.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Optional
+
+CUBLAS_WORKSPACE_BYTES = frozenset((4096 * 1024 * 2 + 16 * 1024 * 8, 8 * 1024 * 1024, 32 * 1024 * 1024))
+"""What PyTorch takes for cuBLAS for each handle and stream: 8.1 MiB, 8 MiB, and 32 MiB on Hopper and later."""
+_LIBRARY = re.compile(
+    r"[/\\](?:site-packages|dist-packages|torch|lib[/\\]python\d[\d.]*)[/\\]|^<|^\?\?|\.(?:cpp|cc|cu|h|so)\b"
+)
+"""Also frames without a file of Python's: ``<frozen runpy>``, ``??``, C++."""
+
+
+class CodeLine(NamedTuple):
+    """A line of somebody's program, as a snapshot or a traceback names it. Never trusted."""
+
+    filename: str
+    line: int
+    function: str
+
+
+class LiveBlock(NamedTuple):
+    """A block in use. ``stack``: innermost first; empty where it was not recorded."""
+
+    size_bytes: int
+    stack: Sequence[CodeLine] = ()
+
+
+class Owner(NamedTuple):
+    """What one line holds."""
+
+    held_bytes: int
+    blocks: int
+    line: Optional[CodeLine]
+    """``None``: allocated when no stacks were recorded."""
+    caller: Optional[CodeLine]
+    """The next line of the same program further out, by which most of these bytes came: ``line`` may be a helper."""
+    block_bytes: Optional[int]
+    """The size of all of its blocks, where they are of one size."""
+    what: Optional[str] = None
+    """For people, where it is known what it is: a library's workspace."""
+
+
+def is_library(filename: str) -> bool:
+    """Whether a line of this file says little to the author of a training script."""
+    return _LIBRARY.search(filename) is not None
+
+
+def asking_line(stack: Sequence[CodeLine]) -> Optional[CodeLine]:
+    """The innermost line that is not a library's; of a stack with nothing else, the innermost of Python's."""
+    own = (line for line in stack if not is_library(line.filename))
+    python = (line for line in stack if line.filename.endswith(".py"))
+    return next(own, None) or next(python, None) or next(iter(stack), None)
+
+
+def owners_of(blocks: Iterable[LiveBlock]) -> list[Owner]:
+    """The owners of ``blocks``, the largest first. Blocks without a stack are grouped by their size."""
+    groups: dict[tuple[Optional[CodeLine], Optional[int]], list[LiveBlock]] = {}
+    for block in blocks:
+        line = asking_line(block.stack)
+        groups.setdefault((line, block.size_bytes if line is None else None), []).append(block)
+    owners = [_owner(line, group) for (line, _), group in groups.items()]
+    return sorted(owners, key=lambda owner: (-owner.held_bytes, owner.line or CodeLine("", 0, "")))
+
+
+def _owner(line: Optional[CodeLine], blocks: Sequence[LiveBlock]) -> Owner:
+    sizes = {block.size_bytes for block in blocks}
+    size = sizes.pop() if len(sizes) == 1 else None
+    by_caller: dict[CodeLine, int] = {}
+    for block in blocks:
+        caller = _caller(line, block.stack)
+        if caller is not None:
+            by_caller[caller] = by_caller.get(caller, 0) + block.size_bytes
+    workspace = line is None and size in CUBLAS_WORKSPACE_BYTES
+    return Owner(
+        held_bytes=sum(block.size_bytes for block in blocks),
+        blocks=len(blocks),
+        line=line,
+        caller=max(by_caller, key=lambda caller: by_caller[caller], default=None),
+        block_bytes=size,
+        what="as large as a workspace of cuBLAS" if workspace else None,
+    )
+
+
+def _caller(line: Optional[CodeLine], stack: Sequence[CodeLine]) -> Optional[CodeLine]:
+    if line is None or line not in stack:
+        return None
+    further_out = stack[list(stack).index(line) + 1 :]
+    return next((frame for frame in further_out if not is_library(frame.filename)), None)

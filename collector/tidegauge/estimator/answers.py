@@ -1,0 +1,197 @@
+"""``tidegauge.estimate``: what a training job needs, of what, where it fits, and what would help. Beside torch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, Optional
+
+from tidegauge.estimator.breakdown import most_live
+from tidegauge.estimator.closed_forms import closed_forms
+from tidegauge.estimator.data_parallel import with_ddp
+from tidegauge.estimator.fits import fit
+from tidegauge.estimator.gpus import GPU_TYPES, GpuType, find_gpu
+from tidegauge.estimator.largest_batch import BatchRuns, by_the_line, largest_batch
+from tidegauge.estimator.model_facts import Build, FactFinder, checked
+from tidegauge.estimator.recording import Kind
+from tidegauge.estimator.results import STRATEGIES, Estimate, LargestBatch
+from tidegauge.estimator.runs import (
+    Conditions,
+    Measured,
+    breakdown_of,
+    peak_in_words,
+    peaks_by_step,
+    retries_within,
+    run,
+)
+from tidegauge.estimator.savings import CHECKPOINTING, Tried, activations_of, first_line, try_changes
+from tidegauge.estimator.sharding import lone_rank, with_fsdp2
+from tidegauge.estimator.target import H200
+
+STATES = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE})
+
+
+def estimate(
+    build: Callable[..., Any],
+    *,
+    batch_size: Optional[int] = None,
+    batch_argument: str = "batch_size",
+    gpu: Optional[str] = None,
+    world_size: int = 1,
+    strategy: str = "none",
+    alloc_conf: Optional[str] = None,
+    torch_version: Optional[str] = None,
+    steps: int = 4,
+    quick: bool = False,
+    say: Callable[[str], object] = str,
+) -> Estimate:
+    """What the training job that ``build`` makes needs on a GPU. Needs no GPU; nothing is computed.
+
+    ``build`` returns ``(model, optimizer, step)``; ``step()`` runs one training step. Where it has an argument called
+    ``batch_argument``, the largest batch that fits is looked for, starting from ``batch_size`` or its default.
+
+    ``gpu`` is a name of ``gpus.GPU_TYPES``; without it all are answered for, and kernels are those of an H200.
+    ``strategy`` says what is done to the model on ``world_size`` ranks: ``ddp``, ``fsdp2``, or ``none`` (nothing, or
+    ``build`` does it itself). ``alloc_conf`` and ``torch_version`` are the job's, where they are not those of this
+    process. ``quick`` leaves out changes and batch. ``say`` is told what is being done.
+
+    Raises ``ValueError`` for wrong arguments, ``EstimateError`` for a job that cannot be run without its GPU, and
+    whatever ``build`` and ``step`` raise.
+    """
+    gpus = GPU_TYPES if gpu is None else (find_gpu(gpu),)
+    if strategy not in STRATEGIES:
+        raise ValueError(f"{strategy!r} is not a strategy: choose one of {', '.join(STRATEGIES)}")
+    if world_size < 2 and strategy != "none":
+        raise ValueError(f"{strategy} needs several ranks: say how many (world size)")
+    batch_size = _start_batch(build, batch_argument, batch_size)
+    conditions = Conditions(
+        target=replace(H200 if gpu is None else gpus[0].target, torch_version=torch_version),
+        world_size=world_size,
+        steps=steps,
+        alloc_conf=alloc_conf,
+        made_sharded=strategy == "fsdp2",
+    )
+
+    def build_with(batch: Optional[int]) -> Build:
+        batch = batch_size if batch is None else batch
+        bound = build if batch is None else partial(build, **{batch_argument: batch})
+        return _strategy(checked(bound), strategy, world_size)
+
+    with lone_rank(world_size) if world_size > 1 else nullcontext():
+        say("running training steps on tensors without memory")
+        finder = FactFinder(build_with(None))
+        measured = run(finder, conditions)
+        facts = finder.facts
+        assert facts is not None, "a run without an error has made the model"
+        tried: list[Tried] = []
+        batches: tuple[LargestBatch, ...] = ()
+        note = "not looked for (quick)"
+        if not quick:
+            runner = partial(run, conditions=conditions)
+            for outcome in try_changes(runner, build_with, measured.device_bytes, facts, batch_size):
+                say(f"tried {outcome.saving.change}")
+                tried.append(outcome)
+            device_bytes = _device_bytes(build_with, conditions, say)
+            batches, note = _batches(device_bytes, measured, batch_size, batch_argument, gpu, gpus)
+    checkpointed = next((one.measured for one in tried if one.saving.change == CHECKPOINTING), None)
+    states = most_live(measured.trace, measured.kinds, STATES)
+    return Estimate(
+        peak_allocated_bytes=measured.replayed.peak_allocated_bytes,
+        peak_reserved_bytes=measured.replayed.peak_reserved_bytes,
+        device_bytes=measured.device_bytes,
+        breakdown=breakdown_of(measured, conditions),
+        peak_at=peak_in_words(measured),
+        steps=peaks_by_step(measured),
+        parameters=measured.recording.parameter_count,
+        world_size=world_size,
+        strategy="own" if world_size > 1 and strategy == "none" else strategy,
+        alloc_conf=measured.alloc_conf,
+        torch_version=measured.torch_version,
+        fits=tuple(fit(measured.device_bytes, one, partial(retries_within, measured)) for one in gpus),
+        savings=tuple(one.saving for one in tried),
+        largest_batches=batches,
+        batch_note=note,
+        closed_forms=closed_forms(
+            facts, states, activations_of(measured), None if checkpointed is None else activations_of(checkpointed)
+        ),
+        assumptions=(*measured.recording.assumptions, *_assumptions(gpu, world_size, strategy)),
+    )
+
+
+def _strategy(build: Build, strategy: str, world_size: int) -> Build:
+    if strategy == "ddp":
+        return with_ddp(build)
+    return with_fsdp2(build, world_size) if strategy == "fsdp2" else build
+
+
+def _start_batch(build: Callable[..., Any], argument: str, batch_size: Optional[int]) -> Optional[int]:
+    """The batch to start from; ``None`` where ``build`` takes none."""
+    parameter = inspect.signature(build).parameters.get(argument)
+    if parameter is None:
+        if batch_size is not None:
+            raise ValueError(f"FUNCTION has no argument {argument!r} to put the batch size {batch_size} into")
+        return None
+    if batch_size is not None:
+        return batch_size
+    if isinstance(parameter.default, int) and parameter.default > 0:
+        return parameter.default
+    raise ValueError(f"FUNCTION's argument {argument!r} has no default that is a number above 0: give a batch size")
+
+
+def _device_bytes(
+    build_with: Callable[[Optional[int]], Build], conditions: Conditions, say: Callable[[str], object]
+) -> Callable[[int], int]:
+    def device_bytes(batch: int) -> int:
+        say(f"trying a batch of {batch}")
+        return run(build_with(batch), conditions).device_bytes
+
+    return device_bytes
+
+
+def _batches(
+    device_bytes: Callable[[int], int],
+    measured: Measured,
+    batch_size: Optional[int],
+    argument: str,
+    gpu: Optional[str],
+    gpus: tuple[GpuType, ...],
+) -> tuple[tuple[LargestBatch, ...], str]:
+    """The largest batches and what they rest on: searched for one GPU, read off a line for all of them."""
+    if batch_size is None:
+        return (), (
+            f"not looked for: FUNCTION takes no argument {argument!r}. Write it as FUNCTION({argument}=8), or name the "
+            "argument that it has with --batch-argument"
+        )
+    runs = BatchRuns(device_bytes, {batch_size: measured.device_bytes})
+    try:
+        if gpu is not None:
+            return (largest_batch(runs, gpus[0]),), f"searched with {runs.spent + 1} runs"
+        runs(batch_size * 2)
+    except Exception as error:  # FUNCTION's own code with a batch that its author did not foresee
+        return (), f"not found: with another batch the job fails: {type(error).__name__}: {first_line(str(error))}"
+    sizes = " and ".join(map(str, sorted(runs.known)))
+    return tuple(by_the_line(runs.known, one) for one in gpus), (
+        f"from the straight line through batches of {sizes}; --gpu NAME searches with real runs"
+    )
+
+
+def _assumptions(gpu: Optional[str], world_size: int, strategy: str) -> list[str]:
+    """What the tables behind the answer rest on."""
+    found = ["CUDA context and loaded kernels: as measured on an H200 (driver 580, torch 2.11); docs/estimate.md."]
+    if gpu is None:
+        found.append("Kernels and their workspaces are those of an H200; name another GPU with --gpu.")
+    if world_size > 1:
+        found.append(
+            "NCCL's buffers: as measured for one communicator of two H200s; reports from larger jobs go from half of "
+            "that to several GiB."
+        )
+        found.append("This is rank 0; the other ranks need the same as long as their batches are alike.")
+    if strategy == "fsdp2":
+        found.append(
+            "The model counts as made in shards (meta device): made whole on one GPU first, it needs all of its "
+            "parameters there."
+        )
+    return found

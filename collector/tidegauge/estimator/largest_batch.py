@@ -1,0 +1,87 @@
+"""The largest batch that fits: a search that runs as few steps as it can. Source-compatible with Python 3.9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Optional
+
+from tidegauge.estimator.fits import fitting_bytes
+from tidegauge.estimator.gpus import GpuType
+from tidegauge.estimator.results import LargestBatch
+
+MOST_TRIALS = 12
+"""Runs of a step for one type of GPU. Memory is nearly a straight line over the batch: four or five are usual."""
+LARGEST_BATCH = 1 << 20
+
+
+class BatchRuns:
+    """Device memory by batch size; each size is run once, and at most ``MOST_TRIALS`` beyond what is given."""
+
+    def __init__(self, device_bytes: Callable[[int], int], known: Mapping[int, int]) -> None:
+        self.known = dict(known)
+        self._device_bytes = device_bytes
+        self._left = MOST_TRIALS
+
+    @property
+    def spent(self) -> int:
+        return MOST_TRIALS - self._left
+
+    def __call__(self, batch_size: int) -> int:
+        if batch_size not in self.known:
+            self._left -= 1
+            self.known[batch_size] = self._device_bytes(batch_size)
+        return self.known[batch_size]
+
+
+def largest_batch(runs: BatchRuns, gpu: GpuType) -> LargestBatch:
+    """The largest batch that is told to fit on ``gpu``: it was run, and where runs were left, so was the next one.
+
+    ``runs.known`` needs an entry to start from.
+    """
+    room_bytes = fitting_bytes(gpu.total_bytes)
+    while True:
+        fits = max((size for size, needed in runs.known.items() if needed <= room_bytes), default=0)
+        too_much = min((size for size in runs.known if size > fits), default=LARGEST_BATCH + 1)
+        if too_much - fits <= 1 or runs.spent >= MOST_TRIALS:
+            return LargestBatch(gpu.name, fits, runs.known.get(fits), tried=True)
+        runs(_next_guess(runs, room_bytes, fits, too_much))
+
+
+def by_the_line(known: Mapping[int, int], gpu: GpuType) -> LargestBatch:
+    """The same from the straight line through the two largest batches of ``known``, without another run.
+
+    Raises ``ValueError`` where there are fewer than two.
+    """
+    size = _end_of_line(known, fitting_bytes(gpu.total_bytes))
+    if size is None:
+        raise ValueError("a line needs two batch sizes that were run")
+    start, slope = _line(known)
+    return LargestBatch(gpu.name, size, round(start + slope * size) if size else None, tried=size in known)
+
+
+def _next_guess(runs: BatchRuns, room_bytes: int, fits: int, too_much: int) -> int:
+    """Where to look, strictly between the two: along the line or its neighbour, else doubled, else in the middle."""
+    guess = _end_of_line(runs.known, room_bytes)
+    if guess is None:
+        guess = fits * 2 if fits else too_much // 2
+    elif runs.spent > MOST_TRIALS // 2:
+        # The line misleads (steps in the sizes of segments, kernels that change): halving always ends.
+        guess = (fits + too_much) // 2 if too_much <= LARGEST_BATCH else fits * 2
+    return max(fits + 1, min(guess, too_much - 1))
+
+
+def _line(known: Mapping[int, int]) -> tuple[float, float]:
+    """Bytes at a batch of 0 and for each further sample, through the two largest batches that were run."""
+    small, large = sorted(known)[-2:]
+    slope = (known[large] - known[small]) / (large - small)
+    return known[large] - slope * large, slope
+
+
+def _end_of_line(known: Mapping[int, int], room_bytes: int) -> Optional[int]:
+    """The largest batch on the line within ``room_bytes``; ``None`` where two points are not known."""
+    if len(known) < 2:
+        return None
+    start, slope = _line(known)
+    if slope <= 0:
+        return LARGEST_BATCH if start <= room_bytes else 0
+    return max(0, min(LARGEST_BATCH, int((room_bytes - start) // slope)))

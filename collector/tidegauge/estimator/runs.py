@@ -1,0 +1,155 @@
+"""One run of a job on tensors without memory, placed by the allocator's model. Runs beside torch."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from tidegauge.core.alloc_conf import conf_names
+from tidegauge.core.allocator import parse_settings, replay
+from tidegauge.core.allocator.results import Replay
+from tidegauge.core.allocator.settings import AllocatorSettings
+from tidegauge.core.allocator.trace import Trace
+from tidegauge.estimator.breakdown import Moment, first_events, peak_moment, step_peaks, without_the_making
+from tidegauge.estimator.gpus import CONTEXT_BYTES, nccl_bytes
+from tidegauge.estimator.model_facts import Build
+from tidegauge.estimator.recording import Kind, Phase, Recording
+from tidegauge.estimator.results import Breakdown, StepPeak
+from tidegauge.estimator.target import Target
+from tidegauge.estimator.training import record_training
+
+_PHASES = {
+    Phase.BUILD: "while the model is made",
+    Phase.INPUT: "outside forward and backward",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "optimizer",
+}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a job runs under, whatever is changed in it."""
+
+    target: Target
+    world_size: int
+    steps: int
+    """How many training steps are run."""
+    alloc_conf: Optional[str]
+    """As in ``PYTORCH_ALLOC_CONF``; ``None``: what the environment says."""
+    made_sharded: bool
+    """Whether what lived only while FUNCTION made the model is left out."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run and what the allocator makes of it. Bytes."""
+
+    recording: Recording
+    trace: Trace
+    """The events that count."""
+    kinds: array[int]
+    phases: array[int]
+    sites: array[int]
+    settings: AllocatorSettings
+    alloc_conf: str
+    torch_version: str
+    """Of the job."""
+    replayed: Replay
+    moment: Moment
+    """When allocated memory was at its peak."""
+    outside_bytes: int
+    """CUDA context and NCCL."""
+
+    @property
+    def device_bytes(self) -> int:
+        return self.replayed.peak_reserved_bytes + self.outside_bytes
+
+
+def run(build: Build, conditions: Conditions) -> Measured:
+    """Run FUNCTION's job.
+
+    Raises ``EstimateError``, ``ValueError`` for settings that this torch would refuse, and what FUNCTION raises.
+    """
+    recording = record_training(build, target=conditions.target, steps=conditions.steps)
+    trace, kinds, phases, sites = recording.trace, recording.kinds, recording.phases, recording.sites
+    if conditions.made_sharded:
+        trace, left = without_the_making(trace, trace.marks["build"][0])
+        kinds, phases, sites = (array(of.typecode, (of[event] for event in left)) for of in (kinds, phases, sites))
+    torch_version = conditions.target.torch_version or recording.torch_version
+    conf = conditions.alloc_conf
+    if conf is None:
+        conf = conf_in_force(os.environ, torch_version)
+    settings = parse_settings(conf, torch_version)
+    return Measured(
+        recording=recording,
+        trace=trace,
+        kinds=kinds,
+        phases=phases,
+        sites=sites,
+        settings=settings,
+        alloc_conf=conf,
+        torch_version=torch_version,
+        replayed=replay(trace, settings, cap_bytes=None),
+        moment=peak_moment(trace, kinds, len(Kind)),
+        outside_bytes=CONTEXT_BYTES + nccl_bytes(conditions.world_size),
+    )
+
+
+def conf_in_force(environ: Mapping[str, str], torch_version: str) -> str:
+    """The allocator settings that a job with this environment and this torch would run under."""
+    return next((environ[name] for name in conf_names(torch_version) if environ.get(name, "").strip()), "")
+
+
+def breakdown_of(measured: Measured, conditions: Conditions) -> Breakdown:
+    """The parts of the device's memory; the allocator's share is what its peak is above what was asked for."""
+    by_kind = measured.moment.requested_by_category
+    nccl = nccl_bytes(conditions.world_size)
+    return Breakdown(
+        parameters=by_kind[Kind.PARAMETER],
+        buffers=by_kind[Kind.BUFFER],
+        gradients=by_kind[Kind.GRADIENT],
+        optimizer_state=by_kind[Kind.OPTIMIZER_STATE],
+        activations=by_kind[Kind.ACTIVATION],
+        temporaries=by_kind[Kind.TEMPORARY],
+        workspaces=by_kind[Kind.WORKSPACE],
+        inputs=by_kind[Kind.INPUT],
+        other=by_kind[Kind.OTHER],
+        allocator=measured.replayed.peak_reserved_bytes - sum(by_kind),
+        context=measured.outside_bytes - nccl,
+        nccl=nccl,
+    )
+
+
+def peak_in_words(measured: Measured) -> str:
+    """ "step 2, backward, model.layers.11.mlp: aten.mm"."""
+    event = measured.moment.event
+    if event < 0:
+        return "nothing was allocated on the device"
+    step = sum(event >= end for end in measured.trace.marks["step"]) + 1
+    phase = Phase(measured.phases[event])
+    site = measured.sites[event]
+    words = [] if phase is Phase.BUILD else [f"step {step}"]
+    return ", ".join([*words, _PHASES[phase], *([measured.recording.site_names[site]] if site >= 0 else [])])
+
+
+def peaks_by_step(measured: Measured) -> tuple[StepPeak, ...]:
+    """Allocated within each step, reserved up to its end."""
+    ends: Sequence[int] = measured.trace.marks["step"]
+    found = []
+    for number, ((_, allocated_bytes), end) in enumerate(zip(step_peaks(measured.trace, ends), ends), start=1):
+        so_far = replay(first_events(measured.trace, end), measured.settings, cap_bytes=None)
+        found.append(StepPeak(number, allocated_bytes, so_far.peak_reserved_bytes))
+    return tuple(found)
+
+
+def retries_within(measured: Measured, total_bytes: int) -> Optional[int]:
+    """How often the allocator gives back its cache on a device of ``total_bytes``; ``None`` if that does not help."""
+    capacity = total_bytes - measured.outside_bytes
+    if capacity <= 0:
+        return None
+    squeezed = replay(measured.trace, measured.settings, cap_bytes=None, capacity_bytes=capacity)
+    return None if squeezed.ooms else squeezed.alloc_retries

@@ -1,0 +1,195 @@
+"""Logs: whose message it is, at which line of whose code, and what only looks like one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegauge.analysis.oom_elsewhere import KINDS, recognise
+from tidegauge.analysis.oom_log import LINES_BEFORE, MOST_KEPT, MOST_LINE, OomLog, read_log
+
+DATA = Path(__file__).parents[2] / "data" / "oom"
+MESSAGE = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 8.00 GiB "
+    "of which 52.00 MiB is free. Of the allocated memory 7.45 GiB is allocated by PyTorch, and 13.49 MiB is reserved "
+    "by PyTorch but unallocated."
+)
+
+
+def log_of(*lines: str) -> OomLog:
+    return read_log(line + "\n" for line in lines)
+
+
+def recorded(name: str) -> OomLog:
+    return log_of(*(DATA / f"{name}.txt").read_text().splitlines())
+
+
+def traceback(filename: str, line: int, function: str = "main", code: str = "x = model(batch)") -> list[str]:
+    return [
+        "Traceback (most recent call last):",
+        f'  File "{filename}", line {line}, in {function}',
+        f"    {code}",
+        "        ^^^^^^^^^^^^",
+    ]
+
+
+def test_the_line_that_asked_is_the_innermost_that_is_not_a_librarys() -> None:
+    log = recorded("needed")
+    (found,) = log.found
+    assert found.place is not None
+    assert (found.place.filename, found.place.line, found.place.function) == ("/home/ada/lm/train.py", 18, "tensor")
+    assert found.place.code == 'return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")'
+    assert log.refused_mallocs == 2
+
+
+def test_a_traceback_through_libraries_names_the_last_line_before_them() -> None:
+    library = traceback("/home/ada/venv/lib/python3.11/site-packages/torch/nn/functional.py", 5, "linear")[1:]
+    (found,) = log_of(*traceback("train.py", 7), *library, MESSAGE).found
+    assert found.place is not None
+    assert (found.place.filename, found.place.line) == ("train.py", 7)
+
+
+def test_each_rank_has_its_own_traceback_however_they_are_mixed() -> None:
+    first, second = traceback("/home/ada/a.py", 1), traceback("/home/ada/b.py", 2)
+    lines = []
+    for one, two in zip([*first, MESSAGE], [*second, MESSAGE]):
+        lines += [f"[rank3]: {one}", f"[rank0]: {two}"]
+    log = log_of(*lines)
+    assert [(found.rank, found.place and found.place.filename) for found in log.found] == [
+        (3, "/home/ada/a.py"),
+        (0, "/home/ada/b.py"),
+    ]
+
+
+def test_the_log_of_torchrun_names_the_rank() -> None:
+    (found,) = recorded("two_ranks").found
+    assert (found.rank, found.text.device) == (1, 1)
+    assert found.place is not None
+    assert found.place.line == 18
+
+
+@pytest.mark.parametrize(
+    ("mark", "rank"),
+    [
+        ("[rank12]: ", 12),
+        ("[default3]:", 3),
+        ("5: ", 5),
+        ("2026-11-21 19:30:00,123 [rank4]: ", 4),
+        ("\x1b[36m(RayTrainWorker pid=4242, ip=10.0.0.7)\x1b[0m ", None),
+        ("", None),
+    ],
+)
+def test_marks_of_launchers_are_understood(mark: str, rank: int | None) -> None:
+    (found,) = log_of(*(mark + line for line in [*traceback("train.py", 7), MESSAGE])).found
+    assert found.rank == rank
+    assert found.place is not None
+    assert found.place.line == 7
+
+
+def test_carriage_returns_and_colours_do_not_matter() -> None:
+    lines = [f"\x1b[31m{line}\x1b[0m\r" for line in [*traceback("train.py", 7), "99%|####|\r" + MESSAGE]]
+    (found,) = log_of(*lines).found
+    assert found.place is not None
+
+
+def test_a_message_in_json_is_read_with_its_traceback() -> None:
+    text = "\n".join([*traceback("train.py", 7), MESSAGE])
+    (found,) = log_of(json.dumps({"level": "ERROR", "message": text})).found
+    assert found.place is not None
+    assert (found.place.filename, found.place.line) == ("train.py", 7)
+    assert found.text.unused is not None
+
+
+def test_the_message_of_malloc_async_goes_over_several_lines() -> None:
+    (found,) = recorded("malloc_async").found
+    assert found.text.allocated is not None
+
+
+def test_a_refused_mapping_says_that_expandable_segments_are_on() -> None:
+    assert [found.expandable for found in recorded("expandable").found] == [True]
+    assert [found.expandable for found in recorded("needed").found] == [False]
+
+
+def test_refused_calls_that_the_allocator_got_over_are_no_error() -> None:
+    lines = [line for line in (DATA / "needed.txt").read_text().splitlines() if line.startswith("[W")]
+    log = log_of(*lines)
+    assert (log.found, log.refused_mallocs) == ([], 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("ncclUnhandledCudaError: Call to CUDA function failed. NCCL Last error: Cuda failure 'out of memory'", "nccl"),
+        ("node1:42:99 [0] include/alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'", "nccl"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "library"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "library"),
+        ("RuntimeError: CUDA error: out of memory", "driver"),
+        ("torch.AcceleratorError: CUDA error: out of memory", "driver"),
+        ('RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":1407', "text_lost"),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+         "tried to allocate 1125899906842624 bytes. Error code 12 (Cannot allocate memory)", "cpu_allocator"),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "ray"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.",
+         "killed"),
+        ("[12345.6] Out of memory: Killed process 4242 (python) total-vm:1234kB", "killed"),
+        ("    Reason:       OOMKilled", "killed"),
+        ("RuntimeError: DataLoader worker is killed by signal: Bus error. It is possible that dataloader's workers are "
+         "out of shared memory. ... insufficient shared memory (shm)", "shared_memory"),
+        ("MemoryError", "host"),
+        ("OSError: [Errno 12] Cannot allocate memory", "host"),
+    ],
+)  # fmt: skip
+def test_other_memory_is_recognised(line: str, kind: str) -> None:
+    (seen,) = log_of(line).elsewhere
+    assert seen.what.kind == kind
+    assert seen.what.advice
+
+
+def test_an_ordinary_line_is_nothing() -> None:
+    for line in ("epoch 3, loss 2.1", "allocated 3 GiB", "out of memory safety margin: 2 GiB"):
+        assert recognise(line) is None
+
+
+@pytest.mark.parametrize(
+    "word", ["NCCL", "unable to open", " ", "\t", "Cuda failure ", "(pid=1 ", "\x1b[", "\x1b]", 'File "']
+)
+def test_a_long_line_of_one_word_takes_no_minutes(word: str) -> None:
+    line = word * (MOST_LINE // len(word))
+    log = log_of(line, line)
+    assert log.lines == 2
+    assert not log.found
+    assert not log.elsewhere
+
+
+def test_every_kind_of_other_memory_has_a_name_of_its_own() -> None:
+    assert len({kind.kind for kind in KINDS}) == len(KINDS)
+
+
+def test_only_the_first_of_each_other_kind_is_kept() -> None:
+    log = log_of("MemoryError", "CUDA error: out of memory", "MemoryError: again")
+    assert [(seen.what.kind, seen.line_number) for seen in log.elsewhere] == [("host", 1), ("driver", 2)]
+
+
+def test_a_long_log_is_read_without_being_kept() -> None:
+    lines_given = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal lines_given
+        yield from (line + "\n" for line in traceback("train.py", 7))
+        for number in range(3 * LINES_BEFORE):
+            lines_given += 1
+            yield f"step {number}\n"
+        yield MESSAGE
+
+    log = read_log(lines())
+    (found,) = log.found
+    assert found.line_number == log.lines == lines_given + 5
+    assert found.place is None  # its traceback would be too far above
+
+
+def test_more_messages_than_anybody_reads_are_counted() -> None:
+    log = log_of(*[MESSAGE] * (MOST_KEPT + 5))
+    assert (len(log.found), log.not_kept) == (MOST_KEPT, 5)

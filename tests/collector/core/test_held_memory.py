@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegauge.core.held_memory import FreeBlock, HeldMemory, free_words, hold, owner_lines
+from tidegauge.core.owners import CodeLine, LiveBlock, asking_line, is_library, owners_of
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+PRIVATE = (0, 7)
+TORCH = CodeLine("/home/ada/venv/lib/python3.11/site-packages/torch/nn/functional.py", 100, "linear")
+HELPER = CodeLine("/home/ada/lm/blocks.py", 12, "make")
+TRAIN = CodeLine("/home/ada/lm/train.py", 40, "main")
+EVALUATE = CodeLine("/home/ada/lm/train.py", 90, "evaluate")
+
+
+def held(*live: LiveBlock, free: tuple[FreeBlock, ...] = ()) -> HeldMemory:
+    return hold(live, free, pending_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("filename", "library"),
+    [
+        ("/home/ada/lm/train.py", False),
+        ("train.py", False),
+        ("/home/ada/torchlight/train.py", False),
+        (TORCH.filename, True),
+        ("/usr/lib/python3.10/runpy.py", True),
+        ("/usr/lib/python3/dist-packages/apex/optimizers.py", True),
+        ("/opt/pytorch/torch/nn/modules/module.py", True),
+        ("<frozen runpy>", True),
+        ("??", True),
+        ("/pytorch/aten/src/ATen/EmptyTensor.cpp", True),
+    ],
+)
+def test_what_says_little_to_an_author_is_a_library(filename: str, library: bool) -> None:
+    assert is_library(filename) == library
+
+
+def test_the_line_that_asked_is_the_innermost_of_the_program() -> None:
+    assert asking_line([TORCH, HELPER, TRAIN]) == HELPER
+    assert asking_line([CodeLine("alloc.cpp", 1, "malloc"), TORCH]) == TORCH
+    assert asking_line([]) is None
+
+
+def test_owners_are_lines_the_largest_first_with_the_caller_that_most_came_by() -> None:
+    small, large = LiveBlock(1 * MIB, [TORCH, TRAIN]), LiveBlock(2 * MIB, [TORCH, HELPER, TRAIN])
+    other = LiveBlock(3 * MIB, [HELPER, TORCH, EVALUATE])
+    first, second = owners_of([small, large, other])
+    assert (first.line, first.held_bytes, first.blocks, first.block_bytes) == (HELPER, 5 * MIB, 2, None)
+    assert first.caller == EVALUATE
+    assert (second.line, second.block_bytes, second.caller) == (TRAIN, 1 * MIB, None)
+
+
+def test_blocks_without_a_stack_are_grouped_by_size_and_a_workspace_is_named() -> None:
+    owners = owners_of([LiveBlock(64 * MIB), LiveBlock(64 * MIB), LiveBlock(32 * MIB)])
+    assert [(owner.held_bytes, owner.blocks, owner.line) for owner in owners] == [
+        (128 * MIB, 2, None),
+        (32 * MIB, 1, None),
+    ]
+    assert owners[0].what is None
+    assert owners[1].what is not None
+    assert "cuBLAS" in owners[1].what
+
+
+def test_what_explains_nothing_is_not_told() -> None:
+    lines = owner_lines(held(LiveBlock(GIB, [TRAIN]), LiveBlock(512, [EVALUATE])))
+    assert lines == ["1.0 GiB (100 %) in 1 block: /home/ada/lm/train.py:40 in main"]
+
+
+def test_a_long_path_keeps_its_end() -> None:
+    far = CodeLine("/home/" + "x" * 500 + "/train.py", 3, "main")
+    (line,) = owner_lines(held(LiveBlock(GIB, [far])))
+    assert line.endswith("x/train.py:3 in main")
+    assert len(line) < 200
+
+
+def test_the_largest_free_block_is_of_the_pool_that_the_request_goes_to() -> None:
+    memory = held(
+        free=(
+            FreeBlock(9 * MIB, 0, True, (0, 0)),
+            FreeBlock(12 * MIB, 5, True, (0, 0)),
+            FreeBlock(1 * MIB, 0, False, (0, 0)),
+            FreeBlock(4 * GIB, 0, True, PRIVATE),
+        )
+    )
+    assert memory.private_free_bytes == 4 * GIB
+    assert memory.free_bytes == 22 * MIB
+    assert [memory.largest_for(wanted) for wanted in (20 * MIB, 2 * MIB, None)] == [
+        FreeBlock(12 * MIB, 5, True, (0, 0)),
+        FreeBlock(1 * MIB, 0, False, (0, 0)),
+        FreeBlock(12 * MIB, 5, True, (0, 0)),
+    ]
+    assert memory.largest_for(20 * MIB, stream=0) == FreeBlock(9 * MIB, 0, True, (0, 0))
+    assert "3 blocks; the largest that the request could have used has 12.0 MiB. They belong to 2" in free_words(
+        memory, 20 * MIB
+    )
+
+
+def test_a_request_whose_pool_has_nothing_free_is_told_so() -> None:
+    memory = held(free=(FreeBlock(1 * MIB, 0, False, (0, 0)),))
+    assert "none of them in the pool of this request" in free_words(memory, 64 * MIB)
+    assert free_words(held(), 64 * MIB) == "Nothing that the allocator held was free."
+
+
+lines = st.sampled_from([TORCH, HELPER, TRAIN, EVALUATE, CodeLine("", 0, "")])
+live_blocks = st.builds(LiveBlock, st.integers(1, GIB), st.lists(lines, max_size=6).map(tuple))
+
+
+@given(st.lists(live_blocks, max_size=40))
+def test_owners_hold_all_live_bytes_and_blocks(live: list[LiveBlock]) -> None:
+    memory = hold(live, (), pending_bytes=0)
+    assert sum(owner.held_bytes for owner in memory.owners) == memory.live_bytes
+    assert sum(owner.blocks for owner in memory.owners) == memory.live_blocks == len(live)
+    sizes = [owner.held_bytes for owner in memory.owners]
+    assert sizes == sorted(sizes, reverse=True)
