@@ -10,10 +10,12 @@ SLURM := .slurm
 SLURM_RELEASES ?= trixie sid
 TRAINERS := .trainers
 ESTIMATE := .estimate
+# Releases of torch whose own allocators the model is compared with: one of each rule, the oldest tried, the newest.
+ALLOCATORS := 2.9.1 2.11.0 2.12.0 2.15.0
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format dashboards estimate-venv kubernetes pictures rig rayjobs trainers venv system docs bench clean test-kubernetes test-slurm-matrix
+.PHONY: help demo test check fast integration gpu lint types layers format dashboards estimate-venv kubernetes pictures rig rigs rayjobs trainers venv system docs bench clean test-kubernetes test-slurm-matrix
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -21,7 +23,7 @@ help: ## what can be made
 demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in under two minutes (no GPU needed)
 	@scripts/demo.sh
 
-test: system $(BIN)/.made rig rayjobs trainers estimate-venv fast integration gpu ## all tests that this machine can run
+test: system $(BIN)/.made rig rigs rayjobs trainers estimate-venv fast integration gpu ## all tests that this machine can run
 
 check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
 
@@ -29,7 +31,7 @@ fast: $(BIN)/.made ## the fast tests (no server, no torch)
 	@$(BIN)/python scripts/compile_model.py
 	$(BIN)/python -m pytest -n auto
 
-integration: $(BIN)/.made rig rayjobs trainers estimate-venv ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
+integration: $(BIN)/.made rig rigs rayjobs trainers estimate-venv ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
 	@$(BIN)/python scripts/compile_model.py
 	$(BIN)/python -m pytest tests/integration
 
@@ -83,6 +85,8 @@ venv: $(BIN)/.made ## the virtual environment of the service and its developers
 rig: $(RIG)/venv/.made $(BIN)/.made ## the fake-GPU rig: PyTorch's CUDA build on stub libraries (tests/fakegpu)
 	@$(RIG)/venv/bin/python tests/fakegpu/build.py
 
+rigs: $(ALLOCATORS:%=$(RIG)/%/.made) ## further rigs with other releases of torch (530 to 890 MB each), for the tests of the allocator's model
+
 rayjobs: $(RAYJOBS)/venv/.made ## the environment of a user's own Ray cluster, for the tests of the Ray Jobs adapter
 
 trainers: $(TRAINERS)/venv/.made ## Lightning, Hugging Face and Ray Train on the rig's torch, for the tests of the integrations
@@ -110,6 +114,10 @@ $(RIG)/venv/.made: constraints.txt
 	@$(RIG)/venv/bin/python -m pip install $(PIP_FLAGS) --no-deps -c constraints.txt 'torch===2.13.0'
 	@$(RIG)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt \
 	  filelock typing-extensions sympy networkx jinja2 fsspec numpy 2> >(grep -v 'torch 2.13.0 requires\|dependency resolver' >&2)
+	@touch $@
+
+$(RIG)/%/.made: $(RIG)/venv/.made scripts/make_rig.sh | rig
+	@scripts/make_rig.sh $(RIG)/$* $(RIG)/venv $*
 	@touch $@
 
 # Users have ray[default]: it is never in the service's environment (docs/adr/0004-ray-jobs-over-rest.md).

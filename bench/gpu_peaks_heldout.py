@@ -1,8 +1,8 @@
 """Training jobs that no table of the estimator was made from: other families, sizes, batches and pictures.
 
-`tidegauge estimate` was fitted to the jobs of gpu_peaks_models.py; these say how far it is off elsewhere. None of their
-models is there in the same size, and none of their batches. A line is as there; `fam` "own" is one of
-gpu_peaks_own_models.py. The numbers begin at 2000.
+`tidegauge estimate` was fitted to the jobs of gpu_peaks_models.py; these say how far it is off elsewhere. None of
+their models but resnet101 is there in the same size, and none of their batches. A line is as there; `fam` "own" is one
+of gpu_peaks_own_models.py. The numbers begin at 2000.
 """
 
 from __future__ import annotations

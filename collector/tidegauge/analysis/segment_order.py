@@ -38,7 +38,8 @@ def with_segment_order(trace: Trace) -> Trace:
     length, replayed = min(FIRST_WINDOW, len(trace)), 0
     for _ in range(MOST_REPLAYS):
         attempt = replace(_first_events(trace, length), start=order.segments())
-        mismatch = run_replay(attempt).first_mismatch
+        outcome = run_replay(attempt)
+        mismatch = outcome.first_followed_tie or outcome.first_mismatch
         replayed += length
         if replayed >= most or (mismatch is None and length == len(trace)):
             break

@@ -30,8 +30,7 @@ def record(workload: Workload, folder: Path) -> None:
     torch.empty(1, device="cuda")  # a context
     torch.cuda.empty_cache()
     if workload.room_bytes is not None:
-        others = rig_inside.OutsideMemory(torch.cuda.mem_get_info()[0] - workload.room_bytes)
-        assert others is not None
+        rig_inside.OutsideMemory(torch.cuda.mem_get_info()[0] - workload.room_bytes)
     if workload.fraction is not None:
         torch.cuda.set_per_process_memory_fraction(workload.fraction)
     torch.cuda.reset_peak_memory_stats()

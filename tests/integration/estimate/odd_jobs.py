@@ -125,6 +125,18 @@ def selects() -> Job:
     return net, None, step
 
 
+def attends_by_a_bias() -> Job:
+    """T5's way: a bias that is learned, and lies in memory such that no fused attention takes it."""
+    bias = nn.Parameter(torch.randn(32, 32, 4, device="cuda"))
+    values = torch.randn(2, 4, 32, 16, device="cuda", requires_grad=True)
+
+    def step() -> None:
+        mask = bias.permute(2, 0, 1).unsqueeze(0)
+        functional.scaled_dot_product_attention(values, values, values, mask).sum().backward()
+
+    return nn.ParameterList([bias]), None, step
+
+
 def saves() -> Job:
     net = model(1)
 
@@ -142,6 +154,6 @@ ODD_JOBS: Mapping[str, Callable[[], Any]] = {
     job.__name__: job
     for job in (
         *(looks_at_values, names_no_device, asks_first, attends, is_built_by_numbers, saves, returns_a_model),
-        *(remembers, remembers_in_half_precision, selects),
+        *(remembers, remembers_in_half_precision, selects, attends_by_a_bias),
     )
 }

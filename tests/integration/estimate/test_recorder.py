@@ -129,6 +129,13 @@ def test_what_a_gpu_does_in_place_takes_no_memory(tmp_path: Path) -> None:
     assert sizes.count(product) == STEPS
 
 
+def test_attention_in_parts_adds_its_mask_in_place(tmp_path: Path) -> None:
+    events = estimated("attends_by_a_bias", tmp_path)["events"]
+    matrix = 2 * 4 * 32 * 32 * 4
+    made = [size for action, size, _, phase in events if action == "alloc" and phase != "BACKWARD"]
+    assert made.count(matrix) == 2 * STEPS, "the product and its softmax"
+
+
 def test_a_job_that_needs_its_gpu_is_refused_in_words(tmp_path: Path) -> None:
     assert "leave saving out of the step" in refusal("saves", tmp_path)
 

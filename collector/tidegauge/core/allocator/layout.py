@@ -86,82 +86,88 @@ FIRST_MISMATCH = 19
 """Its event, or NONE; what was recorded and what was replayed follow."""
 MISMATCH_RECORDED = 20
 MISMATCH_REPLAYED = 21
-RETRIES = 22
-OOMS = 23
-DEVICE_ALLOCS = 24
-DEVICE_FREES = 25
-SEGMENTS = 26
-FAILURES = 27
-RECOVERED = 28
-SKIPPED_FREES = 29
-WINDOW_ALLOCATED = 30
-WINDOW_RESERVED = 31
-CURSOR = 32
+TIES = 22
+"""How often the recorded address chose among equally large blocks whose age no file says."""
+FIRST_TIE = 23
+"""The event of the first time; what was recorded and what the model would have taken follow."""
+TIE_RECORDED = 24
+TIE_REPLAYED = 25
+RETRIES = 26
+OOMS = 27
+DEVICE_ALLOCS = 28
+DEVICE_FREES = 29
+SEGMENTS = 30
+FAILURES = 31
+RECOVERED = 32
+SKIPPED_FREES = 33
+WINDOW_ALLOCATED = 34
+WINDOW_RESERVED = 35
+CURSOR = 36
 """Next recorded segment event of the request under way."""
-LIMIT = 33
+LIMIT = 37
 """Event of the request under way."""
-NEXT_CALL = 34
+NEXT_CALL = 38
 """Next entry of ``Events.calls``."""
-ERROR = 35
+ERROR = 39
 """Why the replay stopped; the event follows."""
-ERROR_EVENT = 36
-BEGUN = 37
+ERROR_EVENT = 40
+BEGUN = 41
 """First event that is recorded of the request under way."""
-MAY_BE_CALL = 38
+MAY_BE_CALL = 42
 """Whether it may have been the program, not the request under way, that gave back the cache."""
-COUNTED_PEAK = 39
+COUNTED_PEAK = 43
 """PEAK_RESERVED for which ALLOCATED_AT_PEAK_RESERVED is."""
 
 # What is fixed for one replay.
-MAX_SPLIT = 40
-NON_SPLIT_ROUNDING = 41
-LARGE_SEGMENT = 42
-EXPANDABLE = 43
-BLOCK_COUNTERS = 44
-SEGMENT_COUNTERS = 45
-CAP = 46
-CAPACITY = 47
-COLLECTS = 48
+MAX_SPLIT = 44
+NON_SPLIT_ROUNDING = 45
+LARGE_SEGMENT = 46
+EXPANDABLE = 47
+BLOCK_COUNTERS = 48
+SEGMENT_COUNTERS = 49
+CAP = 50
+CAPACITY = 51
+COLLECTS = 52
 """Whether there is garbage collection: it takes a threshold and a cap."""
-COLLECT_ABOVE = 49
+COLLECT_ABOVE = 53
 """Bytes."""
-DEVICE_BYTES = 50
+DEVICE_BYTES = 54
 """Address space of an expandable segment before it is rounded up."""
-SHELVES = 51
-STREAMS = 52
-FOLLOWS = 53
+SHELVES = 55
+STREAMS = 56
+FOLLOWS = 57
 """Whether the recording answers for the device: its addresses, and whether it had memory."""
-AGES_KNOWN = 54
-COMPLETE = 55
-COMPLETES = 56
+AGES_KNOWN = 58
+COMPLETE = 59
+COMPLETES = 60
 """Whether the trace tells when a free is complete."""
-DIVIDES = 57
-DIVISIONS = 58
+DIVIDES = 61
+DIVISIONS = 62
 """Of sixteen buckets."""
-FLUSHING_SHELVES = 74
+FLUSHING_SHELVES = 78
 """Shelves below this one belong to pools whose requests give back the cache before they fail."""
-UNMAPS = 75
+UNMAPS = 79
 """Whether there may be expandable segments."""
 
 # Where the regions of ``Tables.numbers`` begin.
-ORDER_AT = 76
+ORDER_AT = 80
 """Chunks in use, in order, then the spare ones."""
-LENGTHS_AT = 77
+LENGTHS_AT = 81
 """Of each chunk."""
-CHUNKS_AT = 78
+CHUNKS_AT = 82
 """Blocks in order; chunk ``c`` begins at ``c * CHUNK``."""
-LIVE_AT = 79
+LIVE_AT = 83
 """Recorded addresses of live allocations: open addressing."""
-LIVE_BLOCKS_AT = 80
+LIVE_BLOCKS_AT = 84
 """Of each address the block, or GONE; NONE where the slot is empty."""
-LIVE_MASK = 81
+LIVE_MASK = 85
 """Slots less one; they are a power of two."""
-SCRATCH_AT = 82
+SCRATCH_AT = 86
 """Blocks gathered before they are given back."""
-ROOM = 83
+ROOM = 87
 """Blocks that the tables hold."""
-FAILURES_AT = 84
-HEADER = 85
+FAILURES_AT = 88
+HEADER = 89
 
 UNLIMITED = 1 << 62
 MOST_TIES = 4096

@@ -30,6 +30,7 @@ from tidegauge.core.allocator.layout import (
     ERROR_EVENT,
     FINE,
     FIRST_MISMATCH,
+    FIRST_TIE,
     FOLLOWS,
     LIVE_ADDRESS,
     MISMATCH_RECORDED,
@@ -46,6 +47,9 @@ from tidegauge.core.allocator.layout import (
     RESERVED_BYTES,
     RETRIES,
     SKIPPED_FREES,
+    TIE_RECORDED,
+    TIE_REPLAYED,
+    TIES,
     UNKNOWN_ACTION,
     UNKNOWN_FREE,
     UNKNOWN_POOL,
@@ -223,6 +227,9 @@ def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional
     first = AddressMismatch(
         event=figures[FIRST_MISMATCH], recorded=figures[MISMATCH_RECORDED], replayed=figures[MISMATCH_REPLAYED]
     )
+    first_tie = AddressMismatch(
+        event=figures[FIRST_TIE], recorded=figures[TIE_RECORDED], replayed=figures[TIE_REPLAYED]
+    )
     return Replay(
         events=len(trace),
         peak_allocated_bytes=figures[PEAK_ALLOCATED],
@@ -244,4 +251,6 @@ def _result(trace: Trace, t: Tables, curve: Optional[MemoryCurve], end: Optional
         end=end,
         recovered_ooms=figures[RECOVERED],
         skipped_frees=figures[SKIPPED_FREES],
+        followed_ties=figures[TIES],
+        first_followed_tie=first_tie if figures[TIES] else None,
     )

@@ -30,6 +30,7 @@ from tidegauge.core.allocator.layout import (
     FAILURE_FIELDS,
     FAILURES,
     FAILURES_AT,
+    FIRST_TIE,
     FLUSHING_SHELVES,
     FOLLOWS,
     KEY,
@@ -50,6 +51,9 @@ from tidegauge.core.allocator.layout import (
     SIZE,
     START,
     STATE,
+    TIE_RECORDED,
+    TIE_REPLAYED,
+    TIES,
     WINDOW_ALLOCATED,
     Record,
     Tables,
@@ -199,6 +203,16 @@ def hand_out(t: Tables, block: int, shelf: int, size: int, requested: int) -> in
 
 
 @compiled
+def note_tie(t: Tables, event: int, recorded: int, replayed: int) -> None:
+    numbers = t.numbers
+    if numbers[TIES] == 0:
+        numbers[FIRST_TIE] = event
+        numbers[TIE_RECORDED] = recorded
+        numbers[TIE_REPLAYED] = replayed
+    numbers[TIES] += 1
+
+
+@compiled
 def as_recorded(t: Tables, r: Record, event: int, shelf: int, size: int, block: int) -> int:
     """Of the blocks as large as ``block`` the one that the recording has, where it is one of them.
 
@@ -211,6 +225,8 @@ def as_recorded(t: Tables, r: Record, event: int, shelf: int, size: int, block: 
     while is_on_shelf(t, place, shelf) and blocks[block_at(t, place) + KEY] <= key and seen < MOST_TIES:
         other = block_at(t, place)
         if blocks[other + KEY] == key and blocks[other + START] == r.address[event]:
+            if other != block:
+                note_tie(t, event, r.address[event], blocks[block + START])
             return other
         place = next_place(t, place)
         seen += 1

@@ -80,6 +80,10 @@ class Replay(NamedTuple):
     """OOMs of the recording that these settings would have avoided: the program would have gone on differently."""
     skipped_frees: int = 0
     """Of allocations older than the trace, where it is not complete."""
+    followed_ties: int = 0
+    """How often a self-replay let the recorded address choose among equally large blocks, as no file says their age."""
+    first_followed_tie: Optional[AddressMismatch] = None
+    """The first of them, and what the order of `Trace.start` would have chosen: it betrays which segment is older."""
 
 
 MOST_FAILED = 100

@@ -37,11 +37,13 @@ def _embedding_backward(call: OpCall) -> Scratch:
     row_bytes = gradient.shape[-1] * max(_FLOAT_BYTES, int(gradient.dtype.itemsize))
     if count > _OFTEN * weights:
         row_bytes = _INDEX_BYTES
-    positions = (count * _INDEX_BYTES,) * 2
+    positions = count * _INDEX_BYTES
     starts = min(count, weights) * _INDEX_BYTES
+    sorting = 2 * positions + count * 7 // 32 if count > _ONE_BLOCK_SORTS else positions
     return Scratch(
-        before=(*before, *positions),
-        after=(count * _INDEX_BYTES, starts, starts, segments * _INDEX_BYTES, segments * row_bytes),
+        before=(*before, positions, positions),
+        between={0: (positions, sorting)},
+        after=(positions, positions, starts, starts, segments * _INDEX_BYTES, segments * row_bytes),
     )
 
 
