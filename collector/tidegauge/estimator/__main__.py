@@ -37,8 +37,10 @@ def main(options: dict[str, Any]) -> dict[str, Any]:
     except ImportError as error:
         return {"problem": "environment", "message": f"torch cannot be imported by {sys.executable}: {error}"}
     from tidegauge.estimator.answers import estimate
+    from tidegauge.estimator.torchvision_names import declare_torchvision
 
     try:
+        declare_torchvision()  # FUNCTION's module may import it first of all
         build = find_function(options.pop("function"))
         answer = estimate(build, say=_say, **options)
     except (BadFunctionError, EstimateError) as error:

@@ -150,6 +150,20 @@ def test_what_is_wrong_with_the_function_is_said(tmp_path: Path, text: str, says
     assert "tidegauge/estimator" not in done.err
 
 
+def test_a_module_that_imports_torchvision_is_read_beside_a_torch_without_cuda(tmp_path: Path) -> None:
+    (tmp_path / "vision.py").write_text(
+        "import torch\nimport torchvision\n\n"
+        "def build():\n"
+        "    model = torchvision.models.resnet18(num_classes=10).cuda()\n"
+        "    def step():\n"
+        "        model(torch.randn(2, 3, 32, 32, device='cuda')).sum().backward()\n"
+        "    return model, None, step\n"
+    )
+    done = estimate(tmp_path, "vision:build", "--quick")
+    assert done.code == 0, done.err
+    assert done.out.startswith("vision:build needs")
+
+
 def test_settings_that_this_torch_would_refuse_are_refused(job: Path) -> None:
     done = estimate(job, "job:build", "--quick", "--alloc-conf", "expandable:True")
     assert done.code == 2
