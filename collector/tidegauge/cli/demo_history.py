@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tidegauge.cluster.wire import from_wire
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Verdict
+from tidegauge.core.wire import from_wire
 
 if TYPE_CHECKING:
     from tidegauge_exporter.report import RankReport, Reading

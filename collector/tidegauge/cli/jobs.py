@@ -13,11 +13,11 @@ from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table
 from tidegauge.cli.service_api import add_api_arguments, ask
-from tidegauge.cluster.wire import from_wire
 from tidegauge.core.kubernetes import PROFILE_LABEL
 from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.wire import from_wire
 from tidegauge.core.wording import list_ranks
 
 HELP = "list the jobs that are watched, and which of their ranks leak"

@@ -111,7 +111,7 @@ def _in_words(simulation: Simulation, policy: Policy, *, since_s: float, left_ou
 
 
 def _as_json(simulation: Simulation, *, left_out: int) -> dict[str, Any]:
-    from tidegauge.cluster.wire import to_wire
+    from tidegauge.core.wire import to_wire
 
     return {
         "from_unix_s": simulation.from_s,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 from tidegauge.cluster import client
-from tidegauge.cluster.wire import from_wire
+from tidegauge.core.wire import from_wire
 
 if TYPE_CHECKING:
     from tidegauge.cluster.service_record import ServiceRecord, StateFiles

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tidegauge.cluster.wire import to_json
+from tidegauge.core.wire import to_json
 
 log = logging.getLogger(__name__)
 

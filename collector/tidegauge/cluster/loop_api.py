@@ -11,12 +11,12 @@ from typing import NamedTuple, Protocol
 
 from tidegauge.cluster.http_api import NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.views import NodeHealth, NodeStatus
-from tidegauge.cluster.wire import Wire, to_wire
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
+from tidegauge.core.wire import Wire, to_wire
 from tidegauge.core.wording import change_in_words
 
 FEW, MANY = 200, 1000

@@ -15,9 +15,9 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import Answer, NotFoundError, Request, Route, json_route
 from tidegauge.cluster.memory_api import JobAsked, rank_asked
 from tidegauge.cluster.overview import JobPage, job_page, overview
-from tidegauge.cluster.wire import to_json
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.views import JobView, RankSummary
+from tidegauge.core.wire import to_json
 
 KEPT_S = 0.9
 """How long an answer is given again: a little less than the second after which a screen asks anew."""

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from tidegauge.cluster import client
-from tidegauge.cluster.wire import from_wire
 from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.wire import from_wire
 from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.notify.values import Story
 

@@ -95,6 +95,11 @@ class ReportReply:
     """What the agent is to do on its node; repeated until it has reported the results."""
     job_settings: tuple[JobSettings, ...] | None = None
     """All settings for jobs that ought to lie on the node, if it has others; ``None``: it has these."""
+    evidence_kept: tuple[str, ...] = ()
+    """Ids of ``NodeSummary.evidence`` that are in the database, or that nobody wants: the agent may forget them."""
+    snapshots_wanted: frozenset[str] | None = None
+    """Keys of snapshots on this node's own disk that open incidents point to, and that must stay; ``None``: nobody
+    knows now, so that none may be deleted but for want of room."""
     pods: tuple[PodFacts, ...] = ()
     """Those of ``NodeSummary.pods_wanted`` that the API server knows."""
 

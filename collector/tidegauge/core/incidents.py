@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional
 
+from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.verdicts import Band, Severity, Signal, Verdict
 
@@ -154,6 +155,8 @@ class Incident:
     snapshots: tuple[str, ...] = ()
     """Where the evidence lies (snapshot store, reports): filled by whoever makes it."""
     reports: tuple[str, ...] = ()
+    evidence: tuple[EvidenceBrief, ...] = ()
+    """The newest of each rank, the one that says most first."""
 
     @property
     def is_open(self) -> bool:
@@ -176,6 +179,8 @@ class ChangeKind(str, Enum):
     """Its severity fell, and stayed low for a while."""
     SPREAD = "spread"
     """More ranks are concerned."""
+    EVIDENCE = "evidence"
+    """The line, the holder or the cause has become known, or better known."""
     UPDATED = "updated"
     """Only figures changed; told at most once per ``IncidentRules.update_every_s``."""
     RECOVERING = "recovering"

@@ -12,12 +12,19 @@ from tidegauge.core.run_dir_names import run_dirs as run_dirs
 RING_SUFFIX = ".ring"
 SOCKET_SUFFIX = ".sock"
 OOM_SUFFIX = ".oom.pickle"
+EARLY_SUFFIX, LATE_SUFFIX = ".early.snap", ".late.snap"
+ASKED_SUFFIX = ".asked.snap"
+EVIDENCE_SUFFIX = ".evidence.json"
+EVIDENCE_DRAFT_SUFFIX = ".evidence.new"
 LAUNCH_SUFFIX = ".job"
 LAUNCH_SOCKET_SUFFIX = ".job.sock"
 LAUNCH_DRAFT_SUFFIX = ".job.new"
 """A launch record that is being written: it gets its name when it is complete."""
 
-_SUFFIXES = (RING_SUFFIX, SOCKET_SUFFIX, OOM_SUFFIX, LAUNCH_SUFFIX, LAUNCH_SOCKET_SUFFIX, LAUNCH_DRAFT_SUFFIX)
+EVIDENCE_SUFFIXES = (EARLY_SUFFIX, LATE_SUFFIX, ASKED_SUFFIX, EVIDENCE_SUFFIX, EVIDENCE_DRAFT_SUFFIX)
+_SUFFIXES = (
+    RING_SUFFIX, SOCKET_SUFFIX, OOM_SUFFIX, LAUNCH_SUFFIX, LAUNCH_SOCKET_SUFFIX, LAUNCH_DRAFT_SUFFIX, *EVIDENCE_SUFFIXES
+)  # fmt: skip
 
 
 def ring_name(process: ProcessId) -> str:
@@ -33,6 +40,22 @@ def socket_name(process: ProcessId) -> str:
 def oom_snapshot_name(process: ProcessId) -> str:
     """File name of what a process held when it last ran out of memory, beside its ring: a pickled torch snapshot."""
     return _name(process, OOM_SUFFIX)
+
+
+def snapshot_name(process: ProcessId, suffix: str) -> str:
+    """File name of a snapshot that the probe took (``core.snapshot_columns``, zlib): ``EARLY_SUFFIX``,
+    ``LATE_SUFFIX``, or ``ASKED_SUFFIX`` for one that somebody asked for."""
+    return _name(process, suffix)
+
+
+def evidence_name(process: ProcessId) -> str:
+    """File name of what the probe found (``core.rank_evidence.RankEvidence`` as JSON): written last of all."""
+    return _name(process, EVIDENCE_SUFFIX)
+
+
+def evidence_draft_name(process: ProcessId) -> str:
+    """File name of that while it is written."""
+    return _name(process, EVIDENCE_DRAFT_SUFFIX)
 
 
 def launch_name(process: ProcessId) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
+from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
 from tidegauge.core.incidents import OomRecord
 from tidegauge.core.kubernetes import PodPlace
@@ -185,6 +186,8 @@ class NodeSummary:
     """``core.job_settings.digest`` of the settings for jobs that lie on this node; ``None``: they cannot be written."""
     slurm_node: Optional[bool] = None
     """Whether this is a node of Slurm's, where jobs run; ``None``: the agent does not say."""
+    evidence: tuple[Evidence, ...] = ()
+    """What the coordinator has not said yet that it has (``ReportReply.evidence_kept``)."""
     pods_wanted: tuple[str, ...] = ()
     """Uids of pods with ranks of which the agent wants to know who they are (``ReportReply.pods``)."""
 

@@ -111,6 +111,7 @@ def change_in_words(change: IncidentChange) -> str:
         ChangeKind.EASED: f"severity fell to {incident.severity.value}",
         ChangeKind.SPREAD: "it spread to more ranks",
         ChangeKind.REOPENED: "it came back",
+        ChangeKind.EVIDENCE: "evidence",
         ChangeKind.UPDATED: "new figures",
     }
     end, speed = time_left(incident.seconds_to_oom), rate(incident.bytes_per_step)

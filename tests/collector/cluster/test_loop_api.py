@@ -28,12 +28,12 @@ from tidegauge.cluster.loop_api import (
 )
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import NodeHealth, NodeStatus
-from tidegauge.cluster.wire import from_wire
 from tidegauge.core.actions import DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView
+from tidegauge.core.wire import from_wire
 
 STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1)
 PAGES = ("/api/v1/incidents", "/api/v1/incident", "/api/v1/incident-changes", "/api/v1/decisions")

@@ -13,10 +13,10 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import BadRequestError, Request
 from tidegauge.cluster.memory_api import MOST_RANKS, memory_routes
 from tidegauge.cluster.views import EngineNode
-from tidegauge.cluster.wire import from_wire
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.views import NodeSummary, RankSummary
+from tidegauge.core.wire import from_wire
 
 BEGAN_S = 1_800_000_000.0
 

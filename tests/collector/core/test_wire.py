@@ -10,10 +10,10 @@ import pytest
 
 from sample_views import LEAK, job_view
 from scheduler_values import JOB, decision, facts, finding, incident, oom_record, record
-from tidegauge.cluster.wire import from_wire, to_json, to_wire
 from tidegauge.core.actions import ActionKind, LoopStatus, Outcome, UnderWay
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
 from tidegauge.core.verdicts import OK, Band, LeakState
+from tidegauge.core.wire import from_wire, to_json, to_wire
 
 
 def test_a_job_keeps_the_order_of_its_fields() -> None:

@@ -1,0 +1,58 @@
+"""The short of a piece of evidence: what an incident, a message and a table say of it.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from tidegauge.core.owners import CodeLine
+
+
+class EvidenceCause(str, Enum):
+    """Why memory grows, as far as evidence goes (docs/evidence.md lists what each rests on)."""
+
+    RETAINED_GRAPH = "retained_graph"
+    PYTHON_CONTAINER = "python_container"
+    CLOSURE = "closure"
+    HOOK = "hook"
+    EXCEPTION_FRAME = "exception_frame"
+    CYCLE = "cycle"
+    OPTIMIZER_REBUILT = "optimizer_rebuilt"
+    FRAGMENTATION = "fragmentation"
+    COMMUNICATORS = "communicators"
+    OUTSIDE_ALLOCATOR = "outside_allocator"
+    OTHER_PROCESS = "other_process"
+    DATALOADER_WORKER = "dataloader_worker"
+    PINNED_HOST = "pinned_host"
+    UNKNOWN = "unknown"
+
+
+class Confidence(str, Enum):
+    """How well a cause is founded."""
+
+    NAMED = "named"
+    """Two independent lines of evidence agree."""
+    LIKELY = "likely"
+    """One does, and none contradicts it."""
+    UNKNOWN = "unknown"
+
+
+class EvidenceBrief(NamedTuple):
+    """The short of it, as an incident carries it."""
+
+    evidence_id: str
+    rank: int
+    at_unix_s: float
+    line: Optional[CodeLine] = None
+    """The line whose blocks grew most."""
+    grown_bytes: Optional[int] = None
+    """By that line, within ``window_steps``."""
+    window_steps: Optional[int] = None
+    holder: Optional[str] = None
+    """``Holder.path`` of the one that holds most."""
+    cause: EvidenceCause = EvidenceCause.UNKNOWN
+    confidence: Confidence = Confidence.UNKNOWN
+    advice: Optional[str] = None
