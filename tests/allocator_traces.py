@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -139,18 +138,3 @@ def recorded(name: str) -> Recorded:
         columns = json.loads(str(arrays["meta"]))["step_cols"]
         rows = arrays["steps"].tolist()
     return Recorded(open_trace(path), tuple(dict(zip(columns, row, strict=True)) for row in rows))
-
-
-def until(trace: Trace, event: int) -> Trace:
-    """The trace as it was after this event. The recordings have neither pools nor stacks."""
-    count = event + 1
-    return replace(
-        trace,
-        action=trace.action[:count],
-        address=trace.address[:count],
-        size_bytes=trace.size_bytes[:count],
-        stream=trace.stream[:count],
-        time_us=trace.time_us[:count],
-        end=None,
-        marks={},
-    )

@@ -43,6 +43,16 @@ class Answer(NamedTuple):
         return self.recorded if self.other is None else self.other
 
 
+class Followed(NamedTuple):
+    """A trace under its own settings: whether the model follows this process at all."""
+
+    trace: Trace
+    """With the torch version that was taken."""
+    recorded: Replay
+    version_by_addresses: bool
+    """As ``Answer.version_by_addresses``."""
+
+
 def replay_trace(
     trace: Trace,
     *,
@@ -53,22 +63,13 @@ def replay_trace(
 ) -> Answer:
     """Replay ``trace`` under ``alloc_conf`` and ``cap_bytes``; the recording's own where they are not given.
 
-    A cap that the recording itself has kept to is taken for the one it was made under. Unless ``version_is_given``,
-    another way to break ties is tried where addresses do not come back. Raises ``ValueError`` for settings that torch
-    would refuse, and ``BadTraceError`` where events were left out that the addresses show to matter.
+    Raises ``ValueError`` for settings that torch would refuse, and ``BadTraceError`` as ``follow`` does.
     """
     if alloc_conf is not None:
         parse_settings(alloc_conf, trace.torch_version)  # what torch would refuse is said before anything is replayed
-    known, recorded = _recorded(trace, cap_bytes, on_progress)
-    by_addresses = False
-    if recorded.address_mismatches and not version_is_given:
-        known, recorded, by_addresses = _by_addresses(known, recorded)
-    if trace.skipped and recorded.address_mismatches:
-        raise BadTraceError(
-            f"{', '.join(f'{count:,} {reason}' for reason, count in trace.skipped.items())} had to be left out, and "
-            f"without them {recorded.address_mismatches:,} addresses do not come back, the first at event "
-            f"{_first(recorded):,}: no figure would be worth anything"
-        )
+    known, recorded, by_addresses = follow(
+        trace, cap_bytes=cap_bytes, version_is_given=version_is_given, on_progress=on_progress
+    )
     own = parse_settings(known.alloc_conf, known.torch_version)
     wanted = own if alloc_conf is None else parse_settings(alloc_conf, known.torch_version)
     cap = known.cap_bytes if cap_bytes is None else cap_bytes
@@ -79,27 +80,58 @@ def replay_trace(
     return Answer(known, recorded, other, conf, cap, by_addresses)
 
 
-def _recorded(trace: Trace, cap_bytes: Optional[int], on_progress: Optional[OnProgress]) -> tuple[Trace, Replay]:
+def follow(
+    trace: Trace,
+    *,
+    cap_bytes: Optional[int] = None,
+    version_is_given: bool = False,
+    curve_points: int = 0,
+    on_progress: Optional[OnProgress] = None,
+) -> Followed:
+    """Replay ``trace`` under its own settings, and compare every address.
+
+    A cap that the recording itself has kept to is taken for the one it was made under. Unless ``version_is_given``,
+    another way to break ties is tried where addresses do not come back. Raises ``BadTraceError`` where events were
+    left out that the addresses show to matter, and ``ValueError`` where torch would refuse its settings.
+    """
+
+    def run(trace: Trace) -> Replay:
+        return run_replay(trace, curve_points=curve_points, on_progress=on_progress)
+
+    followed = _recorded(trace, cap_bytes, run)
+    if followed.recorded.address_mismatches and not version_is_given:
+        followed = _by_addresses(followed, run)
+    recorded = followed.recorded
+    if trace.skipped and recorded.address_mismatches:
+        raise BadTraceError(
+            f"{', '.join(f'{count:,} {reason}' for reason, count in trace.skipped.items())} had to be left out, and "
+            f"without them {recorded.address_mismatches:,} addresses do not come back, the first at event "
+            f"{_first(recorded):,}: no figure would be worth anything"
+        )
+    return followed
+
+
+def _recorded(trace: Trace, cap_bytes: Optional[int], run: Callable[[Trace], Replay]) -> Followed:
     """The recording's own replay, under ``cap_bytes`` where it knows no cap and has kept to this one."""
     if cap_bytes is not None and trace.cap_bytes is None:
         capped = replace(trace, cap_bytes=cap_bytes)
-        recorded = run_replay(capped, on_progress=on_progress)
+        recorded = run(capped)
         if recorded.peak_reserved_bytes <= cap_bytes and not recorded.address_mismatches:
-            return capped, recorded
-    return trace, run_replay(trace, on_progress=on_progress)
+            return Followed(capped, recorded, version_by_addresses=False)
+    return Followed(trace, run(trace), version_by_addresses=False)
 
 
-def _by_addresses(trace: Trace, recorded: Replay) -> tuple[Trace, Replay, bool]:
+def _by_addresses(followed: Followed, run: Callable[[Trace], Replay]) -> Followed:
     """The first other version under which every address comes back, if there is one."""
     for version in TIE_BREAK_VERSIONS:
-        other = replace(trace, torch_version=version)
+        other = replace(followed.trace, torch_version=version)
         try:
-            tried = run_replay(other)
+            tried = run(other)
         except ValueError:  # its settings were not known to that version
             continue
         if not tried.address_mismatches:
-            return other, tried, True
-    return trace, recorded, False
+            return Followed(other, tried, version_by_addresses=True)
+    return followed
 
 
 def _first(recorded: Replay) -> int:

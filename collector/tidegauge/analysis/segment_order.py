@@ -37,7 +37,7 @@ def with_segment_order(trace: Trace) -> Trace:
     most = MOST_EVENTS if IS_COMPILED else MOST_EVENTS_UNCOMPILED
     length, replayed = min(FIRST_WINDOW, len(trace)), 0
     for _ in range(MOST_REPLAYS):
-        attempt = replace(_first_events(trace, length), start=order.segments())
+        attempt = replace(trace.first(length), start=order.segments())
         outcome = run_replay(attempt)
         mismatch = outcome.first_followed_tie or outcome.first_mismatch
         replayed += length
@@ -48,21 +48,6 @@ def with_segment_order(trace: Trace) -> Trace:
         elif not order.is_older(mismatch.recorded, mismatch.replayed):
             break
     return replace(trace, start=order.segments())
-
-
-def _first_events(trace: Trace, length: int) -> Trace:
-    return replace(
-        trace,
-        action=trace.action[:length],
-        address=trace.address[:length],
-        size_bytes=trace.size_bytes[:length],
-        stream=trace.stream[:length],
-        time_us=trace.time_us[:length],
-        pool=trace.pool[:length],
-        stack=trace.stack[:length],
-        end=None,
-        marks={},
-    )
 
 
 class _Order:

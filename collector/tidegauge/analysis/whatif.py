@@ -10,7 +10,7 @@ from tidegauge.analysis.candidates import Changes, changed_conf, combined_change
 from tidegauge.analysis.confidence import TraceDoubts, confidence, trace_doubts
 from tidegauge.analysis.limits import Limits, own_limits
 from tidegauge.analysis.ranking import best_first, helps, recommended
-from tidegauge.analysis.replays import replay_trace
+from tidegauge.analysis.replays import follow
 from tidegauge.analysis.trials import Trial, WhatIf, titled
 from tidegauge.core.allocator import is_ready, parse_settings
 from tidegauge.core.allocator import replay as run_replay
@@ -48,8 +48,9 @@ def whatif(
     if not is_ready():
         _say(on_progress, "compiling the model, once for this installation")
     _say(on_progress, "replaying the recorded settings")
-    known = replay_trace(trace, cap_bytes=cap_bytes, version_is_given=version_is_given).trace
-    recorded = run_replay(known, curve_points=CURVE_POINTS)
+    known, recorded, _ = follow(
+        trace, cap_bytes=cap_bytes, version_is_given=version_is_given, curve_points=CURVE_POINTS
+    )
     limits = own_limits(known, recorded)
     if cap_bytes is not None or capacity_bytes is not None:
         limits = Limits(cap_bytes, capacity_bytes, is_own=cap_bytes == trace.cap_bytes)

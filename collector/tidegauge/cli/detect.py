@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE
 from tidegauge.cli.output import print_table
+from tidegauge.cli.sizes import parse_size
 from tidegauge.cli.step_series import BadSeriesError, StepRow, read_step_series
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.detector.causes import CAUSES
@@ -30,7 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object a line for each file")
     parser.add_argument(
-        "--capacity-bytes", type=_positive, metavar="N",
+        "--capacity-bytes", type=parse_size, metavar="N",
         help="most that the process may use on the device: for severity and time to out-of-memory, not for the verdict",
     )  # fmt: skip
 
@@ -182,12 +183,3 @@ def human_bytes(value: float) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:,.0f}"
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value <= 0:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number of bytes above 0, such as 85899345920 (80 GiB)"
-        )
-    return value

@@ -83,11 +83,6 @@ def block_bytes(requested_bytes: int) -> int:
     return max(1, -(-requested_bytes // BLOCK_BYTES)) * BLOCK_BYTES
 
 
-def first_events(trace: Trace, events: int) -> Trace:
-    """The trace up to an event, as if the program had stopped there."""
-    return _with_events(trace, range(events))
-
-
 def without_the_making(trace: Trace, built: int) -> tuple[Trace, array[int]]:
     """The trace without what FUNCTION allocated and freed before its first step, and the indices of what is left.
 

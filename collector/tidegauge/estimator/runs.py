@@ -13,7 +13,7 @@ from tidegauge.core.allocator import parse_settings, replay
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.settings import AllocatorSettings
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.estimator.breakdown import Moment, first_events, peak_moment, step_peaks, without_the_making
+from tidegauge.estimator.breakdown import Moment, peak_moment, step_peaks, without_the_making
 from tidegauge.estimator.gpus import CONTEXT_BYTES, nccl_bytes
 from tidegauge.estimator.model_facts import Build
 from tidegauge.estimator.recording import Kind, Phase, Recording
@@ -141,7 +141,7 @@ def peaks_by_step(measured: Measured) -> tuple[StepPeak, ...]:
     ends: Sequence[int] = measured.trace.marks["step"]
     found = []
     for number, ((_, allocated_bytes), end) in enumerate(zip(step_peaks(measured.trace, ends), ends), start=1):
-        so_far = replay(first_events(measured.trace, end), measured.settings, cap_bytes=None)
+        so_far = replay(measured.trace.first(end), measured.settings, cap_bytes=None)
         found.append(StepPeak(number, allocated_bytes, so_far.peak_reserved_bytes))
     return tuple(found)
 

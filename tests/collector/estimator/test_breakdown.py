@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tidegauge.core.allocator.trace import Action, Trace
 from tidegauge.estimator.breakdown import (
     block_bytes,
-    first_events,
     most_live,
     peak_moment,
     step_peaks,
@@ -86,7 +85,7 @@ def test_a_block_that_is_freed_after_the_making_stays() -> None:
 
 
 def test_a_trace_is_cut_after_its_first_events() -> None:
-    cut = first_events(trace_of(made(1, KIB), made(2, KIB)), 1)
+    cut = trace_of(made(1, KIB), made(2, KIB)).first(1)
     assert list(cut.address) == [1]
     assert len(cut.time_us) == 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, Optional
 
@@ -125,6 +125,21 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.action)
+
+    def first(self, count: int) -> Trace:
+        """Its first ``count`` events, as if the recording had ended there: what held at its end is not known then."""
+        return replace(
+            self,
+            action=self.action[:count],
+            address=self.address[:count],
+            size_bytes=self.size_bytes[:count],
+            stream=self.stream[:count],
+            time_us=self.time_us[:count],
+            pool=self.pool[:count],
+            stack=self.stack[:count],
+            end=None,
+            marks={},
+        )
 
 
 class TraceError(ValueError):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from allocator_traces import RECORDING_NAMES, recorded, until
+from allocator_traces import RECORDING_NAMES, recorded
 from tidegauge.core.allocator import BlockState, KnownSegment, Replay, TieBreak, parse_settings, replay
 
 pytestmark = pytest.mark.timeout(600)  # the first replay after a change of the sources compiles
@@ -64,7 +64,7 @@ def test_every_address_and_the_last_segments_come_back(name: str) -> None:
 def test_the_counters_after_a_step_are_torch_s_own(name: str, share: float) -> None:
     trace, steps = recorded(name)
     step = int(share * (len(steps) - 1))
-    found = counters(replay(until(trace, trace.marks["step"][step]), with_end=True))
+    found = counters(replay(trace.first(trace.marks["step"][step] + 1), with_end=True))
     assert found == {key: steps[step][key] for key in found}
 
 
