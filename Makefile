@@ -12,6 +12,8 @@ TRAINERS := .trainers
 ESTIMATE := .estimate
 # Releases of torch whose own allocators the model is compared with: one of each rule, the oldest tried, the newest.
 ALLOCATORS := 2.9.1 2.11.0 2.12.0 2.15.0
+# Further Pythons whose jobs are attached to, each with the rig's torch; one that this machine lacks is left out.
+PYTHONS := 3.12 3.13
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
@@ -85,7 +87,7 @@ venv: $(BIN)/.made ## the virtual environment of the service and its developers
 rig: $(RIG)/venv/.made $(BIN)/.made ## the fake-GPU rig: PyTorch's CUDA build on stub libraries (tests/fakegpu)
 	@$(RIG)/venv/bin/python tests/fakegpu/build.py
 
-rigs: $(ALLOCATORS:%=$(RIG)/%/.made) ## further rigs with other releases of torch (530 to 890 MB each), for the tests of the allocator's model
+rigs: $(ALLOCATORS:%=$(RIG)/%/.made) $(PYTHONS:%=$(RIG)/%/.made) ## further rigs with other releases of torch (530 to 890 MB each) and other Pythons
 
 rayjobs: $(RAYJOBS)/venv/.made ## the environment of a user's own Ray cluster, for the tests of the Ray Jobs adapter
 
@@ -116,9 +118,13 @@ $(RIG)/venv/.made: constraints.txt
 	  filelock typing-extensions sympy networkx jinja2 fsspec numpy 2> >(grep -v 'torch 2.13.0 requires\|dependency resolver' >&2)
 	@touch $@
 
-$(RIG)/%/.made: $(RIG)/venv/.made scripts/make_rig.sh | rig
+$(ALLOCATORS:%=$(RIG)/%/.made): $(RIG)/%/.made: $(RIG)/venv/.made scripts/make_rig.sh | rig
 	@scripts/make_rig.sh $(RIG)/$* $(RIG)/venv $*
 	@touch $@
+
+$(PYTHONS:%=$(RIG)/%/.made): $(RIG)/%/.made: $(RIG)/venv/.made scripts/make_rig.sh | rig
+	@scripts/make_rig.sh $(RIG)/$* $(RIG)/venv 2.13.0 $*
+	@[ ! -d $(RIG)/$*/venv ] || touch $@
 
 # Users have ray[default]: it is never in the service's environment (docs/adr/0004-ray-jobs-over-rest.md).
 $(RAYJOBS)/venv/.made: constraints.txt

@@ -1,5 +1,5 @@
 """Writes the references that come from the code: docs/metrics.md, docs/alerts.md, docs/settings.md,
-docs/policy.schema.json, and the tables of docs/detector.md and docs/policy.md.
+docs/policy.schema.json, and the tables of docs/detector.md, docs/policy.md and docs/evidence.md.
 
 python scripts/generate_docs.py
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ from pydantic.fields import FieldInfo
 
 from tidegauge.agent.settings import Settings
 from tidegauge.core.actions import ActionKind
+from tidegauge.core.evidence_causes import RULES as CAUSE_RULES
+from tidegauge.core.evidence_causes import CauseRule
+from tidegauge.core.evidence_words import CAUSES
+from tidegauge.core.verdicts import Signal
 from tidegauge_exporter import metrics_page
 from tidegauge_exporter.rules import page as alerts_page
 from tidegauge_scheduler_hooks.policy import models, rungs
@@ -91,6 +95,22 @@ def policy_page(page: str) -> str:
         "breaker keys": _table(KEYS, _keys(models.Breaker)),
         "exempt keys": _table(KEYS, _keys(models.Exempt)),
     }
+    return _filled(page, tables)
+
+
+def evidence_page(page: str) -> str:
+    """``page``, the text of docs/evidence.md, with the table of causes as the code has it."""
+    head = ("cause", "what it is", "of which growth", "what has to be seen", "what makes it surer")
+    return _filled(page, {"causes": _table(head, map(_cause_row, CAUSE_RULES))})
+
+
+def policy_schema() -> str:
+    """docs/policy.schema.json."""
+    return json.dumps(models.schema(), indent=2) + "\n"
+
+
+def _filled(page: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """The page with each table between its two marks."""
     for name, lines in tables.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, rest = page.split(begin)
@@ -98,9 +118,13 @@ def policy_page(page: str) -> str:
     return page
 
 
-def policy_schema() -> str:
-    """docs/policy.schema.json."""
-    return json.dumps(models.schema(), indent=2) + "\n"
+def _cause_row(rule: CauseRule) -> tuple[str, ...]:
+    signals = [f"`{signal.value}`" for signal in Signal if signal in rule.signals]
+    asked = "all" if len(signals) == len(Signal) else ", ".join([*signals, *(["not known"] * (None in rule.signals))])
+    needs, also = (
+        "; ".join(f"{sign.words} ({sign.source.value})" for sign in signs) or "-" for signs in (rule.needs, rule.also)
+    )
+    return f"`{rule.cause.value}`", CAUSES[rule.cause], asked, needs, also
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -131,7 +155,7 @@ def _default(field: FieldInfo, about: dict[str, Any]) -> str:
 def _holds(actions: frozenset[ActionKind]) -> str:
     names = {
         frozenset(ActionKind): "all",
-        frozenset(kind for kind in ActionKind if kind.is_acting): "all but words",
+        frozenset(kind for kind in ActionKind if kind.is_acting): "all but words and evidence",
         frozenset(kind for kind in ActionKind if kind.is_stop): "what ends the job",
     }
     return names.get(actions) or ", ".join(f"`{kind.value}`" for kind in ActionKind if kind in actions)
@@ -147,6 +171,8 @@ def main() -> None:
     (DOCS / "settings.md").write_text(settings_page(), encoding="utf-8")
     policy = DOCS / "policy.md"
     policy.write_text(policy_page(policy.read_text(encoding="utf-8")), encoding="utf-8")
+    evidence = DOCS / "evidence.md"
+    evidence.write_text(evidence_page(evidence.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "policy.schema.json").write_text(policy_schema(), encoding="utf-8")
     runpy.run_path(str(ROOT / "bench" / "detector_parameters.py"), run_name="__main__")
 

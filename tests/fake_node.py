@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidegauge.agent.evidence_opening import open_evidence_desk
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.pods import PodBook
 from tidegauge.agent.ports import (
@@ -98,6 +99,10 @@ class FakeProcs:
     """Who each descends from, the nearest first."""
     walks: int = 0
     """How often that was asked."""
+    others: set[ProcessId] = field(default_factory=set)
+    """Living processes that write no ring."""
+    data_workers: set[ProcessId] = field(default_factory=set)
+    """Those among them that look like a DataLoader's."""
 
     def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
         self.searches += 1
@@ -112,6 +117,13 @@ class FakeProcs:
     def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:
         self.walks += 1
         return self.parents.get(process, ())
+
+    def process_at(self, pid: int) -> ProcessId | None:
+        watched = (facts.process for facts in self.facts.values())
+        return next((process for process in (*watched, *self.others) if process.pid == pid), None)
+
+    def looks_like_data_worker(self, process: ProcessId) -> bool:
+        return process in self.data_workers
 
     def user_name(self, uid: int) -> str:
         return f"user{uid}"
@@ -285,7 +297,9 @@ class FakeNode:
         with_nvml: bool = True,
         linger_s: float = 120.0,
         detector_factory: Callable[[], Detector] | None = None,
+        evidence: Settings | None = None,
     ) -> None:
+        """``evidence``: with a real desk for it, by these settings."""
         run_dir.mkdir(exist_ok=True)
         self.run_dir = run_dir
         self.clock = FakeClock()
@@ -295,6 +309,7 @@ class FakeNode:
         self.records = FakeRecords()
         self.pods = PodBook(monotonic_s=self.clock.monotonic_s)
         self.holders = FakeHolders()
+        self.desk = None if evidence is None else open_evidence_desk(evidence, hostname="node-a", clock=self.clock)
         self.detectors: list[ScriptedDetector] = []
         self.agent = NodeAgent(
             Settings(cluster="test", linger_s=linger_s),
@@ -307,6 +322,7 @@ class FakeNode:
             records=self.records,
             pods=self.pods,
             holders=self.holders,
+            evidence=self.desk,
             detector_factory=detector_factory or self._new_detector,
         )
 

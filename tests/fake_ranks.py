@@ -20,6 +20,8 @@ class FakeRanks:
         self.saved: dict[ProcessId, set[str]] = {}
         self.printed: dict[ProcessId, dict[str, str]] = {}
         """What each was told to print, by the id of the telling."""
+        self.evidence: list[str] = []
+        """Ids under which they were asked for evidence."""
         self.error: str | None = None
 
     def ask_ranks(
@@ -41,6 +43,9 @@ class FakeRanks:
         if request["command"] == "tell":
             self.printed.setdefault(process, {}).setdefault(request["id"], request["text"])
             return Reply(value={"ok": True})
+        if request["command"] == "evidence":
+            self.evidence.append(request["id"])
+            return Reply(value={"ok": True, "id": request["id"], "state": "recording"})
         if request["command"] == "ping":
             means = {"checkpoint": "callback"} if process in self.savers else {}
             return Reply(value={"ok": True, "step": self.steps, **means})

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
+from tidegauge.cluster.evidence_api import evidence_routes
 from tidegauge.cluster.http_api import HttpApi
 from tidegauge.cluster.loop_api import LoopStore, loop_routes
 from tidegauge.core.actions import (
@@ -21,6 +22,7 @@ from tidegauge.core.actions import (
     LoopStatus,
     Outcome,
 )
+from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import (
     ChangeKind,
     Closure,
@@ -119,11 +121,22 @@ class FakeAudit:
 
 
 @dataclass
+class FakeEvidence:
+    """``evidence_api.EvidenceReads``."""
+
+    pieces: list[Evidence] = field(default_factory=list)
+
+    def of_job(self, job: JobKey, *, limit: int) -> Sequence[Evidence]:
+        return [piece for piece in reversed(self.pieces) if piece.job == job][:limit]
+
+
+@dataclass
 class FakeStore:
     """``problem`` is what every look at it raises."""
 
     incidents: FakeIncidents = field(default_factory=FakeIncidents)
     audit: FakeAudit = field(default_factory=FakeAudit)
+    evidence: FakeEvidence = field(default_factory=FakeEvidence)
     problem: str | None = None
 
     def __call__(self) -> FakeStore:
@@ -135,7 +148,8 @@ class FakeStore:
 @contextmanager
 def serving(store: Callable[[], LoopStore], status: LoopStatus) -> Iterator[str]:
     """The pages on loopback; yields the API's address."""
-    api = HttpApi(loop_routes(store, lambda: status), host="127.0.0.1", port=0)
+    routes = {**loop_routes(store, lambda: status), **evidence_routes(store)}
+    api = HttpApi(routes, host="127.0.0.1", port=0)
     api.start()
     try:
         yield api.url

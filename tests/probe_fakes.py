@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import threading
@@ -20,6 +21,8 @@ from tidegauge.core.ring_layout import (
 )
 from tidegauge.core.samples import Sample
 from tidegauge.probe.backend import OutOfMemoryCall, StepHook
+from tidegauge.probe.faults import Faults
+from tidegauge.probe.history import History
 from tidegauge.probe.process_facts import ProcessFacts
 
 MIB = 1 << 20
@@ -66,6 +69,11 @@ class FakeBackend:
         self.group: Optional[tuple[int, int]] = None
         self.shared: Optional[FakeStore] = None
         self.is_capturing = False
+        self.recording = FakeRecording()
+        self.torch = self.recording.torch
+        self.has_history = True
+        self.leaves_events_out = True
+        """Whether this torch has snapshots without the events of a recording (from 2.11 on)."""
         self.snapshot_taken: Optional[Mapping[str, Any]] = None
         self.snapshots_with_history: list[bool] = []
         self.step_hook: Optional[StepHook] = None
@@ -127,7 +135,15 @@ class FakeBackend:
 
     def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:
         self.snapshots_with_history.append(history)
-        return self.snapshot_taken
+        if self.recording.enabled is not None and not history and not self.leaves_events_out:
+            return None
+        return copy.deepcopy(self.snapshot_taken)
+
+    def history(self, faults: Faults, /) -> Optional[History]:
+        return History(self.torch, faults) if self.has_history else None
+
+    def total_bytes(self, _device: int, /) -> Optional[int]:
+        return 8192 * MIB
 
     def capturing(self) -> bool:
         return self.is_capturing
@@ -140,6 +156,87 @@ class FakeBackend:
 
     def store(self) -> Optional[FakeStore]:
         return self.shared
+
+
+def block(address: int, size_bytes: int, line: int = 0, *, state: str = "active_allocated") -> dict[str, Any]:
+    """As torch lists it; allocated at that line of ``train.py``, or without a stack."""
+    frames = [
+        {"name": "linear", "filename": "/x/site-packages/torch/nn/functional.py", "line": 9},
+        {"name": "forward", "filename": "/home/ada/train.py", "line": line},
+    ]
+    return {
+        "address": address, "size": size_bytes, "requested_size": size_bytes - 1, "state": state,
+        "frames": frames if line else [],
+    }  # fmt: skip
+
+
+def torch_snapshot(blocks: list[dict[str, Any]], events: int = 0, *, device: int = 0) -> dict[str, Any]:
+    """As torch gives it: one segment of blocks, each where the one before ends, and a trace of allocations."""
+    segment = {
+        "device": device, "address": blocks[0]["address"], "total_size": sum(one["size"] for one in blocks),
+        "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False, "blocks": blocks,
+    }  # fmt: skip
+    frames = blocks[0]["frames"]
+    event = {"action": "alloc", "addr": 1 << 20, "size": 512, "stream": 0, "time_us": 7, "pool_id": (0, 0)}
+    trace = [{**event, "frames": frames} if frames else dict(event) for _ in range(events)]
+    return {
+        "segments": [segment],
+        "device_traces": [*([] for _ in range(device)), trace],
+        "allocator_settings": {"expandable_segments": False},
+    }
+
+
+class FakeRecording:
+    """Torch's recorder of allocation history, and a torch whose calls reach it as the real ones do."""
+
+    def __init__(self) -> None:
+        self.enabled: Optional[str] = None
+        self.entries: Optional[int] = None
+        self.stacks: Optional[str] = None
+        self.calls: list[Optional[str]] = []
+        """What ``enabled`` was in each call that torch's recorder got."""
+        self.error: Optional[Exception] = None
+
+        def native(enabled: Optional[str], context: Optional[str], stacks: str, max_entries: int) -> None:
+            self.calls.append(enabled)
+            if self.error is not None:
+                raise self.error
+            self.enabled, self.entries = enabled, max_entries
+            self.stacks = stacks if context is not None else None
+
+        def native_legacy(enabled: bool) -> None:
+            native("all" if enabled else None, "all", "all", 1)
+
+        def record(
+            enabled: Optional[str] = "all",
+            context: Optional[str] = "all",
+            stacks: str = "all",
+            max_entries: int = 1 << 60,
+        ) -> None:
+            self.torch._C._cuda_record_memory_history(enabled, context, stacks, max_entries)
+
+        self.native, self.native_legacy = native, native_legacy
+        self.torch = fake_torch(
+            _C=SimpleNamespace(
+                _cuda_record_memory_history=native,
+                _cuda_record_memory_history_legacy=native_legacy,
+                _cuda_isHistoryEnabled=lambda: self.enabled is not None,
+            ),
+            cuda=SimpleNamespace(memory=SimpleNamespace(_record_memory_history=record)),
+        )
+
+    @property
+    def as_it_was(self) -> bool:
+        """Whether torch's own calls are in their seats."""
+        seats = self.torch._C
+        return (
+            seats._cuda_record_memory_history is self.native
+            and seats._cuda_record_memory_history_legacy is self.native_legacy
+        )
+
+    def of_the_job(self, enabled: Optional[str] = "all", **arguments: Any) -> None:
+        """The job's own call."""
+        self.torch.cuda.memory._record_memory_history(enabled, **arguments)
 
 
 class FakeOutOfMemoryError(RuntimeError):

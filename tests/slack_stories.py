@@ -11,6 +11,7 @@ from typing import Any
 from sample_views import GIB, LEAK, MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident, oom_record, record
 from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
+from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.incidents import (
     ChangeKind,
     Closure,
@@ -21,6 +22,7 @@ from tidegauge.core.incidents import (
     JobKey,
 )
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.owners import CodeLine
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.notify.values import Story
 
@@ -73,6 +75,28 @@ def leak(**changes: Any) -> Story:
         decisions=(_told(told), _held_back(told)),
         **changes,
     )
+
+
+FOUND = EvidenceBrief(
+    evidence_id="auto-12-3",
+    rank=3,
+    at_unix_s=NOW_S - 400.0,
+    line=CodeLine("/home/ada/llama/train.py", 41, "step"),
+    grown_bytes=30 * int(35.8 * MIB),
+    window_steps=30,
+    holder="train.py: Trainer.history (list, 412 items) -> Tensor[8,286,4096] float32",
+    cause=EvidenceCause.PYTHON_CONTAINER,
+    confidence=Confidence.NAMED,
+    advice="`Trainer.history` (list, train.py) keeps a tensor of each step: append `tensor.item()` where a number is "
+    "enough, else `tensor.detach().cpu()`; or bound it, by a deque with `maxlen`",
+)
+
+
+def explained(**changes: Any) -> Story:
+    """The leak once evidence has come: the line, the holder and the cause are known."""
+    story = leak(evidence=(FOUND,), snapshots=("gpu-a-017:/var/lib/tidegauge/snapshots/lab/4711/0/rank-3",), **changes)
+    known = IncidentChange(ChangeKind.EVIDENCE, FOUND.at_unix_s, story.incident)
+    return replace(story, history=(*story.history, known))
 
 
 def fragmentation(**changes: Any) -> Story:
@@ -186,7 +210,7 @@ def bad_night(count: int) -> list[Story]:
     return stories
 
 
-ALL: Sequence[Callable[[], Story]] = (leak, fragmentation, outside, out_of_memory, recovering, closed)
+ALL: Sequence[Callable[[], Story]] = (leak, explained, fragmentation, outside, out_of_memory, recovering, closed)
 
 
 def notify_decision(story: Story, text: str | None = None) -> Decision:

@@ -20,12 +20,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
+from evidence_values import NAMED, evidence
 from sample_views import NOW_S
 from scheduler_values import JOB, decision, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
+from tidegauge.cluster.store.evidence import EvidenceStore, Room
 from tidegauge.cluster.store.schema import VERSION_TABLE
 from tidegauge.cluster.store.tables import metadata
 from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
+from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.incidents import (
     ChangeKind,
     Closure,
@@ -35,6 +38,7 @@ from tidegauge.core.incidents import (
     JobKey,
 )
 from tidegauge.core.loop_figures import OpenIncident
+from tidegauge.core.owners import CodeLine
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
 
@@ -364,6 +368,71 @@ class StoreContract:
         assert store.newest_s() == NOW_S + 2.0
         store.audit.finish("1", Outcome.DONE, "", at_s=NOW_S + 3.0)
         assert store.newest_s() == NOW_S + 3.0
+
+    # evidence
+
+    def test_evidence_comes_back_as_it_was_kept_and_once(self, store: Store) -> None:
+        odd = evidence(2, evidence_id="it's \0 odd", cause=NAMED._replace(advice="größer \u2013\ud800"))
+        assert list(store.evidence.keep([evidence(), odd], at_s=NOW_S)) == [evidence(), odd]
+        assert list(store.evidence.keep([evidence(hostname="another")], at_s=NOW_S + 1.0)) == []
+        assert store.evidence.of_job(JOB, limit=9) == [odd, evidence()]
+        assert store.evidence.of_job(JOB, limit=1) == [odd]
+        assert [one.kept_s for one in store.evidence.recent(since_s=NOW_S, limit=9)] == [NOW_S, NOW_S]
+        assert store.evidence.recent(since_s=NOW_S + 0.5, limit=9) == []
+
+    def test_jobs_may_call_their_evidence_alike_and_anything(self, store: Store) -> None:
+        other = JobKey(JOB.job_id, JOB.attempt, 7)
+        long = evidence(evidence_id="x" * 10_000, job=JobKey("a\0\\" + "x" * 300, 1, 7))
+        store.evidence.keep([evidence(), evidence(job=other), long], at_s=NOW_S)
+        assert store.evidence.of_job(other, limit=9) == [evidence(job=other)]
+        assert store.evidence.of_job(long.job, limit=9) == [long]
+
+    def test_evidence_that_no_database_takes_costs_the_rest_nothing(self, store: Store) -> None:
+        stack = tuple(CodeLine("f" * 100, number, "g" * 100) for number in range(40))
+        fat = tuple(StackGrowth(1, 1, stack, None) for _ in range(60))
+        heavy = evidence(2, evidence_id="heavy", live=fat, growth=fat[:20])
+        beyond = evidence(3, evidence_id="beyond", live=(), growth=fat)
+        strange = evidence(1 << 70, evidence_id="strange")
+        kept = store.evidence.keep([heavy, beyond, strange, evidence()], at_s=NOW_S)
+        assert {piece.evidence_id for piece in kept} == {"heavy", "auto-1"}
+        (first,) = [one for one in store.evidence.of_job(JOB, limit=9) if one.rank == 2]
+        assert (first.live, first.growth) == ((), heavy.growth)
+
+    def test_nobody_can_fill_the_database_with_evidence(self, store: Store) -> None:
+        small = EvidenceStore(store.database, Room(of_job=3, of_user=5, in_all=7))
+
+        def keep(uid: int, job_id: str, count: int) -> JobKey:
+            job = JobKey(job_id, 0, uid)
+            for number in range(count):
+                small.keep([evidence(evidence_id=f"{number}", job=job)], at_s=NOW_S)
+            return job
+
+        one = keep(1, "one", 4)
+        assert [piece.evidence_id for piece in store.evidence.of_job(one, limit=9)] == ["3", "2", "1"]
+        two = keep(1, "two", 3)
+        assert [len(store.evidence.of_job(job, limit=9)) for job in (one, two)] == [2, 3]
+        three = keep(2, "three", 3)
+        assert [len(store.evidence.of_job(job, limit=9)) for job in (one, two, three)] == [1, 3, 3]
+        assert len(store.evidence.recent(since_s=0.0, limit=99)) == 7
+
+    def test_evidence_goes_with_time_unless_an_incident_of_its_job_is_open(self, store: Store) -> None:
+        other = JobKey("2", 0, 1)
+        store.incidents.save([opened(1), opened(2, job=other), closed(opened(2, job=other), NOW_S + 1.0)])
+        store.evidence.keep([evidence(), evidence(job=other)], at_s=NOW_S)
+        assert store.evidence.open_among([JOB, other]) == {JOB}
+        assert [one.evidence for one in store.evidence.of_open_incidents(limit=9)] == [evidence()]
+        store.prune(before_s=NOW_S)
+        assert store.evidence.of_job(other, limit=9)
+        store.prune(before_s=NOW_S + 0.5)
+        assert (len(store.evidence.of_job(JOB, limit=9)), len(store.evidence.of_job(other, limit=9))) == (1, 0)
+
+    def test_a_mark_changes_when_evidence_is_told_of_an_incident(self, store: Store) -> None:
+        first = opened(1)
+        store.incidents.save([first])
+        before = store.incidents.marks(since_s=0.0, limit=9)
+        # Nothing else of the incident has moved, not even the time of its figures.
+        store.incidents.save([IncidentChange(ChangeKind.EVIDENCE, NOW_S + 5.0, first.incident)])
+        assert store.incidents.marks(since_s=0.0, limit=9) != before
 
     # retention
 

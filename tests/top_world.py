@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -128,6 +128,8 @@ class World:
         self.problem: str | None = None
         """Why nobody answers."""
         self.asked: list[str] = []
+        self.wishes: list[tuple[JobKey, int, Mapping[str, Any]]] = []
+        """What ranks were asked for."""
 
     def live(self, reports: int = REPORTS) -> World:
         """Two hours pass."""
@@ -216,7 +218,13 @@ class World:
                 raise CommandError(str(error)) from error
             return answer
 
-        return Service(ask, lambda: "http://head:9495/")
+        def wish(job: JobKey, rank: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+            if self.problem is not None:
+                raise CommandError(self.problem)
+            self.wishes.append((job, rank, request))
+            return {"ok": True, "id": request["id"], "state": "recording"}
+
+        return Service(ask, lambda: "http://head:9495/", wish)
 
 
 @contextmanager

@@ -32,8 +32,6 @@ class Line:
     css: str
     title: str
     label: str | None = None
-    shaded_from: float | None = None
-    """Where on the x axis the gain over the value there begins to be shaded."""
     filled: bool = False
     """The area below the curve is; the axis then begins at 0."""
 
@@ -123,7 +121,6 @@ def draw(
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(description)}">',
         *(_area(line, scale) for line in lines if line.filled and line.points),
         *_grid(scale, ticks, axis),
-        *(_shade(line, scale) for line in lines if line.shaded_from is not None),
         *(_mark(mark, row, scale) for row, mark in enumerate(marks)),
     ]
     if near is not None:
@@ -182,16 +179,6 @@ def _area(line: Line, scale: _Scale) -> str:
         f'<polygon class="{line.css}" points="{first:.1f},{base:.1f} {path} {last:.1f},{base:.1f}">'
         f"<title>{escape(line.title)}</title></polygon>"
     )
-
-
-def _shade(line: Line, scale: _Scale) -> str:
-    inside = [point for point in line.points if line.shaded_from is not None and point[0] >= line.shaded_from]
-    if len(inside) < 2:
-        return ""
-    base = scale.y(inside[0][1])
-    path = " ".join(f"{scale.x(x):.1f},{min(scale.y(y), base):.1f}" for x, y in inside)
-    first, last = scale.x(inside[0][0]), scale.x(inside[-1][0])
-    return f'<polygon class="gain {line.css}" points="{first:.1f},{base:.1f} {path} {last:.1f},{base:.1f}"/>'
 
 
 def _fan(forecast: Forecast, ends: Sequence[Point], scale: _Scale) -> str:

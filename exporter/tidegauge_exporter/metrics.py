@@ -192,7 +192,7 @@ GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
     _gpu_bytes(
         "other_processes",
         "Memory of the GPU used by processes that Tidegauge does not watch.",
-        "NVML's list of compute processes minus the watched ranks",
+        "NVML's list of compute processes minus the watched ranks and their child processes",
         lambda gpu: gpu.other_processes_bytes,
     ),
 )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, UnderWay
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Progress, Stage, Steps
-from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, SchedulerPort
+from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, ProcessCommands, SchedulerPort
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +30,15 @@ class _Job(NamedTuple):
 
 class _Lane(NamedTuple):
     """What shares a number of calls at once. A message may hang in a chat and in a scheduler, and must not take the
-    place of a checkpoint: messages have a lane of their own, whatever scheduler their job is of."""
+    place of a checkpoint: messages have a lane of their own, whatever scheduler their job is of, with evidence."""
 
     scheduler: str | None
-    """``None``: messages."""
+    """``None``: messages and evidence."""
 
     @classmethod
     def of(cls, decision: Decision) -> _Lane:
-        return cls(None if decision.action is ActionKind.NOTIFY else decision.target.scheduler)
+        is_aside = decision.action in (ActionKind.NOTIFY, ActionKind.SNAPSHOT)
+        return cls(None if is_aside else decision.target.scheduler)
 
     def most(self, times: CarryOutTimes) -> int:
         return times.messages_at_once if self.scheduler is None else times.calls_per_scheduler
@@ -77,6 +78,7 @@ class CarryOut:
         submit: Callable[[Callable[[], None]], object],
         times: CarryOutTimes | None = None,
         messenger: Messenger | None = None,
+        commands: ProcessCommands | None = None,
     ) -> None:
         self._audit = audit
         self._now_s = now_s
@@ -84,7 +86,7 @@ class CarryOut:
         self._times = times or CarryOutTimes()
         self._steps = Steps(
             audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=held_back, times=self._times,
-            messenger=messenger,
+            messenger=messenger, commands=commands,
         )  # fmt: skip
         self._works: dict[str, _Work] = {}
         self._lock = threading.Lock()

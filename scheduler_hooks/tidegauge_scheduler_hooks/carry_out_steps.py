@@ -21,11 +21,13 @@ from tidegauge_scheduler_hooks.ports import (
     Messenger,
     PermanentError,
     Presence,
+    ProcessCommands,
     RequeueChanges,
     SchedulerError,
     SchedulerPort,
     TemporaryError,
 )
+from tidegauge_scheduler_hooks.rank_evidence import ask_for_evidence
 from tidegauge_scheduler_hooks.telling import tell_owner
 
 log = logging.getLogger(__name__)
@@ -99,7 +101,7 @@ class Progress:
 
 class Steps:
     """``held_back`` says why a decision must not be carried out now, or ``None``. ``messenger`` tells owners beside the
-    scheduler."""
+    scheduler, ``commands`` reach ranks for evidence."""
 
     def __init__(
         self,
@@ -111,8 +113,10 @@ class Steps:
         held_back: Callable[[DecisionRecord], str | None],
         times: CarryOutTimes,
         messenger: Messenger | None = None,
+        commands: ProcessCommands | None = None,
     ) -> None:
         self._messenger = messenger
+        self._commands = commands
         self._audit = audit
         self._schedulers = schedulers
         self._now_s = now_s
@@ -127,7 +131,8 @@ class Steps:
         decision = record.decision
         try:
             port = self._schedulers.get(decision.target.scheduler)
-            if decision.action is ActionKind.NOTIFY and self._messenger is not None:
+            is_told = decision.action is ActionKind.NOTIFY and self._messenger is not None
+            if is_told or decision.action is ActionKind.SNAPSHOT:
                 return self._start(port, record, progress)
             if port is None:
                 return _over(Outcome.FAILED, f"no adapter for the scheduler {decision.target.scheduler!r} runs here")
@@ -269,6 +274,8 @@ class Steps:
     def _act(self, port: SchedulerPort | None, decision: Decision) -> str:
         if decision.action is ActionKind.NOTIFY:
             return tell_owner(decision, port, self._messenger)
+        if decision.action is ActionKind.SNAPSHOT:
+            return ask_for_evidence(self._commands, decision)
         assert port is not None
         return _ask(port, decision)
 

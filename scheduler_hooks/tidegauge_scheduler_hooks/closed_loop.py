@@ -25,6 +25,7 @@ from tidegauge.core.actions import (
     Switches,
 )
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incident_tracker import IncidentTracker, Tenant
 from tidegauge.core.incidents import Incident, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
@@ -39,7 +40,7 @@ from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 from tidegauge_scheduler_hooks.policy_source import PolicySource
-from tidegauge_scheduler_hooks.ports import Audit, Messenger, SchedulerPort
+from tidegauge_scheduler_hooks.ports import Audit, Messenger, ProcessCommands, SchedulerPort
 from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,9 @@ class Cluster(Protocol):
 
     def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
         """What CUDA calls the total of each GPU."""
+
+    def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
+        """What was found out about jobs' ranks, oldest first; only what is in the database."""
 
 
 class Incidents(Protocol):
@@ -99,9 +103,10 @@ class ClosedLoop:
         wall_s: Callable[[], float],
         submit: Callable[[Callable[[], None]], object],
         messenger: Messenger | None = None,
+        commands: ProcessCommands | None = None,
     ) -> None:
-        """Takes up where the audit ends. ``messenger`` tells owners beside the schedulers. ``submit`` runs a call in a
-        worker, of which there are ``workers_for`` or more.
+        """Takes up where the audit ends. ``messenger`` tells owners beside the schedulers, ``commands`` reach ranks for
+        evidence. ``submit`` runs a call in a worker, of which there are ``workers_for`` or more.
 
         Raises ``AuditError``.
         """
@@ -133,6 +138,7 @@ class ClosedLoop:
             held_back=self.held_back,
             submit=submit,
             messenger=messenger,
+            commands=commands,
         )
 
     def tick(self) -> None:
@@ -140,7 +146,9 @@ class ClosedLoop:
         now_s = self._now_s()
         jobs = tuple(self._cluster.jobs())
         usable_bytes = self._cluster.gpu_usable_bytes()
-        self._unsaved += self._tracker.update(jobs, now_s=now_s, gpu_total_bytes=usable_bytes)
+        self._unsaved += self._tracker.update(
+            jobs, now_s=now_s, gpu_total_bytes=usable_bytes, evidence=self._cluster.evidence()
+        )
         self._tell_crowded()
         with self._lock:
             self._open = {incident.number: incident for incident in self._tracker.incidents}

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sample_views import NOW_S
-from slack_stories import leak, notify_decision
+from slack_stories import explained, notify_decision
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.letters import PLOT, owner_letter
 from tidegauge_exporter.slack.plot import forecast_png
@@ -28,7 +28,7 @@ NEXT = (
 
 def mail_html() -> str:
     """The HTML of a mail, with its picture in it."""
-    story = leak()
+    story = explained()
     story = replace(story, incident=replace(story.incident, scheduler="slurm"))
     png = forecast_png(story, now_unix_s=NOW_S)
     assert png is not None, "a leak has a plot"
@@ -46,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "mail.html"
         page.write_text(mail_html(), encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=712,930"]
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=712,990"]
         shot = f"--screenshot={(asked.folder / 'mail-owner.png').resolve()}"
         subprocess.run([asked.chromium, *options, shot, page.as_uri()], check=True, capture_output=True)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sample_views import NOW_S
-from slack_stories import bad_night, closed, leak, notify_decision
+from slack_stories import bad_night, closed, explained, leak, notify_decision
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Alert, AlertGroup
@@ -30,6 +30,7 @@ from tidegauge_exporter.slack.messages import (
     alert_message,
     change_reply,
     incident_message,
+    owner_evidence,
     owner_followup,
     owner_message,
     storm_message,
@@ -125,12 +126,13 @@ def _clock(at_unix_s: float) -> str:
 
 def incident_page() -> list[Shown]:
     """A thread in the channel of those who run the cluster."""
-    story = leak()
+    story = explained()
     escalated = IncidentChange(ChangeKind.ESCALATED, NOW_S - 300.0, story.incident)
     return [
         Shown(incident_message(story, cluster="prod", links=LINKS, now_unix_s=NOW_S)),
         Shown(Message(""), is_reply=True, png=forecast_png(story, now_unix_s=NOW_S)),
         Shown(action_reply(story.decisions[0]), is_reply=True),
+        Shown(change_reply(story.history[-1]), is_reply=True),
         Shown(change_reply(escalated), is_reply=True),
         Shown(action_reply(story.decisions[1]), is_reply=True),
     ]
@@ -143,6 +145,7 @@ def owner_page() -> list[Shown]:
     return [
         Shown(message),
         Shown(Message(""), is_reply=True, png=forecast_png(story, now_unix_s=NOW_S)),
+        Shown(owner_evidence(explained()), is_reply=True),
         *(Shown(owner_followup(record), is_reply=True) for record in closed().decisions[1:]),
     ]
 
@@ -185,8 +188,8 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="also what is not in the documentation")
     asked = parser.parse_args()
     pages = [
-        ("slack-incident", "# gpu-memory", incident_page(), 1225),
-        ("slack-owner", "Tidegauge", owner_page(), 1070),
+        ("slack-incident", "# gpu-memory", incident_page(), 1445),
+        ("slack-owner", "Tidegauge", owner_page(), 1215),
     ]
     if asked.all:
         pages.append(("slack-channel", "# gpu-memory", channel_page(), 1200))

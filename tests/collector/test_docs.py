@@ -21,6 +21,12 @@ def test_the_settings_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page, "run: make docs"
 
 
+def test_the_table_of_causes_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+    page = runpy.run_path(str(ROOT / "scripts" / "generate_docs.py"))["evidence_page"](written)
+    assert written == page, "run: make docs"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     dead = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]

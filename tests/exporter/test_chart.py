@@ -36,7 +36,7 @@ def test_nothing_to_draw_is_said_in_words() -> None:
 )
 def test_every_curve_stays_inside_the_drawing(raw: list[tuple[int, int]], limit: int | None) -> None:
     points = sorted((float(step), float(count)) for step, count in raw)
-    svg = draw([Line(points, "bad", title="x", label="x", shaded_from=points[0][0])], limit=limit, description="x")
+    svg = draw([Line(points, "bad", title="x", label="x")], limit=limit, description="x")
     for element in ElementTree.fromstring(svg).iter():
         for x, y in re.findall(r"(-?[\d.]+),(-?[\d.]+)", element.attrib.get("points", "")):
             assert 0 <= float(x) <= WIDTH

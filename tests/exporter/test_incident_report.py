@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from html_text import Page
 from sample_views import GIB, LEAK, MIB, NOW_S
 from scheduler_values import decision, finding, incident, oom_record, record
+from slack_stories import FOUND
 from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, Outcome
+from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange, IncidentState, JobKey
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.owners import CodeLine
 from tidegauge.core.verdicts import OK, Band, Severity
-from tidegauge_exporter.incident_report import MOST_LINES, render_incident
+from tidegauge_exporter.incident_report import render_incident
+from tidegauge_exporter.incident_sections import MOST_LINES
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.rank_table import MOST_ROWS
@@ -206,6 +210,28 @@ def test_evidence_is_named_in_full() -> None:
     assert set(paths) <= set(words)
 
 
+def test_line_holder_cause_and_advice_are_on_the_page() -> None:
+    page = Page(render(story(evidence=(FOUND,))))
+    assert "append `tensor.item()` where a number is enough" in page.text
+    assert "The usual places" not in page.text
+    for cell in (
+        "train.py:41 in step",
+        "1.0 GiB in 30 steps",
+        "train.py: Trainer.history (list, 412 items) -> Tensor[8,286,4096] float32",
+        "Tensors kept by Python objects",
+        "two independent lines of evidence agree",
+    ):
+        assert cell in page.words
+    assert "tidegauge report 12" in page.text
+
+
+def test_what_evidence_did_not_find_is_said_to_be_unknown() -> None:
+    nothing = EvidenceBrief("auto-1", 1, NOW_S)
+    page = Page(render(story(evidence=(nothing,))))
+    assert page.words.count("not known") == 3
+    assert "lists of losses" in page.text
+
+
 EVIL = "<script>alert(1)</script>\"'&</title></style>\u202e"
 
 
@@ -213,6 +239,7 @@ def hostile(text: str) -> Story:
     about = incident(
         job=JobKey(text, 1, 1001), user_name=text, job_name=text, findings=(finding(0, hostname=text),),
         explanation=text, snapshots=(text,), reports=(text,), scheduler=text,
+        evidence=(FOUND._replace(line=CodeLine(text, 41, text), holder=text, advice=text),),
     )  # fmt: skip
     made = decision(incident=about, reason=text, rule=text, brake=text)
     return Story(

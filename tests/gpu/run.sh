@@ -21,9 +21,10 @@ step() { # step NAME SECONDS COMMAND…
   [ $code -eq 0 ] || { echo "== $name FAILED ($code)"; failed=1; }
 }
 nvidia-smi --query-gpu=index,name,uuid,memory.total,driver_version --format=csv | tee "$out/gpus.csv"
-for part in ${PARTS:-tests demo bench}; do
+for part in ${PARTS:-tests evidence demo bench}; do
   case $part in
-    tests) step tests 400 python3 -m pytest tests/gpu -v -p no:cacheprovider ;;
+    tests) step tests 400 python3 -m pytest tests/gpu -v -p no:cacheprovider --ignore tests/gpu/test_evidence.py ;;
+    evidence) step evidence 400 python3 -m pytest tests/gpu/test_evidence.py -v -p no:cacheprovider -n 5 ;;
     demo) step demo 150 python3 -m tidegauge demo --folder "$out/demo" ;;
     bench)
       step step_ratio 300 python3 bench/step_ratio.py
@@ -31,6 +32,7 @@ for part in ${PARTS:-tests demo bench}; do
       step startup 100 python3 bench/startup.py
       step agent_cost 100 python3 bench/agent_cost.py
       step scrape_cost 60 python3 bench/scrape_cost.py
+      step evidence_cost 200 python3 bench/gpu_evidence.py
       ;;
   esac
 done

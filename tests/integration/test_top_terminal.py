@@ -22,6 +22,7 @@ from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import ActionDesk, open_actions
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.coordinator_service import CoordinatorService
+from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.views import EngineNode
@@ -155,8 +156,9 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     desk = ActionDesk(lambda: open_actions(settings, coordinator, StateFiles(tmp_path)), keep_incidents_s=1e6)
     pages = exporter_pages(settings)
     service = CoordinatorService(
-        coordinator, NoEngine(), pages, desk, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1"
-    )
+        coordinator, NoEngine(), pages, desk, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",
+        asks=EvidenceAsks(tmp_path / "asks"),
+    )  # fmt: skip
     service.start()
     yield service
     service.stop()

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduler_hooks.fake_scheduler import UID, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
+from scheduler_hooks.fake_scheduler import UID, FakeEvidenceRanks, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
 from scheduler_values import decision, target
 from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge.core.incidents import JobKey
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
-from tidegauge_scheduler_hooks.ports import Audit, SchedulerPort
+from tidegauge_scheduler_hooks.ports import Audit
 
 START_S = 1_800_000_000.0
 TURN_S = 2.0
@@ -73,7 +73,7 @@ class Bench:
         self.scheduler = FakeScheduler(self.world)
         self.restart()
 
-    def restart(self, audit: Audit | None = None, scheduler: SchedulerPort | None = None) -> None:
+    def restart(self, audit: Audit | None = None, scheduler: FakeScheduler | None = None) -> None:
         """Another ``CarryOut``; by way of ``audit`` and ``scheduler``, if something stands before the bench's own."""
         self.carry_out = CarryOut(
             audit or self.audit,
@@ -83,6 +83,7 @@ class Bench:
             held_back=lambda _: "actions are paused" if self.now_s >= self.pause_s else self.held,
             submit=lambda call: self.submit(call),
             times=TIMES,
+            commands=FakeEvidenceRanks(scheduler or self.scheduler),
         )
 
     def decide(self, *decisions: Decision) -> None:

@@ -5,8 +5,9 @@ The world is plain data, so that it can be kept in a file and outlive the proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sample_views import identity, job_view, rank_summary
 from tidegauge.core.actions import (
@@ -18,6 +19,7 @@ from tidegauge.core.actions import (
     Disposition,
     JobTarget,
     Outcome,
+    RankTarget,
     SchedulerFacts,
 )
 from tidegauge.core.ids import JobId
@@ -31,7 +33,9 @@ from tidegauge_scheduler_hooks.ports import (
     CheckpointStage,
     PermanentError,
     Presence,
+    Reply,
     RequeueChanges,
+    TemporaryError,
 )
 
 UID = 1001
@@ -143,6 +147,10 @@ class FakeScheduler:
     def cancel(self, target: JobTarget, reason: str, *, decision_id: str) -> None:
         self._do("cancel", ActionKind.CANCEL, target, decision_id)
 
+    def evidence(self, job: JobKey, evidence_id: str) -> None:
+        """No scheduler does this: what the ranks of the fake world do when they are asked for evidence."""
+        self._do("snapshot", ActionKind.SNAPSHOT, JobTarget(job, "fake", ""), evidence_id)
+
     def settle(self) -> None:
         """Have everything happen that was accepted."""
         pending, self.world.pending = self.world.pending, []
@@ -200,6 +208,32 @@ class FakeScheduler:
 
     def _leave(self, method: str) -> None:
         _next(self.after, method)
+
+
+class FakeEvidenceRanks:
+    """``ProcessCommands`` to the ranks of a ``FakeScheduler``'s world, for evidence alone. What the fake raises becomes
+    the answer that a rank gives instead."""
+
+    def __init__(self, scheduler: FakeScheduler) -> None:
+        self._scheduler = scheduler
+
+    def ask_ranks(
+        self, job: JobKey, ranks: Collection[RankTarget], request: Mapping[str, Any], *, timeout_s: float
+    ) -> Mapping[int, Reply]:
+        (rank,) = ranks
+        assert request["command"] == "evidence"
+        try:
+            self._scheduler.evidence(job, request["id"])
+        except TemporaryError as error:
+            return {rank.rank: Reply(error=str(error), kind="busy")}
+        except PermanentError as error:
+            return {rank.rank: Reply(error=str(error), kind="unable")}
+        return {rank.rank: Reply(value={"ok": True, "id": request["id"], "state": "recording"})}
+
+    def ask_launch(
+        self, job: JobKey, node_id: str, handle: Mapping[str, Any], request: Mapping[str, Any], *, timeout_s: float
+    ) -> Reply:
+        raise AssertionError("nobody asks a keeper for evidence")
 
 
 def _next(planned: dict[str, list[Callable[[], None]]], method: str) -> None:

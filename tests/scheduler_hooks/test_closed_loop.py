@@ -11,12 +11,15 @@ from typing import cast
 
 import pytest
 
+from evidence_values import news
+from fake_ranks import FakeRanks
 from sample_views import GIB, LEAK, MIB, identity, job_view, rank_summary, uuid_of
 from scheduler_hooks.fake_scheduler import UID, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
 from scheduler_hooks.test_telling import FakeMessenger
 from scheduler_values import decision
 from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.ids import DeviceUuid, JobId
+from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.sightings import job_key
@@ -81,6 +84,8 @@ class Site:
         self.switches = Switches()
         self.others: dict[str, SchedulerPort] = {}
         self.messenger: FakeMessenger | None = None
+        self.found: dict[JobKey, Sequence[EvidenceNews]] = {}
+        self.commands = FakeRanks()
         self.incidents = MemoryIncidents()
         self.audit = MemoryAudit()
         self.restart()
@@ -91,7 +96,7 @@ class Site:
             schedulers={"fake": self.scheduler, **self.others},
             policy=PolicySource(self.policy_file), switches=lambda: self.switches, now_s=lambda: self.now_s,
             monotonic_s=lambda: self.now_s, wall_s=lambda: self.now_s, submit=lambda call: call(),
-            messenger=self.messenger,
+            messenger=self.messenger, commands=self.commands,
         )  # fmt: skip
 
     def set_policy(self, text: str) -> None:
@@ -115,6 +120,9 @@ class Site:
 
     def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
         return {uuid_of(0): 80 * GIB}
+
+    def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
+        return self.found
 
     def run(self, seconds: float) -> None:
         end_s = self.now_s + seconds
@@ -385,3 +393,25 @@ def test_partition_and_account_of_slurm_jobs_are_known_while_slurm_answers_and_a
     site.run(120.0)
     assert site.loop.status().scheduler_problems == {"slurm": "slurmctld does not answer"}
     assert list(site.loop.slurm_labels().values()) == [SlurmLabels("gpu", "physics")]
+
+
+def test_a_rung_collects_evidence_and_what_comes_is_told_of_the_incident(tmp_path: Path) -> None:
+    site = Site(tmp_path, mode="warn")
+    site.set_policy(
+        """
+version: 1
+mode: warn
+rules:
+  - name: leak
+    ladder: [{action: snapshot}, {action: notify}]
+"""
+    )
+    site.verdict = LEAK
+    site.run(5.0)
+    assert site.commands.evidence == ["1:leak:0:1"]
+    assert [(action, outcome) for action, _, outcome in site.story()] == [("snapshot", "done"), ("notify", "done")]
+    job = JobKey("4711", 0, UID)
+    site.found[job] = [news(0, evidence_id="1:leak:0:1", job=job)]
+    site.run(5.0)
+    assert [change.kind.value for change in site.incidents.saved] == ["opened", "evidence"]
+    assert site.incidents.saved[-1].incident.evidence[0].evidence_id == "1:leak:0:1"

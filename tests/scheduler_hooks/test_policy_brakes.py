@@ -141,6 +141,22 @@ def test_words_are_not_held_by_what_holds_actions(change: Change) -> None:
     assert run.at(0) == ["do notify"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [of_scheduler(exempt=True), of_facts(stale=True), of_facts(scheduler_facts=None), of_scheduler(can=frozenset())],
+)
+def test_evidence_is_held_neither_by_what_holds_actions_nor_by_a_scheduler(change: Change) -> None:
+    run = Run(policy("[{action: snapshot}]", min_age="5m", actions_per_hour=0))
+    change(run)
+    assert run.at(0) == ["do snapshot"]
+
+
+def test_evidence_is_collected_by_policies_that_warn_and_not_by_those_that_observe() -> None:
+    ladder = "[{action: snapshot}, {action: cap}]"
+    assert Run(policy(ladder, mode="warn")).at(0) == ["do snapshot"]
+    assert Run(policy(ladder, mode="observe")).at(0)[0] == "would snapshot"
+
+
 @pytest.mark.parametrize("cause", [IncidentCause.SHARE_EXCEEDED, IncidentCause.OUT_OF_MEMORY])
 def test_severity_is_asked_of_forecasts_only(cause: IncidentCause) -> None:
     run = Run(policy(CAP), of_job=facts(cap_fraction=0.5))

@@ -68,7 +68,7 @@ def test_what_is_wrong_is_said_with_its_line_and_the_choices(text: str, expected
 @pytest.mark.parametrize(
     ("rung", "expected"),
     [
-        ("{action: kill}", "'kill' is no action; the actions are notify, annotate, cap, checkpoint, requeue, hold,"),
+        ("{action: kill}", "'kill' is no action; the actions are notify, annotate, snapshot, cap, checkpoint,"),
         ("{after: 5m}", "None is no action"),
         ("{action: notify, grace: 5m}", "no key 'grace' here; the keys are after, before_oom, tries, retry_after,"),
         ("{action: notify, after: soon}", "'soon' is no duration"),

@@ -41,4 +41,4 @@ def test_the_default_policy_writes_out_the_defaults_of_the_brakes() -> None:
 def test_the_schema_knows_every_rung() -> None:
     schema = json.loads((ROOT / "docs" / "policy.schema.json").read_text(encoding="utf-8"))
     actions = {rung["properties"]["action"]["const"] for name, rung in schema["$defs"].items() if name.endswith("Rung")}
-    assert actions == {"notify", "annotate", "cap", "checkpoint", "requeue", "hold", "cancel"}
+    assert actions == {"notify", "annotate", "snapshot", "cap", "checkpoint", "requeue", "hold", "cancel"}

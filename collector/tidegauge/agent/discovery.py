@@ -15,7 +15,7 @@ from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import OpenFolder, Signature, folders_in, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.run_dirs import RING_SUFFIX, oom_snapshot_name, process_of, socket_name
+from tidegauge.core.run_dirs import RING_SUFFIX, names_beside, process_of, socket_name
 
 MAX_RINGS_PER_UID = 4096
 MAX_OPENS_PER_POLL = 256
@@ -125,14 +125,14 @@ class RingFinder:
         self._settled.discard(ring.place.folder)
 
     def remove(self, ring: RingFile) -> None:
-        """Close ``ring`` and delete its file, its command socket and its last snapshot: the process has ended.
+        """Close ``ring`` and delete its file, its command socket, its snapshots and evidence: the process has ended.
 
         Raises ``OSError`` if the folder does not let us. Only names in the owner's own folder are touched, and the ring
         only while it is the file that was read.
         """
         self._release(ring)
-        socket, snapshot = socket_name(ring.process), oom_snapshot_name(ring.process)
-        remove(ring.place.folder, ring.place.name, ring.signature, socket=socket, file=snapshot)
+        socket, files = socket_name(ring.process), names_beside(ring.process)
+        remove(ring.place.folder, ring.place.name, ring.signature, socket=socket, files=files)
 
     def _release(self, ring: RingFile) -> None:
         os.close(ring.fd)

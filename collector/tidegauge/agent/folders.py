@@ -10,10 +10,12 @@ import errno
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tidegauge.agent.settings import Settings
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
+
+if TYPE_CHECKING:  # it needs pydantic, and `tidegauge attach` finds a process's socket without
+    from tidegauge.agent.settings import Settings
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

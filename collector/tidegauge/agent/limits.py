@@ -38,9 +38,10 @@ def process_limit_bytes(
     return min(bounds, default=None)
 
 
-def unwatched_bytes(gpu: GpuReading, watched_pids: frozenset[int]) -> int | None:
-    """Bytes on ``gpu`` of processes that are no watched rank; ``None`` if one of them is not told by the driver."""
+def unwatched_bytes(gpu: GpuReading, our_pids: frozenset[int]) -> int | None:
+    """Bytes on ``gpu`` of processes that are neither watched ranks nor their children; ``None`` if one of them is not
+    told by the driver."""
     if gpu.process_bytes is None:
         return None
-    used = [size for pid, size in gpu.process_bytes.items() if pid not in watched_pids]
+    used = [size for pid, size in gpu.process_bytes.items() if pid not in our_pids]
     return None if None in used else sum(size for size in used if size is not None)

@@ -6,14 +6,17 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from tidegauge.agent.containers import Containers
 from tidegauge.agent.discovery import RingFinder
+from tidegauge.agent.evidence_desk import EvidenceDesk
+from tidegauge.agent.evidence_opening import open_evidence_desk
 from tidegauge.agent.folders import HostRunDir, RunDir, watched_run_dirs
+from tidegauge.agent.gpu_children import GpuChildren
 from tidegauge.agent.launches import Launches
 from tidegauge.agent.limits import unwatched_bytes
 from tidegauge.agent.nvml import open_nvml
@@ -52,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 class NodeAgent:
     """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread
-    but those of ``steps`` and ``holders``.
+    but those of ``steps``, ``holders`` and ``evidence``.
 
     ``poll`` belongs to one thread; ``view`` and ``summary`` may be called from any.
     """
@@ -71,11 +74,13 @@ class NodeAgent:
         containers: Containers | None = None,
         pods: PodBook | None = None,
         holders: HolderSource | None = None,
+        evidence: EvidenceDesk | None = None,
         detector_factory: DetectorFactory = RankDetector,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: of its prolog, by default those below ``run_dirs``.
         ``containers``: those of the node, in which rings are looked for as well. ``pods``: what the head says of them,
-        ``None`` if nobody is in a pod. ``holders``: this node's kubelet."""
+        ``None`` if nobody is in a pod. ``holders``: this node's kubelet. ``evidence``: who collects what ranks find of
+        their own memory, ``None`` if nobody does."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -84,6 +89,8 @@ class NodeAgent:
         self._steps = steps or NoSteps()
         self._pods = pods
         self._holders = holders or NoHolders()
+        self._evidence = evidence
+        self._children = GpuChildren(procs)
         self._skips = SkipCounts(_log)
         self._own_run_dirs = tuple(HostRunDir(path) for path in run_dirs)
         self._containers = containers
@@ -139,6 +146,7 @@ class NodeAgent:
             gpus=view.gpus,
             launches=view.launches,
             slurm_node=self._steps.pids() is not None,
+            evidence=() if self._evidence is None else self._evidence.waiting(),
             pods_wanted=() if self._pods is None else self._pods.wanted(),
         )
 
@@ -146,6 +154,11 @@ class NodeAgent:
         """The coordinator's answer to ``NodeSummary.pods_wanted``."""
         if self._pods is not None:
             self._pods.hear(pods)
+
+    def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
+        """The coordinator's answer to ``NodeSummary.evidence``, and which snapshots must stay (``ReportReply``)."""
+        if self._evidence is not None:
+            self._evidence.hear(kept, wanted)
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process that the last round found. Blocks for ``order.timeout_s`` at most; for threads of its own."""
@@ -162,6 +175,8 @@ class NodeAgent:
                 self._watches.close()
                 self._steps.close()
                 self._holders.close()
+                if self._evidence is not None:
+                    self._evidence.close()
                 if self._gpus is not None:
                     self._gpus.close()
 
@@ -191,23 +206,29 @@ class NodeAgent:
         watches = self._watches
         if self._pods is not None:
             self._pods.keep(watches.pod_uids())
-        self._hear_of_others()
         self._sockets = {
             **{(OrderTo.RANK, process): where for process, where in watches.sockets().items()},
             **{(OrderTo.LAUNCH, process): where for process, where in self._launches.sockets().items()},
         }
         now_unix_s = self._clock.unix_s()
         ranks = self._launches.named(watches.views(now_s=now_s, now_unix_s=now_unix_s))
-        watched = watches.living_pids()
+        with suppress(OSError):  # the look after processes has told of it
+            self._children.look(gpus, {rank.process.pid: rank.process for rank in ranks if rank.alive}, now_s)
+        ranks = self._children.named(ranks, gpus)
+        ours = watches.living_pids() | self._children.pids
+        gpu_views = tuple(_gpu_view(gpu, ours) for gpu in gpus)
+        if self._evidence is not None:
+            self._evidence.look(watches.folders(), ranks, gpu_views, now_s)
+        self._hear_of_others()
         return NodeView(
             hostname=self._hostname,
             cluster=self._settings.cluster,
             now_unix_s=now_unix_s,
             ranks=ranks,
-            gpus=tuple(_gpu_view(gpu, watched) for gpu in gpus),
+            gpus=gpu_views,
             collect_success=dict(self._success),
             collect_duration_s=dict(self._duration_s),
-            rings_skipped=self._skips.snapshot(),
+            rings_skipped={**self._skips.snapshot(), **({} if self._evidence is None else self._evidence.refusals())},
             records_lost=watches.lost_records,
             records_refused=watches.refused_records,
             detector_points=watches.detector_points,
@@ -227,8 +248,11 @@ class NodeAgent:
         return readings, (before_ns + self._clock.monotonic_ns()) // 2
 
     def _hear_of_others(self) -> None:
-        """slurmd and kubelet are asked in threads of their own: only how that went is taken down here."""
-        for source, health in (("slurm", self._steps.health()), ("pod_resources", self._holders.health())):
+        """slurmd and kubelet are asked, and evidence is made, in threads of their own: only how that went is taken down
+        here."""
+        evidence = None if self._evidence is None else self._evidence.health()
+        others = (("slurm", self._steps.health()), ("pod_resources", self._holders.health()), ("evidence", evidence))
+        for source, health in others:
             if health is not None:
                 self._success[source], self._duration_s[source] = health.success, health.duration_s
 
@@ -250,14 +274,14 @@ class NodeAgent:
         self._duration_s[source] = (self._clock.monotonic_ns() - start_ns) / 1e9
 
 
-def _gpu_view(gpu: GpuReading, watched_pids: frozenset[int]) -> GpuView:
+def _gpu_view(gpu: GpuReading, our_pids: frozenset[int]) -> GpuView:
     return GpuView(
         uuid=gpu.uuid,
         gpu=gpu.gpu,
         name=gpu.name,
         total_bytes=gpu.total_bytes,
         used_bytes=gpu.used_bytes,
-        other_processes_bytes=unwatched_bytes(gpu, watched_pids),
+        other_processes_bytes=unwatched_bytes(gpu, our_pids),
         usable_bytes=gpu.usable_bytes,
     )
 
@@ -268,17 +292,19 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
     gpus = open_nvml()
     if gpus is not None and not in_initial_pid_namespace():
         _log.warning("not in the host's pid namespace: NVML's pids may not be ours, other users' ranks may be unseen")
-    procs = ProcFs()
+    procs, clock = ProcFs(), SystemClock()
+    hostname = settings.hostname or socket.gethostname()
     steps = open_slurm(settings, procs, environ)
     return NodeAgent(
         settings,
-        hostname=settings.hostname or socket.gethostname(),
+        hostname=hostname,
         gpus=gpus,
         procs=procs,
-        clock=SystemClock(),
+        clock=clock,
         run_dirs=run_dirs,
         steps=steps,
         containers=Containers(run_dirs, candidates=steps.pids),
         pods=None if settings.kubernetes == "off" else PodBook(),
         holders=open_pod_resources(settings),
+        evidence=open_evidence_desk(settings, hostname=hostname, clock=clock),
     )

@@ -105,6 +105,13 @@ class ProcSource(Protocol):
     def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:
         """Those that a process from ``ProcessFacts`` descends from, its parent first; none once it has ended."""
 
+    def process_at(self, pid: int) -> ProcessId | None:
+        """The living process that has this pid now, as NVML lists it; ``None`` if there is none."""
+
+    def looks_like_data_worker(self, process: ProcessId) -> bool:
+        """Whether it is called as torch calls a DataLoader's workers, or Python's ``multiprocessing`` started it: by
+        its own word, it may call itself what it likes. ``False`` once it ended."""
+
     def user_name(self, uid: int) -> str:
         """The login name, or the uid as text where there is none."""
 

@@ -22,6 +22,11 @@ NESTED_REFRESH_S = 5.0
 MAX_GENERATIONS = 64
 """Parents of parents that are looked at; a chain that changes while it is read could have a loop."""
 
+DATA_WORKER = "pt_data_worker"
+"""What ``torch/utils/data/_utils/worker.py`` calls itself (proc_pid_comm(5)) in releases that name their threads."""
+MULTIPROCESSING = ("multiprocessing.spawn", "multiprocessing.forkserver")
+"""In the command line of what Python's ``multiprocessing`` starts; a forked child has its parent's."""
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _SLURM_CGROUP = re.compile(
@@ -71,6 +76,19 @@ class ProcFs:
             if stat is not None:
                 found.append(stat.process)
         return tuple(found)
+
+    def process_at(self, pid: int) -> ProcessId | None:
+        stat = self._stat(pid)
+        return None if stat is None or stat.ended else stat.process
+
+    def looks_like_data_worker(self, process: ProcessId) -> bool:
+        stat = self._stat(process.pid)
+        if stat is None or stat.process != process:
+            return False
+        if (self._read(process.pid, "comm") or "").strip() == DATA_WORKER:
+            return True
+        command = self._read(process.pid, "cmdline") or ""
+        return any(module in command for module in MULTIPROCESSING)
 
     def user_name(self, uid: int) -> str:
         if uid not in self._user_names:

@@ -37,6 +37,14 @@ class Reply(Protocol):
     def pods(self) -> tuple[PodFacts, ...]:
         """Those of ``NodeSummary.pods_wanted`` that are known."""
 
+    @property
+    def evidence_kept(self) -> tuple[str, ...]:
+        """Ids of ``NodeSummary.evidence`` that need not be sent again."""
+
+    @property
+    def snapshots_wanted(self) -> frozenset[str] | None:
+        """Keys of snapshots that must stay; ``None``: nobody knows now."""
+
 
 class Reporter(Protocol):
     """The way to the coordinator."""
@@ -66,6 +74,9 @@ class Pollable(Protocol):
 
     def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
         """What the coordinator says of the pods that ``summary`` named."""
+
+    def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
+        """What the coordinator says of the evidence in ``summary``, and of the snapshots that are stored."""
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process of this node. Called from threads of its own; blocks for ``order.timeout_s`` at most."""
@@ -185,6 +196,7 @@ class AgentRunner:
             if reply is not None:
                 self._carrier.take(reply.orders)
                 self._agent.hear_of_pods(reply.pods)
+                self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted)
                 if reply.job_settings is not None:
                     self._settings_files.write(reply.job_settings)
         except Exception as error:

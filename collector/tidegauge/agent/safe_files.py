@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import NamedTuple
@@ -165,15 +165,15 @@ def check(signature: Signature, uid: int) -> None:
         raise RefusedError("hard_link", f"it has {signature.links} names")
 
 
-def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str, file: str | None = None) -> None:
-    """Delete a file, if it still is the one that was read, and beside it a socket and another regular file, if they are
+def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str, files: Collection[str] = ()) -> None:
+    """Delete a file, if it still is the one that was read, and beside it a socket and other regular files, if they are
     there and the folder's owner's. Raises ``OSError``.
     """
     with suppress(FileNotFoundError, RefusedError), opened_folder(folder) as there:
         if signature.same_file(look_at(there.fd, name, mount=there.mount)):
             os.unlink(name, dir_fd=there.fd)
-        for other, is_such in ((socket, stat.S_ISSOCK), (file, stat.S_ISREG)):
+        for other, is_such in ((socket, stat.S_ISSOCK), *((file, stat.S_ISREG) for file in files)):
             with suppress(FileNotFoundError, RefusedError):
-                beside = None if other is None else look_at(there.fd, other, mount=there.mount)
-                if other is not None and beside is not None and is_such(beside.mode) and beside.uid == there.uid:
+                beside = look_at(there.fd, other, mount=there.mount)
+                if is_such(beside.mode) and beside.uid == there.uid:
                     os.unlink(other, dir_fd=there.fd)

@@ -38,6 +38,17 @@ class Settings(BaseModel):
     """Days for which closed incidents, their history and the decisions about them are kept; open ones always are. 90:
     a quarter to look back on; 30 at least, because limits of a policy may reach back that far. Totals in the metrics do
     not shrink."""
+    snapshot_store: str | None = None
+    """Where nodes keep the snapshots of GPU memory that evidence was made of (docs/evidence_store.md): a folder of each
+    node, or a URL that fsspec knows, such as s3://bucket/prefix, gs://bucket/prefix or file:///shared/folder, for which
+    each node needs the driver (s3fs, gcsfs), and credentials where that driver looks for them. Default:
+    STATE_DIR/snapshots of each node."""
+    keep_snapshots_days: float = Field(default=14.0, ge=0.01, le=3650)
+    """Days for which a node keeps a snapshot. 14: a leak is looked at within two weeks or not at all. Those that an
+    open incident points to stay longer."""
+    keep_snapshots_gib: float = Field(default=10.0, ge=0.01, le=1 << 20)
+    """GiB that the snapshots of one node may have in all, wherever they are kept; the oldest are deleted first. 10:
+    some 5,000 snapshots of 2 MB. On Kubernetes keep it below the volume that holds STATE_DIR."""
     poll_period_s: float = Field(default=0.5, ge=0.05, le=60)
     """Seconds between two readings of rings and NVML by a node agent. 0.5: no scrape sees older figures than that."""
     report_period_s: float = Field(default=1.0, ge=0.05, le=60)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
+from tidegauge.agent.evidence_files import RankFolder
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.ranks import RankState
@@ -296,6 +297,15 @@ class Watches:
     def pod_uids(self) -> frozenset[str]:
         """Of the pods that ranks are, or were just now, in."""
         return frozenset(w.facts.pod.pod_uid for w in self._watches.values() if w.facts.pod is not None)
+
+    def folders(self) -> dict[ProcessId, RankFolder]:
+        """Where each rank, also one that has just ended, leaves what it found of its own memory."""
+        return {
+            watch.facts.process: RankFolder(
+                watch.ring.place.folder, watch.ring.process, watch.facts.tenant, ended=watch.ended_s is not None
+            )
+            for watch in self._watches.values()
+        }
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
         """Where each living rank can be asked: beside its ring, which the kernel says is its own."""

@@ -1,48 +1,116 @@
-"""The whole content of a file that nobody vouches for: unzipped where it is gzip, never more than was allowed."""
+"""The whole content of a file that nobody vouches for: decompressed, never more than was allowed.
+
+What it is compressed with is told by its first bytes: gzip (PyTorch's snapshots are often kept so), zlib (what the
+probe writes beside its ring), zstandard (what the store keeps).
+"""
 
 from __future__ import annotations
 
 import zlib
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.core.units import format_bytes
 
 MOST_BYTES = 2 << 30
-"""Unzipped. A snapshot takes some 85 to 200 bytes an event (allocator notes, 3.4): ten million events and more."""
+"""Decompressed. A snapshot takes some 60 to 200 bytes an event (allocator notes, 3.4): ten million events and more."""
+ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
+_ZSTANDARD_PIECE_BYTES = 1 << 10
+"""Given to the decompressor at a time: four bytes may become 128 KiB, and it cannot be told to stop there."""
+_MOST_WINDOW_BYTES = 128 << 20
+"""What zstandard may keep of its past. Only who asks for it when compressing gets more, and no snapshot needs it."""
 
 
 def read_content(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> bytes:
-    """Everything up to the end of ``stream``, unzipped if it begins as gzip does, whatever its name.
+    """Everything up to the end of ``stream``, decompressed, whatever its name.
 
-    Raises ``BadTraceError`` where it is longer than ``most_bytes`` (before or after unzipping), or not whole.
+    Raises ``BadTraceError`` where it is longer than ``most_bytes`` (before or after that), or not whole.
     """
     content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise BadTraceError(f"is longer than {format_bytes(most_bytes)}, which is more than is read")
-    return _unzipped(content, most_bytes) if content.startswith(_GZIP_MAGIC) else content
+    return decompressed(content, most_bytes=most_bytes)
 
 
-def _unzipped(content: bytes, most_bytes: int) -> bytes:
+def decompressed(content: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """``content`` as it is, or what is in it. Raises ``BadTraceError``."""
+    unpack = _unpacker(content)
+    if unpack is None:
+        return content
     chunks: list[bytes] = []
+    length = 0
+    for chunk in unpack(content):
+        length += len(chunk)
+        if length > most_bytes:
+            raise BadTraceError(f"unzips to more than {format_bytes(most_bytes)}, which is more than is read")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def is_zlib(content: bytes) -> bool:
+    """Whether it begins as RFC 1950 has it, with the usual window: no pickle and no text of snapshots does."""
+    return content[:1] == b"\x78" and len(content) > 1 and int.from_bytes(content[:2], "big") % 31 == 0
+
+
+def _unpacker(content: bytes) -> Optional[Callable[[bytes], Iterator[bytes]]]:
+    if content.startswith(_GZIP_MAGIC):
+        return _of_gzip
+    if content.startswith(ZSTANDARD_MAGIC):
+        return _of_zstandard
+    return _of_zlib if is_zlib(content) else None
+
+
+def _of_gzip(content: bytes) -> Iterator[bytes]:
+    return _inflated(content, "gzip", zlib.MAX_WBITS | 16)
+
+
+def _of_zlib(content: bytes) -> Iterator[bytes]:
+    return _inflated(content, "zlib", zlib.MAX_WBITS)
+
+
+def _inflated(content: bytes, name: str, window_bits: int) -> Iterator[bytes]:
     length = 0
     rest = content
     while rest:  # gzip files may be joined; what follows a member is another one
-        member = zlib.decompressobj(wbits=31)
+        member = zlib.decompressobj(wbits=window_bits)
         while not member.eof:
             try:
                 chunk = member.decompress(rest, _CHUNK)
             except zlib.error as error:
-                raise BadTraceError(f"has damaged gzip data after {length:,} unzipped bytes: {error}") from error
+                raise BadTraceError(f"has damaged {name} data after {length:,} unzipped bytes: {error}") from error
             if not chunk and not member.eof and not member.unconsumed_tail:
-                raise BadTraceError(f"ends in the middle of its gzip data, after {length:,} unzipped bytes")
+                raise BadTraceError(f"ends in the middle of its {name} data, after {length:,} unzipped bytes")
             rest = member.unconsumed_tail
             length += len(chunk)
-            if length > most_bytes:
-                raise BadTraceError(f"unzips to more than {format_bytes(most_bytes)}, which is more than is read")
-            chunks.append(chunk)
+            yield chunk
         rest = member.unused_data
-    return b"".join(chunks)
+
+
+def _of_zstandard(content: bytes) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ModuleNotFoundError as error:
+        raise BadTraceError(
+            "is compressed with zstandard, whose package is not installed here. Install it with: "
+            "pip install 'tidegauge[agent]', or decompress the file first: zstd -d FILE"
+        ) from error
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
+    place = length = 0
+    while place < len(content):  # frames may be joined
+        frame = decompressor.decompressobj()
+        while not frame.eof:
+            piece = content[place : place + _ZSTANDARD_PIECE_BYTES]
+            if not piece:
+                raise BadTraceError(f"ends in the middle of its zstandard data, after {length:,} unzipped bytes")
+            try:
+                chunk = frame.decompress(piece)
+            except zstandard.ZstdError as error:
+                raise BadTraceError(f"has damaged zstandard data after {length:,} unzipped bytes: {error}") from error
+            place += len(piece)
+            length += len(chunk)
+            yield chunk
+        place -= len(frame.unused_data)

@@ -9,6 +9,7 @@ proportion to its own length. The opcodes are those of ``pickletools.opcodes``, 
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable
 
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
@@ -22,6 +23,9 @@ _MOST_NESTING_TUPLES = 1_000
 _CONTAINERS_PER_BYTE = 1 / 8
 _CONTAINERS_FREE = 100_000
 """An empty dict is one byte here and 64 in memory. A snapshot has an event in some 84 bytes, a frame in some 60."""
+
+_BETWEEN_GROWN_BYTES = 512
+"""A batch of a snapshot's history is a thousand entries, in 50 kB and more."""
 
 _REFUSED = {
     b"i": "an instance of a class",
@@ -46,8 +50,12 @@ _LAST = frozenset((b".", b"c", b"\x93"))
 """The end, and what makes the unpickler ask ``find_class``, which knows the name to tell and ends it there."""
 
 
-def check(data: bytes) -> None:
+def check(data: bytes) -> array[int]:
     """Walk ``data`` up to its end, or to the first opcode that names a class or a function.
+
+    Returns pairs of places in order, typecode ``Q``: two different ones are the beginning and the end of a ``FRAME``,
+    two equal ones the place where a list has just grown by a batch of items (behind ``APPENDS``; not each such place,
+    but some hundred bytes apart at least).
 
     Raises ``RefusedPickleError`` for what plain data does not need, ``BadTraceError`` for what is no pickle.
     """
@@ -56,13 +64,14 @@ def check(data: bytes) -> None:
     if containers > len(data) * _CONTAINERS_PER_BYTE + _CONTAINERS_FREE:
         raise RefusedPickleError("wants more containers than a file of its length holds when they hold anything")
     nesting_tuples = 0
-    position = 0
+    places = array("Q")
+    position = next_grown = 0
     while True:
         matched = _HARMLESS.match(data, position)
         position = position if matched is None else matched.end()
         opcode = data[position : position + 1]
         if opcode in _LAST:
-            return
+            return places
         if opcode in _TUPLES:
             nesting_tuples += 1
             if nesting_tuples > _MOST_NESTING_TUPLES:
@@ -74,7 +83,12 @@ def check(data: bytes) -> None:
         end_of = _ARGUMENTS.get(opcode)
         if end_of is None:
             raise _refusal(opcode, position)
-        position = end_of(data, position + 1)
+        before, position = position, end_of(data, position + 1)
+        if opcode == b"\x95":
+            places.extend((before, position))
+        elif opcode == b"e" and position >= next_grown:
+            places.extend((position, position))
+            next_grown = position + _BETWEEN_GROWN_BYTES
 
 
 def _refusal(opcode: bytes, position: int) -> BadTraceError:
@@ -191,11 +205,11 @@ def _harmless() -> re.Pattern[bytes]:
     sizes = b"|".join(re.escape(bytes((size,))) + rb".{%d}" % size for size in range(_SHORT))
     wide = b"|".join(re.escape(bytes((size,))) + rb"\x00\x00\x00.{%d}" % size for size in range(_SHORT))
     return re.compile(
-        rb"(?:h.|j....|" + tuples_of_numbers + rb"|[\x94}\])aesuld012]|\((?:" + number + rb"{0,8}t)?|q.|"
+        rb"(?:h.|j....|" + tuples_of_numbers + rb"|[\x94}\])asuld012]|\((?:" + number + rb"{0,8}t)?|q.|"
         rb"\x8c(?:" + sizes + rb")|X(?:" + wide + rb")){1,1000}",
         re.DOTALL,
     )  # fmt: skip
 
 
 _HARMLESS = _harmless()
-_FIRST_OF_HARMLESS = frozenset(bytes((code,)) for code in b"hjKMJN\x88\x89G\x8a\x94}])aesuld012(q\x8cX")
+_FIRST_OF_HARMLESS = frozenset(bytes((code,)) for code in b"hjKMJN\x88\x89G\x8a\x94}])asuld012(q\x8cX")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.snapshot_fields import LARGEST, mapping, pool_id, sequence, text, whole
@@ -30,7 +30,7 @@ def read_segments(segments: object, stacks: StackTable) -> dict[int, tuple[Known
         fields = mapping(segment, place)
         device = whole(fields, "device", place) if "device" in fields else 0
         by_device.setdefault(device, []).append(_segment(fields, place, stacks))
-    return {device: _in_order(device, known) for device, known in by_device.items()}
+    return {device: in_order(device, known) for device, known in by_device.items()}
 
 
 def _segment(fields: Mapping[str, Any], place: str, stacks: StackTable) -> KnownSegment:
@@ -87,11 +87,17 @@ def _block(fields: Mapping[str, Any], next_address: int, place: str, stacks: Sta
         size_bytes=size_bytes,
         requested_bytes=0 if inactive or "requested_size" not in fields else whole(fields, "requested_size", place),
         state=state,
-        stack=None if inactive else stacks.number(fields.get("frames", []), place),
+        stack=None if inactive else _stack(fields, place, stacks),
     )
 
 
-def _in_order(device: int, segments: list[KnownSegment]) -> tuple[KnownSegment, ...]:
+def _stack(fields: Mapping[str, Any], place: str, stacks: StackTable) -> Optional[int]:
+    number = stacks.number(fields.get("frames", []), place)
+    return stacks.forward_number(fields["forward_frames"]) if number is None and "forward_frames" in fields else number
+
+
+def in_order(device: int, segments: list[KnownSegment]) -> tuple[KnownSegment, ...]:
+    """By address. Raises ``BadTraceError`` where two of them overlap."""
     segments.sort(key=lambda segment: segment.address)
     for before, after in zip(segments, segments[1:]):
         if before.address + before.total_bytes > after.address:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
-from tidegauge.analysis.snapshot_events import Events
 from tidegauge.analysis.snapshot_fields import mapping
 from tidegauge.core.alloc_conf import CUDA_NAME, format_alloc_conf, parse_alloc_conf
 
@@ -14,10 +13,12 @@ _MIB = 1 << 20
 
 
 def oldest_torch(
-    whole: Mapping[str, Any], settings: Mapping[str, Any], conf: str, recorded: Iterable[Events]
+    whole: Container[str], settings: Mapping[str, Any], conf: str, entries: Container[str]
 ) -> Optional[str]:
-    """The oldest version that writes these keys; ``None`` where none of them tells."""
-    entries: frozenset[str] = frozenset().union(*(events.keys for events in recorded))
+    """The oldest version that writes these keys of the snapshot, its settings and its trace entries.
+
+    ``None`` where none of them tells.
+    """
     told = (
         ("2.13", "max_round_threshold" in settings or "max_cached_size" in settings),
         ("2.12", "pool_id" in entries),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
@@ -10,6 +11,7 @@ from tidegauge.core.allocator.trace import Frame, Stack
 
 DEEPEST = 1_000
 """Frames of a stack that are kept, from its innermost on: Python's own recursion limit."""
+_FORMATTED = re.compile(r'\s*File "(?P<filename>[^"\n]*)", line (?P<line>\d{1,9}), in (?P<name>[^\n]*)')
 MOST_FRAMES = 5_000_000
 """In all different lists together. Lists that share frames could ask for any number of them in a small file."""
 
@@ -40,6 +42,19 @@ class StackTable:
         number = self._stacks.setdefault(stack, len(self._stacks))
         self._lists[id(frames)] = (number, frames)
         return number
+
+    def forward_number(self, lines: object) -> Optional[int]:
+        """The number of a ``forward_frames``; ``None`` where it is no list of what ``traceback.format_stack`` says.
+
+        It is the stack of the forward pass, for a block that an autograd node allocated in backward (torch 2.11 and
+        later, in anomaly mode).
+        """
+        if not isinstance(lines, list) or len(lines) > DEEPEST or not all(isinstance(line, str) for line in lines):
+            return None
+        found = [_FORMATTED.match(line) for line in reversed(lines)]  # the innermost is the last there
+        stack = tuple(Frame(one["name"], one["filename"], int(one["line"])) for one in found if one is not None)
+        self._seen += len(stack)
+        return self._stacks.setdefault(stack, len(self._stacks)) if stack and self._seen <= MOST_FRAMES else None
 
     def all(self) -> tuple[Stack, ...]:
         return tuple(self._stacks)

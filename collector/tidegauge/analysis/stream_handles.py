@@ -23,11 +23,12 @@ def indexed(handles: Sequence[int]) -> tuple[tuple[int, ...], array[int]]:
 def with_handles(
     streams: tuple[int, ...], stream: array[int], more: Iterable[int]
 ) -> tuple[tuple[int, ...], array[int]]:
-    """The same with further handles that no event has."""
+    """The same in the allocator's order, with further handles that no event has."""
     together = _in_order((*streams, *more) if stream else tuple(more))
     if together == streams:
         return streams, stream
-    place = array("H", [together.index(handle) for handle in streams]) if stream else array("H")
+    number = {handle: index for index, handle in enumerate(together)}
+    place = [number[handle] for handle in streams] if stream else []
     return together, array("H", map(place.__getitem__, stream))
 
 

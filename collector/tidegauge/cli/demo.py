@@ -15,19 +15,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidegauge.cli.demo_history import HEADER, History
-from tidegauge.cli.demo_jobs import Torch, find_torch, last_lines, training_job
+from tidegauge.cli.demo_jobs import find_torch, last_lines, training_job
 from tidegauge.cli.errors import CommandError, need
 from tidegauge.cli.output import live_table
+from tidegauge.cli.progress import progress
 from tidegauge.cluster import client
+from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.evidence_words import brief_sentences
+from tidegauge.core.incidents import Incident
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Verdict
+from tidegauge.core.wire import from_wire
 
-HELP = "see it work: two small training jobs, one of which leaks on rank 1, and what Tidegauge says of them"
+HELP = "see it work: two small training jobs, one of which leaks on rank 1: which line allocates, and what holds it"
 
 LEAKING, HEALTHY = "demo-leak", "demo-healthy"
 NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
 LEAK_RANK = 1
 LOOK_EVERY_S = 0.5
+EVIDENCE_WITHIN_S = 40.0
+"""After the verdict: for a window of 34 steps, a search and a turn of the coordinator, begun at the suspicion."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -64,12 +71,13 @@ def run(args: argparse.Namespace) -> int:
         print("started two torchrun jobs of two ranks: a healthy one, and one whose rank 1 keeps its outputs")
         api_url = running.enter_context(_service(folder, environ, keep=args.keep))
         found = _watch(api_url, history, folder, seconds=args.seconds)
+        evidence = _wait_for_evidence(api_url) if found else None
         metrics = _save_metrics(api_url, folder)
+        report = _save_report(folder, api_url, environ) if found else None
     if not args.keep:
         shutil.rmtree(folder / "run", ignore_errors=True)
-    report = _save_report(folder, history, torch)
-    _tell(history, found=found)
-    print(f"\nreport    {report}")
+    _tell(history, evidence, found=found)
+    print(f"\nreport    {report or 'none: there is no incident to report on'}")
     print(f"metrics   {metrics}, as Prometheus scrapes it from /metrics on each node")
     if args.keep:
         print(f"service   {api_url} is still running; Prometheus finds its targets at {api_url}/sd")
@@ -146,31 +154,42 @@ def _save_metrics(api_url: str, folder: Path) -> Path:
     return path
 
 
-def _save_report(folder: Path, history: History, torch: Torch) -> Path:
-    from tidegauge_exporter.report import ReportInput, render_report
+def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
+    """What the leaking rank was seen to keep: the agents' and coordinator's work, which began at the suspicion."""
+    until_s = time.monotonic() + EVIDENCE_WITHIN_S
+    with progress("demo") as say:
+        say("waiting for the evidence: the line that allocates, and what holds the memory")
+        while time.monotonic() < until_s:
+            for raw in client.get(api_url, "/api/v1/incidents?all=1")["incidents"]:
+                incident = from_wire(Incident, raw)
+                if incident.key.job.job_id == LEAKING and incident.evidence:
+                    return incident.evidence[0]
+            time.sleep(LOOK_EVERY_S)
+    return None
 
+
+def _save_report(folder: Path, api_url: str, environ: dict[str, str]) -> Path | None:
+    """By the command that anybody would use, while the service is there to be asked."""
     path = folder / "report.html"
-    path.write_text(
-        render_report(
-            ReportInput(
-                job_id=LEAKING,
-                job_name=NAMES[LEAKING],
-                ranks=history.reports(LEAKING, gpu_name=torch.device_name),
-                made_unix_s=time.time(),
-                cluster="demo",
-                notes=(f"PyTorch {torch.version} on {torch.device_name}",),
-            )
-        )
-    )
+    command = ["report", LEAKING, "--job", "--api", api_url, "-o", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegauge", *command],
+        env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        print(done.stderr.strip(), file=sys.stderr)
+        return None
     return path
 
 
-def _tell(history: History, *, found: bool) -> None:
-    """The verdict in words."""
+def _tell(history: History, evidence: EvidenceBrief | None, *, found: bool) -> None:
+    """The verdict, and what it rests on, in words."""
     print()
     for job_id, name in NAMES.items():
         for rank, verdict in sorted(history.verdicts(job_id).items()):
             print(f"{name} job, rank {rank}: {_sentence(verdict)}")
+            if evidence is not None and (job_id, rank) == (LEAKING, evidence.rank):
+                print(*(f"  {sentence}" for sentence in brief_sentences(evidence)), sep="\n")
     accused = [rank for rank, verdict in history.verdicts(HEALTHY).items() if verdict.state is LeakState.LEAK]
     if found and not accused:
         print("The planted leak was found, and nobody else was accused.")

@@ -1,29 +1,24 @@
-"""What the demo has seen so far: the API's answers, kept per rank, as a table for now and a report for later."""
+"""What the demo has seen so far: the API's latest answer for each rank, as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from tidegauge.core.ids import RankIdentity
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Verdict
 from tidegauge.core.wire import from_wire
-
-if TYPE_CHECKING:
-    from tidegauge_exporter.report import RankReport, Reading
 
 Answer = Mapping[str, Any]
 """One rank in an answer of ``/api/v1/jobs``."""
 
 
 @dataclass
-class RankHistory:
-    """One rank's readings in the order in which they came."""
+class LastSeen:
+    """One rank as it was last told of."""
 
     latest: Answer
-    readings: list[Reading] = field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:
@@ -34,50 +29,20 @@ class History:
     """All ranks of all jobs."""
 
     def __init__(self) -> None:
-        self._ranks: dict[tuple[str, int], RankHistory] = {}
+        self._ranks: dict[tuple[str, int], LastSeen] = {}
 
     def add(self, jobs: list[Answer]) -> None:
-        """Take in one answer of the API; a rank that has not moved on adds nothing."""
-        from tidegauge_exporter.report import Reading
-
+        """Take in one answer of the API."""
         for job in jobs:
             for rank in job["ranks"]:
-                key = (str(job["job_id"]), int(rank["identity"]["rank"]))
-                known = self._ranks.setdefault(key, RankHistory(rank))
-                known.latest = rank
-                if not known.readings or rank["step"] > known.readings[-1].step:
-                    known.readings.append(
-                        Reading(
-                            step=rank["step"],
-                            time_s=rank["last_sample_unix_s"],
-                            allocated_bytes=rank["allocated_bytes"],
-                            reserved_bytes=rank["reserved_bytes"],
-                            nontorch_bytes=rank["nontorch_bytes"],
-                        )
-                    )
+                self._ranks[str(job["job_id"]), int(rank["identity"]["rank"])] = LastSeen(rank)
 
-    def ranks(self, job_id: str) -> list[RankHistory]:
+    def ranks(self, job_id: str) -> list[LastSeen]:
         """The ranks of a job seen so far, by rank."""
         return [history for (job, _), history in sorted(self._ranks.items()) if job == job_id]
 
     def verdicts(self, job_id: str) -> dict[int, Verdict]:
         return {history.latest["identity"]["rank"]: history.verdict for history in self.ranks(job_id)}
-
-    def reports(self, job_id: str, *, gpu_name: str) -> tuple[RankReport, ...]:
-        from tidegauge_exporter.report import RankReport
-
-        return tuple(
-            RankReport(
-                identity=from_wire(RankIdentity, history.latest["identity"]),
-                verdict=history.verdict,
-                readings=tuple(history.readings),
-                gpu=history.latest["gpu"],
-                uuid=history.latest["uuid"],
-                gpu_name=gpu_name,
-                limit_bytes=history.latest["limit_bytes"],
-            )
-            for history in self.ranks(job_id)
-        )
 
     def rows(self, job_names: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
         """One line a rank: job, rank, GPU, step, allocated, reserved, nontorch, verdict, growth, time to OOM."""

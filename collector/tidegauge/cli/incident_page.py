@@ -8,7 +8,9 @@ from typing import Optional
 from tidegauge.cli.timeline import MODE_WORDS, Entry
 from tidegauge.cli.times import clock, day, moment
 from tidegauge.core.actions import DecisionRecord, LoopStatus
+from tidegauge.core.evidence_words import brief_sentences
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
+from tidegauge.core.launch_record import printable
 from tidegauge.core.units import format_band, format_bytes, format_duration
 from tidegauge.core.wording import CLOSURES, further_name, hint, incident_sentence, rate, since, time_left
 
@@ -16,6 +18,8 @@ RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "n
                "per step", "out of memory in")  # fmt: skip
 RANKS_GIVE_WAY = ("nontorch", "reserved", "pid", "since step", "limit", "step", "GPU", "allocated", "per step")
 """Columns of the table of ranks that a narrow terminal does without, the first first."""
+LONGEST_SENTENCE = 1000
+"""Characters: the words of a job may be of any length."""
 MOST_RANKS = 16
 """Rows of the table of ranks, worst first; ``--json`` has all of them."""
 
@@ -42,7 +46,6 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
         ("runs out in", _end(incident)),
         ("meaning", hint(incident.key.cause)),
         ("explanation", incident.explanation),
-        ("snapshots", ", ".join(incident.snapshots)),
         ("reports", ", ".join(incident.reports)),
     ]  # fmt: skip
     return [(name, text) for name, text in lines if text]
@@ -51,6 +54,22 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
 def rank_rows(incident: Incident) -> list[Sequence[str]]:
     """The ranks to look at first, under ``RANK_HEADER``."""
     return [_rank_row(finding) for finding in incident.findings[:MOST_RANKS]]
+
+
+def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
+    """What stands before each text, and the text: line, holder, cause and advice of each rank that was looked at, then
+    where the snapshots lie."""
+    lines: list[tuple[str, str]] = []
+    for brief in incident.evidence:
+        first, *advice = brief_sentences(brief)
+        lines.append((f"  rank {brief.rank}: ", printable(first, LONGEST_SENTENCE)))
+        lines += [("    advice: ", printable(sentence, LONGEST_SENTENCE)) for sentence in advice]
+    lines += [("  snapshot: ", printable(place, LONGEST_SENTENCE)) for place in incident.snapshots]
+    if lines:
+        lines.append(
+            ("  ", f"`tidegauge report {incident.number}` shows it with stacks, curves and a map of the memory")
+        )
+    return lines
 
 
 def story(entries: Sequence[Entry]) -> list[tuple[str, str]]:

@@ -102,6 +102,11 @@ def _show(args: argparse.Namespace) -> int:
         left_out = len(incident.findings) - incident_page.MOST_RANKS
         if left_out > 0:
             print(f"and {left_out} more ranks; --json has all of them")
+    evidence = incident_page.evidence_lines(incident)
+    if evidence:
+        print("\nEvidence")
+        for start, text in evidence:
+            print_wrapped(start, text)
     print("\nWhat happened")
     for start, text in incident_page.story(timeline(answer["history"], records)):
         print_wrapped(start, text)

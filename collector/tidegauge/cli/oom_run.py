@@ -16,7 +16,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.oom_answer import OomAnswer, explain_elsewhere, explain_snapshot, explain_text, in_the_light_of
 from tidegauge.analysis.oom_log import MOST_LINE, OomLog, read_log
 from tidegauge.analysis.oom_snapshot import OomSnapshot, look_into
-from tidegauge.analysis.snapshots import read, read_stream
+from tidegauge.analysis.snapshots import is_own_form, read, read_stream
 from tidegauge.cli.errors import ENVIRONMENT, FINE, LONGEST_QUOTE, USAGE, CommandError
 from tidegauge.cli.oom_page import Page, as_json, print_page
 from tidegauge.cli.oom_whatif import try_settings
@@ -115,7 +115,8 @@ def _of_stream(
 def _of_plain(
     stream: io.BufferedReader[Any], snapshot: Optional[OomSnapshot], args: argparse.Namespace
 ) -> tuple[OomLog, Optional[OomSnapshot]]:
-    if not stream.peek(_PEEK).startswith(_PICKLES):
+    begin = stream.peek(_PEEK)[:_PEEK]
+    if not begin.startswith(_PICKLES) and not is_own_form(begin):
         return read_log(_lines(stream)), snapshot
     if snapshot is not None:
         raise CommandError("two snapshots: give the error's text, and its snapshot by --snapshot", exit_code=USAGE)

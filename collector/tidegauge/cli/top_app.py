@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
@@ -15,6 +16,7 @@ from tidegauge.cli.top_page_screens import HelpScreen, IncidentScreen
 from tidegauge.cli.top_service import Incidents, IncidentStory
 from tidegauge.cli.top_views import ClusterScreen, JobScreen
 from tidegauge.cluster.overview import JobPage, Overview
+from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.memory_history import MemoryPoint
 
@@ -37,6 +39,9 @@ class Source(Protocol):
     def incident(self, number: int) -> IncidentStory: ...
 
     def report_url(self, number: int) -> str: ...
+
+    def ask_evidence(self, job: JobKey, rank: int) -> str:
+        """Have a rank collect evidence; returns what to say. Blocks for seconds."""
 
 
 class TopApp(App[None]):
@@ -101,6 +106,19 @@ class TopApp(App[None]):
         """The gravest open incident of a job."""
         lines = by_job(self.incidents.lines).get(job)
         return lines[0].incident.number if lines else None
+
+    def evidence_of(self, job: JobKey, rank: int) -> EvidenceBrief | None:
+        """What open incidents say of a rank's evidence, that of the gravest first."""
+        briefs = (brief for line in by_job(self.incidents.lines).get(job, ()) for brief in line.incident.evidence)
+        return next((brief for brief in briefs if brief.rank == rank), None)
+
+    async def ask_evidence(self, job: JobKey, rank: int) -> None:
+        """Have a rank collect evidence, and say what comes of that."""
+        self.say(f"rank {rank} is asked for evidence …")
+        try:
+            self.say(await asyncio.to_thread(self.source.ask_evidence, job, rank))
+        except CommandError as error:
+            self.say(str(error))
 
     def tell_report(self, number: int) -> None:
         """Say where the report of an incident is."""

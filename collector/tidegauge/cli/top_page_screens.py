@@ -47,11 +47,28 @@ class IncidentSeen(NamedTuple):
 class PageScreen(LiveScreen[T], Generic[T]):
     """Lines of text that can be scrolled."""
 
-    KEYS = "Esc back  up, down scroll  r report  ? help  q quit"
+    KEYS = "Esc back  up, down scroll  s evidence  r report  ? help  q quit"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "evidence", show=False)]
 
     @abstractmethod
     def lines(self, seen: T, *, width: int, height: int) -> list[Line]:
         """What stands on it, for so many characters and lines."""
+
+    @abstractmethod
+    def rank_meant(self) -> tuple[JobKey, int] | None:
+        """Whose evidence is asked for by ``s``."""
+
+    def action_evidence(self) -> None:
+        meant = self.rank_meant()
+        if meant is None:
+            self.top.say("no rank is known here that could be asked for evidence")
+        else:
+            self.run_worker(self._ask_evidence(*meant))
+        self._draw_lines()
+
+    async def _ask_evidence(self, job: JobKey, rank: int) -> None:
+        await self.top.ask_evidence(job, rank)
+        self._draw_lines()
 
     def body(self) -> ComposeResult:
         with VerticalScroll(id="page"):
@@ -92,7 +109,11 @@ class RankScreen(PageScreen[RankSeen]):
         return seen.at_unix_s
 
     def lines(self, seen: RankSeen, *, width: int, height: int) -> list[Line]:
-        return rank_page(seen.rank, seen.points, width=width, height=height)
+        brief = self.top.evidence_of(self._job, self._rank)
+        return rank_page(seen.rank, seen.points, width=width, height=height, evidence=brief)
+
+    def rank_meant(self) -> tuple[JobKey, int]:
+        return self._job, self._rank
 
     def report_number(self) -> int | None:
         return self.top.incident_of(self._job)
@@ -122,6 +143,10 @@ class IncidentScreen(PageScreen[IncidentSeen]):
 
     def lines(self, seen: IncidentSeen, *, width: int, height: int) -> list[Line]:  # noqa: ARG002 - it scrolls
         return incident_lines(seen.story, width=width, now_s=seen.at_unix_s)
+
+    def rank_meant(self) -> tuple[JobKey, int] | None:
+        incident = None if self.seen is None else self.seen.story.incident
+        return None if incident is None or not incident.ranks else (incident.key.job, incident.ranks[0])
 
     def report_number(self) -> int | None:
         return self._number

@@ -33,6 +33,7 @@ KEYS = (
     ("t m g n", "sort by time to out of memory, share of memory used, growth per step, name"),
     ("/", "show only what has a text in its id, name, user, host or state; empty shows all"),
     ("u", "only my own jobs, or everybody's"),
+    ("s", "on a rank or an incident: find the line that grows and what holds it (on the head)"),
     ("r", "address of the incident's report, to open in a browser; printed again at the end"),
     ("?", "this page"),
     ("q", "quit"),
@@ -96,6 +97,10 @@ def incident_lines(story: IncidentStory, *, width: int, now_s: float) -> list[Li
     if incident.findings:
         lines += ["", f"The ranks, worst first, as they were at {moment(incident.updated_unix_s)}"]
         lines += _ranks_table(incident, width)
+    evidence = incident_page.evidence_lines(incident)
+    lines += ["", "Evidence"] if evidence else []
+    for start, text in evidence:
+        lines += _wrapped(start, text, width)
     lines += ["", "What happened"]
     for start, text in incident_page.story(timeline(story.history, story.records)):
         lines += _wrapped(start, text, width)

@@ -12,7 +12,10 @@ from tidegauge.cli.top_cells import Cell, Tone, bars, cut
 from tidegauge.cli.top_columns import rank_state
 from tidegauge.cli.top_pages import Line
 from tidegauge.cluster.overview import RankLine
+from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.evidence_words import brief_sentences
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL
+from tidegauge.core.launch_record import printable
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.core.verdicts import LeakState, Signal
@@ -23,6 +26,8 @@ LOWEST_BARS, HIGHEST_BARS = 2, 12
 TWO_COLUMNS = 70
 """Width from which on pictures stand side by side."""
 GAP = 2
+LONGEST_EVIDENCE = 600
+"""Characters: the words are the job's, and pictures are to have room."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,22 @@ class _Part:
     """As the detector calls it."""
 
 
-def rank_page(rank: RankLine, points: Sequence[MemoryPoint], *, width: int, height: int) -> list[Line]:
+def rank_page(
+    rank: RankLine,
+    points: Sequence[MemoryPoint],
+    *,
+    width: int,
+    height: int,
+    evidence: EvidenceBrief | None = None,
+) -> list[Line]:
     """The page in ``height`` lines or fewer, if its words leave room for pictures of ``LOWEST_BARS`` lines."""
     known = [_where(rank), *_in_pod(rank), _also(rank)]
-    lines: list[Line] = [*_verdict(rank, width), *([Cell(cut(text, width))] for text in known), []]
+    lines: list[Line] = [
+        *_verdict(rank, width),
+        *_evidence(evidence, width),
+        *([Cell(cut(text, width))] for text in known),
+        [],
+    ]
     if not points:
         return [*lines, [Cell("no reading since the coordinator was started", Tone.DIM)]]
     parts = _parts(rank, points)
@@ -106,6 +123,14 @@ def _verdict(rank: RankLine, width: int) -> list[Line]:
     first: Line = [Cell(state.text, state.tone), Cell(f"  {texts[0]}", Tone.STRONG)]
     rest: list[Line] = [[Cell(" " * (len(state.text) + 2) + text, Tone.STRONG)] for text in texts[1:]]
     return [first, *rest, *([Cell(text, Tone.DIM)] for text in textwrap.wrap(hint(cause), max(width, 20))), []]
+
+
+def _evidence(brief: EvidenceBrief | None, width: int) -> list[Line]:
+    """Line, holder, cause and advice, as far as they are known."""
+    if brief is None:
+        return []
+    text = printable(" ".join(brief_sentences(brief)), LONGEST_EVIDENCE)
+    return [*([Cell(line)] for line in textwrap.wrap(text, max(width, 20))), []]
 
 
 def _where(rank: RankLine) -> str:

@@ -1,8 +1,9 @@
-"""What ``tidegauge top`` asks of the coordinator's API: one or two bounded requests a look."""
+"""What ``tidegauge top`` asks of the coordinator's API: one or two bounded requests a look, and evidence by a key."""
 
 from __future__ import annotations
 
 import argparse
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -10,10 +11,13 @@ from urllib.parse import urlencode
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.service_api import LONG_ANSWER_S, api_url, ask, read
+from tidegauge.cli.service_wishes import asks_here, wish
 from tidegauge.cli.top_model import IncidentLine
 from tidegauge.cluster.client import TIMEOUT_S
 from tidegauge.cluster.overview import JobPage, Overview
 from tidegauge.core.actions import DecisionRecord, LoopStatus
+from tidegauge.core.evidence import EvidenceReason
+from tidegauge.core.evidence_request import Window, evidence_request
 from tidegauge.core.incidents import Incident, JobKey
 from tidegauge.core.memory_history import MemoryPoint
 
@@ -40,14 +44,17 @@ class IncidentStory(NamedTuple):
 
 Ask = Callable[[str, float], dict[str, Any]]
 """The API's answer to a path within so many seconds. Raises ``CommandError``."""
+Wish = Callable[[JobKey, int, Mapping[str, Any]], Mapping[str, Any]]
+"""A rank's answer to a request. Raises ``CommandError``."""
 
 
 class Service:
     """The API as values. Every method raises ``CommandError`` that says why there is no answer."""
 
-    def __init__(self, ask: Ask, address: Callable[[], str]) -> None:
+    def __init__(self, ask: Ask, address: Callable[[], str], wish: Wish) -> None:
         self._ask = ask
         self._address = address
+        self._wish = wish
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Service:
@@ -56,6 +63,7 @@ class Service:
         return cls(
             lambda path, timeout_s: ask(args, path, timeout_s=timeout_s),
             lambda: public_url or api_url(args),
+            lambda job, rank, request: wish(asks_here(args), job, rank, request),
         )
 
     def overview_raw(self) -> dict[str, Any]:
@@ -96,6 +104,12 @@ class Service:
             tuple(read(DecisionRecord, raw) for raw in answer["decisions"]),
             read(LoopStatus, self._ask("/api/v1/policy", TIMEOUT_S)),
         )
+
+    def ask_evidence(self, job: JobKey, rank: int) -> str:
+        """Have a rank collect evidence; returns what to say of it. Blocks for seconds."""
+        evidence_id = f"asked-{secrets.token_hex(8)}"
+        self._wish(job, rank, evidence_request(evidence_id, EvidenceReason.ASKED, Window()))
+        return f"rank {rank} collects evidence: its incident and `tidegauge report` have it in a minute or two"
 
     def report_url(self, number: int) -> str:
         """Where the report of an incident is: as people reach it if the settings say so, else as this machine does."""

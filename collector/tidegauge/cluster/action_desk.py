@@ -159,6 +159,7 @@ def _loop_over(
         wall_s=time.time,
         submit=workers.submit,
         messenger=None if tell is None else _messenger(tell),
+        commands=coordinator.orders,
     )
     return loop, clock.now_s
 

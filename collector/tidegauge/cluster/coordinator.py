@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidegauge.cluster.event_log import EventLog
+from tidegauge.cluster.evidence_keeper import EvidenceKeeper
 from tidegauge.cluster.jobs import RankOnNode, jobs_of, look_first, one_per_rank
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.order_desk import OrderDesk
 from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.incident_evidence import EvidenceNews
+from tidegauge.core.incidents import JobKey
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
@@ -45,6 +48,8 @@ class Coordinator:
         self.incarnation = incarnation
         self.orders = OrderDesk(incarnation=incarnation, hostname_of=self._hostname_of, monotonic_s=monotonic_s)
         """The way to processes on the nodes."""
+        self.kept_evidence = EvidenceKeeper()
+        """What agents collected, on its way into the database."""
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._stale_after_s = stale_after_s
@@ -94,6 +99,8 @@ class Coordinator:
             coordinator=self.incarnation,
             orders=orders,
             job_settings=settings,
+            evidence_kept=self.kept_evidence.take(summary),
+            snapshots_wanted=self.kept_evidence.wanted_on(summary.hostname),
             pods=self._pods(summary.pods_wanted),
         )
 
@@ -155,6 +162,10 @@ class Coordinator:
         with self._lock:
             node = self._nodes.get(node_id)
             return () if node is None else node.history(rank).used_bytes(columns)
+
+    def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
+        """What is kept of each job's evidence, oldest first."""
+        return self.kept_evidence.news()
 
     def reporting(self) -> tuple[NodeSummary, ...]:
         """The latest summary of every node that is not gone: what service discovery is made of.

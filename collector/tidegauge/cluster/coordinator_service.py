@@ -1,4 +1,4 @@
-"""The coordinator at work: its HTTP API, the loop that keeps agents alive and the one that acts. No Ray.
+"""The coordinator at work: its HTTP API, the loops that keep agents alive, act and collect evidence. No Ray.
 
 Pages come from the exporter package and are handed in, so that this module runs without it.
 """
@@ -17,6 +17,9 @@ from tidegauge import __version__
 from tidegauge.cluster.action_desk import ActionDesk
 from tidegauge.cluster.agent_keeper import AgentKeeper, Engine, EngineError
 from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.escalation_desk import open_escalation
+from tidegauge.cluster.evidence_api import evidence_routes
+from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, html_route, json_route
 from tidegauge.cluster.loop_api import IncidentStory, incident_story, loop_figures, loop_routes
 from tidegauge.cluster.memory_api import memory_routes
@@ -61,7 +64,7 @@ class CoordinatorService:
 
     def __init__(
         self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionDesk, *, cluster: str, host: str,
-        port: int, advertise_host: str,
+        port: int, advertise_host: str, asks: EvidenceAsks,
     ) -> None:  # fmt: skip
         self.coordinator = coordinator
         self._actions = actions
@@ -69,6 +72,7 @@ class CoordinatorService:
         self._cluster = cluster
         self._host, self._port = host, port
         self._advertise_host = advertise_host
+        self._escalation = open_escalation(coordinator, actions.store, asks)
         self._keeper = AgentKeeper(engine, coordinator, monotonic_s=time.monotonic)
         self._started_unix_s = time.time()
         self._stopped = threading.Event()
@@ -79,9 +83,11 @@ class CoordinatorService:
         self._api = self._bind()
         threading.Thread(target=self._keep, name="tidegauge-keeper", daemon=True).start()
         self._actions.start()
+        self._escalation.start()
 
     def stop(self) -> None:
         self._stopped.set()
+        self._escalation.stop()
         self._actions.stop()
         if self._api is not None:
             self._api.stop()
@@ -120,6 +126,7 @@ class CoordinatorService:
             **memory_routes(self.coordinator),
             **overview_routes(self.coordinator, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
+            **evidence_routes(self._actions.store),
             "/report": html_route(self._report),
             "/runbooks": html_route(lambda _: self._pages.runbooks()),
             "/sd": self._sd,

@@ -23,7 +23,10 @@ def exporter_pages(settings: Settings) -> Pages:
         ),
         http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
         incident_report=lambda story, memory: render_incident(
-            Story(*story, memory=memory), cluster=cluster, links=links, now_unix_s=time.time()
+            Story(story.incident, story.history, story.decisions, memory),
+            cluster=cluster,
+            links=links,
+            now_unix_s=time.time(),
         ),
         runbooks=runbooks_html,
     )

@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from tidegauge.cluster.evidence_api import EvidenceReads, evidence_of
 from tidegauge.cluster.http_api import NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.sightings import job_key
@@ -89,6 +91,9 @@ class LoopStore(Protocol):
     @property
     def audit(self) -> AuditReads: ...
 
+    @property
+    def evidence(self) -> EvidenceReads: ...
+
 
 def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]) -> dict[str, Route]:
     """Pages by path. ``store`` raises ``AuditError`` for as long as there is none."""
@@ -109,6 +114,8 @@ class IncidentStory(NamedTuple):
     incident: Incident
     history: tuple[IncidentChange, ...]
     decisions: tuple[DecisionRecord, ...]
+    evidence: tuple[Evidence, ...] = ()
+    """All of what was found, the piece that says most first."""
 
 
 def incident_story(store: Callable[[], LoopStore], number: int) -> IncidentStory:
@@ -121,7 +128,8 @@ def incident_story(store: Callable[[], LoopStore], number: int) -> IncidentStory
                 f"there is no incident {number}; `tidegauge incidents --all` lists those that there are"
             )
         history = tables.incidents.history(number, limit=MOST_READ)
-        return IncidentStory(found, tuple(history), tuple(tables.audit.records_of(number)))
+        decisions = tuple(tables.audit.records_of(number))
+        return IncidentStory(found, tuple(history), decisions, evidence_of(tables.evidence, found))
     except AuditError as error:
         raise UnavailableError(_away(error)) from error
 

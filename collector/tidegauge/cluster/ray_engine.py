@@ -107,6 +107,7 @@ class CoordinatorActor:
         from tidegauge.cluster.action_desk import DAY_S, ActionDesk, open_actions
         from tidegauge.cluster.coordinator import Coordinator
         from tidegauge.cluster.coordinator_service import CoordinatorService
+        from tidegauge.cluster.evidence_asks import EvidenceAsks
         from tidegauge.cluster.exporter_pages import exporter_pages
 
         spec, files = _this_node()
@@ -127,7 +128,7 @@ class CoordinatorActor:
         self._service = CoordinatorService(
             coordinator, RayEngine(), exporter_pages(settings), actions,
             cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
-            advertise_host=spec.node_address,
+            advertise_host=spec.node_address, asks=EvidenceAsks(files.asks),
         )  # fmt: skip
         self._service.start()
         write_address(files.api, self._service.url)

@@ -7,6 +7,7 @@
 ``agent.json``      where this node's ``/metrics`` is: written by the node agent each time it starts
 ``token``           the cluster's shared secret, 0600; stays
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
+``asks/``           what people want of ranks elsewhere (head only): by ``snapshot`` and ``top``; comes and goes
 ``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
@@ -68,6 +69,10 @@ class StateFiles:
     @property
     def actions(self) -> Path:
         return self.root / "actions.json"
+
+    @property
+    def asks(self) -> Path:
+        return self.root / "asks"
 
     @property
     def job_settings(self) -> Path:

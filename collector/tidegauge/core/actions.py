@@ -21,6 +21,8 @@ class ActionKind(str, Enum):
     """Tell the owner."""
     ANNOTATE = "annotate"
     """Leave a remark on the job where the scheduler shows it."""
+    SNAPSHOT = "snapshot"
+    """Ask the rank to look at first for evidence: the line that allocates, the object that holds."""
     CAP = "cap"
     """Set the memory fraction of its ranks: what is above it stays, it can only not grow further."""
     CHECKPOINT = "checkpoint"
@@ -34,8 +36,14 @@ class ActionKind(str, Enum):
 
     @property
     def is_acting(self) -> bool:
-        """It changes something about the job: all but telling people. ``observe`` and ``warn`` never do it."""
-        return self not in (ActionKind.NOTIFY, ActionKind.ANNOTATE)
+        """It changes something about the job: all but telling people and looking closer. ``observe`` and ``warn`` never
+        do it."""
+        return self not in (ActionKind.NOTIFY, ActionKind.ANNOTATE, ActionKind.SNAPSHOT)
+
+    @property
+    def is_words(self) -> bool:
+        """It tells people something, and no more."""
+        return self in (ActionKind.NOTIFY, ActionKind.ANNOTATE)
 
     @property
     def is_stop(self) -> bool:

@@ -97,6 +97,9 @@ class Evidence:
     """Live bytes at the late snapshot less those at the early one; ``None`` without both."""
     growth: tuple[StackGrowth, ...] = ()
     """The largest first, shrinking ones left out; at most ``MOST_GROWTHS``."""
+    through: Optional[CodeLine] = None
+    """The innermost line of the user's that nearly all growth came through: of a graph that is kept, whoever called the
+    model; ``None``: there is none."""
     live: tuple[StackGrowth, ...] = ()
     """What lived at the late snapshot (``grown_bytes`` is all of it), the largest first; at most ``MOST_LIVE``."""
     search: Optional[HolderSearch] = None
@@ -124,8 +127,11 @@ def brief_of(evidence: Evidence) -> EvidenceBrief:
         rank=evidence.rank,
         at_unix_s=evidence.at_unix_s,
         line=None if first is None else first.line,
-        grown_bytes=None if first is None else first.grown_bytes,
+        grown_bytes=None
+        if first is None
+        else sum(one.grown_bytes for one in evidence.growth if one.line == first.line),
         window_steps=evidence.window_steps,
+        through=evidence.through,
         holder=holders[0].path if holders else None,
         cause=evidence.cause.cause,
         confidence=evidence.cause.confidence,

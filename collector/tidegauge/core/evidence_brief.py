@@ -51,6 +51,8 @@ class EvidenceBrief(NamedTuple):
     grown_bytes: Optional[int] = None
     """By that line, within ``window_steps``."""
     window_steps: Optional[int] = None
+    through: Optional[CodeLine] = None
+    """The innermost line of the user's that nearly all growth came through, where it is not ``line``."""
     holder: Optional[str] = None
     """``Holder.path`` of the one that holds most."""
     cause: EvidenceCause = EvidenceCause.UNKNOWN

@@ -8,6 +8,7 @@ open          it is done with more severity                                     
 open          more ranks do it                                                    open          SPREAD
 open          it has been done with less severity for ``ease_after_s``            open          EASED
 open          its figures have moved; it became stale, or is not any more         open          UPDATED
+any           its line, holder or cause has become known, or better known         the same      EVIDENCE
 open          nobody does it (an event: for ``ease_after_s``)                     recovering    RECOVERING
 recovering    a rank does it for sure again                                       open          REOPENED
 recovering    all its ranks are heard and quiet for ``recover_after_s`` or more   closed        CLOSED
@@ -70,6 +71,11 @@ class IncidentRules:
     """More than a job's share of a GPU by this part of the share is too much."""
     remember_ooms_s: float = 86400.0
     """An out-of-memory error of a job that was not heard of for so long may be taken for a new one."""
+    evidence_every_s: float = 60.0
+    """It is told no more often that evidence came: a job may give as much of it as it likes."""
+    late_evidence_s: float = 900.0
+    """For so long after its end an incident takes evidence: what a rank laid down before it died is read, compared and
+    sent by its node some seconds to minutes later."""
     most_per_user: int = 100
     """Incidents of one user that are open or were opened within the last hour; more are not opened. Jobs cost nothing
     to make up, and each incident takes place in the database for months. Nobody reads more of one user's."""

@@ -10,11 +10,12 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.incident_evidence import EvidenceNews, is_news, with_evidence
 from tidegauge.core.incident_steps import (
     DEFAULT_RULES,
     Step,
@@ -35,7 +36,6 @@ from tidegauge.core.incidents import (
     IncidentState,
     JobKey,
 )
-from tidegauge.core.kubernetes import namespace_of
 from tidegauge.core.oom_memory import OomMemory
 from tidegauge.core.sightings import (
     ExplainOom,
@@ -48,6 +48,8 @@ from tidegauge.core.sightings import (
     see_share,
     share_uses,
 )
+from tidegauge.core.tenants import Tenant as Tenant
+from tidegauge.core.tenants import tenant_of
 from tidegauge.core.views import JobView
 
 CROWD_S = 3600.0
@@ -65,20 +67,8 @@ class _Followed:
     """Since when its job, or a rank that it is about, has not been heard of."""
     ended: frozenset[int] = frozenset()
     """Ranks that were seen to have ended: nobody waits for them."""
-
-
-class Tenant(NamedTuple):
-    """Whose incidents are counted together: a user's, and on Kubernetes, where people share uids, a namespace's."""
-
-    uid: int
-    namespace: Optional[str] = None
-
-    def __str__(self) -> str:
-        return f"uid {self.uid}" if self.namespace is None else f"namespace {self.namespace} (uid {self.uid})"
-
-
-def _tenant(job: JobKey) -> Tenant:
-    return Tenant(job.uid, namespace_of(job.job_id))
+    evidence_told_s: float = float("-inf")
+    """When it was last told that evidence came."""
 
 
 class IncidentTracker:
@@ -98,16 +88,16 @@ class IncidentTracker:
         self._next_number = next_number
         self._rules = rules
         self._explain_oom = explain_oom
-        self._followed = {
-            incident.key: _Followed(incident, IncidentChange(ChangeKind.UPDATED, incident.updated_unix_s, incident))
-            for incident in open_incidents
-        }
+        self._followed = {incident.key: _taken_up(incident) for incident in open_incidents}
         closed = tuple(closed)
         self._ooms = OomMemory((*closed, *self.incidents), keep_s=rules.remember_ooms_s)
         self._opened_s: dict[Tenant, dict[int, float]] = {}
         """When each one's incidents were opened, by number: those of the last hour and those not closed."""
         for incident in (*closed, *self.incidents):
-            self._opened_s.setdefault(_tenant(incident.key.job), {})[incident.number] = incident.opened_unix_s
+            self._opened_s.setdefault(tenant_of(incident.key.job), {})[incident.number] = incident.opened_unix_s
+        ended = sorted((one for one in closed if not one.is_open), key=lambda incident: incident.number)
+        self._over = {incident.key: _taken_up(incident) for incident in ended}
+        """Those that ended a moment ago: a job that died gives its evidence afterwards."""
         self._now_s: Optional[float] = None
 
     @property
@@ -131,12 +121,14 @@ class IncidentTracker:
         *,
         now_s: float,
         gpu_total_bytes: Optional[Mapping[DeviceUuid, int]] = None,
+        evidence: Optional[Mapping[JobKey, Sequence[EvidenceNews]]] = None,
     ) -> tuple[IncidentChange, ...]:
-        """Look at all jobs. ``gpu_total_bytes``: what a share of a GPU is a share of, where it is known.
+        """Look at all jobs. ``gpu_total_bytes``: what a share of a GPU is a share of, where it is known. ``evidence``:
+        all that is kept of these jobs.
 
         An incident changes at most once a look.
         """
-        now_s = self._pass_time(now_s)
+        now_s, evidence = self._pass_time(now_s), evidence or {}
         self._forget_opened(now_s)
         views = {job_key(job): job for job in jobs if job.ranks}
         uses = share_uses(views.values(), gpu_total_bytes or {})
@@ -146,16 +138,20 @@ class IncidentTracker:
             for key in self._keys_to_look_at(job, view, uses):
                 step = self._look(key, view, self._see(key, view, uses.get(job, ())), now_s)
                 if step is not None and step.kind is not None:
-                    changes[key] = self._change(step.incident, step.kind, now_s)
+                    opens = step.kind is ChangeKind.OPENED  # with what came while it was only suspected
+                    incident = with_evidence(step.incident, evidence.get(job, ())) if opens else step.incident
+                    changes[key] = self._change(incident, step.kind, now_s)
         for key in [key for key in self._followed if key not in changes]:
             followed = self._followed[key]
-            if self._has_ended(followed, views.get(key.job), attempts, now_s):
+            if self._takes_evidence(followed, evidence.get(key.job, ()), now_s):
+                changes[key] = self._change(followed.incident, ChangeKind.EVIDENCE, now_s)
+            elif self._has_ended(followed, views.get(key.job), attempts, now_s):
                 closed = close_incident(followed.incident, Closure.JOB_ENDED, now_s).incident
                 changes[key] = self._change(closed, ChangeKind.CLOSED, now_s)
             elif self._is_stale_news(followed, now_s):
                 changes[key] = self._change(followed.incident, ChangeKind.UPDATED, now_s)
         self._ooms.pass_time(views.keys(), now_s)
-        return tuple(changes.values())
+        return (*changes.values(), *self._late_evidence(evidence, now_s))
 
     def _pass_time(self, now_s: float) -> float:
         if self._now_s is None:
@@ -192,7 +188,7 @@ class IncidentTracker:
     def _look(self, key: IncidentKey, view: JobView, sighting: Sighting, now_s: float) -> Optional[Step]:
         followed = self._followed.get(key)
         if followed is None:
-            opened_s = self._opened_s.setdefault(_tenant(key.job), {})
+            opened_s = self._opened_s.setdefault(tenant_of(key.job), {})
             if not sighting.sure or len(opened_s) >= self._rules.most_per_user:
                 return None
             number, self._next_number = self._next_number, self._next_number + 1
@@ -256,6 +252,28 @@ class IncidentTracker:
         followed.incident = wait_anew(replace(followed.incident, stale=True), now_s)
         return self._has_waited(followed, now_s)
 
+    def _takes_evidence(self, followed: _Followed, pieces: Sequence[EvidenceNews], now_s: float) -> bool:
+        """Whether there is something to tell of it. What only brings newer figures is taken without a word."""
+        after = with_evidence(followed.incident, pieces)
+        if is_news(followed.incident, after):
+            if now_s - followed.evidence_told_s < self._rules.evidence_every_s:
+                return False
+            followed.incident, followed.evidence_told_s = after, now_s
+            return True
+        followed.incident = after
+        return False
+
+    def _late_evidence(
+        self, evidence: Mapping[JobKey, Sequence[EvidenceNews]], now_s: float
+    ) -> Iterable[IncidentChange]:
+        """Changes of incidents that are over; what comes while another of the same kind is open is the other's."""
+        for key, over in list(self._over.items()):
+            closed_s = over.incident.closed_unix_s
+            if key in self._followed or closed_s is None or now_s - closed_s > self._rules.late_evidence_s:
+                del self._over[key]
+            elif self._takes_evidence(over, evidence.get(key.job, ()), now_s):
+                yield IncidentChange(ChangeKind.EVIDENCE, now_s, over.incident)
+
     def _is_stale_news(self, followed: _Followed, now_s: float) -> bool:
         incident, told = followed.incident, followed.told
         is_due = now_s - told.at_unix_s >= self._rules.update_every_s
@@ -269,12 +287,17 @@ class IncidentTracker:
     def _change(self, incident: Incident, kind: ChangeKind, now_s: float) -> IncidentChange:
         change = IncidentChange(kind, now_s, incident)
         if kind is ChangeKind.CLOSED:
-            del self._followed[incident.key]
+            self._over[incident.key] = self._followed.pop(incident.key)
+            self._over[incident.key].incident = incident
         elif kind is ChangeKind.OPENED:
             self._followed[incident.key] = _Followed(incident, change)
         else:
             self._followed[incident.key].told = change
         return change
+
+
+def _taken_up(incident: Incident) -> _Followed:
+    return _Followed(incident, IncidentChange(ChangeKind.UPDATED, incident.updated_unix_s, incident))
 
 
 def _newest_attempts(views: Mapping[JobKey, JobView]) -> Mapping[tuple[str, int], int]:

@@ -131,5 +131,7 @@ class RankEvidence:
     """The longest time for which training stood still for it (taking a snapshot, in the training thread)."""
     search: Optional[HolderSearch] = None
     facts: RankFacts = NO_FACTS
+    early_facts: RankFacts = NO_FACTS
+    """The same as the window began: what rose meanwhile (groups, optimizers, pinned memory) is evidence."""
     problem: Optional[str] = None
     """Why it ended early or lacks something: the job records by itself, a graph was captured, no steps came."""

@@ -58,6 +58,11 @@ def evidence_draft_name(process: ProcessId) -> str:
     return _name(process, EVIDENCE_DRAFT_SUFFIX)
 
 
+def names_beside(process: ProcessId) -> tuple[str, ...]:
+    """File names of all that a process may leave beside its ring and its socket."""
+    return tuple(_name(process, suffix) for suffix in (OOM_SUFFIX, *EVIDENCE_SUFFIXES))
+
+
 def launch_name(process: ProcessId) -> str:
     """File name of the record that a ``tidegauge run`` keeps of its job (``core.launches``)."""
     return _name(process, LAUNCH_SUFFIX)

@@ -62,6 +62,12 @@ class RankView:
     """Job and step as the node's slurmd says; ``None`` outside Slurm."""
     pod: Optional[PodPlace] = None
     """The pod whose cgroup it is in; ``None`` outside Kubernetes."""
+    children_bytes: Optional[int] = None
+    """What NVML says that its child processes hold, on all GPUs of the node (``gpu_children``); ``None``: not known."""
+    gpu_children: int = 0
+    """Processes on a GPU that descend from it and are no ranks of their own, as the kernel and NVML say."""
+    data_workers: int = 0
+    """Of ``gpu_children``: those that are a DataLoader's workers by their name, or that ``multiprocessing`` started."""
 
     @property
     def key(self) -> RankKey:
@@ -90,6 +96,9 @@ class RankView:
             launch=self.launch,
             slurm=self.slurm,
             pod=self.pod,
+            children_bytes=self.children_bytes,
+            gpu_children=self.gpu_children,
+            data_workers=self.data_workers,
         )
 
 
@@ -104,7 +113,7 @@ class GpuView:
     total_bytes: Optional[int]
     used_bytes: Optional[int]
     other_processes_bytes: Optional[int]
-    """Bytes of processes that Tidegauge does not watch."""
+    """Bytes of processes that are no watched rank and descend from none."""
     usable_bytes: Optional[int] = None
     """The total less what the driver keeps for itself: CUDA's total, which memory fractions are fractions of."""
 
@@ -119,8 +128,8 @@ class NodeView:
     ranks: tuple[RankView, ...] = ()
     gpus: tuple[GpuView, ...] = ()
     collect_success: Mapping[str, bool] = field(default_factory=dict)
-    """By source: ``rings``, ``nvml``, ``proc``, ``slurm``, ``pod_resources``. One that this node does not have is
-    absent."""
+    """By source: ``rings``, ``nvml``, ``proc``, ``slurm``, ``pod_resources``, ``evidence`` (from the first piece on).
+    One that this node does not have is absent."""
     collect_duration_s: Mapping[str, float] = field(default_factory=dict)
     rings_skipped: Mapping[str, int] = field(default_factory=dict)
     """Ring files refused so far, by reason (``truncated``, ``version``, ``magic``, ``symlink``, ``owner`` …)."""
@@ -161,6 +170,9 @@ class RankSummary:
     launch: Optional[ProcessId] = None
     slurm: Optional[SlurmPlace] = None
     pod: Optional[PodPlace] = None
+    children_bytes: Optional[int] = None
+    gpu_children: int = 0
+    data_workers: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.core.actions import Outcome
+from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.evidence_words import brief_line, brief_sentences, cause_words
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey, RankFinding
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Band, Severity
@@ -105,19 +107,48 @@ def change_in_words(change: IncidentChange) -> str:
         return f"closed: {CLOSURES[incident.closure]}" if incident.closure is not None else "closed"
     if change.kind is ChangeKind.RECOVERING:
         return "recovering: it has stopped, and is closed if it does not come back for a while"
+    if change.kind is ChangeKind.EVIDENCE:
+        return evidence_in_words(incident)
     happened = {
         ChangeKind.OPENED: f"opened, severity {incident.severity.value}",
         ChangeKind.ESCALATED: f"severity rose to {incident.severity.value}",
         ChangeKind.EASED: f"severity fell to {incident.severity.value}",
         ChangeKind.SPREAD: "it spread to more ranks",
         ChangeKind.REOPENED: "it came back",
-        ChangeKind.EVIDENCE: "evidence",
         ChangeKind.UPDATED: "new figures",
     }
     end, speed = time_left(incident.seconds_to_oom), rate(incident.bytes_per_step)
     figures = [list_ranks(incident.ranks, common=incident.common)]
     figures += [f"{speed} per step"] * (speed is not None) + [f"out of memory in {end}"] * (end is not None)
     return f"{happened[change.kind]}: {', '.join(figures)}"
+
+
+def evidence_in_words(incident: Incident) -> str:
+    """What is known best: "the line is known: train.py:41 in step, held by train.py: losses (list, 412 items); the
+    cause is tensors kept by Python objects"."""
+    if not incident.evidence:
+        return "evidence was collected"
+    first = incident.evidence[0]
+    where, why = brief_line(first), cause_words(first.cause, first.confidence)
+    if where is None:
+        return f"evidence was collected on rank {first.rank}: {why}"
+    return f"the {'line' if first.line is not None else 'holder'} is known: {where}; {why}"
+
+
+def guidance(incident: Incident) -> str:
+    """Where to look: what an out-of-memory error was, else what evidence says, else the usual places."""
+    return incident.explanation or " ".join(evidence_sentences(incident)) or hint(incident.key.cause)
+
+
+def evidence_sentences(incident: Incident) -> tuple[str, ...]:
+    """The best piece of evidence in sentences; none while nothing is known but that something grows."""
+    best = best_evidence(incident)
+    return () if best is None else brief_sentences(best)
+
+
+def best_evidence(incident: Incident) -> Optional[EvidenceBrief]:
+    """The first piece that says where, by whom or why."""
+    return next((one for one in incident.evidence if brief_line(one) or one.advice), None)
 
 
 def does(cause: IncidentCause, bytes_per_step: Optional[Band] = None) -> str:

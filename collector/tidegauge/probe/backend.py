@@ -1,6 +1,6 @@
 """The seam to torch: everything that the probe asks of the device runtime, and nothing else, goes through here.
 
-Not one call in this module initialises CUDA, synchronises a device, resets a peak or touches the history.
+Not one call in this module initialises CUDA, synchronises a device or resets a peak.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.probe.checkpoint_agreement import Store
+from tidegauge.probe.faults import Faults
+from tidegauge.probe.history import History
+from tidegauge.probe.undisturbed import collector_held_off, compiler_left_alone
 
 OutOfMemoryCall = Callable[[int, int, int, int], None]
 """``(device, bytes of the segment it tried to get, cap or total in bytes, free bytes on the device)``."""
@@ -27,6 +30,8 @@ class Backend(Protocol):
 
     name: str
     torch_version: str
+    torch: Any
+    """For what looks at the job's own tensors (``probe.holders``)."""
     read: Callable[[int], Mapping[str, Any]]
     """The allocator's counters of one device by ordinal, nested as ``memory_stats_as_nested_dict()`` nests them.
     Only once ``ready()``. One C call; it takes the device's allocator lock for a moment."""
@@ -62,9 +67,15 @@ class Backend(Protocol):
     def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:
         """What the allocator holds on all devices, block by block, as ``torch.cuda.memory._snapshot()`` says it.
 
-        With the events of the job's own recording only if ``history``. ``None``: not supported, or this torch cannot
-        leave them out. No call to the device; holds the GIL and each device's lock.
+        With the events of a recording only if ``history``. ``None``: not supported, or this torch cannot leave them
+        out. No call to the device; holds the GIL and each device's lock.
         """
+
+    def history(self, faults: Faults, /) -> Optional[History]:
+        """The process's allocation history, nothing of it touched yet; ``None``: not supported. As ``device_count``."""
+
+    def total_bytes(self, device: int, /) -> Optional[int]:
+        """``totalGlobalMem`` of a device; ``None`` if this torch cannot tell. As ``device_count``."""
 
     def empty_cache(self, device: int, /) -> None:
         """Give cached memory back to the driver; ``device`` is one that the process uses already."""
@@ -89,7 +100,7 @@ class DeviceModule:
     def __init__(self, torch: Any, name: str) -> None:
         self.name = name
         self.torch_version = str(torch.__version__)
-        self._torch = torch
+        self.torch = torch
         self._module = getattr(torch, name)
         self.read = self._module.memory_stats_as_nested_dict
 
@@ -127,11 +138,18 @@ class DeviceModule:
         return False
 
     def is_out_of_memory(self, error: BaseException, /) -> bool:
-        kinds = (getattr(self._torch, "OutOfMemoryError", None), getattr(self._module, "OutOfMemoryError", None))
+        kinds = (getattr(self.torch, "OutOfMemoryError", None), getattr(self._module, "OutOfMemoryError", None))
         return isinstance(error, tuple(kind for kind in kinds if isinstance(kind, type)))
 
     def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:  # noqa: ARG002
         return None
+
+    def history(self, _faults: Faults, /) -> Optional[History]:
+        return None
+
+    def total_bytes(self, device: int, /) -> Optional[int]:
+        total_bytes = getattr(self._module.get_device_properties(device), "total_memory", None)
+        return None if total_bytes is None else int(total_bytes)
 
     def empty_cache(self, _device: int, /) -> None:
         self._module.empty_cache()
@@ -140,10 +158,10 @@ class DeviceModule:
         return False
 
     def on_optimizer_step(self, hook: StepHook) -> None:
-        register_step_hook(self._torch, hook)
+        register_step_hook(self.torch, hook)
 
     def distributed(self) -> Optional[tuple[int, int]]:
-        distributed = self._torch.distributed
+        distributed = self.torch.distributed
         if not distributed.is_available() or not distributed.is_initialized():
             return None
         return int(distributed.get_rank()), int(distributed.get_world_size())
@@ -152,7 +170,7 @@ class DeviceModule:
         if self.distributed() is None:
             return None
         # Not public, but there since 1.x; the public way to a store is to make one, which needs a port of its own.
-        get_store = getattr(self._torch.distributed.distributed_c10d, "_get_default_store", None)
+        get_store = getattr(self.torch.distributed.distributed_c10d, "_get_default_store", None)
         store: Optional[Store] = get_store() if get_store is not None else None
         return store
 
@@ -172,7 +190,7 @@ class Cuda(DeviceModule):
         return super().device_uuids(environ)
 
     def blind_because(self) -> Optional[str]:
-        backend = str(self._torch.cuda.get_allocator_backend())
+        backend = str(self.torch.cuda.get_allocator_backend())
         return None if backend == "native" else f"its allocator is {backend}, which keeps no counters"
 
     def caps_without_context(self) -> bool:
@@ -181,32 +199,40 @@ class Cuda(DeviceModule):
         return torch_at_least(self.torch_version, 2, 10) or self.device_count() == 1
 
     def on_out_of_memory(self, call: OutOfMemoryCall, /) -> bool:
-        attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
+        attach = getattr(self.torch._C, "_cuda_attach_out_of_memory_observer", None)
         if attach is None:
             return False
         attach(call)
         return True
 
     def snapshot(self, *, history: bool) -> Optional[Mapping[str, Any]]:
-        c = self._torch._C
+        c = self.torch._C
         take = getattr(c, "_cuda_memorySnapshot", None)
         if take is None:
             return None
         if torch_at_least(self.torch_version, 2, 11):
-            snapshot: Mapping[str, Any] = take((0, 0, history))  # pool (0, 0): all of them
+            arguments: tuple[Any, ...] = ((0, 0, history),)  # pool (0, 0): all of them
         elif c._cuda_isHistoryEnabled() and not history:
             return None
         else:
-            snapshot = take(None) if torch_at_least(self.torch_version, 2, 8) else take()
+            arguments = (None,) if torch_at_least(self.torch_version, 2, 8) else ()
+        with compiler_left_alone(self.torch), collector_held_off():
+            snapshot: Mapping[str, Any] = take(*arguments)
         return snapshot
+
+    def history(self, faults: Faults, /) -> Optional[History]:
+        known = hasattr(self.torch._C, "_cuda_isHistoryEnabled") and hasattr(
+            self.torch.cuda.memory, "_record_memory_history"
+        )
+        return History(self.torch, faults) if known else None
 
     def empty_cache(self, device: int, /) -> None:
         # cudaFree in a thread that never chose a device would make a context on device 0
-        with self._torch.cuda.device(device):
-            self._torch.cuda.empty_cache()
+        with self.torch.cuda.device(device):
+            self.torch.cuda.empty_cache()
 
     def capturing(self) -> bool:
-        return bool(self._torch.cuda.is_current_stream_capturing())
+        return bool(self.torch.cuda.is_current_stream_capturing())
 
 
 def register_step_hook(torch: Any, hook: StepHook) -> None:

@@ -19,6 +19,8 @@ from tidegauge.probe.run_folder import RunFolder
 
 MAX_LINE_BYTES = 8192
 MAX_CLIENTS = 8
+MOST_REPLY_BYTES = 60_000
+"""Of an answer: the socket's buffer takes it though its client does not read yet, and clients read 64 KiB."""
 IDLE_S = 5.0
 """Seconds after which a silent client is dropped, so that eight sleepers do not lock others out for good."""
 
@@ -84,6 +86,8 @@ class CommandSocket:
             connection.close()
             return
         connection.setblocking(False)
+        # The kernel's default is enough for a reply of that size (unix(7)), but a site may have lowered it.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MOST_REPLY_BYTES)
         self._clients[connection.fileno()] = _Client(connection, now_s)
 
 
@@ -124,7 +128,7 @@ class _Client:
     def _reply(self, reply: Mapping[str, Any]) -> bool:
         line = json.dumps(reply).encode() + b"\n"
         try:
-            return self.connection.send(line) == len(line)  # replies are small: one that does not fit is not read
+            return self.connection.send(line) == len(line)  # replies are bounded: one that does not fit is not read
         except OSError:
             return False
 

@@ -1,27 +1,25 @@
 """What a rank does when it is asked over its socket. Runs in the helper thread; every reply is a small JSON object.
 
-A reply may take a while: ``empty_cache`` waits for a step, and ``checkpoint`` lists the folders that the owner
+A reply may take a while: ``empty_cache`` and ``snapshot`` wait for a step, ``holders`` looks at every object, and
+``checkpoint`` lists the folders that the owner
 declared, so that it hangs with their file server. Training waits for none of this.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidegauge.probe.boundary_calls import STEP_WAIT_S, BoundaryCalls
 from tidegauge.probe.checkpoint_ask import RefusedError, is_a_look, parse_ask, request_id_of
+from tidegauge.probe.evidence_commands import EvidenceCommands
 from tidegauge.probe.faults import describe
 from tidegauge.probe.levels import WATCHING_LEVELS
 from tidegauge.probe.notices import Notices
+from tidegauge.probe.pacing import StoppedError
 
 if TYPE_CHECKING:
     from tidegauge.probe.guest import Probe
-
-STEP_WAIT_S = 10.0
-"""How long ``empty_cache`` waits for a step boundary."""
-_LATER = ("record", "snapshot", "holders")
-"""Commands of the protocol that this version cannot do."""
 
 
 class Commands:
@@ -29,7 +27,7 @@ class Commands:
 
     def __init__(self, probe: Probe, *, step_wait_s: float = STEP_WAIT_S) -> None:
         self._probe = probe
-        self._step_wait_s = step_wait_s
+        self._boundary = BoundaryCalls(probe, wait_s=step_wait_s)
         self._table: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
             "attach": self._attach,
@@ -40,19 +38,20 @@ class Commands:
             "checkpoint": self._checkpoint,
             "checkpoint_status": lambda request: probe.checkpoints.look(request_id_of(request)),
             "checkpoint_withdraw": lambda request: probe.checkpoints.withdraw(request_id_of(request)),
+            **EvidenceCommands(probe.evidence, self._boundary).table,
         }
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out ``{"command": NAME, …}``: ``{"ok": true, …}``, or ``{"error": …}`` with what would be right."""
         name = request.get("command")
-        if name in _LATER:
-            return {"error": f"{name} is not supported by this version of the probe", "known": list(self._table)}
         if not isinstance(name, str) or name not in self._table:
             return {"error": f"no such command: {str(name)[:40]}", "known": list(self._table)}
         try:
             return self._table[name](request)
         except RefusedError as refused:
             return {"error": str(refused), "kind": refused.kind, "step": self._probe.steps.steps}
+        except StoppedError:
+            return {"error": "this process is not watched any more", "kind": "unable"}
         except Exception as error:
             self._probe.faults.caught(f"the command {name}", error)
             return {"error": describe(error)}
@@ -66,7 +65,8 @@ class Commands:
             return {"error": f"level must be one of {', '.join(WATCHING_LEVELS)}"}
         if not self._probe.switch_on(level):
             return {"error": "nothing can be recorded; the job's stderr says why"}
-        return {"ok": True, **self._probe.describe()}
+        note = self._probe.evidence.note
+        return {"ok": True, **self._probe.describe(), **({"note": note} if note is not None else {})}
 
     def _detach(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         self._probe.detach()
@@ -85,35 +85,8 @@ class Commands:
         return self._probe.checkpoints.ask(parse_ask(request))
 
     def _empty_cache(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """At the next step boundary: freeing memory while a graph is captured would break the capture, and only the
-        training thread knows. ``{"now": true}`` does it at once from this thread, for a job that makes no steps."""
-        if request.get("now") is True:
-            return _emptied(self._probe.empty_cache())
-        done = threading.Event()
-        outcome: dict[str, Any] = {}
-        given_up = False
-
-        def at_step() -> None:
-            try:
-                if given_up:
-                    return
-                if self._probe.capturing():
-                    outcome["error"] = "a CUDA graph is being captured; ask again later"
-                else:
-                    outcome.update(_emptied(self._probe.empty_cache()))
-            except Exception as error:
-                outcome["error"] = describe(error)
-            finally:
-                done.set()
-
-        self._probe.at_next_step(at_step)
-        if not done.wait(self._step_wait_s):
-            given_up = True
-            return {"error": f"no training step ended within {self._step_wait_s:g} s; {{'now': true}} does not wait"}
-        return outcome
-
-
-def _emptied(duration_s: float | None) -> dict[str, Any]:
-    if duration_s is None:
-        return {"error": "no device is in use, there is nothing to give back"}
-    return {"ok": True, "duration_s": duration_s}
+        """At the next step boundary: freeing memory while a graph is captured would break the capture."""
+        duration_s = self._boundary.call(self._probe.empty_cache, now=request.get("now") is True)
+        if duration_s is None:
+            return {"error": "no device is in use, there is nothing to give back"}
+        return {"ok": True, "duration_s": duration_s}

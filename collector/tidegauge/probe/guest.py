@@ -15,14 +15,16 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Optional
 
-from tidegauge import __version__
 from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.backend import Backend
+from tidegauge.probe.boundary_calls import BoundaryCalls
 from tidegauge.probe.checkpoint import Checkpoints
 from tidegauge.probe.checkpoint_ask import Save
 from tidegauge.probe.commands import Commands
+from tidegauge.probe.description import describe_probe
+from tidegauge.probe.evidence import Evidence
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.fraction import Cap, complaint, fraction_in
 from tidegauge.probe.helper import Helper
@@ -66,6 +68,7 @@ class Probe:
         self.steps = StepCounter()
         self.helper: Optional[Helper] = None
         self.cap = Cap(self._backend)
+        self.evidence = Evidence(self._environ, self._backend, self.faults, BoundaryCalls(self))
         self._lock = threading.RLock()  # for beginning and ending, never taken by a hook while watching
         self._outlet: Optional[Outlet] = None
         self._begun = False
@@ -136,6 +139,7 @@ class Probe:
         self.watch = watch
         if not self._observing:
             self._observing = self._backend.on_out_of_memory(self.out_of_memory)
+        self.evidence.open(self._outlet, watch, self.steps, self.level)
 
     def _publish_identity(self) -> None:
         with self._lock:  # the training thread and the helper may both have news, and the older must not come last
@@ -184,6 +188,8 @@ class Probe:
     def _boundary(self, watch: Watch) -> None:
         watch.step()
         self.cap.catch_up(used=watch.used)
+        if self.evidence.window is not None:
+            self.evidence.at_boundary()
         while self._at_step:
             self._at_step.popleft()()
 
@@ -223,6 +229,7 @@ class Probe:
             if self.watch is None and self._begun and not self._off:
                 self._start_watching()
             else:
+                self.evidence.follow(level)
                 self._publish_identity()
             if self.helper is not None:
                 self.helper.ticking = self.watch is not None
@@ -286,6 +293,7 @@ class Probe:
         try:
             self._off = True
             self._asked.clear()  # nobody could look any more
+            self.evidence.shut()  # before the helper, which may be at work for it
             if self.helper is not None:
                 self.helper.stop()
                 self.helper = None
@@ -298,6 +306,7 @@ class Probe:
         try:
             outlet, helper = self._outlet, self.helper
             self._forked = True
+            self.evidence.abandon()
             self._reset(self.checkpoints.save)
             if helper is not None:
                 helper.abandon()
@@ -311,26 +320,19 @@ class Probe:
         """Where commands are taken, once they are."""
         return self._outlet.socket_path if self._outlet is not None else None
 
+    @property
+    def ring_path(self) -> Optional[str]:
+        """Where readings are written, once they are."""
+        ring = self._outlet.ring if self._outlet is not None else None
+        return ring.path if ring is not None else None
+
     def describe(self) -> dict[str, Any]:
         """What ``ping`` answers."""
-        ring = self._outlet.ring if self._outlet is not None else None
-        return {
-            "pid": os.getpid(),
-            "version": __version__,
-            "level": self.level,
-            "watching": self.watch is not None,
-            "step": self.steps.steps,
-            "raw_steps": self.steps.raw_steps,
-            "devices": list(self.watch.used) if self.watch is not None else [],
-            "ring": ring.path if ring is not None else None,
-            "limit_fraction": self.cap.fraction,
-            "gpu_share": fraction_in(self._environ, SHARE_VARIABLE),
-            "checkpoint": self.checkpoints.means().way,
-            "errors": self.faults.count,
-        }
+        return describe_probe(self, self._environ)
 
     def _end_watching(self) -> None:
         watch, self.watch = self.watch, None
+        self.evidence.shut()
         if watch is not None:
             watch.note(EventCode.DETACHED)
 

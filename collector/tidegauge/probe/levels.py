@@ -14,8 +14,8 @@ LEVELS = (OFF, DORMANT, STATS, AUTO, TRACE)
 """From nothing at all to everything."""
 
 WATCHING_LEVELS = (STATS, AUTO, TRACE)
-"""Levels at which the allocator's counters are read. All three read the same today: the bounded allocation history
-that ``auto`` and ``trace`` add is not built yet, the level asked for is recorded in the rank's identity."""
+"""Levels at which the allocator's counters are read. ``trace`` records allocation history as well, from the start;
+``auto`` lets the service ask for a bounded window of it when it suspects a trend, ``stats`` does not."""
 
 
 def unknown_level(text: str) -> str:

@@ -6,9 +6,7 @@ microseconds a block. The file is torch's own snapshot, pickled, with one key mo
 
 from __future__ import annotations
 
-import os
 import pickle
-import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +17,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.owners import CodeLine, LiveBlock
 from tidegauge.core.run_dirs import oom_snapshot_name
 from tidegauge.probe.backend import Backend
+from tidegauge.probe.rank_snapshot import counted
 from tidegauge.probe.run_folder import RunFolder
 
 FACTS_KEY = "tidegauge"
@@ -26,11 +25,8 @@ MOST_BLOCKS = 50_000
 """Beyond this it is not taken: 100 bytes and a microsecond each, some three times that with stacks."""
 MOST_EVENTS = 20_000
 """Of the job's own allocation history. A longer one is left out, or, where torch cannot leave it out (before 2.11), the
-snapshot is: a history of 100,000 events with C++ stacks holds up the process for nine seconds. To name the lines of
-any stack, torch 2.13 loads its compiler first: 1.6 s of processor time, once, in a job that has not done so."""
+snapshot is: a history of 100,000 events with C++ stacks holds up the process for nine seconds."""
 MOST_BYTES = 16 << 20
-SHARE_OF_FREE = 8
-"""The file takes at most this part of what is free: /dev/shm of a container has 64 MiB, and NCCL lives there too."""
 REST = 20
 """A job that catches the error and tries again spends at most 1/20 of its time on snapshots."""
 
@@ -81,30 +77,17 @@ class OomSnapshots:
             self._not_before_s = now_s + REST * (now_s - began_s)
 
     def _take(self, devices: Sequence[int]) -> Optional[Mapping[str, Any]]:
-        blocks = events = 0
-        for device in devices:
-            allocations = self._backend.read(device)["allocation"]["all"]
-            blocks += allocations["current"]
-            events += allocations["allocated"] + 2 * allocations["freed"]  # freeing is two events
-        if blocks > MOST_BLOCKS:
+        counts = counted(self._backend, devices)
+        if counts.blocks > MOST_BLOCKS:
             return None
-        return self._backend.snapshot(history=events <= MOST_EVENTS)
+        return self._backend.snapshot(history=counts.events <= MOST_EVENTS)
 
     def _write(self, snapshot: Mapping[str, Any]) -> None:
         content = pickle.dumps(snapshot, protocol=4)
-        most_bytes = min(MOST_BYTES, self._folder.free_bytes() // SHARE_OF_FREE)
-        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)  # beyond it is SIGXFSZ (setrlimit(2))
-        if len(content) > most_bytes or (limit_bytes != resource.RLIM_INFINITY and len(content) > limit_bytes):
+        if len(content) > MOST_BYTES or not self._folder.has_room_for(len(content)):
             self._folder.remove(self._name)  # an older one is of another error
             return
-        with open(self._folder.create(self._name), "wb") as file:
-            try:
-                file.write(content)
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(file.fileno(), 0)
-                    self._folder.remove(self._name)
-                raise
+        self._folder.write(self._name, content)
 
 
 def _held(snapshot: Mapping[str, Any], device: int) -> HeldMemory:

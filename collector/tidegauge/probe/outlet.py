@@ -9,6 +9,7 @@ from tidegauge.core.ids import RankIdentity
 from tidegauge.core.run_dirs import socket_name
 from tidegauge.probe.backend import Backend
 from tidegauge.probe.command_socket import Answer, CommandSocket
+from tidegauge.probe.evidence_files import EvidenceFiles
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.identity import TorchFacts, claimed_place, identify
 from tidegauge.probe.oom_snapshot import OomSnapshots
@@ -27,13 +28,15 @@ class Outlet:
         self.identity: Optional[RankIdentity] = None
         """As it was last published."""
         self.oom_snapshots: Optional[OomSnapshots] = None
+        self.evidence_files: Optional[EvidenceFiles] = None
         self.place_known = True
         """False while the published identity lacks a rank that the default process group may give later."""
         self._environ = environ
         self._facts = facts
         self._backend = backend
         self._faults = faults
-        self._folder: Optional[RunFolder] = None
+        self._folders: list[RunFolder] = []
+        """Open ones, the ring's last: a socket that was made while the process was dormant keeps its own."""
 
     def open_ring(self, devices: int) -> Optional[RingWriter]:
         """The ring, opened now if it was not before; ``None`` if there is no folder for it."""
@@ -44,10 +47,9 @@ class Outlet:
             because = "; ".join(refused)[:300]
             self._faults.say_once(f"nothing is recorded, there is no folder to write to ({because})")
             return None
-        if self._folder is not None:
-            self._folder.close()
-        self._folder = folder
+        self._folders.append(folder)
         self.oom_snapshots = OomSnapshots(self._backend, folder, self._facts.process)
+        self.evidence_files = EvidenceFiles(folder, self._facts.process)
         folder.remove_leftovers()
         return self.ring
 
@@ -74,13 +76,14 @@ class Outlet:
 
     def open_socket(self, answer: Answer) -> Optional[CommandSocket]:
         """A socket for root and this user, or ``None`` if there is no folder for it."""
-        if self._folder is None:
-            self._folder = open_any_run_folder(self._environ)
-        if self._folder is None:
-            return None
+        if not self._folders:
+            folder = open_any_run_folder(self._environ)
+            if folder is None:
+                return None
+            self._folders.append(folder)
         try:
             commands = CommandSocket(
-                self._folder,
+                self._folders[-1],
                 socket_name(self._facts.process),
                 answer,
                 allowed_uids=allowed_peers(),
@@ -95,5 +98,5 @@ class Outlet:
         """In a forked child: let go of the parent's files without a trace."""
         if self.ring is not None:
             self.ring.abandon()
-        if self._folder is not None:
-            self._folder.close()
+        for folder in self._folders:
+            folder.close()

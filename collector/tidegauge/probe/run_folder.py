@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,9 @@ from tidegauge.probe.process_facts import is_alive
 LEFTOVER_AGE_S = 600.0
 """Rings of dead processes stay this long for an agent to read; without an agent the next probe removes them. Living
 probes touch their ring every minute: older than this is dead in *any* pid namespace that shares the folder."""
+
+SHARE_OF_FREE = 8
+"""A snapshot takes at most this part of what is free: /dev/shm of a container has 64 MiB, and NCCL lives there too."""
 
 _MAX_LOOKED_AT = 1000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -59,13 +63,34 @@ class RunFolder:
         room = os.fstatvfs(self.descriptor)
         return room.f_bavail * room.f_frsize
 
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether a file of this size may be written: enough stays free, and no ``SIGXFSZ`` comes (setrlimit(2))."""
+        limit_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        too_long = limit_bytes != resource.RLIM_INFINITY and size_bytes > limit_bytes
+        return not too_long and size_bytes <= self.free_bytes() // SHARE_OF_FREE
+
+    def write(self, name: str, content: bytes) -> None:
+        """A new file with this content, or none. Raises ``OSError``."""
+        with open(self.create(name), "wb") as file:
+            try:
+                file.write(content)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file.fileno(), 0)
+                    self.remove(name)
+                raise
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Give a file its name; one that has it already is replaced."""
+        os.rename(name, new_name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+
     def remove_leftovers(
         self,
         *,
         now_s: Callable[[], float] = time.time,
         alive: Callable[[ProcessId], bool] = is_alive,
     ) -> int:
-        """Remove rings and sockets of dead processes that nobody touched for ``LEFTOVER_AGE_S``; how many.
+        """Remove files of dead processes (rings, snapshots …) that nobody touched for ``LEFTOVER_AGE_S``; how many.
 
         Looks at a bounded number of files and stops at nothing that it may not remove.
         """

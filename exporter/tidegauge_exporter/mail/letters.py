@@ -14,7 +14,7 @@ from tidegauge.core.actions import Decision, DecisionRecord
 from tidegauge.core.incidents import Incident, IncidentState
 from tidegauge.core.slurm import SCHEDULER as SLURM
 from tidegauge.core.verdicts import Severity
-from tidegauge.core.wording import incident_sentence
+from tidegauge.core.wording import capitalised, evidence_in_words, evidence_sentences, incident_sentence
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.blocks import Link
@@ -85,9 +85,27 @@ def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> Le
     incident = tamed(story.incident)
     done = deed(tamed_record(record), TO_OWNER)
     line = told_at(done, done.at_unix_s)
-    footer = f"Tidegauge, incident {incident.number}, cluster {tidy(cluster, MOST_NAME)}"
+    footer = _short_footer(incident, cluster)
     html = [_heading(f"{done.sentence}.", incident), _paragraph(line), f'<p style="{_SMALL}">{escape(footer)}</p>']
     return Letter(f"Re: {_subject(incident, cluster)}", _joined([line, f"-- \n{footer}"]), _page(html))
+
+
+def evidence_letter(story: Story, *, cluster: str, links: Links) -> Letter:
+    """What keeps the memory of the owner's job, in the thread of the mail that announced the incident."""
+    incident = tamed(story.incident)
+    line = f"{capitalised(evidence_in_words(incident))}."
+    found = evidence_sentences(incident)
+    chosen = chosen_links(story.incident, cluster=cluster, links=links)
+    footer = _short_footer(incident, cluster)
+    addresses = "\n".join(f"{link.label}: {link.url}" for link in chosen)
+    text = [line, *found, addresses, f"-- \n{footer}"]
+    html = [
+        _heading(line, incident),
+        *map(_paragraph, found),
+        _links(chosen),
+        f'<p style="{_SMALL}">{escape(footer)}</p>',
+    ]
+    return Letter(f"Re: {_subject(incident, cluster)}", _joined(text), _page(html))
 
 
 def owner_commands(incident: Incident) -> Sequence[Command]:
@@ -107,6 +125,10 @@ def owner_commands(incident: Incident) -> Sequence[Command]:
 def _subject(incident: Incident, cluster: str) -> str:
     about = f"{NOUNS[incident.key.cause]} in {your_job(incident)}"
     return tidy(f"{about} (incident {incident.number} on {tidy(cluster, MOST_NAME)})", MOST_SUBJECT)
+
+
+def _short_footer(incident: Incident, cluster: str) -> str:
+    return f"Tidegauge, incident {incident.number}, cluster {tidy(cluster, MOST_NAME)}"
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -10,13 +10,13 @@ from typing import Final, Protocol
 from tidegauge.core.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.addresses import address_of
-from tidegauge_exporter.mail.letters import Letter, followup_letter, owner_letter
+from tidegauge_exporter.mail.letters import Letter, evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.mail.mime import Envelope, as_mail
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.notify.look import Plot
 from tidegauge_exporter.notify.plots import drawn_plot
 from tidegauge_exporter.notify.ports import RefusedError
-from tidegauge_exporter.notify.story_lines import decision_digest, digest, incident_key
+from tidegauge_exporter.notify.story_lines import decision_digest, digest, incident_key, known
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Posted
 
@@ -84,6 +84,16 @@ class MailWay:
     def follow(self, record: DecisionRecord, story: Story, *, posted: Posted) -> None:
         letter = followup_letter(record, story, cluster=self._cluster)
         self._send(letter, posted.channel, f"done {decision_digest(record.decision)}", story, before=posted)
+
+    def explain(self, story: Story, *, posted: Posted) -> None:
+        letter = evidence_letter(story, cluster=self._cluster, links=self._links)
+        self._send(
+            letter,
+            posted.channel,
+            f"found {known(story.incident)} {incident_key(story.incident)}",
+            story,
+            before=posted,
+        )
 
     def _send(
         self, letter: Letter, address: str, what: str, story: Story, *, before: Posted | None, png: bytes | None = None

@@ -32,6 +32,9 @@ class Look(Protocol):
     def owner_followup(self, record: DecisionRecord) -> Message:
         """What was done to the owner's job."""
 
+    def owner_evidence(self, story: Story) -> Message:
+        """What keeps the memory of the owner's job."""
+
     def alert_message(self, group: AlertGroup, *, links: Links) -> Message:
         """Alerts of the cluster itself."""
 

@@ -15,7 +15,7 @@ from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge_exporter.notify.attempts import Attempts
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key
+from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key, known
 from tidegauge_exporter.notify.threads import posted_from
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Posted
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 ONE_AT_A_TIME_S = 30.0
 LATE_S = 3600.0
 """A warning that is older than this is not news any more."""
+MOST_FINDINGS = 3
+"""Times that the owner is told of evidence about one incident, the warning that had it included."""
 
 
 class OwnerWay(Protocol):
@@ -50,6 +52,9 @@ class OwnerWay(Protocol):
 
     def follow(self, record: DecisionRecord, story: Story, *, posted: Posted) -> None:
         """What was done to the job, as a reply to ``posted``."""
+
+    def explain(self, story: Story, *, posted: Posted) -> None:
+        """What evidence has made known about the incident, as a reply to ``posted``."""
 
 
 class OwnerMessages:
@@ -92,6 +97,8 @@ class OwnerMessages:
             posted = self._way.tell(decision, story, before=self._thread(story), now_unix_s=now_s)
             self._note(incident_key(story.incident), posted, story)
             self._note(key, posted, story)
+            if (found := _found_key(story)) is not None:  # it is in the message
+                self._note(found, posted, story)
             self._way.complete(story, posted, now_unix_s=now_s)
         return self._way.told
 
@@ -103,7 +110,18 @@ class OwnerMessages:
                 self._way.follow(record, story, posted=thread)
                 self._note(key, thread, story)
                 said = True
-        return said
+        return self._explain(story) or said
+
+    def _explain(self, story: Story) -> bool:
+        """The line, the holder and the cause, once they are known; and again when they are better known."""
+        key, thread = _found_key(story), self._thread(story)
+        if key is None or thread is None or self._said(key) is not None:
+            return False
+        if len(self._notebook.keys(self._way.name, _found_prefix(story))) >= MOST_FINDINGS:
+            return False
+        self._way.explain(story, posted=thread)
+        self._note(key, thread, story)
+        return True
 
     def _tell_late(self, story: Story) -> bool:
         """What the owner was told in another way alone, because this one or this process was away: the latest of it, as
@@ -162,6 +180,15 @@ def _tried(way: OwnerMessages, decision: Decision, story: Story) -> str | RetryL
 
 def _told_key(decision: Decision) -> str:
     return f"told/{decision_digest(decision)}"
+
+
+def _found_prefix(story: Story) -> str:
+    return f"found/{incident_key(story.incident)}/"
+
+
+def _found_key(story: Story) -> str | None:
+    found = known(story.incident)
+    return None if found is None else f"{_found_prefix(story)}{found}"
 
 
 def _was_told(record: DecisionRecord) -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
+from tidegauge.core.wording import best_evidence
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Message
 
@@ -61,8 +62,19 @@ def face(story: Story) -> str:
         "" if incident.closure is None else incident.closure.value,
         "stale" if incident.stale else "",
         str(len(incident.reports)),
+        known(incident) or "",
         "" if latest is None else _state_of(latest),
     )
+
+
+def known(incident: Incident) -> str | None:
+    """Stands for what evidence has made known: the line, whether the holder is named, the cause; newer figures of the
+    same are the same. ``None``: nothing."""
+    best = best_evidence(incident)
+    if best is None:
+        return None
+    held = "" if best.holder is None else "held"
+    return digest(repr(best.line), held, best.cause.value, best.confidence.value)
 
 
 def has_ended(record: DecisionRecord) -> bool:

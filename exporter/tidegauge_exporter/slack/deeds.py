@@ -37,6 +37,11 @@ class _Words(NamedTuple):
 _WORDS: Final = {
     ActionKind.NOTIFY: _Words("tell {owner}", "telling {owner}", "told {owner}"),
     ActionKind.ANNOTATE: _Words("put a remark on {job}", "putting a remark on {job}", "put a remark on {job}"),
+    ActionKind.SNAPSHOT: _Words(
+        "ask {job} which line allocates and what holds it",
+        "asking {job} which line allocates and what holds it",
+        "asked {job} which line allocates and what holds it",
+    ),
     ActionKind.CAP: _Words(
         "limit the memory of {job} to its share",
         "limiting the memory of {job} to its share",

@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, RankFinding
 from tidegauge.core.units import format_bytes, format_duration
-from tidegauge.core.wording import CLOSURES, capitalised, change_in_words, incident_sentence, name_ranks, rate
+from tidegauge.core.wording import (
+    CLOSURES,
+    capitalised,
+    change_in_words,
+    evidence_sentences,
+    incident_sentence,
+    name_ranks,
+    rate,
+)
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.blocks import Block, Link, context, fields, header, is_web, link_row, message, paragraph
@@ -28,10 +36,14 @@ from tidegauge_exporter.slack.untrusted import MOST_NAME, tamed_change, tamed_re
 BEFORE_S = 1800.0
 """A dashboard is opened on this much before the incident began, and as much after it ended."""
 
+EVIDENCE_SIGN = "\N{LEFT-POINTING MAGNIFYING GLASS}"
+ADVICE_SIGN = "\N{WRENCH}"
+
 _CHANGE_SIGNS = {
     ChangeKind.ESCALATED: "\N{UPWARDS BLACK ARROW}",
     ChangeKind.EASED: "\N{DOWNWARDS BLACK ARROW}",
     ChangeKind.SPREAD: "\N{LEFT RIGHT ARROW}",
+    ChangeKind.EVIDENCE: EVIDENCE_SIGN,
 }
 """Of changes that the colour of the incident does not tell."""
 
@@ -46,6 +58,7 @@ def incident_message(story: Story, *, cluster: str, links: Links, now_unix_s: fl
         f"{sign(incident)} {headline(incident, whose, end_by_time_left(incident, now_unix_s))}",
         [header(f"{sign(incident)} {headline(incident, whose, end_by_clock(incident, now_unix_s))}")],
         paragraph(_sentences(incident, now_unix_s)),
+        evidence_paragraph(incident),
         _figures(incident, now_unix_s),
         paragraph(_deeds(story, now_unix_s)),
         asked,
@@ -60,6 +73,12 @@ def change_reply(change: IncidentChange) -> Message:
     when = clock(change.at_unix_s, change.at_unix_s)
     words = change_in_words(change)
     return message(f"{shown} {capitalised(words)}", paragraph([f"{shown} {when}: {words}"]))
+
+
+def evidence_paragraph(incident: Incident) -> list[Block]:
+    """What grows where, what holds it, why, and what to change; of an incident that is fit to be written."""
+    signs = (EVIDENCE_SIGN, ADVICE_SIGN)
+    return paragraph(f"{sign} {words}" for sign, words in zip(signs, evidence_sentences(incident), strict=False))
 
 
 def action_reply(record: DecisionRecord) -> Message:

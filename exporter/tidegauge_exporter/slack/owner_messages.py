@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from tidegauge.core.actions import Decision, DecisionRecord
+from tidegauge.core.wording import capitalised, evidence_in_words
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.blocks import context, header, message, paragraph
 from tidegauge_exporter.slack.chat import Message
 from tidegauge_exporter.slack.deeds import TO_OWNER, deed, told_at
 from tidegauge_exporter.slack.headlines import sign
-from tidegauge_exporter.slack.incident_messages import incident_links
+from tidegauge_exporter.slack.incident_messages import EVIDENCE_SIGN, evidence_paragraph, incident_links
 from tidegauge_exporter.slack.owner_words import owner_words
-from tidegauge_exporter.slack.untrusted import tamed_record
+from tidegauge_exporter.slack.untrusted import tamed, tamed_record
 
 
 def owner_message(decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float) -> Message:
@@ -32,3 +33,10 @@ def owner_followup(record: DecisionRecord) -> Message:
     """What became of a decision about the owner's job, as a reply below the message that announced it."""
     done = deed(tamed_record(record), TO_OWNER)
     return message(f"{done.sign} {done.sentence}", paragraph([told_at(done, done.at_unix_s)]))
+
+
+def owner_evidence(story: Story) -> Message:
+    """What keeps the memory of the owner's job, as a reply below the message that announced it."""
+    incident = tamed(story.incident)
+    line = f"{EVIDENCE_SIGN} {capitalised(evidence_in_words(incident))}"
+    return message(line, evidence_paragraph(incident))

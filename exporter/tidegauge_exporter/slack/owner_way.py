@@ -49,6 +49,9 @@ class SlackWay:
     def follow(self, record: DecisionRecord, story: Story, *, posted: Posted) -> None:  # noqa: ARG002 - the thread says it
         self._chat.post(posted.channel, self._look.owner_followup(record), thread=posted)
 
+    def explain(self, story: Story, *, posted: Posted) -> None:
+        self._chat.post(posted.channel, self._look.owner_evidence(story), thread=posted)
+
     def _conversation(self, user_name: str) -> str:
         channel = self._chat.direct(user_name)
         if channel is None:

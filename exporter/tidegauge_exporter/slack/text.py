@@ -61,8 +61,8 @@ def cut(text: str, most: int) -> str:
 
 
 def plain(text: str) -> str:
-    """For ``plain_text`` and notifications: no mention, no link."""
-    return text.translate(_LOOK_ALIKES)
+    """For ``plain_text`` and notifications: no mention, no link. The arrow of a holder's path stays an arrow."""
+    return text.replace("->", "\N{RIGHTWARDS ARROW}").translate(_LOOK_ALIKES)
 
 
 def code(value: str) -> str:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegauge.core.actions import Decision, DecisionRecord
+from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.evidence_words import file_name
 from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.owners import CodeLine
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.text import DASH, tidy
 
@@ -20,6 +23,8 @@ MOST_EXPLANATION = 900
 MOST_EVIDENCE = 3
 """Snapshots and reports named; the report lists all."""
 MOST_PATH = 120
+MOST_HOLDER = 160
+MOST_ADVICE = 400
 
 
 def tamed_story(story: Story) -> Story:
@@ -45,7 +50,25 @@ def tamed(incident: Incident) -> Incident:
         explanation=tidy(incident.explanation, MOST_EXPLANATION) if incident.explanation else None,
         snapshots=_paths(incident.snapshots),
         reports=_paths(incident.reports),
+        evidence=tuple(tamed_evidence(one) for one in incident.evidence[:MOST_EVIDENCE]),
     )
+
+
+def tamed_evidence(brief: EvidenceBrief) -> EvidenceBrief:
+    """What a rank says of its own code, fit to be written: of a path the last part, which is what people look for."""
+    return brief._replace(
+        line=_tamed_line(brief.line),
+        through=_tamed_line(brief.through),
+        holder=tidy(brief.holder, MOST_HOLDER) if brief.holder else None,
+        advice=tidy(brief.advice, MOST_ADVICE) if brief.advice else None,
+    )
+
+
+def _tamed_line(line: CodeLine | None) -> CodeLine | None:
+    if line is None:
+        return None
+    filename, function = file_name(line.filename[-8 * MOST_NAME :]), tidy(line.function, MOST_NAME)
+    return line._replace(filename=tidy(filename, MOST_NAME) or DASH, function=function or DASH)
 
 
 def tamed_change(change: IncidentChange) -> IncidentChange:

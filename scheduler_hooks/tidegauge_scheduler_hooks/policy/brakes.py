@@ -64,21 +64,21 @@ def _exempt(case: Case) -> str | None:
 
 
 def _no_adapter(case: Case) -> str | None:
-    if case.facts.scheduler_facts is not None or _can_be_told(case):
+    if case.facts.scheduler_facts is not None or _needs_no_scheduler(case):
         return None
     return f"no adapter knows the job (scheduler {case.facts.target.scheduler})"
 
 
 def _unsupported(case: Case) -> str | None:
     scheduler = case.facts.scheduler_facts
-    if scheduler is None or case.action in scheduler.can or _can_be_told(case):
+    if scheduler is None or case.action in scheduler.can or _needs_no_scheduler(case):
         return None
     return f"{case.facts.target.scheduler} cannot {case.action.value} this job"
 
 
-def _can_be_told(case: Case) -> bool:
-    """A message that finds its reader without the scheduler."""
-    return case.action is ActionKind.NOTIFY and case.facts.owner_reachable
+def _needs_no_scheduler(case: Case) -> bool:
+    """A message that finds its reader without the scheduler; evidence, which the rank itself is asked for."""
+    return case.action is ActionKind.SNAPSHOT or (case.action is ActionKind.NOTIFY and case.facts.owner_reachable)
 
 
 def _not_running(case: Case) -> str | None:
@@ -192,11 +192,12 @@ _STOPS = frozenset(kind for kind in ActionKind if kind.is_stop)
 BRAKES = (
     Brake("paused", _ALL, "A person has paused all actions, messages too (`tidegauge policy pause`).", _paused),
     Brake("recovering", _ALL, "What the incident is about has stopped for now.", _recovering),
-    Brake("exempt", _ACTING, "The owner or the policy exempts the job; messages it gets.", _exempt),
+    Brake("exempt", _ACTING, "The owner or the policy exempts the job; messages and evidence it gets.", _exempt),
     Brake(
         "no_adapter",
         _ALL,
-        "No scheduler's adapter knows the job: nothing can be done to it, and only Slack and mail reach its owner.",
+        "No scheduler's adapter knows the job: nothing can be done to it, and only Slack and mail reach its owner. "
+        "Evidence needs none.",
         _no_adapter,
     ),
     Brake(

@@ -154,12 +154,12 @@ def _decision(case: Case, held: Held | None, decision_id: str) -> Decision:
 
 def _parameters(case: Case) -> dict[str, Any]:
     """What carrying it out reads; JSON. notify, annotate: ``text``. cap: ``fraction``, ``explanation``. checkpoint:
-    ``grace_s``, ``way``. requeue: ``alloc_conf``, ``environ``, ``reason``. hold, cancel: ``reason``.
+    ``grace_s``, ``way``. requeue: ``alloc_conf``, ``environ``, ``reason``. snapshot, hold, cancel: ``reason``.
 
     Of a decision that is withheld: ``breaker_reset_s``, when the breaker had last been reset.
     """
     rung, facts = case.rung, case.facts
-    if case.action in (ActionKind.NOTIFY, ActionKind.ANNOTATE):
+    if case.action.is_words:
         return {"text": texts.message(case)}
     if case.action is ActionKind.CAP:
         return {"fraction": facts.cap_fraction, "explanation": facts.cap_explanation}

@@ -99,7 +99,7 @@ def _finished_s(rule: Rule, index: int, tries: Sequence[Mark]) -> float | None:
     if passed:
         return min(passed)
     failed = [mark.ended_s for mark in tries if _failed(mark)]
-    goes_on = best_effort or rung.kind in (ActionKind.NOTIFY, ActionKind.ANNOTATE, ActionKind.CAP)
+    goes_on = best_effort or not rung.kind.is_acting or rung.kind is ActionKind.CAP
     return failed[rung.tries - 1] if goes_on and len(failed) >= rung.tries else None
 
 

@@ -20,7 +20,7 @@ MEMORY_S = 30 * 86400.0
 
 
 Mode = Literal["observe", "warn", "act"]
-"""What of all that is decided is carried out: nothing, not even a message; messages and remarks; all."""
+"""What of all that is decided is carried out: nothing, not even a message; messages, remarks and evidence; all."""
 
 
 def carries_out(mode: str, action: ActionKind) -> bool:
@@ -40,8 +40,8 @@ class Breaker(PolicyModel):
 
 
 class Exempt(PolicyModel):
-    """Jobs that are never acted on; messages and remarks they get. Shell patterns (``*``, ``?``, ``[ab]``). What the
-    owner says (``SchedulerFacts.exempt``, ``tidegauge run --no-actions``) always counts beside these."""
+    """Jobs that are never acted on; messages, remarks and evidence they get. Shell patterns (``*``, ``?``, ``[ab]``).
+    What the owner says (``SchedulerFacts.exempt``, ``tidegauge run --no-actions``) always counts beside these."""
 
     users: Globs = ()
     """Login names."""
@@ -105,8 +105,8 @@ class Policy(PolicyModel):
     version: Literal[1]
     """Of the file's form."""
     mode: Mode = "observe"
-    """``observe``: nothing is done, the audit says what would have been. ``warn``: messages and remarks are. ``act``:
-    all is."""
+    """``observe``: nothing is done, the audit says what would have been. ``warn``: messages, remarks and evidence are.
+    ``act``: all is."""
     brakes: Brakes = Brakes()
     """What holds actions back."""
     rules: tuple[Rule, ...] = ()

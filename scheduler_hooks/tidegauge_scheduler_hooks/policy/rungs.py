@@ -100,6 +100,14 @@ class AnnotateRung(_Rung):
     """What to write, with placeholders in braces."""
 
 
+class SnapshotRung(_Rung):
+    """Ask the rank to look at first for evidence: some 30 steps with allocation stacks, two snapshots and their
+    difference, what holds the tensors that grow. It changes nothing about the job, so `warn` does it too."""
+
+    kind: ClassVar[ActionKind] = ActionKind.SNAPSHOT
+    action: Literal["snapshot"]
+
+
 class CapRung(_Rung):
     """Set the memory fraction of the job's ranks, as derived from its share of the GPU. It frees nothing: what is above
     the cap stays, what comes on top fails with an out-of-memory error in this job instead of in its neighbour."""
@@ -154,7 +162,7 @@ class CancelRung(_StopRung):
 
 StopRung = Union[RequeueRung, HoldRung, CancelRung]
 Rung = Annotated[
-    Union[NotifyRung, AnnotateRung, CapRung, CheckpointRung, StopRung],
+    Union[NotifyRung, AnnotateRung, SnapshotRung, CapRung, CheckpointRung, StopRung],
     Field(discriminator="action"),
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegauge.core.actions import ActionKind, Decision, Disposition, JobFacts, JobTarget, SchedulerFacts
@@ -41,20 +41,20 @@ class Simulation:
     @property
     def jobs_told(self) -> frozenset[JobName]:
         """Jobs whose owner would have heard something."""
-        return self._jobs(acting=False)
+        return self._jobs(lambda action: action.is_words)
 
     @property
     def jobs_touched(self) -> frozenset[JobName]:
         """Jobs that would have been acted on."""
-        return self._jobs(acting=True)
+        return self._jobs(lambda action: action.is_acting)
 
     @property
     def brakes(self) -> Mapping[str, int]:
         """How many decisions each brake held back, for a while or for good."""
         return Counter(one.brake for one in self.decisions if one.brake is not None)
 
-    def _jobs(self, *, acting: bool) -> frozenset[JobName]:
-        return frozenset(job_name(one.target.job) for one in self._carried_out() if one.action.is_acting is acting)
+    def _jobs(self, is_meant: Callable[[ActionKind], bool]) -> frozenset[JobName]:
+        return frozenset(job_name(one.target.job) for one in self._carried_out() if is_meant(one.action))
 
     def _carried_out(self) -> Iterable[Decision]:
         return (one for one in self.decisions if one.disposition is Disposition.WOULD)

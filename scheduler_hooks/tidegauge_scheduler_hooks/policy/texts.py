@@ -10,7 +10,7 @@ from tidegauge.core.alloc_conf import CUDA_NAME, merge_alloc_conf
 from tidegauge.core.incidents import Incident, IncidentCause
 from tidegauge.core.kubernetes import namespace_of
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import capitalised, further_name, hint, incident_sentence, name_job, time_left
+from tidegauge.core.wording import capitalised, further_name, guidance, incident_sentence, name_job, time_left
 from tidegauge_scheduler_hooks.policy.case import Case, exemption, requeues_used, warnings_given
 from tidegauge_scheduler_hooks.policy.conditions import settings_in_force
 from tidegauge_scheduler_hooks.policy.rungs import AnnotateRung, CheckpointRung, NotifyRung, RequeueRung, Rung
@@ -71,7 +71,7 @@ def next_actions(case: Case) -> str:
 def advice(case: Case) -> str:
     """What the owner can do."""
     cause, facts = case.incident.key.cause, case.facts
-    parts = [capitalised(case.incident.explanation or hint(cause))]
+    parts = [capitalised(guidance(case.incident))]
     if cause is IncidentCause.FRAGMENTATION:
         parts.append(_fragmentation_advice(facts))
     if cause is IncidentCause.LEAK and facts.checkpoint is None:

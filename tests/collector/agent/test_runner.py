@@ -22,6 +22,8 @@ class FakeAgent:
     poll_takes_s: float = 0.0
     polls_s: list[float] = field(default_factory=list)
     pods: list[PodFacts] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    wanted: list[frozenset[str] | None] = field(default_factory=list)
 
     def poll(self) -> None:
         self.polls_s.append(self.clock.now_s)
@@ -32,6 +34,10 @@ class FakeAgent:
 
     def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
         self.pods += pods
+
+    def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
+        self.kept += kept
+        self.wanted.append(wanted)
 
     def carry_out(self, order: Order) -> OrderResult:
         return OrderResult(order.order_id, reply={"ok": True})
@@ -131,6 +137,16 @@ def test_a_coordinator_that_is_away_is_said_once_and_asked_again(caplog: pytest.
     assert stage.reporter.calls == 10
     assert [summary.sent_unix_s for summary in stage.reporter.summaries] == [5, 6, 7, 8, 9]
     assert len(caplog.records) == 2
+
+
+def test_the_agent_hears_which_evidence_is_kept_and_which_snapshots_must_stay() -> None:
+    stage = Stage()
+    stage.reporter.reply = ReportReply(
+        accepted=True, coordinator="c1", evidence_kept=("e1", "e2"), snapshots_wanted=frozenset({"a/b"})
+    )
+    agent = FakeAgent(stage.clock)
+    stage.run(agent, until_s=1)
+    assert (agent.kept, agent.wanted) == (["e1", "e2"], [frozenset({"a/b"})])
 
 
 def test_settings_for_jobs_are_written_as_replied_and_reported_the_next_time() -> None:

@@ -74,6 +74,6 @@ def test_every_command_that_a_text_names_exists() -> None:
     assert not faults, "\n".join(sorted(faults))
 
 
-@pytest.mark.parametrize(("words", "rest"), [(["diff"], ""), (["status"], " --nowhere"), (["policy", "log"], " --all")])
+@pytest.mark.parametrize(("words", "rest"), [(["undo"], ""), (["status"], " --nowhere"), (["policy", "log"], " --all")])
 def test_a_command_that_does_not_exist_is_seen(words: list[str], rest: str) -> None:
     assert _fault(words, rest)

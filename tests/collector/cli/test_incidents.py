@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from evidence_values import news
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from scheduler_values import decision, finding, incident, oom_record, record
@@ -17,6 +18,7 @@ from tidegauge.cli.main import main
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, day
 from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, LoopStatus, Outcome, UnderWay
+from tidegauge.core.incident_evidence import with_evidence
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentState
 from tidegauge.core.verdicts import Severity
 
@@ -210,11 +212,36 @@ def test_all_that_is_known_is_on_the_page_and_nothing_else() -> None:
     about = incident(
         IncidentCause.OUT_OF_MEMORY, findings=(finding(1, oom=oom_record()),), flaps=2, stale=True,
         worst_severity=Severity.CRITICAL, severity=Severity.WARNING, explanation="It was the cap.",
-        snapshots=("/snap/1.gz",), bytes_per_step=None, seconds_to_oom=None, job_name=None, scheduler=None,
+        bytes_per_step=None, seconds_to_oom=None, job_name=None, scheduler=None,
     )  # fmt: skip
     page = dict(incident_page.figures(about, now_s=time.time()))
     assert page["severity"] == "warning (it was critical)"
     assert page["state"].startswith("open; came back 2 times while it recovered; a node of the job does not report")
-    assert (page["explanation"], page["snapshots"]) == ("It was the cap.", "/snap/1.gz")
+    assert page["explanation"] == "It was the cap."
     assert (page["job"], page["scheduler"]) == ("4711, attempt 0", "none")
     assert not {"growth", "runs out in", "reports"} & set(page)
+
+
+def test_what_is_known_of_line_and_holder_is_on_the_page(
+    url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["incidents", "show", "1", "--api", url])
+    assert "Evidence" not in capsys.readouterr().out
+    told = store.incidents.story[-1]
+    store.incidents.story.append(told._replace(incident=with_evidence(told.incident, [news()])))
+    assert main(["incidents", "show", "1", "--api", url]) == 0
+    shown = capsys.readouterr().out
+    part = shown[shown.index("\nEvidence\n") : shown.index("\nWhat happened\n")].splitlines()
+    assert "train.py:41 in step" in part[2]
+    assert "Trainer.history (list, 412 items)" in part[2]
+    assert part[3].strip() == "advice: `Trainer.history` keeps a tensor of each step: append `loss.item()`."
+    assert part[4].strip().startswith("snapshot: node0:/var/lib/tidegauge/snapshots/lab/4711/0/rank-1/step-204-")
+    assert "`tidegauge report 1`" in part[6]
+
+
+def test_the_words_of_a_job_cannot_command_a_terminal() -> None:
+    evil = news()._replace(brief=news().brief._replace(holder="\x1b]0;pwned\x07" + "x" * 9000, advice="\x1b[31mred"))
+    about = with_evidence(incident(), [evil])
+    texts = [text for _, text in incident_page.evidence_lines(about)]
+    assert all(text.isprintable() and len(text) <= incident_page.LONGEST_SENTENCE for text in texts)
+    assert len(texts) > 2

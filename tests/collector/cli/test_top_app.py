@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Input
 
+from evidence_values import news
 from sample_views import LEAK, identity, rank_summary
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.top_model import Choice, Sort
 from tidegauge.cli.top_table import RowTable
 from tidegauge.core.ids import JobId
+from tidegauge.core.incident_evidence import with_evidence
 from tidegauge.core.incidents import JobKey
 from top_reader import Reader, read
 from top_world import World
@@ -338,3 +340,35 @@ def test_a_look_draws_the_lines_that_are_seen_however_many_jobs_there_are() -> N
         assert 0 < len(drawn) <= 3 * 24
 
     read(story, world)
+
+
+def test_a_rank_is_asked_for_evidence_by_a_key_and_what_is_known_is_on_its_page() -> None:
+    world = World().live(reports=20).tell_incidents()
+    (change,) = [one for one in world.store.incidents.story if one.incident.number == 12][-1:]
+    piece = news(11, job=change.incident.key.job)
+    world.store.incidents.story.append(change._replace(incident=with_evidence(change.incident, [piece])))
+
+    async def story(reader: Reader) -> None:
+        await reader.press("enter", "enter")
+        assert "rank 11" in reader.screen()[0]
+        assert "train.py:41 in step" in reader.text()
+        assert "s evidence" in reader.screen()[-1]
+        await reader.press("s")
+        ((job, rank, request),) = world.wishes
+        assert (job.job_id, rank, request["command"], request["reason"]) == ("48211", 11, "evidence", "asked")
+        assert "rank 11 collects evidence" in reader.screen()[-1]
+
+    read(story, world, size=(120, 36))
+
+
+def test_the_rank_to_look_at_first_of_an_incident_is_asked_and_a_refusal_is_said() -> None:
+    async def story(reader: Reader) -> None:
+        await reader.press("i", "enter")
+        assert "incident 12" in reader.screen()[0]
+        await reader.press("s")
+        assert [(job.job_id, rank) for job, rank, _ in reader.world.wishes] == [("48211", 11)]
+        reader.world.problem = "ranks elsewhere are asked on the service's head"
+        await reader.press("s")
+        assert "are asked on the service's head" in reader.screen()[-1]
+
+    read(story)

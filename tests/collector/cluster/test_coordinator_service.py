@@ -18,6 +18,7 @@ from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
+from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError
 from tidegauge.cluster.views import EngineNode
@@ -57,7 +58,7 @@ class Lab:
         )
         self.service = CoordinatorService(
             coordinator, NoEngine(), pages, ActionDesk(no_database, keep_incidents_s=0.0), cluster="lab",
-            host="127.0.0.1", port=port, advertise_host="10.0.0.1",
+            host="127.0.0.1", port=port, advertise_host="10.0.0.1", asks=EvidenceAsks(Path(__file__) / "no folder"),
         )  # fmt: skip
         self.service.start()
 

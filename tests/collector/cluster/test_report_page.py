@@ -17,6 +17,7 @@ from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
+from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError, open_store, sqlite_url
 from tidegauge.core.actions import LoopStatus
@@ -54,7 +55,7 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c")
     service = CoordinatorService(
         coordinator, NoEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
-        advertise_host="127.0.0.1",
+        advertise_host="127.0.0.1", asks=EvidenceAsks(tmp_path / "asks"),
     )  # fmt: skip
     desk.turn()
     service.start()
@@ -92,13 +93,13 @@ def test_runbooks_have_the_sections_that_alerts_and_messages_link_to(service: Co
         assert f'id="{section}"' in page
 
 
-def test_report_says_so_while_there_is_no_database(service: CoordinatorService) -> None:
+def test_report_says_so_while_there_is_no_database(service: CoordinatorService, tmp_path: Path) -> None:
     def none() -> Opened:
         raise StoreError("no database here")
 
     other = CoordinatorService(
         service.coordinator, NoEngine(), exporter_pages(Settings()), ActionDesk(none, keep_incidents_s=0.0),
-        cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",
+        cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1", asks=EvidenceAsks(tmp_path / "asks"),
     )  # fmt: skip
     other.start()
     try:

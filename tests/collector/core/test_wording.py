@@ -7,15 +7,20 @@ from typing import Any, Optional
 
 import pytest
 
+from evidence_values import evidence
 from sample_views import MIB, NOW_S
 from scheduler_values import finding, incident, oom_record
+from tidegauge.core.evidence import brief_of
+from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.ids import JobId
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.wording import (
     change_in_words,
     does,
+    evidence_sentences,
     further_name,
+    guidance,
     hint,
     incident_sentence,
     list_ranks,
@@ -158,3 +163,41 @@ def test_time_left_is_said_in_steps_where_time_is_not_known(
 )
 def test_a_workload_is_not_named_twice(job_id: str, name: Optional[str], further: Optional[str]) -> None:
     assert further_name(JobKey(JobId(job_id), 0, 1001), name) == further
+
+
+FOUND = brief_of(evidence())
+NOTHING = EvidenceBrief("auto-7", 7, NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("brief", "text"),
+    [
+        (
+            FOUND,
+            "the line is known: train.py:41 in step, held by train.py: Trainer.history (list, 412 items); the cause is "
+            "tensors kept by Python objects",
+        ),
+        (
+            FOUND._replace(line=None, confidence=Confidence.LIKELY),
+            "the holder is known: held by train.py: Trainer.history (list, 412 items); the likely cause is tensors "
+            "kept by Python objects",
+        ),
+        (
+            FOUND._replace(holder=None, cause=EvidenceCause.UNKNOWN),
+            "the line is known: train.py:41 in step; the cause is not known",
+        ),
+        (
+            EvidenceBrief("auto-1", 3, NOW_S, cause=EvidenceCause.FRAGMENTATION, confidence=Confidence.NAMED),
+            "evidence was collected on rank 3: the cause is fragmentation",
+        ),
+    ],
+)
+def test_evidence_says_what_is_known_best(brief: EvidenceBrief, text: str) -> None:
+    assert change_in_words(IncidentChange(ChangeKind.EVIDENCE, NOW_S, incident(evidence=(brief,)))) == text
+
+
+def test_where_to_look_is_what_is_known_of_it_else_the_usual_places() -> None:
+    assert guidance(incident()) == hint(IncidentCause.LEAK)
+    assert guidance(incident(evidence=(NOTHING,))) == hint(IncidentCause.LEAK)
+    assert guidance(incident(evidence=(NOTHING, FOUND))) == " ".join(evidence_sentences(incident(evidence=(FOUND,))))
+    assert guidance(incident(evidence=(FOUND,), explanation="the card was full")) == "the card was full"

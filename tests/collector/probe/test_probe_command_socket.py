@@ -10,11 +10,13 @@ import unittest
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.probe.command_socket import IDLE_S, MAX_CLIENTS, MAX_LINE_BYTES, CommandSocket
+from tidegauge.probe.command_socket import IDLE_S, MAX_CLIENTS, MAX_LINE_BYTES, MOST_REPLY_BYTES, CommandSocket
 from tidegauge.probe.run_folder import open_run_folder
 
 
 def echo(request: dict[str, Any]) -> Mapping[str, Any]:
+    if request == {"command": "long"}:
+        return {"ok": True, "text": "x" * (MOST_REPLY_BYTES - 100)}
     return {"ok": True, "got": request}
 
 
@@ -86,6 +88,13 @@ class Commands(unittest.TestCase):
         self.assertEqual(self.connect(self.server).recv(10), b"")
         self.server.drop_idle(now_s=IDLE_S + 1)
         self.assertEqual(self.ask(self.connect(self.server), b"{}\n")["got"], {})
+
+    def test_the_longest_reply_arrives_whole_though_nobody_reads_yet(self) -> None:
+        client = self.connect(self.server)
+        client.sendall(b'{"command": "long"}\n')
+        self.turn(self.server)
+        with client.makefile() as replies:
+            self.assertEqual(len(json.loads(replies.readline())["text"]), MOST_REPLY_BYTES - 100)
 
     def test_a_client_that_does_not_read_is_dropped_and_nobody_waits(self) -> None:
         client = self.connect(self.server)

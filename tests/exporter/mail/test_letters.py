@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from html_text import Page
 from sample_views import NOW_S
 from scheduler_values import decision, record
-from slack_stories import closed, leak, notify_decision, out_of_memory
+from slack_stories import FOUND, closed, explained, leak, notify_decision, out_of_memory
 from tidegauge.core.actions import ActionKind, Outcome
+from tidegauge.core.owners import CodeLine
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.mail.letters import Letter, followup_letter, owner_letter
+from tidegauge_exporter.mail.letters import Letter, evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.notify.values import Story
 
 LINKS = Links("https://grafana.example", "https://head.example")
@@ -109,6 +110,22 @@ def test_another_cause_has_another_subject() -> None:
     assert letter(out_of_memory()).subject == "Out of memory in your job 4711 (incident 15 on prod)"
 
 
+def test_what_became_known_later_is_a_mail_of_the_same_thread() -> None:
+    said = evidence_letter(explained(), cluster="prod", links=Links())
+    assert said.subject == f"Re: {letter(leak()).subject}"
+    assert said.text.startswith(
+        "The line is known: train.py:41 in step, held by train.py: Trainer.history (list, 412 items); the cause is "
+        "tensors kept by Python objects.\n\nRank 3 kept 1.0 GiB (35.8 MiB a step) in 30 steps that train.py:41"
+    )
+    assert "append `tensor.item()`" in Page(said.html).text
+
+
+def test_evidence_that_was_there_before_is_in_the_first_mail() -> None:
+    said = letter(explained())
+    assert "append `tensor.item()`" in said.text
+    assert "The usual places" not in said.text
+
+
 HOSTILE = [
     "x\r\nBcc: everybody@example.org",
     "</pre><script>alert(1)</script>",
@@ -130,6 +147,7 @@ def hostile(text: str) -> Story:
         incident=replace(
             told, key=told.key._replace(job=job), user_name=text, job_name=text, scheduler=text, explanation=text,
             findings=(worst,), snapshots=(text,) * 5, reports=(text,),
+            evidence=(FOUND._replace(line=CodeLine(text, 41, text), holder=text, advice=text),),
         ),
     )  # fmt: skip
 
@@ -141,6 +159,7 @@ def check(text: str) -> None:
     letters = [
         owner_letter(asked, told, cluster=text, links=Links(), now_unix_s=NOW_S, has_plot=True),
         followup_letter(made, told, cluster=text),
+        evidence_letter(told, cluster=text, links=Links()),
     ]
     for said in letters:
         assert said.subject.isprintable()

@@ -126,6 +126,10 @@ class PlainLook:
     def owner_followup(self, record: DecisionRecord) -> Message:
         return self.action_reply(record)
 
+    def owner_evidence(self, story: Story) -> Message:
+        best = story.incident.evidence[0]
+        return Message(f"evidence {best.evidence_id}: {best.cause.value}, {best.confidence.value}")
+
     def alert_message(self, group: AlertGroup, *, links: Links) -> Message:
         each = [f"{alert.name} {alert.labels.get('hostname', '')}".strip() for alert in group.alerts if alert.firing]
         return Message(", ".join(each) if group.firing else "all over")

@@ -21,7 +21,9 @@ from exporter.notify.telling import (
     story,
 )
 from scheduler_values import decision
+from slack_stories import FOUND
 from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition
+from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.incidents import IncidentState
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.owner import OwnerMessages, tell_owner
@@ -263,3 +265,56 @@ def test_no_way_is_to_be_tried_again_if_any_of_them_may_work_later(
 def test_without_any_way_that_is_said() -> None:
     with pytest.raises(RefusedError, match="there is no way to tell owners"):
         tell_owner([], FIRST, story())
+
+
+LIKELY = FOUND._replace(evidence_id="auto-1", confidence=Confidence.LIKELY)
+
+
+def test_what_evidence_makes_known_later_is_told_once_below_the_warning(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story())
+    for _ in range(2):
+        owners.take(story(evidence=(FOUND,)))
+        owners.restart()
+    owners.take(story(evidence=(FOUND._replace(evidence_id="auto-13-3", grown_bytes=1),)))
+    assert owners.chat.replies("to ada: first") == ["evidence auto-12-3: python_container, named"]
+
+
+def test_what_is_better_known_is_told_again_three_times_at_most(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story())
+    owners.take(story(evidence=(LIKELY,)))
+    owners.take(story(evidence=(FOUND,)))
+    assert owners.chat.replies("to ada: first") == [
+        "evidence auto-1: python_container, likely",
+        "evidence auto-12-3: python_container, named",
+    ]
+    for cause in EvidenceCause:
+        owners.take(story(evidence=(FOUND._replace(cause=cause),)))
+    assert len(owners.chat.replies("to ada: first")) == 3
+
+
+def test_evidence_that_was_in_the_warning_is_not_told_again(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story(evidence=(FOUND,)))
+    owners.take(story(evidence=(FOUND,)))
+    assert owners.chat.replies("to ada: first") == []
+
+
+def test_evidence_is_told_of_nobody_who_was_not_warned_and_of_nothing_that_says_nothing(owners: Owners) -> None:
+    owners.take(story(evidence=(FOUND,)))
+    owners.messages.tell(FIRST, story())
+    owners.take(story(evidence=(EvidenceBrief("auto-1", 3, 0.0),)))
+    assert len(owners.chat.calls) == 1
+
+
+def test_evidence_that_could_not_be_told_is_told_later(owners: Owners) -> None:
+    owners.messages.tell(FIRST, story())
+
+    def away(call: Call) -> None:
+        raise RetryLaterError("Slack is away")
+
+    owners.chat.before = away
+    with pytest.raises(RetryLaterError):
+        owners.take(story(evidence=(FOUND,)))
+    owners.chat.before = lambda _: None
+    owners.clock.now_s += 3600.0
+    owners.take(story(evidence=(FOUND,)))
+    assert owners.chat.replies("to ada: first") == ["evidence auto-12-3: python_container, named"]

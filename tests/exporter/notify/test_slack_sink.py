@@ -23,6 +23,7 @@ from exporter.notify.telling import (
     warning,
 )
 from sample_views import NOW_S
+from slack_stories import FOUND
 from tidegauge.core.actions import ActionKind, Disposition
 from tidegauge.core.incidents import ChangeKind, IncidentState
 from tidegauge.core.verdicts import Severity
@@ -72,6 +73,17 @@ def test_figures_follow_every_five_minutes_and_only_while_it_is_open(channel: Ch
     channel.take(replace(over, incident=replace(over.incident, grown_bytes=9)), after_s=FIGURES_EVERY_S)
     assert len(channel.chat.calls) == calls
     assert [call.method for call in channel.chat.calls].count("update") == 2
+
+
+def test_what_evidence_makes_known_is_a_line_and_shown_in_the_head_at_once(channel: Channel) -> None:
+    channel.take(warning())
+    known = happened(warning(), ChangeKind.EVIDENCE, 10.0, evidence=(FOUND,), grown_bytes=7)
+    channel.take(known)
+    assert channel.chat.heads() == ["incident 1 open warning 7"]
+    assert channel.chat.replies(channel.chat.heads()[0])[-1] == "evidence at 10"
+    calls = len(channel.chat.calls)
+    channel.take(replace(known, incident=replace(known.incident, evidence=(FOUND._replace(grown_bytes=1),))))
+    assert len(channel.chat.calls) == calls
 
 
 def test_a_clock_that_was_set_back_stops_no_figures(channel: Channel) -> None:

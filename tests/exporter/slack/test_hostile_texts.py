@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from fakes.block_kit import block_problems, control_sequences, skeleton, text_objects
 from sample_views import NOW_S
 from scheduler_values import decision, record
-from slack_stories import ALL, leak, notify_decision
+from slack_stories import ALL, FOUND, leak, notify_decision
 from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, Outcome
 from tidegauge.core.incidents import ChangeKind, IncidentChange
+from tidegauge.core.owners import CodeLine
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Alert, AlertGroup, Story
 from tidegauge_exporter.slack.chat import Message
@@ -23,6 +24,7 @@ from tidegauge_exporter.slack.messages import (
     alert_message,
     change_reply,
     incident_message,
+    owner_evidence,
     owner_followup,
     owner_message,
     storm_message,
@@ -62,6 +64,7 @@ def _story(text: str) -> Story:
         snapshots=(text,) * 5,
         reports=(text,),
         findings=(worst,),
+        evidence=(FOUND._replace(line=CodeLine(text, 41, text), holder=text, advice=text),) * 5,
     )
     return Story(told, decisions=(_record(text), _withheld(text)))
 
@@ -91,9 +94,11 @@ def _owner(text: str) -> Message:
 BUILDERS: dict[str, Builder] = {
     "incident": lambda text: incident_message(_story(text), cluster=text, links=LINKS, now_unix_s=NOW_S),
     "change": lambda text: change_reply(IncidentChange(ChangeKind.ESCALATED, NOW_S, _story(text).incident)),
+    "evidence": lambda text: change_reply(IncidentChange(ChangeKind.EVIDENCE, NOW_S, _story(text).incident)),
     "action": lambda text: action_reply(_record(text)),
     "withheld": lambda text: action_reply(_withheld(text)),
     "owner": _owner,
+    "owner's evidence": lambda text: owner_evidence(_story(text)),
     "followup": lambda text: owner_followup(_record(text)),
     "alerts": lambda text: alert_message(_group(text), links=LINKS),
     "storm": lambda text: storm_message([_story(text)] * 30, cluster=text, links=LINKS, now_unix_s=NOW_S),

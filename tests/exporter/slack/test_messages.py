@@ -10,7 +10,9 @@ from fakes.block_kit import links, words
 from sample_views import GIB, NOW_S
 from scheduler_values import decision, finding, record
 from slack_stories import (
+    FOUND,
     closed,
+    explained,
     fragmentation,
     leak,
     notify_decision,
@@ -19,6 +21,7 @@ from slack_stories import (
     recovering,
 )
 from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
+from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.links import Links
@@ -28,6 +31,7 @@ from tidegauge_exporter.slack.messages import (
     action_reply,
     change_reply,
     incident_message,
+    owner_evidence,
     owner_followup,
     owner_message,
 )
@@ -186,6 +190,57 @@ class TestIncident:
         message = incident_message(closed(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert "Keep my job running" not in links(message.blocks)
         assert links(message.blocks)["Dashboard"].endswith("&to=1800001800250")
+
+
+class TestEvidence:
+    """Once the line, the holder or the cause are known."""
+
+    def test_the_channel_reads_where_by_whom_and_why(self) -> None:
+        told = incident(explained())
+        assert (
+            "\N{LEFT-POINTING MAGNIFYING GLASS} Rank 3 kept 1.0 GiB (35.8 MiB a step) in 30 steps that train.py:41 in "
+            "step allocated. It is held by train.py: Trainer.history (list, 412 items) \N{RIGHTWARDS ARROW} "
+            "Tensor[8,286,4096] float32. The cause is tensors kept by Python objects.\n"
+            "\N{WRENCH} `Trainer.history` (list, train.py) keeps a tensor of each step: append `tensor.item()`"
+        ) in told
+
+    def test_a_line_of_the_thread_says_what_has_become_known(self) -> None:
+        told = read(change_reply(explained().history[-1]))
+        assert (
+            "\N{LEFT-POINTING MAGNIFYING GLASS} 07:53 UTC: the line is known: train.py:41 in step, held by train.py: "
+            "Trainer.history (list, 412 items); the cause is tensors kept by Python objects"
+        ) in told
+
+    def test_the_owner_reads_it_in_place_of_the_usual_places(self) -> None:
+        told = owner(explained())
+        assert "train.py:41 in step" in told
+        assert "append `tensor.item()`" in told
+        assert "The usual places" not in told
+        assert "warning 1 of 2 before it may be ended" in told
+        assert "start it with `tidegauge run --no-actions`" in told
+
+    def test_the_owner_reads_what_an_out_of_memory_was_as_well(self) -> None:
+        told = owner(out_of_memory(evidence=(FOUND,)), "Your job ran out of memory.")
+        assert "The card was full of live tensors" in told
+        assert "train.py:41 in step" in told
+
+    def test_the_owner_is_told_later_what_became_known_later(self) -> None:
+        told = read(owner_evidence(explained()))
+        assert "The line is known: train.py:41 in step, held by train.py: Trainer.history (list, 412 items)" in told
+        assert "append `tensor.item()`" in told
+
+    def test_what_is_not_known_is_said_to_be_so(self) -> None:
+        only_line = FOUND._replace(holder=None, cause=EvidenceCause.UNKNOWN, confidence=Confidence.UNKNOWN, advice=None)
+        assert "that train.py:41 in step allocated. The cause is not known." in incident(leak(evidence=(only_line,)))
+
+    def test_evidence_that_found_nothing_takes_no_room(self) -> None:
+        nothing = EvidenceBrief("auto-1", 3, NOW_S)
+        assert incident(leak(evidence=(nothing,))) == incident(leak())
+        assert "lists of losses" in owner(leak(evidence=(nothing,)), "Your job leaks.")
+
+    def test_of_several_ranks_the_one_that_says_something_is_told(self) -> None:
+        nothing = EvidenceBrief("auto-1", 7, NOW_S)
+        assert "Rank 3 kept 1.0 GiB" in incident(leak(evidence=(nothing, FOUND)))
 
 
 class TestReplies:

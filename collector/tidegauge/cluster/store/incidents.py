@@ -69,7 +69,8 @@ class IncidentStore:
         changes whenever anything is told of the incident, or decided or done about it: whoever remembers it need not
         read the incident again."""
         one, of = incidents.c, decisions.c
-        words = (one.updated_s, one.state, func.count(of.seq), func.sum(of.starts), func.max(of.decided_s),
+        told = select(func.max(incident_changes.c.seq)).where(incident_changes.c.number == one.number).scalar_subquery()
+        words = (one.updated_s, one.state, told, func.count(of.seq), func.sum(of.starts), func.max(of.decided_s),
                  func.count(of.finished_s), func.max(of.finished_s))  # fmt: skip
         # Not "or": a database would read through the incidents of all months, every two seconds.
         wanted = union_all(

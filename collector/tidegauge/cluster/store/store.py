@@ -1,4 +1,4 @@
-"""`open_store`: one database with incidents and audit, ready for use."""
+"""`open_store`: one database with incidents, audit and evidence, ready for use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sqlalchemy import delete, exists, func, select
 
 from tidegauge.cluster.store.audit import SqlAudit
 from tidegauge.cluster.store.database import Database
+from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
 from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.schema import upgrade
 from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
@@ -20,6 +21,7 @@ class Store:
 
     incidents: IncidentStore
     audit: SqlAudit
+    evidence: EvidenceStore
     database: Database
 
     def newest_s(self) -> float | None:
@@ -30,7 +32,8 @@ class Store:
         return max((time_s for time_s in times if time_s is not None), default=None)
 
     def prune(self, *, before_s: float) -> int:
-        """Delete what was over before ``before_s``: incidents that were closed with their history and decisions.
+        """Delete what was over before ``before_s``: incidents that were closed with their history and decisions, and
+        evidence.
 
         Open incidents, and such with a decision that is not finished, stay. Returns how many incidents were deleted;
         totals and numbers go on as if they were there.
@@ -51,6 +54,7 @@ class Store:
                     decisions.c.incident_number.not_in(select(incidents.c.number)),
                 )
             )
+            delete_old(connection, before_s=before_s)
         return len(numbers)
 
     def close(self) -> None:
@@ -66,4 +70,4 @@ def open_store(url: str) -> Store:
     except BaseException:
         database.close()
         raise
-    return Store(IncidentStore(database), SqlAudit(database), database)
+    return Store(IncidentStore(database), SqlAudit(database), EvidenceStore(database), database)

@@ -74,3 +74,21 @@ counters = Table(
     Column("value", BigInteger, nullable=False),
 )
 """Totals that outlive the rows that they counted."""
+
+evidence = Table(
+    "evidence",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("evidence_id", Text, nullable=False),
+    Column("job_id", Text, nullable=False),
+    Column("attempt", BigInteger, nullable=False),
+    Column("uid", BigInteger, nullable=False),
+    Column("rank", BigInteger, nullable=False),
+    Column("kept_s", Double, nullable=False),
+    Column("value", Text, nullable=False),
+    Index("evidence_once", "job_id", "attempt", "uid", "evidence_id", unique=True),
+    Index("evidence_by_user", "uid", "seq"),
+    Index("evidence_by_time", "kept_s"),
+)
+"""Pieces of evidence. An id counts within its job only: a rank writes it into a file, and may write any. Which incident
+a piece belongs to is not written down: a rule says so (``core.incident_evidence``), also of later incidents."""

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tidegauge.core.actions import Decision
+from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import Incident
 
 V = TypeVar("V")
@@ -93,3 +94,4 @@ def column_name(name: str) -> str:
 
 INCIDENT = ValueText(Incident)
 DECISION = ValueText(Decision)
+EVIDENCE = ValueText(Evidence)

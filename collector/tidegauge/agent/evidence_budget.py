@@ -1,0 +1,50 @@
+"""How much evidence is looked at in an hour: a job may write files all day, and each costs processor time and disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+HOUR_S = 3600.0
+PIECES_OF_TENANT = 30
+"""An hour. Eight ranks that are looked at every half hour, and as many snapshots that somebody asks for."""
+PIECES_OF_NODE = 120
+STORED_BYTES_OF_TENANT = 512 << 20
+"""Compressed, an hour. A snapshot has 0.1 to 3 MB."""
+
+
+class _Spent(NamedTuple):
+    at_s: float
+    tenant: int | str
+    stored_bytes: int
+
+
+class EvidenceBudget:
+    """Of the hour before now; times are of a monotonic clock. ``take`` is for one thread, ``store`` for another."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[_Spent] = deque()
+        self._stored: deque[_Spent] = deque()
+
+    def take(self, tenant: int | str, now_s: float) -> bool:
+        """Take one piece, if there is one left for this tenant."""
+        _forget(self._pieces, now_s)
+        of_tenant = sum(spent.tenant == tenant for spent in self._pieces)
+        if of_tenant >= PIECES_OF_TENANT or len(self._pieces) >= PIECES_OF_NODE:
+            return False
+        self._pieces.append(_Spent(now_s, tenant, 0))
+        return True
+
+    def store(self, tenant: int | str, stored_bytes: int, now_s: float) -> bool:
+        """Spend as many bytes of the store, if this tenant has them left."""
+        _forget(self._stored, now_s)
+        of_tenant = sum(spent.stored_bytes for spent in self._stored if spent.tenant == tenant)
+        if of_tenant + stored_bytes > STORED_BYTES_OF_TENANT:
+            return False
+        self._stored.append(_Spent(now_s, tenant, stored_bytes))
+        return True
+
+
+def _forget(spent: deque[_Spent], now_s: float) -> None:
+    while spent and now_s - spent[0].at_s >= HOUR_S:
+        spent.popleft()

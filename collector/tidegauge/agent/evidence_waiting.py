@@ -1,0 +1,141 @@
+"""Evidence that the coordinator has not said yet that it has: in memory for reports, on disk for the agent's next life.
+
+Below ``STATE_DIR/evidence``: a file for each piece that waits, and ``taken.json``, which windows were ever taken, so
+that an agent that starts anew does not take those again that still lie beside the rings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+from tidegauge.agent.state_files import clear_drafts, write_state
+from tidegauge.core import wire
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.units import format_bytes
+
+_log = logging.getLogger(__name__)
+
+MOST_WAITING = 48
+"""Pieces of one node: a coordinator that is away for hours is told of the first ones, later windows stay where they
+are, beside their rings."""
+MOST_WAITING_OF_USER = 24
+MOST_IN_REPORT = 4
+"""Each may have some 100 KB, and is repeated with every report until it is acknowledged."""
+MOST_TAKEN = 4096
+MOST_FILE_BYTES = 4 << 20
+_TAKEN = "taken.json"
+
+
+class WaitingEvidence:
+    """Thread-safe. A disk that cannot be written to is said once; what waits then does not outlive the agent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._waiting: dict[str, Evidence] = {}
+        """By the name of its file, oldest first."""
+        self._taken: dict[str, None] = {}
+        """Names, oldest first."""
+        self._reported: set[str] = set()
+        """Names of those that were in a report: no other can have been acknowledged, whatever id it bears."""
+        self._failing = False
+        self._load()
+
+    def has_room(self, uid: int) -> bool:
+        """Whether another piece of this user's may come."""
+        with self._lock:
+            of_user = sum(evidence.job.uid == uid for evidence in self._waiting.values())
+            return len(self._waiting) < MOST_WAITING and of_user < MOST_WAITING_OF_USER
+
+    def was_taken(self, process: ProcessId, evidence_id: str) -> bool:
+        """Whether this very window was taken before."""
+        with self._lock:
+            return _name(process, evidence_id) in self._taken
+
+    def add(self, evidence: Evidence) -> None:
+        """It is complete, and waits from now on."""
+        name = _name(evidence.process, evidence.evidence_id)
+        with self._lock:
+            self._waiting[name] = evidence
+            self._taken[name] = None
+            while len(self._taken) > MOST_TAKEN:
+                del self._taken[next(iter(self._taken))]
+            try:
+                write_state(self._folder / name, wire.to_json(evidence))
+                write_state(self._folder / _TAKEN, json.dumps(list(self._taken)).encode())
+            except OSError as error:
+                if not self._failing:
+                    _log.warning("evidence is kept in memory only, %s cannot be written: %s", self._folder, error)
+                self._failing = True
+            else:
+                self._failing = False
+
+    def pieces(self) -> tuple[Evidence, ...]:
+        """What the next report is to bring: the oldest first."""
+        with self._lock:
+            names = list(self._waiting)[:MOST_IN_REPORT]
+            self._reported.update(names)
+            return tuple(self._waiting[name] for name in names)
+
+    def snapshot_keys(self) -> frozenset[str]:
+        """Of snapshots that the coordinator may not know of yet."""
+        with self._lock:
+            return frozenset(one.key for evidence in self._waiting.values() for one in evidence.snapshots)
+
+    def kept(self, evidence_ids: Collection[str]) -> None:
+        """The coordinator has these, or does not want them."""
+        with self._lock:
+            for name in [name for name in self._reported if self._waiting[name].evidence_id in evidence_ids]:
+                self._reported.discard(name)
+                del self._waiting[name]
+                try:
+                    (self._folder / name).unlink(missing_ok=True)
+                except OSError as error:
+                    _log.info("%s cannot be removed, it will be reported once more: %s", self._folder / name, error)
+
+    def _load(self) -> None:
+        try:
+            clear_drafts(self._folder)
+            files = sorted(self._folder.glob("*.evidence"), key=lambda path: path.stat().st_mtime)
+        except OSError as error:
+            _log.warning("what an agent before this one left in %s cannot be read: %s", self._folder, error)
+            return
+        self._waiting = {path.name: one for path in files[:MOST_WAITING] if (one := _read(path)) is not None}
+        try:
+            self._taken = dict.fromkeys(map(str, json.loads(_content(self._folder / _TAKEN))))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError) as error:
+            _log.warning("%s cannot be read, windows may be looked at twice: %s", self._folder / _TAKEN, error)
+        self._taken.update(dict.fromkeys(self._waiting))
+
+
+def _read(path: Path) -> Evidence | None:
+    try:
+        return wire.from_wire(Evidence, json.loads(_content(path)))
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("%s is not reported, and removed: it cannot be read: %s", path, error)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(MOST_FILE_BYTES + 1)
+    if len(content) > MOST_FILE_BYTES:
+        raise ValueError(f"it has more than {format_bytes(MOST_FILE_BYTES)}")
+    return content
+
+
+def _name(process: ProcessId, evidence_id: str) -> str:
+    """Of a window's file: an id may be any text."""
+    window = f"{process.pid}-{process.start_ticks} {evidence_id}"
+    return f"{hashlib.sha256(window.encode()).hexdigest()[:32]}.evidence"

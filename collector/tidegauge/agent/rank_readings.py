@@ -1,0 +1,95 @@
+"""How a rank's readings went, thinned out: what a piece of evidence compares with to say by how much each rose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tidegauge.core.cause_input import MemoryGrowth
+from tidegauge.core.ids import DeviceUuid, ProcessId
+from tidegauge.core.views import GpuView, RankView
+
+MOST_POINTS = 64
+"""Of one rank. When they are used up every second one goes, and from then on they are twice as far apart."""
+FIRST_APART_S = 5.0
+
+
+class Reading(NamedTuple):
+    """A rank's figures at one moment, in bytes; ``None`` where one could not be had."""
+
+    step: int
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    nontorch_bytes: int | None
+    inactive_split_bytes: int | None
+    host_bytes: int | None
+    alloc_retries: int | None
+    other_processes_bytes: int | None
+    children_bytes: int | None
+
+
+class RankReadings:
+    """Of every rank of the node. For one thread."""
+
+    def __init__(self) -> None:
+        self._series: dict[ProcessId, _Series] = {}
+
+    def take(self, views: Sequence[RankView], gpus: Sequence[GpuView], now_s: float) -> None:
+        """One round's readings of the ranks that there are; others are forgotten. ``now_s`` is a monotonic clock."""
+        others = {gpu.uuid: gpu.other_processes_bytes for gpu in gpus}
+        before = self._series
+        self._series = {view.process: before.get(view.process) or _Series() for view in views}
+        for view in views:
+            if view.alive:
+                self._series[view.process].add(_reading(view, others), now_s)
+
+    def of(self, process: ProcessId) -> tuple[Reading, ...]:
+        """A rank's readings, the oldest first and the latest last."""
+        series = self._series.get(process)
+        return () if series is None else series.readings()
+
+
+class _Series:
+    def __init__(self) -> None:
+        self._apart_s = FIRST_APART_S
+        self._points: list[tuple[float, Reading]] = []
+        self._last: Reading | None = None
+
+    def add(self, reading: Reading, now_s: float) -> None:
+        self._last = reading
+        if self._points and now_s - self._points[-1][0] < self._apart_s:
+            return
+        self._points.append((now_s, reading))
+        if len(self._points) > MOST_POINTS:
+            self._points = self._points[::2]
+            self._apart_s *= 2
+
+    def readings(self) -> tuple[Reading, ...]:
+        return (*(reading for _, reading in self._points), *([] if self._last is None else [self._last]))
+
+
+def growth_since(readings: Sequence[Reading], step: int) -> MemoryGrowth:
+    """By how much each rose since ``step``, or since the first reading that is known."""
+    if not readings:
+        return MemoryGrowth()
+    begin = next((one for one in reversed(readings) if one.step <= step), readings[0])
+    # Field by field in the order of MemoryGrowth: a Reading has the same ones behind its step.
+    return MemoryGrowth(*(_rise(old, new) for old, new in zip(begin[1:], readings[-1][1:], strict=True)))
+
+
+def _rise(old: int | None, new: int | None) -> int | None:
+    return None if old is None or new is None else new - old
+
+
+def _reading(view: RankView, others: Mapping[DeviceUuid, int | None]) -> Reading:
+    return Reading(
+        step=view.step,
+        allocated_bytes=view.allocated_bytes,
+        reserved_bytes=view.reserved_bytes,
+        nontorch_bytes=view.nontorch_bytes,
+        inactive_split_bytes=view.inactive_split_bytes,
+        host_bytes=view.host_rss_bytes,
+        alloc_retries=view.alloc_retries,
+        other_processes_bytes=None if view.uuid is None else others.get(view.uuid),
+        children_bytes=view.children_bytes,
+    )

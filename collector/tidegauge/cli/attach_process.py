@@ -1,0 +1,201 @@
+"""What can be seen of a process from outside, before anything is asked of it: whose, which Python, whether torch and
+CUDA are loaded, where its command socket is. Linux's /proc; values out.
+
+All but the kernel's word (uid, pid, start time, name) is the process's own, and nothing here relies on it: it chooses
+the words of a refusal.
+"""
+
+from __future__ import annotations
+
+import re
+import stat as file_kinds
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir, UserFolder
+from tidegauge.agent.process_socket import ProcessSocket
+from tidegauge.agent.procfs import DATA_WORKER
+from tidegauge.agent.safe_files import look_at, opened_folder
+from tidegauge.agent.ways_in import open_through
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
+from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS, run_dirs, socket_name
+from tidegauge.launch.processes import PROC
+from tidegauge.probe.identity import claimed_place
+
+MAX_FILE_BYTES = 16 << 20
+"""Of a file in /proc/PID: a training process maps some 5,000 pieces of files, 100 bytes each."""
+
+_PYTHON = re.compile(
+    r"python(3)\.(\d{1,2})t?$|libpython(3)\.(\d{1,2})t?d?\.so|/lib/python(3)\.(\d{1,2})t?/lib-dynload/"
+)
+"""The interpreter's own name, its library's, or the folder of its modules."""
+
+
+@dataclass(frozen=True)
+class SeenRunDir:
+    """A run directory as a process sees it, reached through the process. A ``RunDir``."""
+
+    process: ProcessId
+    mount_namespace: int
+    path: Path
+
+    @property
+    def mount_namespaces(self) -> Collection[int]:
+        return (self.mount_namespace,)
+
+    def open(self) -> int:
+        return open_through(self.process, self.mount_namespace, self.path, PROC)
+
+    def __str__(self) -> str:
+        return f"/proc/{self.process.pid}/root{self.path}"
+
+
+@dataclass(frozen=True)
+class SeenProcess:
+    """One living process. ``None``: the kernel does not show it to us."""
+
+    stat: ProcStat
+    uid: int
+    """The effective one; ``gid`` and ``groups`` are those that go with it."""
+    gid: int
+    groups: tuple[int, ...]
+    inner_pid: int
+    """Its pid as it knows it."""
+    command: str
+    """Its command line, as in /proc/PID/cmdline."""
+    environ: Mapping[str, str] | None
+    """What it was started with."""
+    mapped: frozenset[str] | None
+    """Files that are mapped into it."""
+    mount_namespace: int | None
+    elsewhere: bool
+    """Whether it sees other files than we, or counts pids in another way: a container."""
+
+    @property
+    def process(self) -> ProcessId:
+        return self.stat.process
+
+    @property
+    def rank(self) -> int | None:
+        place = claimed_place(self.environ or {})
+        return None if place is None else place.rank
+
+    @property
+    def python(self) -> tuple[int, int] | None:
+        """Its release, such as (3, 12), or ``None`` if it is no Python 3 that can be told."""
+        for path in sorted(self.mapped or ()):
+            match = _PYTHON.search(path)
+            if match is not None:
+                major, minor = filter(None, match.groups())
+                return int(major), int(minor)
+        return None
+
+    @property
+    def torch(self) -> bool:
+        return self.maps("libtorch_python.so", "libtorch_cpu.so")
+
+    @property
+    def cuda_build(self) -> bool:
+        """Whether its torch is one for GPUs: NVIDIA's or AMD's."""
+        return self.maps("libtorch_cuda.so", "libtorch_hip.so")
+
+    @property
+    def cuda_used(self) -> bool:
+        """Whether it has loaded the driver's library, as the first CUDA call does."""
+        return self.maps("libcuda.so.1", "libamdhip64.so")
+
+    @property
+    def data_worker(self) -> bool:
+        return self.stat.name == DATA_WORKER
+
+    def forked_from(self, other: SeenProcess) -> bool:
+        """Whether it is a fork of that process that runs the same program still."""
+        return self.stat.parent_pid == other.process.pid and self.command == other.command
+
+    def maps(self, *names: str) -> bool:
+        """Whether a file is mapped whose name begins with one of these."""
+        return any(path.rpartition("/")[2].startswith(names) for path in self.mapped or ())
+
+
+def see(pid: int, proc: Path = PROC) -> SeenProcess | None:
+    """The process that has ``pid`` now; ``None`` if there is none, or only a zombie."""
+    status = _read(proc / str(pid) / "status")
+    environ = _read(proc / str(pid) / "environ")
+    maps = _read(proc / str(pid) / "maps")
+    namespaces = {name: _inode(proc / str(pid) / "ns" / name) for name in ("mnt", "pid")}
+    own = {name: _inode(proc / "self" / "ns" / name) for name in namespaces}
+    # Last: what was read before it belonged to the same process.
+    stat = parse_proc_stat(_read(proc / str(pid) / "stat") or "")
+    if stat is None or stat.ended or status is None:
+        return None
+    fields = dict(line.partition(":")[::2] for line in status.split("\n"))
+    uids, gids = fields.get("Uid", "").split(), fields.get("Gid", "").split()
+    if len(uids) < 2 or len(gids) < 2:
+        return None
+    return SeenProcess(
+        stat=stat,
+        uid=int(uids[1]),
+        gid=int(gids[1]),
+        groups=tuple(int(group) for group in fields.get("Groups", "").split()),
+        inner_pid=int((fields.get("NSpid", "").split() or [str(pid)])[-1]),
+        command=_read(proc / str(pid) / "cmdline") or "",
+        environ=None if environ is None else dict(_variables(environ)),
+        mapped=None if maps is None else frozenset(_mapped_files(maps)),
+        mount_namespace=namespaces["mnt"],
+        elsewhere=any(inode is not None and inode != own[name] for name, inode in namespaces.items()),
+    )
+
+
+def socket_of(seen: SeenProcess, environ: Mapping[str, str]) -> ProcessSocket | None:
+    """Its command socket, if there is one where a probe would have made it. ``environ`` is our own."""
+    name = socket_name(ProcessId(seen.inner_pid, seen.process.start_ticks))
+    for run_dir in _run_dirs_of(seen, environ):
+        folder = UserFolder(run_dir, seen.uid)
+        with suppress(OSError, RefusedError), opened_folder(folder) as there:
+            if file_kinds.S_ISSOCK(look_at(there.fd, name, mount=there.mount).mode):
+                return ProcessSocket(folder, seen.uid, name, seen.process)
+    return None
+
+
+def _run_dirs_of(seen: SeenProcess, environ: Mapping[str, str]) -> Iterable[RunDir]:
+    theirs = [Path(path) for path in (*run_dirs(seen.environ or {}), *DEFAULT_RUN_DIRS)]
+    ours = [Path(path) for path in (*run_dirs(environ), *DEFAULT_RUN_DIRS)]
+    if not seen.elsewhere:
+        yield from dict.fromkeys(HostRunDir(path) for path in ours)
+    if seen.mount_namespace is not None:
+        for path in dict.fromkeys(theirs):
+            if path.is_absolute() and (seen.elsewhere or path not in ours):
+                yield SeenRunDir(seen.process, seen.mount_namespace, path)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES).decode(errors="replace")
+    except OSError:
+        return None
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _variables(environ: str) -> Iterable[tuple[str, str]]:
+    for entry in environ.split("\0"):
+        name, equals, value = entry.partition("=")
+        if equals:
+            yield name, value
+
+
+def _mapped_files(maps: str) -> Iterable[str]:
+    """The sixth column of proc_pid_maps(5), where it is a file's name."""
+    for line in maps.split("\n"):
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].startswith("/"):
+            yield fields[5].removesuffix(" (deleted)")

@@ -1,0 +1,203 @@
+"""The answer of ``tidegauge diff``, for people and as JSON. What a snapshot says is made printable here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.diff import Comparison, LineGrowth
+from tidegauge.analysis.oom_answer import RECORD_STACKS
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.core.evidence import StackGrowth
+from tidegauge.core.held_memory import line_name
+from tidegauge.core.launch_record import printable
+from tidegauge.core.owners import CodeLine, is_library
+from tidegauge.core.units import format_bytes
+
+NO_STACK = "no stack was recorded"
+MOST_FRAMES = 60
+"""Of one stack, for people."""
+MOST_LINE = 1_000
+WORTH_A_WORD = 0.02
+"""A change of reserved memory below this share of it is no news."""
+
+
+class Compared(NamedTuple):
+    """A comparison and the training steps at which the snapshots were taken, where they say so."""
+
+    comparison: Comparison
+    early_step: Optional[int]
+    late_step: Optional[int]
+
+
+def as_json(compared: Compared, by: str, top: Optional[int]) -> list[dict[str, object]]:
+    """What grew comes first, the largest of it at the head; what shrank is at the end, with negative bytes."""
+    comparison = compared.comparison
+    if by == "line":
+        return [_line_row(line) for line in comparison.lines[:top]]
+    if by == "size":
+        sizes = comparison.by_size[:top]
+        return [{"bytes": one.grown_bytes, "blocks": one.blocks, "block_bytes": one.block_bytes} for one in sizes]
+    return [stack_row(one) for one in (*comparison.growth, *reversed(comparison.shrunk))[:top]]
+
+
+def stack_row(one: StackGrowth) -> dict[str, object]:
+    """One stack: the fixed keys of the contract, and what goes with them."""
+    return {
+        "bytes": one.grown_bytes,
+        "blocks": one.blocks,
+        "stack": [line._asdict() for line in one.stack],
+        "line": None if one.line is None else one.line._asdict(),
+        "block_bytes": one.block_bytes,
+    }
+
+
+def _line_row(one: LineGrowth) -> dict[str, object]:
+    return {
+        "bytes": one.grown_bytes,
+        "blocks": one.blocks,
+        "line": None if one.line is None else one.line._asdict(),
+        "caller": None if one.caller is None else one.caller._asdict(),
+        "stacks": one.stacks,
+        "block_bytes": one.block_bytes,
+    }
+
+
+def print_page(compared: Compared, by: str, top: int) -> None:
+    comparison = compared.comparison
+    for sentence in _summary(compared):
+        print_wrapped("", printable(sentence, len(sentence)))
+    if by == "stack":
+        _print_stacks((*comparison.growth, *reversed(comparison.shrunk)), top)
+    elif by == "size":
+        rows = [
+            (format_bytes(one.grown_bytes), f"{one.blocks:+,}", format_bytes(one.block_bytes))
+            for one in comparison.by_size
+        ]
+        _print_rows(("growth", "blocks", "each"), rows, top)
+    else:
+        _print_rows(
+            ("growth", "blocks", "each", "line", "called from"), [_cells(line) for line in comparison.lines], top
+        )
+        if comparison.growth and comparison.growth[0].stack:
+            print("\nThe stack that grew most, innermost first:")
+            for frame in folded_frames(comparison.growth[0].stack):
+                print(f"  {frame}")
+    for sentence in _doubts(comparison):
+        print_wrapped("\n", sentence)
+
+
+def folded_frames(stack: Sequence[CodeLine]) -> Iterator[str]:
+    """The lines of a stack, runs of library frames folded into one."""
+    library: list[CodeLine] = []
+    for frame in stack[:MOST_FRAMES]:
+        if is_library(frame.filename):
+            library.append(frame)
+            continue
+        yield from _folded(library)
+        library = []
+        yield printable(line_name(frame), MOST_LINE)
+    yield from _folded(library)
+    if len(stack) > MOST_FRAMES:
+        yield f"({len(stack) - MOST_FRAMES:,} more further out)"
+
+
+def _folded(library: Sequence[CodeLine]) -> Iterator[str]:
+    if library:
+        name = printable(line_name(library[0]), MOST_LINE)
+        yield f"(library) {name}" if len(library) == 1 else f"({len(library)} library frames: {name} ...)"
+
+
+def _summary(compared: Compared) -> Iterator[str]:
+    comparison = compared.comparison
+    live = f"{format_bytes(comparison.early_live_bytes)} before, {format_bytes(comparison.late_live_bytes)} now"
+    apart = _apart(compared)
+    if comparison.grown_bytes > 0:
+        yield f"{format_bytes(comparison.grown_bytes)} more is alive{apart} ({live}){_share(comparison)}."
+    elif comparison.growth:
+        yield f"No more is alive in all{apart} ({live}), but some lines hold more than before{_share(comparison)}."
+    else:
+        yield f"Live memory has not grown{apart} ({live}): no line allocates more than it gives back."
+        yield _elsewhere(comparison)
+
+
+def _apart(compared: Compared) -> str:
+    if compared.early_step is None or compared.late_step is None or compared.late_step <= compared.early_step:
+        return ""
+    return f" after {compared.late_step - compared.early_step:,} steps"
+
+
+def _share(comparison: Comparison) -> str:
+    """Who made the growth: the line, or the one that all the lines were called from."""
+    if not comparison.lines:
+        return ""
+    first, through = comparison.lines[0], comparison.through
+    if through is not None and through != first.line:
+        return (
+            f"; nearly all of the growth came through {line_name(through)}, which called the "
+            f"{len(comparison.lines)} lines that allocated it"
+        )
+    share = min(1.0, first.grown_bytes / sum(line.grown_bytes for line in comparison.lines))
+    return f"; {100 * share:.0f} % of the growth was allocated by {_named(first.line)}"
+
+
+def _named(line: Optional[CodeLine]) -> str:
+    return "calls of which no stack was recorded" if line is None else line_name(line)
+
+
+def _elsewhere(comparison: Comparison) -> str:
+    """Where to look when no line is to blame."""
+    early, late = comparison.early_reserved_bytes, comparison.late_reserved_bytes
+    if late > early * (1 + WORTH_A_WORD):
+        return (
+            f"What the allocator holds in reserve grew from {format_bytes(early)} to {format_bytes(late)} all the "
+            "same: either a step needs more at its peak than before, or free memory lies in pieces that do not fit "
+            "what is asked for (fragmentation). Which allocator setting would help: tidegauge whatif LATE."
+        )
+    return (
+        f"Nor does the allocator hold noticeably more in reserve ({format_bytes(early)} before, {format_bytes(late)} "
+        "now). If the process takes more of the GPU all the same, it is outside PyTorch's allocator, where no snapshot "
+        "looks: communicators of NCCL, CUDA libraries, extensions that call cudaMalloc."
+    )
+
+
+def _doubts(comparison: Comparison) -> Iterator[str]:
+    """What the figures leave open."""
+    without, live = comparison.late_without_stack_bytes, comparison.late_live_bytes
+    if without == live > 0:
+        yield f"No stacks were recorded, so blocks are told apart by their size alone. To name lines: {RECORD_STACKS}"
+    elif comparison.lines and comparison.lines[0].line is None:
+        yield (
+            "What grew most has no stack: it was allocated before recording began, or by autograd's own threads during "
+            'backward, which have no Python frames. Record with stacks="all" to name what backward allocates.'
+        )
+    elif without > live * WORTH_A_WORD:
+        yield (
+            f"{format_bytes(without)} of what is alive has no stack (older than the recording, or of backward) and is "
+            "told apart by size: a block that only took the place of another one of its size is not counted as growth."
+        )
+
+
+def _print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], top: int) -> None:
+    if rows:
+        print()
+        print_table(header, rows[:top], gives_way=("called from", "each"))
+    if len(rows) > top:
+        print(f"and {len(rows) - top:,} more (--top, --json)")
+
+
+def _cells(line: LineGrowth) -> tuple[str, ...]:
+    each = "-" if line.block_bytes is None else format_bytes(line.block_bytes)
+    name = NO_STACK if line.line is None else printable(line_name(line.line), MOST_LINE)
+    caller = "-" if line.caller is None else printable(line_name(line.caller), MOST_LINE)
+    return format_bytes(line.grown_bytes), f"{line.blocks:+,}", each, name, caller
+
+
+def _print_stacks(stacks: Sequence[StackGrowth], top: int) -> None:
+    for one in stacks[:top]:
+        each = "" if one.block_bytes is None else f" of {format_bytes(one.block_bytes)}"
+        print(f"\n{format_bytes(one.grown_bytes)} in {one.blocks:+,} blocks{each}")
+        for frame in folded_frames(one.stack) if one.stack else (NO_STACK,):
+            print(f"  {frame}")
+    if len(stacks) > top:
+        print(f"\nand {len(stacks) - top:,} more (--top, --json)")

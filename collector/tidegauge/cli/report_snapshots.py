@@ -1,0 +1,141 @@
+"""The snapshots of a report: one device of each, and what other allocator settings would have done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.snapshot_files import read_snapshot
+from tidegauge.analysis.snapshots import Snapshot
+from tidegauge.analysis.traces import with_beginning
+from tidegauge.analysis.trials import WhatIf, titled
+from tidegauge.analysis.whatif import whatif
+from tidegauge.analysis.whatif_words import export_line, findings
+from tidegauge.cli.progress import progress
+from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.launch_record import printable
+from tidegauge.core.snapshot_columns import LARGEST
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.evidence_report_values import WhatIfTable
+
+WHATIF_MOST_S = 30.0
+"""For all settings together: without numba, a replay of 100,000 events takes seconds."""
+MOST_SETTINGS = 12
+"""Rows of the table; `tidegauge whatif --json` has all."""
+
+
+class RankSnapshot(NamedTuple):
+    """One device of a snapshot. ``None`` is what it does not say."""
+
+    trace: Trace
+    where: str
+    """The file or the URL, for people."""
+    step: int | None
+    at_unix_s: float | None
+    rank: int | None
+
+
+class _OutOfTimeError(Exception):
+    """Raised out of a what-if that takes too long; caught here."""
+
+
+def read_rank_snapshot(where: str, device: int | None) -> RankSnapshot:
+    """Of ``device``, else of the one that holds most. Raises ``BadTraceError`` that names the file."""
+    snapshot = read_snapshot(where)
+    trace = _chosen(snapshot, device, where)
+    step, rank, cap_bytes, total_bytes = (
+        None if number is None else int(number)
+        for number in (_number(snapshot, name) for name in ("step", "rank", "cap_bytes", "total_bytes"))
+    )
+    known = replace(
+        trace,
+        torch_version=_text(snapshot, "torch_version") or trace.torch_version,
+        cap_bytes=trace.cap_bytes if cap_bytes is None else cap_bytes,
+        total_bytes=trace.total_bytes if total_bytes is None else total_bytes,
+    )
+    return RankSnapshot(known, where, step, _number(snapshot, "unix_s"), rank)
+
+
+def _chosen(snapshot: Snapshot, device: int | None, where: str) -> Trace:
+    traces = snapshot.traces
+    if not traces:
+        raise BadTraceError(f"{where}: holds no memory of any device")
+    chosen = device if device is not None else max(traces, key=lambda one: _held_bytes(traces[one]))
+    if chosen not in traces:
+        raise BadTraceError(f"{where}: has no device {chosen}; there are {', '.join(map(str, traces))}")
+    return traces[chosen]
+
+
+def _held_bytes(trace: Trace) -> int:
+    return sum(segment.total_bytes for segment in trace.end or ())
+
+
+def in_order(two: Sequence[RankSnapshot]) -> tuple[RankSnapshot, RankSnapshot]:
+    """The earlier one first, as far as the files say when they were taken; else as they were given."""
+    first, second = two
+    if first.step is not None and second.step is not None and first.step != second.step:
+        return (first, second) if first.step < second.step else (second, first)
+    if first.at_unix_s is not None and second.at_unix_s is not None and first.at_unix_s > second.at_unix_s:
+        return second, first
+    return first, second
+
+
+def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | None]:
+    """Other allocator settings on its history, or why not: a sentence for people."""
+    if not len(snapshot.trace):
+        return None, f"{snapshot.where} has no history: no curve of it, and no other allocator settings to try on it."
+    ends_s = time.monotonic() + WHATIF_MOST_S
+
+    try:
+        with progress("report") as say:
+
+            def tell(sentence: str) -> None:
+                if time.monotonic() > ends_s:
+                    raise _OutOfTimeError
+                say(sentence)
+
+            return _table(whatif(with_beginning(snapshot.trace), on_progress=tell)), None
+    except _OutOfTimeError:
+        return None, (
+            f"Trying other allocator settings takes more than {WHATIF_MOST_S:.0f} s here: "
+            f"`tidegauge whatif {snapshot.where}` takes its time."
+        )
+    except ValueError as error:
+        return None, f"Other allocator settings cannot be tried on this history: {printable(str(error), 300)}."
+
+
+def _table(result: WhatIf) -> WhatIfTable:
+    from tidegauge_exporter.evidence_report_values import Setting, WhatIfTable
+
+    shown = [trial for place, trial in enumerate(result.trials) if place < MOST_SETTINGS or trial.today]
+    return WhatIfTable(
+        tuple(
+            Setting(
+                titled(trial.alloc_conf),
+                trial.replay.peak_reserved_bytes,
+                trial.waste_bytes,
+                trial.replay.alloc_retries,
+                trial.replay.ooms,
+                trial.confidence.value,
+                today=trial.today,
+                advised=trial is result.recommended and not trial.replay.ooms,
+            )
+            for trial in shown
+        ),
+        tuple(findings(result)),
+        export_line(result),
+    )
+
+
+def _number(snapshot: Snapshot, name: str) -> float | None:
+    value = snapshot.facts.get(name)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LARGEST else None
+
+
+def _text(snapshot: Snapshot, name: str) -> str | None:
+    value = snapshot.facts.get(name)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,144 @@
+"""``tidegauge snapshot JOB`` for ranks on other hosts: through the service, where this is its head; else in words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.progress import progress
+from tidegauge.cli.service_api import ask, read
+from tidegauge.cli.service_wishes import LOOK_EVERY_S, asks_here, until, wish
+from tidegauge.core.escalation import SEARCH_AND_TRIP_S
+from tidegauge.core.evidence import Evidence, EvidenceReason
+from tidegauge.core.evidence_request import evidence_request, window_for
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.launch_record import printable
+from tidegauge.core.sightings import job_key
+from tidegauge.core.views import JobView, RankSummary, job_array_name
+from tidegauge.core.wire import to_wire
+
+if TYPE_CHECKING:
+    from tidegauge.cluster.evidence_asks import EvidenceAsks
+
+MOST_NAMED = 8
+"""Hosts in a sentence."""
+
+
+class _Chosen(NamedTuple):
+    view: JobView
+    rank: RankSummary
+    hostname: str
+
+    @property
+    def job(self) -> JobKey:
+        return job_key(self.view)
+
+
+def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
+    """Have one rank of a job that the service knows do it. Raises ``CommandError``; ``not_here`` says why this host's
+    own processes were not enough."""
+    try:
+        views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
+    except CommandError as error:
+        raise CommandError(f"{not_here}. The service was not asked: {error}") from error
+    chosen = _choose([view for view in views if _is_meant(view, args.what)], args, not_here)
+    asks = _asks(args, chosen)
+    evidence_id = f"asked-{secrets.token_hex(8)}"
+    with progress("snapshot") as say:
+        say(f"rank {int(chosen.rank.identity.rank)} on {printable(chosen.hostname)} is asked")
+        answer = wish(asks, chosen.job, int(chosen.rank.identity.rank), _request(args, chosen, evidence_id))
+        if not args.evidence:
+            return _tell_snapshot(args, chosen, answer)
+        say("it records; its node compares the snapshots and sends what it finds")
+        found = _wait_for(args, chosen, evidence_id)
+    if args.json:
+        print(json.dumps(to_wire(found), indent=2))
+    else:
+        from tidegauge.cli.snapshot_evidence import print_evidence
+
+        print_evidence(found)
+    return FINE
+
+
+def _is_meant(view: JobView, what: str) -> bool:
+    return view.running and bool(view.ranks) and what in (view.job_id, job_array_name(view))
+
+
+def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -> _Chosen:
+    """The rank that was named, else the one to look at first."""
+    what = printable(str(args.what))
+    if not views:
+        raise CommandError(f"{not_here}. Nor does the service know a job {what} that runs; `tidegauge jobs` lists them")
+    if len(views) > 1:
+        owners = ", ".join(f"{printable(view.user_name)} (attempt {view.attempt})" for view in views[:MOST_NAMED])
+        raise CommandError(
+            f"several users or attempts have a job {what}: {owners}. Run this on the hosts of the one that is meant"
+        )
+    (view,) = views
+    living = {
+        int(rank.identity.rank): _Chosen(view, rank, hostname)
+        for rank, hostname in zip(view.ranks, view.rank_hostnames)
+        if rank.alive
+    }
+    wanted = [args.rank] if args.rank is not None else [*view.suspects, *sorted(living)]
+    found = next((living[rank] for rank in wanted if rank in living), None)
+    if found is None:
+        which = "" if args.rank is None else f" {args.rank}"
+        raise CommandError(f"job {what} has no rank{which} that runs", exit_code=USAGE)
+    return found
+
+
+def _asks(args: argparse.Namespace, chosen: _Chosen) -> EvidenceAsks:
+    """The way to the coordinator. Raises ``CommandError`` with what to do where there is none from here."""
+    rank, pid = int(chosen.rank.identity.rank), chosen.rank.process.pid
+    what = f"tidegauge snapshot {pid}{' --evidence' if args.evidence else ''}"
+    there = f"Rank {rank} runs on {printable(chosen.hostname)}: say there, as its user or root, `{what}`"
+    if args.output:
+        raise CommandError(f"its snapshot stays in its node's store: -o is for ranks on this host. {there}")
+    try:
+        return asks_here(args)
+    except CommandError as error:
+        raise CommandError(f"{error}. {there}") from error
+
+
+def _request(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> dict[str, Any]:
+    if args.evidence:
+        window = window_for(chosen.rank.verdict)
+        return evidence_request(evidence_id, EvidenceReason.ASKED, window, max_events=args.events)
+    return {"command": "snapshot", "reason": EvidenceReason.ASKED.value, "max_events": args.events, "now": args.now}
+
+
+def _tell_snapshot(args: argparse.Namespace, chosen: _Chosen, answer: Mapping[str, Any]) -> int:
+    rank = int(chosen.rank.identity.rank)
+    if args.json:
+        print(json.dumps({"rank": rank, "hostname": chosen.hostname, "answer": dict(answer)}, indent=2))
+        return FINE
+    step = answer.get("step")
+    print(
+        f"rank {rank} wrote a snapshot at step {step} on {printable(chosen.hostname)}; its node puts it into its store "
+        f"within seconds. `tidegauge report {printable(str(args.what))}` shows it"
+    )
+    return FINE
+
+
+def _wait_for(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> Evidence:
+    from urllib.parse import urlencode
+
+    job = chosen.job
+    path = "/api/v1/evidence?" + urlencode({"job_id": job.job_id, "attempt": job.attempt, "uid": job.uid})
+    longest_s = window_for(chosen.rank.verdict).most_s + SEARCH_AND_TRIP_S
+
+    def look() -> Optional[Evidence]:
+        pieces = [read(Evidence, raw) for raw in ask(args, path)["evidence"]]
+        return next((piece for piece in pieces if piece.evidence_id == evidence_id), None)
+
+    found = until(look, within_s=longest_s, every_s=4 * LOOK_EVERY_S)
+    if found is None:
+        raise CommandError(
+            f"no evidence came within {longest_s:.0f} s; it may still come, and `tidegauge report` has it then"
+        )
+    return found

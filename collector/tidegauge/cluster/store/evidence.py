@@ -1,0 +1,153 @@
+"""`EvidenceStore`: pieces of evidence, so many of a job, of a user and in all that nobody can fill the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, delete, select
+
+from tidegauge.cluster.store import counts
+from tidegauge.cluster.store.database import Database, StoreError
+from tidegauge.cluster.store.tables import evidence, incidents
+from tidegauge.cluster.store.values import EVIDENCE, column_name
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.incidents import JobKey
+
+MOST_CHARACTERS = 400_000
+"""Of one piece: ten times one with all its stacks. They come from a job."""
+
+_LARGEST = (1 << 63) - 1
+
+
+class Room(NamedTuple):
+    """How many pieces are kept; of more, the oldest are deleted. What an incident says of its evidence stays in it."""
+
+    of_job: int = 40
+    of_user: int = 1000
+    in_all: int = 5000
+
+
+ROOM = Room()
+
+
+class KeptEvidence(NamedTuple):
+    """A piece and when it was written down, in seconds of the policy clock."""
+
+    kept_s: float
+    evidence: Evidence
+
+
+class EvidenceStore:
+    """Thread-safe. Every method raises ``StoreError``."""
+
+    def __init__(self, database: Database, room: Room = ROOM) -> None:
+        self._database = database
+        self._room = room
+
+    def keep(self, pieces: Sequence[Evidence], *, at_s: float) -> Collection[Evidence]:
+        """Write all of them or, with an error, none; returns those that were not there yet.
+
+        One that is too large even without its flame graph is left out."""
+        if not pieces:
+            return ()
+        with self._database.writing() as connection:
+            new = [piece for piece in pieces if _insert(connection, piece, at_s)]
+            for job in {piece.job for piece in new}:
+                _delete_beyond(connection, self._room.of_job, _of_job(job))
+            for uid in {piece.job.uid for piece in new}:
+                _delete_beyond(connection, self._room.of_user, evidence.c.uid == uid)
+            if new:
+                _delete_beyond(connection, self._room.in_all)
+        return new
+
+    def of_job(self, job: JobKey, *, limit: int) -> Sequence[Evidence]:
+        """The newest ``limit`` of one attempt of a job, the newest first."""
+        return [kept.evidence for kept in self._read(select(evidence).where(_of_job(job)), limit)]
+
+    def recent(self, *, since_s: float, limit: int) -> Sequence[KeptEvidence]:
+        """The newest ``limit`` of those written down at or after ``since_s``, the oldest first."""
+        return self._read(select(evidence).where(evidence.c.kept_s >= since_s), limit)[::-1]
+
+    def of_open_incidents(self, *, limit: int) -> Sequence[KeptEvidence]:
+        """The newest ``limit`` of jobs with an incident that is not closed, the oldest first."""
+        return self._read(select(evidence).where(_has_open_incident()), limit)[::-1]
+
+    def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
+        """Those of ``jobs`` with an incident that is not closed."""
+        columns = (incidents.c.job_id, incidents.c.attempt, incidents.c.uid)
+        with self._database.reading() as connection:
+            rows = connection.execute(select(*columns).where(incidents.c.closed_s.is_(None)).distinct()).all()
+        found = {tuple(row) for row in rows}
+        return frozenset(job for job in jobs if (column_name(job.job_id), job.attempt, job.uid) in found)
+
+    def _read(self, query: Select[Any], limit: int) -> list[KeptEvidence]:
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(evidence.c.seq.desc()).limit(limit)).all()
+        return [_kept(row) for row in rows]
+
+
+def delete_old(connection: Connection, *, before_s: float) -> None:
+    """What was written down before ``before_s``, except of jobs with an incident that is not closed."""
+    connection.execute(delete(evidence).where(evidence.c.kept_s < before_s, ~_has_open_incident()))
+
+
+def _has_open_incident() -> ColumnElement[bool]:
+    same_job = (
+        incidents.c.job_id == evidence.c.job_id,
+        incidents.c.attempt == evidence.c.attempt,
+        incidents.c.uid == evidence.c.uid,
+    )
+    return select(incidents.c.number).where(*same_job, incidents.c.closed_s.is_(None)).exists()
+
+
+def _of_job(job: JobKey) -> ColumnElement[bool]:
+    return (
+        (evidence.c.job_id == column_name(job.job_id))
+        & (evidence.c.attempt == job.attempt)
+        & (evidence.c.uid == job.uid)
+    )
+
+
+def _insert(connection: Connection, piece: Evidence, at_s: float) -> bool:
+    value = _text(piece)
+    if value is None:
+        return False
+    insert = counts.insert_into(connection, evidence).values(
+        evidence_id=column_name(piece.evidence_id),
+        job_id=column_name(piece.job.job_id),
+        attempt=piece.job.attempt,
+        uid=piece.job.uid,
+        rank=piece.rank,
+        kept_s=at_s,
+        value=value,
+    )
+    once = [evidence.c.job_id, evidence.c.attempt, evidence.c.uid, evidence.c.evidence_id]
+    insert = insert.on_conflict_do_nothing(index_elements=once)
+    return connection.execute(insert, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+
+def _text(piece: Evidence) -> str | None:
+    """``None`` for one that no database takes."""
+    if not all(-_LARGEST <= number <= _LARGEST for number in (piece.rank, piece.job.attempt, piece.job.uid)):
+        return None
+    for shortened in (piece, replace(piece, live=())):
+        text = EVIDENCE.write(shortened)
+        if len(text) <= MOST_CHARACTERS:
+            return text
+    return None
+
+
+def _delete_beyond(connection: Connection, most: int, *where: ColumnElement[bool]) -> None:
+    oldest_kept = select(evidence.c.seq).where(*where).order_by(evidence.c.seq.desc()).offset(most - 1).limit(1)
+    seq = connection.scalar(oldest_kept)
+    if seq is not None:
+        connection.execute(delete(evidence).where(evidence.c.seq < seq, *where))
+
+
+def _kept(row: Row[Any]) -> KeptEvidence:
+    try:
+        return KeptEvidence(row.kept_s, EVIDENCE.read(row.value))
+    except ValueError as error:
+        raise StoreError(f"evidence {row.evidence_id} in the database cannot be read: {error}") from error

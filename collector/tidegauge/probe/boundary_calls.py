@@ -1,0 +1,61 @@
+"""Commands that must not do their work just anywhere: in the training thread, at its next step boundary."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from tidegauge.probe.checkpoint_ask import RefusedError
+from tidegauge.probe.faults import describe
+
+if TYPE_CHECKING:
+    from tidegauge.probe.guest import Probe
+
+STEP_WAIT_S = 10.0
+T = TypeVar("T")
+
+
+class BoundaryCalls:
+    """Of one probe, for its helper thread. There a CUDA graph may be captured: only the training thread knows."""
+
+    def __init__(self, probe: Probe, *, wait_s: float = STEP_WAIT_S) -> None:
+        self._probe = probe
+        self._wait_s = wait_s
+
+    def call(self, call: Callable[[], T], *, now: bool) -> T:
+        """What ``call`` returns, at the next boundary; ``now``: at once in this thread, for a job that makes no steps.
+
+        Raises ``RefusedError`` where it comes to nothing; from the training thread, that includes what ``call`` raised.
+        """
+        if now:
+            return call()
+        done = threading.Event()
+        results: list[T] = []
+        refusals: list[RefusedError] = []
+        given_up = False
+
+        def at_step() -> None:
+            try:
+                if given_up:
+                    return
+                if self._probe.capturing():
+                    refusals.append(RefusedError("busy", "a CUDA graph is being captured; ask again later"))
+                else:
+                    results.append(call())
+            except RefusedError as refused:
+                refusals.append(refused)
+            except Exception as error:
+                refusals.append(RefusedError("unable", describe(error)))
+            finally:
+                done.set()
+
+        self._probe.at_next_step(at_step)
+        if not done.wait(self._wait_s):
+            given_up = True
+            raise RefusedError(
+                "late", f"no training step ended within {self._wait_s:g} s; {{'now': true}} does not wait"
+            )
+        if refusals:
+            raise refusals[0].with_traceback(None)  # whose frames are the training thread's
+        return results[0]

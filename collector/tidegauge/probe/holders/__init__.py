@@ -1,0 +1,31 @@
+"""Who holds the tensors in given blocks of the allocator: looked for in the process itself, between two steps.
+
+What finds and names holders belongs here; when to look, and what becomes of the answer, does not. Changes nothing, and
+leaves nothing behind. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidegauge.core.rank_evidence import HolderSearch
+from tidegauge.probe.holders.pace import AtBoundary
+from tidegauge.probe.holders.search import Search
+
+
+def search_holders(
+    torch: Any,
+    blocks: Sequence[tuple[int, int]],
+    *,
+    most_s: float,
+    pause: Callable[[], None],
+    at_boundary: AtBoundary,
+) -> HolderSearch:
+    """What keeps the tensors in ``blocks``, given as (address, bytes): some hundred at most.
+
+    The looking itself is done by ``at_boundary``, in slices, for which training stands still (``pace``). This thread
+    only waits; ``pause`` is called between slices, and what it raises ends the search and comes through. ``most_s``
+    bounds the whole. Never called in a training thread.
+    """
+    return Search(torch, blocks, most_s=most_s, pause=pause, at_boundary=at_boundary).run()

@@ -1,0 +1,180 @@
+"""What a search has found so far: tensors in wanted blocks, grouped by the way to them, and graphs, by their roots.
+
+Values only: nothing in here keeps an object alive. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from tidegauge.probe.holders.graphs import Graph, Graphs, fits
+from tidegauge.probe.holders.pace import Work
+from tidegauge.probe.holders.tensors import TensorLook, Tensors, WantedBlocks
+from tidegauge.probe.holders.trails import Step, Trail
+
+MOST_OTHERS = 2_000
+REPLACED_BYTES = 64 << 10
+"""Of smaller tensors, one is like the other."""
+GROWN_BY = 1.25
+"""What takes the place of a block that was seen some steps ago is at most this much larger."""
+
+
+class Group:
+    """Tensors to which ways of the same kind lead, or the graphs of such tensors."""
+
+    def __init__(self, trail: Trail) -> None:
+        self.trail = trail
+        """Of the first of them."""
+        self.mixed: set[int] = set()
+        """Which of its steps are items under different keys."""
+        self.second: Optional[Trail] = None
+        """Another way to the same container, through a hook."""
+        self.tensors = 0
+        self.held_bytes = 0
+        self.words: Counter[str] = Counter()
+        """What these tensors are called."""
+        self.cycle: Sequence[Step] = ()
+        """The references that close a cycle."""
+        self.is_replaced = False
+        """It is made anew in each step: the blocks are those of its predecessors."""
+        self.graphs = 0
+        self.nodes = 0
+        self.first_nodes: Counter[str] = Counter()
+        self.sizes: Counter[tuple[int, str]] = Counter()
+        self.shared: Counter[int] = Counter()
+        """How many blocks went to nodes with outputs of a size."""
+        self.savers: Counter[str] = Counter()
+        """Names of the nodes whose outputs have the sizes of blocks that nothing else explains."""
+
+    def add_graph(self, graph: Graph) -> None:
+        self.graphs += 1
+        self.nodes += graph.nodes
+        self.first_nodes[graph.first] += 1
+        self.sizes.update(graph.sizes)
+
+
+class Finds:
+    """Of one search."""
+
+    def __init__(self, tensors: Tensors, wanted: WantedBlocks, graphs: Graphs) -> None:
+        self._tensors = tensors
+        self._wanted = wanted
+        self._graphs = graphs
+        self._met: set[int] = set()
+        self._sizes = frozenset(wanted.sizes.values())
+        self._others: list[tuple[weakref.ref[Any], TensorLook, Trail]] = []
+        """Tensors in other blocks, large and of sizes that were wanted."""
+        self._second_ways: dict[int, tuple[Trail, Trail]] = {}
+        self.blocks: dict[int, int] = {}
+        """Wanted blocks of which nothing is known yet."""
+        self.blocks.update(wanted.sizes)
+        self.held: dict[object, Group] = {}
+        self.rooted: dict[object, Group] = {}
+
+    def tensor(self, tensor: Any, trail: Trail) -> bool:
+        """Take note of a tensor; says whether it is one of a device's that was not met before."""
+        if id(tensor) in self._met:
+            return False
+        self._met.add(id(tensor))
+        address = self._tensors.address(tensor)
+        if address is None:
+            return False
+        block = self._wanted.at(address)
+        if block is not None and block in self.blocks:
+            self.claim(self._group(self.held, trail), self._tensors.look(tensor), block)
+        elif block is None and len(self._others) < MOST_OTHERS:
+            look = self._tensors.look(tensor)
+            if any(_may_follow(look.own_bytes, size_bytes) for size_bytes in self._sizes):
+                self._others.append((weakref.ref(tensor), look, trail))
+        return True
+
+    def graph(self, node: Any, name: str, trail: Trail, cycle: Sequence[Step] = ()) -> Work[Sequence[Any]]:
+        """Walk the graph of a tensor called ``name``, as far as it was not walked before; the Python nodes in it."""
+        graph = yield from self._graphs.walk(node)
+        if graph is None:
+            return ()
+        group = self._group(self.rooted, trail)
+        group.add_graph(graph)
+        group.cycle = cycle
+        group.words[name] += 1
+        return graph.contexts
+
+    def was_met(self, tensor: Any) -> bool:
+        return id(tensor) in self._met
+
+    def claim(self, group: Group, look: TensorLook, block: int) -> None:
+        """Count a block, of which nothing was known, to a group."""
+        block_bytes = self.blocks.pop(block)
+        group.tensors += 1
+        group.held_bytes += block_bytes
+        group.words[look.words(block_bytes)] += 1
+
+    def held_by(self, trail: Trail) -> Group:
+        """The group of tensors to which such a way leads."""
+        return self._group(self.held, trail)
+
+    def second_way(self, known: Trail, other: Trail) -> None:
+        """A container that is reached by ``known`` is reached by ``other``, too."""
+        self._second_ways.setdefault(id(known), (known, other))
+
+    def share_out(self) -> None:
+        """Count blocks that nothing of Python's explains to the graphs whose nodes put out tensors of their size."""
+        for group in sorted(self.rooted.values(), key=lambda group: -group.nodes):
+            nodes_of_size: Counter[int] = Counter()
+            for (size_bytes, _), nodes in group.sizes.items():
+                nodes_of_size[size_bytes] += nodes
+            for size_bytes, nodes in nodes_of_size.most_common():
+                fitting = [block for block, block_bytes in self.blocks.items() if fits(block_bytes, size_bytes)][
+                    : nodes - group.shared[size_bytes]
+                ]
+                group.held_bytes += sum(self.blocks.pop(block) for block in fitting)
+                group.tensors += len(fitting)
+                group.shared[size_bytes] += len(fitting)
+                if fitting:
+                    group.savers.update(
+                        {name: count for (size, name), count in group.sizes.items() if size == size_bytes}
+                    )
+
+    def pair_replaced(self) -> None:
+        """Count what is left to tensors that have its size, or a little more, and that were replaced since they were
+        met: a block that was looked for may be gone already, where a buffer is made anew in each step."""
+        for block, block_bytes in sorted(self.blocks.items(), key=lambda item: -item[1]):
+            fitting = [
+                number
+                for number, (reference, look, _) in enumerate(self._others)
+                if reference() is None and _may_follow(look.own_bytes, block_bytes)
+            ]
+            if fitting:
+                nearest = min(fitting, key=lambda number: self._others[number][1].own_bytes)
+                _, look, trail = self._others.pop(nearest)
+                group = self._group(self.held, trail)
+                group.is_replaced = True
+                self.claim(group, look, block)
+
+    def groups(self) -> list[Group]:
+        """All with wanted bytes, the largest first, their second ways filled in."""
+        found = [group for group in (*self.held.values(), *self.rooted.values()) if group.held_bytes]
+        for group in found:
+            trail: Optional[Trail] = group.trail
+            while trail is not None and group.second is None:
+                group.second = self._second_ways.get(id(trail), (None, None))[1]
+                trail = trail.before
+        return sorted(found, key=lambda group: -group.held_bytes)
+
+    def _group(self, groups: dict[object, Group], trail: Trail) -> Group:
+        key = tuple(step.key for step in trail.steps)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = Group(trail)
+        for number, (first, other) in enumerate(zip(group.trail.steps, trail.steps)):
+            if first.text != other.text:
+                group.mixed.add(number)
+        return group
+
+
+def _may_follow(own_bytes: int, block_bytes: int) -> bool:
+    """Whether a tensor may have taken the place of one in a block of this size; blocks are rounded up."""
+    return own_bytes >= REPLACED_BYTES and block_bytes * 0.99 <= own_bytes <= block_bytes * GROWN_BY

@@ -1,0 +1,172 @@
+"""From the names of a program to its tensors: breadth first, from variables of running functions and of modules.
+
+Finds what a person would name first: a list in ``main``, an attribute of the trainer, a hook of a layer. Needs no look
+at the whole heap, works beside ``gc.freeze``, and is interrupted as often as need be. Objects that wait in the queue
+are kept alive meanwhile, tensors are not. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional
+
+from tidegauge.core.owners import CodeLine, is_library
+from tidegauge.probe.holders import looks
+from tidegauge.probe.holders.finds import Finds
+from tidegauge.probe.holders.frames import local_values, running_frames
+from tidegauge.probe.holders.links import Link, Links, leads_on, tensor_hooks
+from tidegauge.probe.holders.pace import Work
+from tidegauge.probe.holders.tensors import Tensors
+from tidegauge.probe.holders.trails import Step, Trail, Via
+
+MOST_OBJECTS = 300_000
+"""Followed. A million small records of a data set are no place to look for tensors first."""
+MOST_CHILDREN = 5_000
+"""Of one object that are followed further; all of its tensors are looked at."""
+
+
+class _Entry(NamedTuple):
+    obj: Any
+    trail: Trail
+
+
+class _Kind(NamedTuple):
+    """What is known of a class."""
+
+    name: str
+    base: Optional[type[Any]]
+    """The built-in container that it derives from."""
+    is_class: bool
+    """Whether its objects are classes: of a library's, the parts are not the user's."""
+    is_own: bool
+
+
+class Forward:
+    """One pass."""
+
+    def __init__(self, tensors: Tensors, links: Links, finds: Finds) -> None:
+        self._tensors = tensors
+        self._links = links
+        self._finds = finds
+        self._graphs: deque[tuple[Any, str, Trail]] = deque()
+        """Nodes to walk from, with their tensor's name."""
+        self._queue: deque[_Entry] = deque()
+        self._first_ways: dict[int, Trail] = {}
+        self._followed_again: set[int] = set()
+        self._kinds: dict[int, _Kind] = {}
+        self.was_cut = False
+        """Whether there was more than ``MOST_OBJECTS``."""
+        self.failures = 0
+
+    def run(self) -> Work[None]:
+        """From all roots."""
+        try:
+            self._begin_in_frames(of_libraries=False)
+            yield False
+            yield from self._begin_in_modules()
+            self._begin_in_frames(of_libraries=True)
+            yield from self._walk_graphs()
+            followed = 0
+            while self._queue and followed < MOST_OBJECTS:
+                entry = self._queue.popleft()
+                yield from self._follow(self._links_of(entry.obj), entry.trail)
+                followed += 1
+                del entry  # a container that is dropped meanwhile must be able to die
+            self.was_cut = bool(self._queue)
+        finally:
+            self._queue.clear()
+            self._graphs.clear()
+
+    def _begin_in_frames(self, *, of_libraries: bool) -> None:
+        """In one go: a function's frame that is kept while it returns would keep its variables."""
+        for running in running_frames():
+            if is_library(running.frame.f_code.co_filename) is of_libraries:
+                where = looks.code_place(running.frame.f_code)
+                for name, value in local_values(running.frame):
+                    self._root(Via.LOCAL, looks.clean(name), value, where, running.thread)
+
+    def _begin_in_modules(self) -> Work[None]:
+        for name in list(sys.modules):
+            filename = looks.module_file(name)
+            if name == "__main__" or looks.is_users(filename):
+                where = CodeLine(filename or "", 0, "")
+                for variable, value in list((looks.module_globals(sys.modules.get(name)) or {}).items()):
+                    self._root(Via.GLOBAL, looks.clean(str(variable)), value, where, None)
+                    yield False
+        last = getattr(sys, "last_exc", getattr(sys, "last_value", None))
+        self._root(Via.GLOBAL, "sys.last_exc", last, None, None)
+
+    def _root(self, via: Via, text: str, value: Any, where: Optional[CodeLine], thread: Optional[str]) -> None:
+        if leads_on(value):
+            self._meet(Link(via, text, value, where), None, thread)
+
+    def _links_of(self, obj: Any) -> Iterator[Link]:
+        try:
+            yield from self._links.of(obj)
+        except Exception:  # changed by another thread meanwhile, or an object like no other
+            self.failures += 1
+
+    def _follow(self, links: Iterable[Link], trail: Trail) -> Work[None]:
+        children = 0
+        for link in links:
+            if children < MOST_CHILDREN:
+                children += self._meet(link, trail, None)
+            elif self._tensors.is_tensor(link.child):
+                self._meet(link, trail, None)
+            yield False
+        yield from self._walk_graphs()
+
+    def _walk_graphs(self) -> Work[None]:
+        while self._graphs:
+            node, name, trail = self._graphs.popleft()
+            contexts = yield from self._finds.graph(node, name, trail)
+            for context in contexts:
+                self._meet(Link(Via.GRAPH, "grad_fn", context), trail, None)
+
+    def _meet(self, link: Link, before: Optional[Trail], thread: Optional[str]) -> bool:
+        """Take note of a tensor, or put another object into the queue; says whether it did the latter."""
+        child = link.child
+        try:
+            kind = self._kind(type(child))
+            items = None if kind.base is None else kind.base.__len__(child)
+        except Exception:  # a class like no other
+            self.failures += 1
+            return False
+        trail = Trail(Step(link.via, link.text, kind.name, items, link.where, thread), before)
+        if self._tensors.is_tensor(child):
+            self._meet_tensor(child, trail)
+            if self._tensors.is_plain(child):
+                return False
+        elif kind.is_own or (kind.is_class and not looks.is_users(looks.module_file(looks.type_module(child)))):
+            return False
+        known = self._first_ways.get(id(child))
+        if known is not None:
+            if not trail.hooked or known.hooked or id(child) in self._followed_again:
+                return False
+            self._finds.second_way(known, trail)
+            self._followed_again.add(id(child))
+        else:
+            self._first_ways[id(child)] = trail
+        self._queue.append(_Entry(child, trail))
+        return True
+
+    def _meet_tensor(self, tensor: Any, trail: Trail) -> None:
+        if not self._finds.tensor(tensor, trail):
+            return
+        node = self._tensors.node(tensor)
+        if node is not None:
+            self._graphs.append((node, self._tensors.look(tensor).name, trail))
+        for hooks in self._tensors.hooks(tensor):
+            for link in tensor_hooks(hooks):
+                self._meet(link, trail, None)
+
+    def _kind(self, cls: type) -> _Kind:
+        known = self._kinds.get(id(cls))
+        if known is None:
+            base = next((base for base in looks.mro(cls) if looks.is_container(base)), None)
+            known = self._kinds[id(cls)] = _Kind(
+                looks.name_of(cls), base, looks.derives(cls, type), looks.is_own_class(cls)
+            )
+        return known

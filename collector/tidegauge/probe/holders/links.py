@@ -1,0 +1,293 @@
+"""What an object refers to, with a name for each reference. Runs no code of the object's (``looks``).
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from _thread import _local
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any, NamedTuple, Optional
+
+from tidegauge.core.owners import CodeLine
+from tidegauge.probe.holders import looks
+from tidegauge.probe.holders.frames import local_values
+from tidegauge.probe.holders.trails import Via
+
+MOST_ITEMS = 100_000
+"""Of one container; a longer one is looked at from its beginning."""
+NAMED_INSTANCES = 200
+"""Of one class; further ones are only looked at if they refer to a tensor or a container. On Python 3.11 and 3.12 an
+instance has no dict until somebody asks for it, and then keeps it: 100 bytes, not for each of a million records."""
+
+_HOOK_DICTS = {
+    "_forward_hooks": "forward hook",
+    "_forward_pre_hooks": "forward pre-hook",
+    "_backward_hooks": "backward hook",
+    "_backward_pre_hooks": "backward pre-hook",
+    "_state_dict_hooks": "state dict hook",
+    "_state_dict_pre_hooks": "state dict pre-hook",
+    "_load_state_dict_pre_hooks": "load hook",
+    "_load_state_dict_post_hooks": "load hook",
+    "_optimizer_step_pre_hooks": "step pre-hook",
+    "_optimizer_step_post_hooks": "step hook",
+}
+"""Attributes of ``torch.nn.Module`` and ``torch.optim.Optimizer`` that hold hooks."""
+_PART_DICTS = frozenset({"_modules", "_parameters", "_buffers"})
+_LEAVES = (
+        type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(Ellipsis), types.CodeType,
+        types.BuiltinFunctionType, types.ModuleType, types.GetSetDescriptorType, types.MemberDescriptorType,
+        types.MethodDescriptorType, types.WrapperDescriptorType, property,
+)  # fmt: skip
+_LEAF_IDS = frozenset(map(id, _LEAVES))
+_LRU_CACHE = type(functools.lru_cache(lambda: None))
+_GENERATORS: dict[type, str] = {
+    types.GeneratorType: "gi_frame",
+    types.CoroutineType: "cr_frame",
+    types.AsyncGeneratorType: "ag_frame",
+}
+
+
+class Link(NamedTuple):
+    """A reference."""
+
+    via: Via
+    text: str
+    child: Any
+    where: Optional[CodeLine] = None
+
+
+class Links:
+    """Follows references of objects of one process. Keeps what it knows of classes by their ids, and no object."""
+
+    def __init__(self, torch: Any) -> None:
+        self._module, self._optimizer, self._tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor
+        self._instances: dict[int, int] = {}
+        self._names: dict[int, tuple[str, Optional[CodeLine]]] = {}
+        by_type: dict[type, Callable[[Any], Iterable[Link]]] = {
+            types.FunctionType: _of_function,
+            types.MethodType: _of_method,
+            types.CellType: _of_cell,
+            types.FrameType: _of_frame,
+            types.TracebackType: _of_traceback,
+            types.MappingProxyType: _of_anything,
+            functools.partial: _of_partial,
+            _LRU_CACHE: _of_cache,
+            **dict.fromkeys(_GENERATORS, _of_generator),
+        }
+        self._by_type = {id(cls): links for cls, links in by_type.items()}
+
+    def of(self, obj: Any) -> Iterable[Link]:
+        """All references of an object that may lead on."""
+        cls = type(obj)
+        links = self._by_type.get(id(cls))
+        if links is None:
+            links = self._by_type[id(cls)] = self._way_of(cls)
+        return links(obj)
+
+    def _way_of(self, cls: type) -> Callable[[Any], Iterable[Link]]:
+        """How objects of a class that was not met before are read."""
+        base = next((base for base in looks.mro(cls) if looks.is_container(base)), None)
+        if base is not None:
+            items = _of_dict if base is dict else functools.partial(_of_sequence, base=base)
+            return items if cls is base else lambda obj: chain(items(obj), self._of_instance(obj, only_named=True))
+        if looks.derives(cls, type):
+            return _of_class
+        if looks.derives(cls, BaseException):
+            return lambda obj: chain(_of_exception(obj), self._of_instance(obj))
+        if looks.derives(cls, _local):  # asked for its dict, it would make one for this thread
+            return _of_anything
+        if looks.derives(cls, self._module):
+            return self._of_module
+        return self._of_optimizer if looks.derives(cls, self._optimizer) else self._of_instance
+
+    def _name_of(self, cls: type) -> tuple[str, Optional[CodeLine]]:
+        known = self._names.get(id(cls))
+        if known is None:
+            known = self._names[id(cls)] = (looks.class_name(cls), looks.class_place(cls))
+        return known
+
+    def _of_instance(self, obj: Any, *, only_named: bool = False) -> Iterable[Link]:
+        cls = type(obj)
+        seen = self._instances[id(cls)] = self._instances.get(id(cls), 0) + 1
+        if seen > NAMED_INSTANCES and not only_named and not self._may_hold(obj):
+            return ()
+        attributes = looks.instance_dict(obj)
+        values = [] if attributes is None else list(attributes.items())
+        values += looks.slot_values(obj)
+        name, where = self._name_of(cls)
+        links = [Link(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where) for key, value in values if leads_on(value)]
+        if only_named:
+            return links
+        known = {id(attributes), *(id(value) for _, value in values)}
+        return [*links, *(link for link in _of_anything(obj) if id(link.child) not in known)]
+
+    def _may_hold(self, obj: Any) -> bool:
+        return any(
+            looks.has_base(child, self._tensor) or looks.container_base(child) is not None
+            for child in gc.get_referents(obj)
+        )
+
+    def _of_module(self, obj: Any) -> Iterable[Link]:
+        """Parts by their name, hooks by what they are, the rest as attributes."""
+        name, where = self._name_of(type(obj))
+        for key, value in list((looks.instance_dict(obj) or {}).items()):
+            if type(key) is str and key in _PART_DICTS and type(value) is dict:
+                for part, child in looks.entries_of(value, MOST_ITEMS):
+                    if leads_on(child):
+                        yield Link(Via.MODULE, f"{name}.{_key(part)}", child, where)
+            elif type(key) is str and key in _HOOK_DICTS:
+                yield from _hooks(value, _HOOK_DICTS[key], where)
+            elif leads_on(value):
+                yield Link(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where)
+
+    def _of_optimizer(self, obj: Any) -> Iterable[Link]:
+        name, where = self._name_of(type(obj))
+        for key, value in list((looks.instance_dict(obj) or {}).items()):
+            if type(key) is str and key == "state" and looks.has_base(value, dict):
+                for _, state in looks.entries_of(value, MOST_ITEMS):
+                    yield Link(Via.STATE, f"{name}.state", state, where)
+            elif type(key) is str and key in _HOOK_DICTS:
+                yield from _hooks(value, _HOOK_DICTS[key], where)
+            elif leads_on(value):
+                yield Link(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where)
+
+
+def leads_on(value: object) -> bool:
+    """Whether anything can be behind a value."""
+    return id(type(value)) not in _LEAF_IDS
+
+
+def tensor_hooks(hooks: Any) -> Iterable[Link]:
+    """The hooks of a tensor."""
+    return _hooks(hooks, "tensor hook", None)
+
+
+def _hooks(hooks: Any, what: str, where: Optional[CodeLine]) -> Iterable[Link]:
+    if looks.has_base(hooks, dict):
+        for _, hook in looks.entries_of(hooks, MOST_ITEMS):
+            yield Link(Via.HOOK, what, hook, where)
+
+
+def _of_dict(obj: Any) -> Iterable[Link]:
+    for key, value in looks.entries_of(obj, MOST_ITEMS):
+        if leads_on(value):
+            yield Link(Via.ITEM, f"[{_key(key)!r}]" if type(key) is str else "", value)
+        if leads_on(key):
+            yield Link(Via.ITEM, "", key)
+
+
+def _of_sequence(obj: Any, base: type[Any]) -> Iterable[Link]:
+    items = looks.items_of(obj, base, MOST_ITEMS)
+    fields = _fields(type(obj)) if base is tuple else ()
+    for number, item in enumerate(items):
+        if leads_on(item):
+            if number < len(fields):
+                yield Link(Via.FIELD, f"{looks.class_name(type(obj))}.{fields[number]}", item)
+            else:
+                yield Link(Via.ITEM, "", item)
+
+
+def _fields(cls: type) -> tuple[str, ...]:
+    if cls is tuple:
+        return ()
+    fields = looks.class_dict(cls).get("_fields")
+    return tuple(map(_key, fields)) if type(fields) is tuple else ()
+
+
+def _of_function(obj: types.FunctionType) -> Iterable[Link]:
+    where = looks.code_place(obj.__code__)
+    for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or ()):
+        try:
+            child = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+        if leads_on(child):
+            yield Link(Via.CELL, f"{where.function} closure's {_key(name)}", child, where)
+    for child in obj.__defaults__ or ():
+        if leads_on(child):
+            yield Link(Via.FUNCTION, f"a default of {where.function}", child, where)
+    for name, child in list((obj.__kwdefaults__ or {}).items()):
+        if leads_on(child):
+            yield Link(Via.FUNCTION, f"default {_key(name)} of {where.function}", child, where)
+    for name, child in list(obj.__dict__.items()):
+        if leads_on(child):
+            yield Link(Via.ATTRIBUTE, f"{where.function}.{_key(name)}", child, where)
+
+
+def _of_method(obj: types.MethodType) -> Iterable[Link]:
+    yield Link(Via.OTHER, "method's object", obj.__self__)
+    yield Link(Via.FUNCTION, "method's function", obj.__func__)
+
+
+def _of_partial(obj: Any) -> Iterable[Link]:
+    return [Link(Via.FUNCTION, "partial's argument", child) for child in gc.get_referents(obj) if leads_on(child)]
+
+
+def _of_cell(obj: types.CellType) -> Iterable[Link]:
+    try:
+        yield Link(Via.CELL, "a closure's variable", obj.cell_contents)
+    except ValueError:
+        return
+
+
+def _of_frame(obj: types.FrameType) -> Iterable[Link]:
+    """A frame that a traceback keeps."""
+    where = looks.code_place(obj.f_code)
+    for name, child in local_values(obj):
+        if leads_on(child):
+            yield Link(Via.KEPT_LOCAL, f"{_key(name)} in {where.function}()", child, where)
+
+
+def _of_generator(obj: Any) -> Iterable[Link]:
+    frame = getattr(obj, _GENERATORS[type(obj)])
+    return () if frame is None else _of_frame(frame)
+
+
+def _of_traceback(obj: types.TracebackType) -> Iterable[Link]:
+    yield Link(Via.EXCEPTION, "traceback", obj.tb_frame)
+    if obj.tb_next is not None:
+        yield Link(Via.EXCEPTION, "traceback", obj.tb_next)
+
+
+def _of_exception(obj: BaseException) -> Iterable[Link]:
+    for name in ("__traceback__", "__context__", "__cause__", "args"):
+        child = BaseException.__dict__[name].__get__(obj)
+        if child is not None:
+            yield Link(Via.EXCEPTION, "traceback" if name == "__traceback__" else name, child)
+
+
+def _of_class(obj: type) -> Iterable[Link]:
+    name, where = looks.class_name(obj), looks.class_place(obj)
+    for key, child in looks.class_dict(obj).items():
+        if type(child) is staticmethod or type(child) is classmethod:
+            child = child.__func__
+        if leads_on(child) and key not in ("__dict__", "__weakref__"):
+            yield Link(Via.CLASS, f"{name}.{_key(key)}", child, where)
+
+
+def _of_cache(obj: Any) -> Iterable[Link]:
+    """C code of ``functools`` shows its cache to the collector alone: keys and answers."""
+    function = (looks.instance_dict(obj) or {}).get("__wrapped__")
+    where = looks.code_place(function.__code__) if type(function) is types.FunctionType else None
+    answers = _LRU_CACHE.cache_info(obj).currsize
+    name = f"{'a function' if where is None else where.function}, {answers:,} answer{'s' * (answers != 1)}"
+    for child in gc.get_referents(obj):
+        if child is not function and leads_on(child) and not looks.has_base(child, type):
+            yield Link(Via.CACHE, f"lru_cache of {name}", child, where)
+    if function is not None:
+        yield Link(Via.FUNCTION, "wrapped function", function)
+
+
+def _of_anything(obj: Any) -> Iterable[Link]:
+    """What the garbage collector sees of an object of which nothing is known; its class is not meant."""
+    cls = type(obj)
+    return [Link(Via.OTHER, "", child) for child in gc.get_referents(obj) if child is not cls and leads_on(child)]
+
+
+def _key(key: object) -> str:
+    return looks.clean(key) if type(key) is str else looks.type_name(key)

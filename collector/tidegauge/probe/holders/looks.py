@@ -1,0 +1,179 @@
+"""Looks at objects of which nothing is known, without running a line of theirs.
+
+No ``getattr``, ``len``, ``repr``, ``==`` or iteration of a foreign type: what a class may define in Python is passed
+over by asking the built-in base itself. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from itertools import islice
+from typing import Any, Optional
+
+from tidegauge.core.owners import CodeLine, is_library
+
+MOST_NAME = 60
+"""Characters of a name or a key in a path."""
+
+_type_mro = type.__dict__["__mro__"].__get__
+_type_name = type.__dict__["__name__"].__get__
+_type_qualname = type.__dict__["__qualname__"].__get__
+_type_module = vars(type)["__module__"].__get__
+_type_dict = type.__dict__["__dict__"].__get__
+_module_dict = vars(types.ModuleType)["__dict__"].__get__
+
+SEQUENCES: tuple[type[Any], ...] = (list, tuple, set, frozenset, collections.deque)
+CONTAINERS: tuple[type[Any], ...] = (dict, *SEQUENCES)
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_CONTAINER_IDS = frozenset(map(id, CONTAINERS))
+
+
+def mro(cls: type) -> tuple[type, ...]:
+    """A class and its bases, whatever its metaclass says."""
+    return _type_mro(cls) or (cls,)  # Python 3.9 never completes some classes of its own (``functools._lru_list_elem``)
+
+
+def has_base(obj: object, base: type) -> bool:
+    """``isinstance``, without ``__instancecheck__`` and ``__class__``."""
+    return derives(type(obj), base)
+
+
+def derives(cls: type, base: type) -> bool:
+    """``issubclass``, by identity alone: a metaclass may define ``==`` and ``hash``."""
+    return any(one is base for one in mro(cls))
+
+
+def container_base(obj: object) -> Optional[type[Any]]:
+    """The built-in container that an object is or derives from."""
+    return next((base for base in mro(type(obj)) if is_container(base)), None)
+
+
+def is_container(cls: type) -> bool:
+    """Whether a class is one of the built-in containers itself."""
+    return id(cls) in _CONTAINER_IDS
+
+
+def class_name(cls: type) -> str:
+    """``Trainer``, ``Trainer.State``; without the functions that it was made in."""
+    return clean(str(_type_qualname(cls)).rpartition("<locals>.")[2])
+
+
+def name_of(cls: type) -> str:
+    """``State``, of ``Trainer.State``."""
+    return clean(str(_type_name(cls)))
+
+
+def type_name(obj: object) -> str:
+    """The name of an object's class."""
+    return name_of(type(obj))
+
+
+def type_module(cls: type) -> str:
+    """The module that a class says it is from; empty where it does not say."""
+    try:
+        name = _type_module(cls)
+    except AttributeError:
+        return ""
+    return name if type(name) is str else ""
+
+
+def class_dict(cls: type) -> dict[str, Any]:
+    """What a class itself defines: a copy."""
+    return dict(_type_dict(cls))
+
+
+def instance_dict(obj: object) -> Optional[dict[str, Any]]:
+    """An instance's own ``__dict__``, by the slot that Python made for it, never by a property."""
+    for base in mro(type(obj)):
+        slot: Any = (_type_dict(base) or {}).get("__dict__")
+        if any(type(slot) is kind for kind in _SLOTS):
+            found = slot.__get__(obj)
+            return found if type(found) is dict else None
+    return None
+
+
+def slot_values(obj: object) -> list[tuple[str, Any]]:
+    """What an instance has in ``__slots__`` and in members of a built-in struct."""
+    values = []
+    for base in mro(type(obj)):
+        for name, slot in list((_type_dict(base) or {}).items()):
+            if type(slot) is types.MemberDescriptorType and name != "__dict__":
+                try:
+                    values.append((str(name), slot.__get__(obj)))
+                except (AttributeError, ValueError):  # not set
+                    continue
+    return values
+
+
+def module_globals(module: object) -> Optional[dict[str, Any]]:
+    """The globals of a module that is one; what merely stands in ``sys.modules`` has none."""
+    return _module_dict(module) if has_base(module, types.ModuleType) else None
+
+
+def length(obj: object) -> Optional[int]:
+    """Of a built-in container and what derives from it."""
+    base = container_base(obj)
+    return None if base is None else base.__len__(obj)
+
+
+def items_of(obj: object, base: type[Any], most: int) -> list[Any]:
+    """The first ``most`` items of a sequence or set, copied in one call, so that no other thread comes between."""
+    return list(islice(base.__iter__(obj), most))
+
+
+def entries_of(obj: object, most: int) -> list[tuple[Any, Any]]:
+    """The same of a dict."""
+    return list(islice(dict.items(obj), most))  # type: ignore[arg-type]  # whoever calls knows that it is one
+
+
+def module_file(name: str) -> Optional[str]:
+    """The file of a module that is loaded."""
+    names = module_globals(sys.modules.get(name))
+    found = None if names is None else names.get("__file__")
+    return found if type(found) is str else None
+
+
+def is_users(filename: Optional[str]) -> bool:
+    """Whether a module's file is the user's own: not a library's, and not the probe's."""
+    return filename is not None and not is_library(filename) and not is_own(filename)
+
+
+def is_own(filename: str) -> bool:
+    """Whether a file is the probe's. Other parts of Tidegauge may be a job: the demo's is."""
+    return filename.startswith(_PROBE_FOLDER)
+
+
+def class_place(cls: type) -> Optional[CodeLine]:
+    """Where a class lives: its module's file."""
+    filename = module_file(type_module(cls))
+    return None if filename is None else CodeLine(filename, 0, "")
+
+
+def code_place(code: types.CodeType) -> CodeLine:
+    """Where a function lives, with the line that it begins on."""
+    return CodeLine(code.co_filename, code.co_firstlineno, code_name(code))
+
+
+def code_name(code: types.CodeType) -> str:
+    """A function's name as people know it: ``Trainer.fit`` from Python 3.11 on, ``fit`` before."""
+    name = getattr(code, "co_qualname", code.co_name)
+    return clean(name.rpartition("<locals>.")[2])
+
+
+def is_own_class(cls: type) -> bool:
+    """Whether a class is the probe's."""
+    return type_module(cls).startswith(_PROBE_MODULES)
+
+
+def clean(text: str) -> str:
+    """Short and printable: names come from the job."""
+    text = text[: MOST_NAME + 1]
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= MOST_NAME else f"{text[: MOST_NAME - 3]}..."
+
+
+_PROBE_MODULES = ("tidegauge.probe.", "tidegauge.core.")
+_PROBE_FOLDER = __file__.rpartition("holders")[0]

@@ -1,0 +1,142 @@
+"""How a search spends its time: in slices, each in the training thread at a step boundary.
+
+torch's tensors and graphs are not made to be read by one thread while another one's backward pass frees them, which it
+does without the interpreter's lock: a read at the wrong moment can crash the process, and Python objects of tensors
+that only C++ owns (torch before 2.10) may be emptied under one's hands. At a step boundary no backward pass runs. So
+all that looks at the job's objects is written as generators, which are driven from there for some milliseconds at a
+time; the thread that wants the answer only waits. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Any, Optional, TypeVar
+
+from tidegauge.probe.checkpoint_ask import RefusedError
+
+SLICE_S = 0.008
+"""At one boundary."""
+SHARE_OF_STEP = 0.02
+LONGEST_SLICE_S = 0.04
+"""Where steps are long: this share of the time between two boundaries, and never more than this."""
+LOOK_EVERY = 8
+"""Units of work between two looks at the clock."""
+_AUTOGRAD_FILES = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
+_BACKWARD_FUNCTIONS = ("_engine_run_backward", "backward", "grad")
+
+T = TypeVar("T")
+Work = Generator[bool, None, T]
+"""Yields after each small unit of work; ``True``: what follows is one long call, and wants a slice of its own."""
+AtBoundary = Callable[[Callable[[], bool]], bool]
+"""Has a call done in the training thread at its next step boundary and returns what it returned. Raises
+``RefusedError``: ``late`` and ``busy`` where a later boundary may do."""
+
+
+class OutOfTimeError(Exception):
+    """The search has used up its time."""
+
+
+class NoBoundaryError(Exception):
+    """There is no moment at which it could be looked; the text is for people."""
+
+
+class Slices:
+    """Of one search. ``pause`` is called in the waiting thread between two slices; what it raises comes through."""
+
+    def __init__(
+        self,
+        torch: Any,
+        most_s: float,
+        *,
+        pause: Callable[[], None],
+        at_boundary: AtBoundary,
+        clock_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._torch = torch
+        self._pause = pause
+        self._at_boundary = at_boundary
+        self._clock_s = clock_s
+        self._began_s = clock_s()
+        self._ends_s = self._began_s + most_s
+        self._boundary_s: Optional[float] = None
+        """When the last slice began."""
+        self.objects = 0
+        self.longest_slice_s = 0.0
+
+    @property
+    def took_s(self) -> float:
+        """So far, waiting included."""
+        return self._clock_s() - self._began_s
+
+    def run(self, work: Work[None]) -> None:
+        """Drive ``work`` to its end. Raises ``OutOfTimeError``, ``NoBoundaryError`` and what ``work`` raises."""
+        refused: Optional[RefusedError] = None
+        raised: list[BaseException] = []
+        over = False
+        slicing = threading.Lock()
+
+        def at_boundary() -> bool:
+            with slicing:
+                try:
+                    return over or self._slice(work)
+                except Exception as error:
+                    raised.append(error)
+                    return True
+
+        try:
+            while True:
+                self._pause()
+                if self._clock_s() > self._ends_s:
+                    raise OutOfTimeError if refused is None else NoBoundaryError(str(refused))
+                try:
+                    done, refused = self._at_boundary(at_boundary), None
+                except RefusedError as error:
+                    if error.kind not in ("late", "busy"):
+                        raise NoBoundaryError(str(error)) from None
+                    done, refused = False, error
+                if raised:
+                    raise raised[0].with_traceback(None)  # whose frames are the training thread's
+                if done:
+                    return
+        finally:
+            with slicing:  # a boundary that was given up may have come after all
+                over = True
+            raised.clear()
+
+    def _slice(self, work: Work[None]) -> bool:
+        """As much of it as fits; whether that was all."""
+        began_s = self._clock_s()
+        step_s = 0.0 if self._boundary_s is None else began_s - self._boundary_s
+        self._boundary_s = began_s
+        slice_s = min(max(SLICE_S, SHARE_OF_STEP * step_s), LONGEST_SLICE_S)
+        if backward_runs(self._torch):
+            return False
+        try:
+            with self._torch._C.DisableTorchFunctionSubclass():  # in this thread, until the slice ends
+                for unit, is_long_next in enumerate(work, 1):
+                    self.objects += 1
+                    if is_long_next or (unit % LOOK_EVERY == 0 and self._clock_s() - began_s >= slice_s):
+                        return False
+            return True
+        finally:
+            self.longest_slice_s = max(self.longest_slice_s, self._clock_s() - began_s)
+
+
+def backward_runs(torch: Any) -> bool:
+    """Whether this thread is inside a backward pass (an optimizer that is stepped in a hook), or another one is."""
+    if torch._C._current_graph_task_id() != -1:
+        return True
+    return any(_is_in_backward(frame) for frame in sys._current_frames().values())
+
+
+def _is_in_backward(frame: Optional[FrameType]) -> bool:
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in _BACKWARD_FUNCTIONS and code.co_filename.endswith(_AUTOGRAD_FILES):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,172 @@
+"""One search: forward from the program's names, by size through autograd graphs, and for what is left the whole heap.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional
+
+from tidegauge.core.rank_evidence import MOST_HOLDERS, Holder, HolderKind, HolderSearch
+from tidegauge.core.units import format_bytes
+from tidegauge.probe.holders.backward import Backward, Origin
+from tidegauge.probe.holders.census import instances, with_subclasses
+from tidegauge.probe.holders.finds import Finds
+from tidegauge.probe.holders.forward import MOST_OBJECTS, Forward
+from tidegauge.probe.holders.graphs import Graphs
+from tidegauge.probe.holders.links import Links
+from tidegauge.probe.holders.pace import AtBoundary, NoBoundaryError, OutOfTimeError, Slices, Work
+from tidegauge.probe.holders.tensors import TensorLook, Tensors, WantedBlocks
+from tidegauge.probe.holders.wording import holder_of
+
+EXPLAINED = 0.9
+"""Beyond this share of the wanted bytes the whole heap is not looked at."""
+MOST_KINDS = 6
+"""Of tensors that only the heap knows, by shape and class, that are followed back; the largest first."""
+EXAMPLES = 3
+"""Of each: if all are held alike, so are the others."""
+
+
+class _Stray(NamedTuple):
+    """A tensor that no name of the program leads to, held weakly: it may be one of training's that soon dies."""
+
+    reference: weakref.ref[Any]
+    look: TensorLook
+    block: Optional[int]
+    """Wanted, and not explained; ``None``: what counts is its graph."""
+
+
+class Search:
+    """See ``search_holders``."""
+
+    def __init__(
+        self,
+        torch: Any,
+        blocks: Sequence[tuple[int, int]],
+        *,
+        most_s: float,
+        pause: Callable[[], None],
+        at_boundary: AtBoundary,
+    ) -> None:
+        self._torch = torch
+        self._slices = Slices(torch, most_s, pause=pause, at_boundary=at_boundary)
+        self._tensors = Tensors(torch)
+        self._wanted = WantedBlocks(blocks)
+        self._finds = Finds(self._tensors, self._wanted, Graphs(torch))
+        self._problem: Optional[str] = None
+
+    def run(self) -> HolderSearch:
+        """Look, until it is done or out of time."""
+        try:
+            self._slices.run(self._look())
+        except OutOfTimeError:
+            self._problem = f"it was not finished after {self._slices.took_s:.0f} s"
+        except NoBoundaryError as error:
+            self._problem = str(error)
+        self._finds.share_out()
+        holders = [holder_of(group) for group in self._finds.groups()]
+        found_bytes = sum(holder.held_bytes for holder in holders)
+        left = self._rest_holder()
+        if left is not None:
+            holders = sorted([*holders, left], key=lambda holder: -holder.held_bytes)
+        return HolderSearch(
+            holders=tuple(holders[:MOST_HOLDERS]),
+            wanted_bytes=self._wanted.total_bytes,
+            found_bytes=found_bytes,
+            objects=self._slices.objects,
+            took_s=self._slices.took_s,
+            longest_pause_s=self._slices.longest_slice_s,
+            problem=self._problem,
+        )
+
+    def _left(self) -> int:
+        return sum(self._finds.blocks.values())
+
+    def _is_unexplained(self) -> bool:
+        return self._left() > (1 - EXPLAINED) * self._wanted.total_bytes
+
+    def _look(self) -> Work[None]:
+        forward = Forward(self._tensors, Links(self._torch), self._finds)
+        yield from forward.run()
+        if self._is_unexplained():  # a graph goes by sizes alone: what has a tensor of Python's comes first
+            yield True
+            yield from self._look_at_heap()
+        self._finds.share_out()
+        if self._is_unexplained():
+            yield True
+            self._finds.pair_replaced()
+        if forward.was_cut and self._is_unexplained():
+            self._problem = f"only {MOST_OBJECTS:,} objects were followed from the program's names"
+
+    def _look_at_heap(self) -> Work[None]:
+        kinds: dict[object, list[_Stray]] = {}
+        for stray in self._strays():
+            kinds.setdefault((stray.look, stray.block is None), []).append(stray)
+        yield True
+        backward = Backward(Links(self._torch))
+        by_bytes = sorted(kinds.values(), key=lambda kind: -sum(self._block_bytes(stray) for stray in kind))
+        with_graphs = [kind for kind in by_bytes[MOST_KINDS:] if kind[0].block is None]
+        chosen = [*by_bytes[:MOST_KINDS], *with_graphs[:MOST_KINDS]]
+        held = backward.referred([kind[-1].reference() for kind in chosen])
+        yield True
+        for kind, is_held in zip(chosen, held):
+            if is_held:  # else C++ alone has it: what graphs saved, for one, which goes by its size
+                yield from self._follow_back(kind, backward)
+
+    def _strays(self) -> list[_Stray]:
+        """Tensors in blocks that are left, and tensors with a graph that no name leads to."""
+        strays = []
+        tensors = instances(with_subclasses(self._torch.Tensor))
+        while tensors:  # in one go: until this is done, none of training's tensors can die
+            tensor = tensors.pop()
+            address = self._tensors.address(tensor)
+            if address is None:
+                continue
+            block = self._wanted.at(address)
+            if block not in self._finds.blocks:
+                if self._finds.was_met(tensor) or self._tensors.node(tensor) is None:
+                    continue
+                block = None
+            strays.append(_Stray(weakref.ref(tensor), self._tensors.look(tensor), block))
+        return strays
+
+    def _block_bytes(self, stray: _Stray) -> int:
+        return 0 if stray.block is None else self._finds.blocks.get(stray.block, 0)
+
+    def _follow_back(self, kind: list[_Stray], backward: Backward) -> Work[None]:
+        origin = Origin()
+        for example in kind[:: -max(1, len(kind) // EXAMPLES)][:EXAMPLES]:
+            tensor = example.reference()
+            if tensor is not None:
+                origin = yield from backward.origin(self._tensors.owned(tensor))
+            if origin.trail is not None:
+                break
+        tensor = None
+        if origin.trail is None:
+            return
+        for stray in kind:
+            if stray.block is None:
+                tensor = stray.reference()
+                node = None if tensor is None else self._tensors.node(tensor)
+                tensor = None
+                if node is not None:
+                    yield from self._finds.graph(node, stray.look.name, origin.trail, origin.cycle)
+            elif stray.block in self._finds.blocks:
+                group = self._finds.held_by(origin.trail)
+                group.cycle = origin.cycle
+                self._finds.claim(group, stray.look, stray.block)
+                yield False
+
+    def _rest_holder(self) -> Optional[Holder]:
+        blocks = self._finds.blocks
+        if not blocks or self._left() < (1 - EXPLAINED) * self._wanted.total_bytes:
+            return None
+        count = f"{len(blocks):,} block{'s' * (len(blocks) != 1)}"
+        return Holder(
+            kind=HolderKind.NATIVE,
+            path=f"nothing of Python's that was found refers to {count}, {format_bytes(self._left())}",
+            held_bytes=self._left(),
+            tensors=len(blocks),
+        )

@@ -1,0 +1,131 @@
+"""What the search reads of tensors: their address, their shape, their node, and nothing that could run code.
+
+A subclass may define ``__torch_function__`` and ``__torch_dispatch__``. All that is read here are C functions that do
+not dispatch, called unbound, with ``__torch_function__`` switched off for the slice. ``.grad`` is left alone: torch
+exchanges it without the interpreter's lock. No device is touched and
+nothing is allocated on one. torch is handed in. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from tidegauge.core.units import format_bytes
+from tidegauge.probe.holders.looks import has_base, mro, type_name
+
+MOST_DIMS = 8
+PINNED_BY_VIEW = 2
+"""A view is called one where the storage that it keeps is so many times larger."""
+
+
+class WantedBlocks:
+    """The allocator's blocks that are looked for, by address."""
+
+    def __init__(self, blocks: Sequence[tuple[int, int]]) -> None:
+        self.sizes: Mapping[int, int] = dict(blocks)
+        self._starts = sorted(self.sizes)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+    def at(self, address: int) -> Optional[int]:
+        """The block that an address lies in, by its own; ``None``: none of these."""
+        if address in self.sizes:
+            return address
+        index = bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._starts[index] + self.sizes[self._starts[index]]:
+            return None
+        return self._starts[index]
+
+
+class TensorLook(NamedTuple):
+    """What is said of a tensor."""
+
+    name: str
+    """``Tensor[8,128,4096] float32``."""
+    own_bytes: int
+    """Of its elements: less than its block where it is a view of a part."""
+
+    def words(self, block_bytes: int) -> str:
+        """For the end of a path."""
+        if self.own_bytes * PINNED_BY_VIEW > block_bytes or block_bytes <= 512:
+            return self.name
+        return f"{self.name}, a view of a {format_bytes(block_bytes)} storage"
+
+
+class Tensors:
+    """One torch's tensors, read in a slice alone (``pace``). ``failures`` counts those that could not be read."""
+
+    def __init__(self, torch: Any) -> None:
+        self._base = torch.Tensor
+        self._is_tensor: dict[int, bool] = {}
+        self._address = getattr(torch._C, "_data_address", None) or torch.Tensor.data_ptr
+        self._grad_fn = torch.Tensor.grad_fn.__get__
+        names = ("_backward_hooks", "_post_accumulate_grad_hooks")  # the latter from torch 2.1 on
+        self._hooks = [getattr(torch.Tensor, name).__get__ for name in names if hasattr(torch.Tensor, name)]
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._is_cuda = torch.Tensor.is_cuda.__get__
+        self._dtype = torch.Tensor.dtype.__get__
+        self.failures = 0
+
+    def is_tensor(self, obj: object) -> bool:
+        """By its class; the answer is kept by class."""
+        cls = type(obj)
+        known = self._is_tensor.get(id(cls))
+        if known is None:
+            known = self._is_tensor[id(cls)] = any(base is self._base for base in mro(cls))
+        return known
+
+    def address(self, tensor: Any) -> Optional[int]:
+        """Where its storage begins; ``None``: it has none (sparse, wrapped, on the meta device)."""
+        try:
+            if not self._is_cuda(tensor):
+                return None
+            return self._address(tensor) or None
+        except Exception:
+            self.failures += 1
+            return None
+
+    def node(self, tensor: Any) -> Optional[Any]:
+        """Its autograd node, if it came from an operation. ``None`` also where that cannot be read."""
+        try:
+            return self._grad_fn(tensor)
+        except Exception:
+            self.failures += 1
+            return None
+
+    def owned(self, tensor: Any) -> Any:
+        """The tensor, kept alive by its Python object: before torch 2.10 C++ may have been its only owner, and may drop
+        it under the hands of whoever got it from a weak reference (``torch.Tensor._fix_weakref``)."""
+        fix = getattr(self._base, "_fix_weakref", None)
+        if fix is not None:
+            fix(tensor)
+        return tensor
+
+    def hooks(self, tensor: Any) -> list[dict[int, Any]]:
+        """``register_hook``'s and ``register_post_accumulate_grad_hook``'s."""
+        try:
+            found = [read(tensor) for read in self._hooks]
+        except Exception:
+            self.failures += 1
+            return []
+        return [hooks for hooks in found if has_base(hooks, dict)]
+
+    def is_plain(self, tensor: Any) -> bool:
+        """Whether it is torch's own kind, which no other tensors can be attributes of: a subclass may wrap some."""
+        return any(type(tensor) is cls for cls in self._plain)
+
+    def look(self, tensor: Any) -> TensorLook:
+        """Its class, shape and type. Raises nothing."""
+        name = type_name(tensor)
+        try:
+            shape = tuple(int(size) for size in self._base.size(tensor)[:MOST_DIMS])
+            dtype = str(self._dtype(tensor)).rpartition(".")[2]
+            own_bytes = self._base.numel(tensor) * self._base.element_size(tensor)
+        except Exception:
+            self.failures += 1
+            return TensorLook(name, 0)
+        return TensorLook(f"{name}[{','.join(map(str, shape))}] {dtype}", own_bytes)

@@ -1,0 +1,94 @@
+"""The way from a name to a tensor, step by step. Values: a trail keeps no object alive.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from tidegauge.core.owners import CodeLine
+
+
+class Via(Enum):
+    """How one object refers to the next."""
+
+    GLOBAL = "a module's variable"
+    LOCAL = "a running function's variable"
+    ATTRIBUTE = "an attribute"
+    CLASS = "a class's attribute"
+    ITEM = "an item of a container"
+    FIELD = "a field of a named tuple"
+    CELL = "a variable of a closure"
+    CACHE = "an answer of functools.lru_cache"
+    HOOK = "a hook"
+    MODULE = "a part of a torch module"
+    STATE = "an optimizer's state"
+    EXCEPTION = "an exception's traceback, cause or context"
+    KEPT_LOCAL = "a variable of a function that is suspended, or that an exception keeps"
+    FUNCTION = "a part of a function or a method"
+    GRAPH = "an autograd graph"
+    OTHER = "a way of which only the type is known"
+
+
+_OF_A_HOOK = frozenset({Via.CELL, Via.FUNCTION, Via.ITEM})
+
+
+class Step(NamedTuple):
+    """One step, with what it leads to."""
+
+    via: Via
+    text: str
+    """``losses``, ``Trainer.history``, ``['loss']``; empty for an item."""
+    leads_to: str
+    """Type of what it leads to."""
+    items: Optional[int] = None
+    """Its length, if it is a container."""
+    where: Optional[CodeLine] = None
+    """Where the name lives."""
+    thread: Optional[str] = None
+    """Of a local variable in another thread than the main one."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What it has in common with its siblings: items of one container are one."""
+        return (self.via, "" if self.via is Via.ITEM else self.text, self.leads_to, self.where)
+
+
+class Trail:
+    """A step after other steps; a chain, so that siblings share what comes before them."""
+
+    __slots__ = ("before", "hooked", "step")
+
+    def __init__(self, step: Step, before: Optional[Trail] = None) -> None:
+        self.step = step
+        self.before = before
+        self.hooked: bool = step.via is Via.HOOK or (before is not None and before.hooked and step.via in _OF_A_HOOK)
+        """Whether it leads from a hook by nothing but what the hook's function has: not the attributes of its object,
+        which others may use as well."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """From the root on."""
+        found = []
+        trail: Optional[Trail] = self
+        while trail is not None:
+            found.append(trail.step)
+            trail = trail.before
+        return tuple(reversed(found))
+
+
+def trail_of(steps: Iterable[Step]) -> Trail:
+    """The trail of these steps, of which there is one at least."""
+    trail: Optional[Trail] = None
+    for step in steps:
+        trail = Trail(step, trail)
+    assert trail is not None
+    return trail
+
+
+def passes(steps: Iterable[Step], *via: Via) -> bool:
+    """Whether a way has a step of one of these kinds."""
+    return any(step.via in via for step in steps)

@@ -1,0 +1,53 @@
+"""What torch's and Python's machinery would do in the middle of a snapshot, kept from it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+
+class _NotLoaded(ModuleType):
+    """In the place of ``torch._inductor``: empty for the thread that made it, the real one for all others."""
+
+    def __init__(self) -> None:
+        super().__init__("torch._inductor")
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if threading.get_ident() == self._thread:
+            raise AttributeError(name)
+        return getattr(importlib.import_module("torch._inductor"), name)
+
+
+@contextmanager
+def compiler_left_alone(torch: Any) -> Iterator[None]:
+    """To name the lines of stacks, torch asks ``hasattr(torch, "_inductor")``, which imports its compiler: 1.2 to 3.8 s
+    and 800 modules, in the middle of a training step. In a job that has not compiled anything the answer is no."""
+    if "_inductor" in vars(torch):
+        yield
+        return
+    empty = torch._inductor = _NotLoaded()
+    try:
+        yield
+    finally:
+        if vars(torch).get("_inductor") is empty:  # another thread may have imported it meanwhile
+            del torch._inductor
+
+
+@contextmanager
+def collector_held_off() -> Iterator[None]:
+    """A snapshot makes some ten thousand dicts in one call, and with them a full collection of the job's objects: 0.1 s
+    instead of 0.01 s (100,000 objects, Python 3.11)."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,44 @@
+// Reads the report's data and draws its parts. What is in the data is never taken for markup.
+
+import { history, memory } from "./curves.js";
+import { element } from "./elements.js";
+import { flame } from "./flame.js";
+import { map } from "./map.js";
+import { Stacks } from "./stacks.js";
+import { onChange } from "./theme.js";
+
+const data = JSON.parse(document.getElementById("report-data").textContent);
+const stacks = new Stacks(data.stacks);
+const PARTS = {
+  chart: (parent) => memory(parent, data.chart),
+  growth: (parent) => flame(parent, data.growth, stacks, "flame graph of what grew"),
+  live: (parent) => flame(parent, data.live, stacks, "flame graph of what is alive"),
+  map: (parent) => map(parent, data.map, stacks),
+  history: (parent) => history(parent, data.history, stacks),
+};
+
+const drawn = [];
+const failed = [];
+document.documentElement.classList.add("js");
+for (const parent of document.querySelectorAll(".drawn")) {
+  const name = parent.dataset.part;
+  try {
+    const part = PARTS[name](parent);
+    part.draw();
+    let width = part.width;
+    new ResizeObserver(() => {
+      if (part.width === width) return;
+      width = part.width;
+      part.draw();
+    }).observe(parent);
+    drawn.push(part);
+  } catch (error) {
+    // One part that cannot be drawn leaves the others, and the tables, as they are.
+    failed.push(name);
+    console.error(`the part ${name} of this report cannot be drawn`, error);
+    parent.replaceChildren(element("p", "muted", "This part cannot be drawn in this browser."));
+  }
+}
+onChange(() => drawn.forEach((part) => part.draw()));
+document.documentElement.dataset.drawn = String(drawn.length);
+document.documentElement.dataset.failed = failed.join(" ");

@@ -1,0 +1,158 @@
+"""Which snapshots go: the rule for any set of them, and the shelf that follows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sample_views import rank_view
+from tidegauge.agent.evidence_budget import STORED_BYTES_OF_TENANT, EvidenceBudget
+from tidegauge.agent.retention import StoredSnapshot, what_to_delete
+from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.snapshot_store import FolderStore, StoreError
+from tidegauge.core.evidence import SnapshotRef
+
+NOW_S = 1_700_000_000.0
+DAY_S = 86_400.0
+
+entries_of = st.lists(
+    st.builds(
+        StoredSnapshot,
+        key=st.integers(0, 10_000).map(str),
+        stored_bytes=st.integers(0, 1000),
+        at_unix_s=st.floats(NOW_S - 1000, NOW_S),
+    ),
+    unique_by=lambda entry: entry.key,
+    max_size=30,
+)
+
+
+def old(key: str, *, days: float, size: int = 10) -> StoredSnapshot:
+    return StoredSnapshot(key, size, NOW_S - days * DAY_S)
+
+
+def test_the_old_ones_go_the_oldest_first() -> None:
+    entries = [old("a", days=15), old("b", days=1), old("c", days=20)]
+    gone = what_to_delete(entries, now_unix_s=NOW_S, keep_s=14 * DAY_S, keep_bytes=1000, protected=())
+    assert gone == ("c", "a")
+
+
+def test_the_oldest_go_for_want_of_room_and_no_more_than_it_takes() -> None:
+    entries = [old("a", days=3), old("b", days=2), old("c", days=1)]
+    assert what_to_delete(entries, now_unix_s=NOW_S, keep_s=14 * DAY_S, keep_bytes=20, protected=()) == ("a",)
+
+
+def test_what_an_incident_points_to_stays_however_old_it_is() -> None:
+    entries = [old("a", days=300, size=500), old("b", days=2), old("c", days=1)]
+    gone = what_to_delete(entries, now_unix_s=NOW_S, keep_s=14 * DAY_S, keep_bytes=15, protected={"a"})
+    assert gone == ("b", "c")
+
+
+def test_where_nobody_knows_what_is_wanted_age_is_no_reason() -> None:
+    entries = [old("a", days=300), old("b", days=2)]
+    assert what_to_delete(entries, now_unix_s=NOW_S, keep_s=None, keep_bytes=100, protected=()) == ()
+
+
+@given(
+    entries=entries_of,
+    keep_s=st.none() | st.floats(0, 1000),
+    keep_bytes=st.integers(0, 5000),
+    wanted=st.sets(st.integers(0, 10_000).map(str)),
+)
+def test_for_any_snapshots_the_rule_holds(
+    entries: list[StoredSnapshot], keep_s: float | None, keep_bytes: int, wanted: set[str]
+) -> None:
+    protected = wanted | {entry.key for entry in entries[::3]}
+    gone = what_to_delete(entries, now_unix_s=NOW_S, keep_s=keep_s, keep_bytes=keep_bytes, protected=protected)
+    by_key = {entry.key: entry for entry in entries}
+    assert not protected & set(gone)
+    assert len(set(gone)) == len(gone)
+    assert [by_key[key].at_unix_s for key in gone] == sorted(by_key[key].at_unix_s for key in gone)
+    left = [entry for entry in entries if entry.key not in gone]
+    free = [entry for entry in left if entry.key not in protected]
+    if sum(entry.stored_bytes for entry in left) > keep_bytes:
+        assert free == []
+    if keep_s is not None:
+        assert all(NOW_S - entry.at_unix_s <= keep_s for entry in free)
+    # Whoever goes for want of room is older than whoever stays, and was one too many.
+    young = [by_key[key] for key in gone if keep_s is None or NOW_S - by_key[key].at_unix_s <= keep_s]
+    if young:
+        assert sum(entry.stored_bytes for entry in left) + young[-1].stored_bytes > keep_bytes
+        assert all(young[-1].at_unix_s <= entry.at_unix_s for entry in free)
+
+
+# --- the shelf
+
+
+def shelf(folder: Path, *, keep_bytes: int = 1 << 20, keep_days: float = 14.0) -> SnapshotShelf:
+    store = FolderStore(folder, hostname="node-a")
+    return SnapshotShelf(store, Keeping(keep_days * DAY_S, keep_bytes), EvidenceBudget(), cluster="lab")
+
+
+def keep(on: SnapshotShelf, *, step: int, at_s: float = NOW_S, protected: frozenset[str] = frozenset()) -> SnapshotRef:
+    return on.keep(
+        rank_view(), 1001, b"%d columns" % step, step=step, at_unix_s=at_s, now_s=0.0, now_unix_s=at_s,
+        protected=protected,
+    )  # fmt: skip
+
+
+def keys(folder: Path) -> set[str]:
+    return {entry.key for entry in FolderStore(folder, hostname="node-a").entries()}
+
+
+def test_two_snapshots_of_one_step_and_moment_are_both_kept(tmp_path: Path) -> None:
+    on = shelf(tmp_path)
+    refs = [keep(on, step=5) for _ in range(3)]
+    assert len({ref.key for ref in refs}) == 3
+    assert keys(tmp_path) == {ref.key for ref in refs}
+
+
+def test_room_is_made_of_the_oldest(tmp_path: Path) -> None:
+    each = keep(shelf(tmp_path / "try"), step=5).stored_bytes
+    on = shelf(tmp_path / "real", keep_bytes=2 * each)
+    refs = [keep(on, step=step, at_s=NOW_S + step) for step in (1, 2, 3)]
+    assert keys(tmp_path / "real") == {refs[1].key, refs[2].key}
+
+
+def test_room_is_never_made_of_what_is_wanted(tmp_path: Path) -> None:
+    each = keep(shelf(tmp_path / "try"), step=5).stored_bytes
+    on = shelf(tmp_path / "real", keep_bytes=2 * each)
+    first, second = (keep(on, step=step, at_s=NOW_S + step) for step in (1, 2))
+    third = keep(on, step=3, at_s=NOW_S + 3, protected=frozenset({first.key}))
+    assert keys(tmp_path / "real") == {first.key, third.key}
+    with pytest.raises(StoreError, match="keep_snapshots_gib"):
+        keep(on, step=4, at_s=NOW_S + 4, protected=frozenset({first.key, third.key}))
+    assert keys(tmp_path / "real") == {first.key, third.key}
+    assert second.key not in keys(tmp_path / "real")
+
+
+def test_tidying_deletes_the_old_but_not_the_wanted(tmp_path: Path) -> None:
+    on = shelf(tmp_path)
+    wanted, plain = (keep(on, step=step) for step in (1, 2))
+    later_s = NOW_S + 15 * DAY_S
+    on.tidy(now_unix_s=later_s, wanted=None, protected=())
+    assert keys(tmp_path) == {wanted.key, plain.key}
+    on.tidy(now_unix_s=later_s, wanted=frozenset({wanted.key}), protected=())
+    assert keys(tmp_path) == {wanted.key}
+
+
+def test_one_user_cannot_push_out_everybody_elses_within_an_hour() -> None:
+    budget = EvidenceBudget()
+    assert budget.store("pod-1", STORED_BYTES_OF_TENANT, 0.0)
+    assert not budget.store("pod-1", 1, 3599.0)
+    assert budget.store("pod-2", 1, 3599.0)
+    assert budget.store("pod-1", 1, 3600.0)
+
+
+def test_a_store_that_cannot_be_listed_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Away(FolderStore):
+        def entries(self) -> tuple[StoredSnapshot, ...]:
+            raise StoreError("the bucket is away")
+
+    on = SnapshotShelf(Away(tmp_path, hostname="node-a"), Keeping(DAY_S, 100), EvidenceBudget(), cluster="lab")
+    for _ in range(3):
+        on.tidy(now_unix_s=NOW_S, wanted=None, protected=())
+    assert caplog.text.count("the bucket is away") == 1

@@ -1,0 +1,264 @@
+"""``tidegauge report``: from files alone, and of an incident that a service knows."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from html_text import Page
+from loop_store import FakeAudit, FakeIncidents, FakeStore
+from report_contents import evidence, points, story
+from sample_views import job_view, rank_view
+from tidegauge.analysis.packed_snapshots import to_packed
+from tidegauge.analysis.snapshot_files import read_snapshot
+from tidegauge.cli.main import main
+from tidegauge.cluster.http_api import HttpApi, NotFoundError, Request, json_route
+from tidegauge.cluster.loop_api import loop_routes
+from tidegauge.cluster.memory_api import RankMemory
+from tidegauge.cluster.overview import JobPage, job_page
+from tidegauge.core.actions import LoopStatus
+from tidegauge.core.evidence import Evidence, SnapshotRef
+from tidegauge.core.incidents import ChangeKind, IncidentChange
+from tidegauge.core.rank_evidence import RankEvidence
+from tidegauge.core.snapshot_columns import pack
+from tidegauge.core.verdicts import OK
+from tidegauge.core.wire import to_json
+
+SNAPSHOTS = Path(__file__).parents[2] / "data" / "snapshots"
+SERIES = Path(__file__).parents[2] / "data" / "series"
+EARLY, LATE = SNAPSHOTS / "outputs_kept.early.pickle.gz", SNAPSHOTS / "outputs_kept.late.pickle.gz"
+NUMBER = 4711
+"""Of the incident: the id of its job too."""
+
+
+def no_line(*_: object) -> tuple[int, ...]:
+    return ()
+
+
+def no_page(_: Request) -> object:
+    raise NotFoundError("no such job is watched")
+
+
+@contextmanager
+def service(
+    pieces: tuple[Evidence, ...] = (), *, memory: bool = True, number: int = 12, job: JobPage | None = None
+) -> Iterator[str]:
+    """A coordinator's pages on incident ``number`` of job 4711."""
+    about = replace(story().incident, number=number)
+    store = FakeStore(FakeIncidents([IncidentChange(ChangeKind.OPENED, about.opened_unix_s, about)]), FakeAudit([]))
+    told = [RankMemory(rank, points(leaks=rank == 1)) for rank in range(3)] if memory else []
+    routes = {
+        **loop_routes(lambda: store, lambda: LoopStatus("observe", None, incidents_open=1)),
+        "/api/v1/memory": json_route(lambda _: {"ranks": told}),
+        "/api/v1/evidence": json_route(lambda _: {"evidence": pieces}),
+        "/api/v1/job": json_route(lambda _: job) if job is not None else json_route(no_page),
+    }
+    api = HttpApi(routes, host="127.0.0.1", port=0)
+    api.start()
+    try:
+        yield api.url
+    finally:
+        api.stop()
+
+
+def report(path: Path, *args: object) -> str:
+    """Words of the report that the command writes."""
+    assert main(["report", *map(str, args), "--no-whatif", "-o", str(path)]) == 0
+    return Page(path.read_text(encoding="utf-8")).text
+
+
+def test_two_snapshots_and_a_series_are_a_report(tmp_path: Path) -> None:
+    words = report(tmp_path / "r.html", EARLY, LATE, SERIES / "outputs_kept" / "steps.csv.gz")
+    assert "Rank 0 leaks" in words
+    assert "100 % of what grew on rank 0 was allocated at scenarios.py:34 in forward" in words
+    assert "Event by event" in words
+
+
+def test_files_are_told_by_their_content_not_by_their_names(tmp_path: Path) -> None:
+    disguised = tmp_path / "late.csv"
+    disguised.write_bytes(LATE.read_bytes())
+    assert "What is alive in the snapshot" in report(tmp_path / "r.html", disguised)
+
+
+def test_the_store_s_own_form_is_read(tmp_path: Path) -> None:
+    words = report(
+        tmp_path / "r.html", *(SNAPSHOTS / f"hook_activations.{when}.snap.zst" for when in ("early", "late"))
+    )
+    assert "What grew between the snapshots" in words
+
+
+def packed(path: Path, source: str, facts: Mapping[str, object]) -> Path:
+    """A snapshot as the probe writes it, with what it says of itself."""
+    path.write_bytes(zlib.compress(pack(to_packed(read_snapshot(SNAPSHOTS / source), facts))))
+    return path
+
+
+def test_two_ranks_at_one_step_may_be_compared(tmp_path: Path) -> None:
+    paths = [
+        packed(tmp_path / f"{rank}.snap", f"ddp_rank1_leak.rank{rank}.snap.zst", {"rank": rank, "step": 300})
+        for rank in (0, 1)
+    ]
+    words = report(tmp_path / "r.html", *paths)
+    assert "of what grew on rank 1" in words
+    assert "what grew is what rank 1 has more" in words
+
+
+@pytest.mark.parametrize(("early", "late"), [({"step": 10}, {"step": 40}), ({"unix_s": 1.0}, {"unix_s": 2.0})])
+def test_the_earlier_snapshot_is_the_one_that_says_so(
+    early: dict[str, object], late: dict[str, object], tmp_path: Path
+) -> None:
+    first = packed(tmp_path / "a.snap", "val_epoch_stair.late.snap.zst", late)
+    second = packed(tmp_path / "b.snap", "val_epoch_stair.early.snap.zst", early)
+    assert "of what grew on rank 0" in report(tmp_path / "r.html", first, second)
+
+
+def test_what_the_rank_found_names_the_holder(tmp_path: Path) -> None:
+    found = RankEvidence(
+        "e1",
+        "asked",
+        0,
+        1.0,
+        2.0,
+        10,
+        early_step=14,
+        late_step=44,
+        search=evidence().search,
+        problem="it was cut short",
+    )
+    path = tmp_path / "found.json"
+    path.write_bytes(to_json(found))
+    words = report(tmp_path / "r.html", EARLY, LATE, path)
+    assert "Trainer.history (list, 412 items)" in words
+    assert "it was cut short" in words
+
+
+def test_other_settings_are_tried_on_the_late_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    assert main(["report", str(LATE), "-o", str(path)]) == 0
+    words = Page(path.read_text()).text
+    assert "Other allocator settings" in words
+    assert "expandable_segments:True" in words
+
+
+def test_the_report_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(LATE), "--no-whatif", "-o", "-"]) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+
+
+def test_json_says_what_was_found_and_where_the_file_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.html"
+    assert main(["report", str(EARLY), str(LATE), "--no-whatif", "--json", "-o", str(path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["file"], told["incident"]) == (str(path), None)
+    assert told["bytes"] == path.stat().st_size
+    assert told["evidence"]["growth"][0]["line"]["line"] == 34
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["/no/such/file.pickle"], "no such file"),
+        ([str(EARLY), str(LATE), str(LATE)], "3 snapshots were given"),
+        ([str(LATE), "--device", "7"], "has no device 7; there are 0"),
+        ([str(LATE), "--json", "-o", "-"], "both want stdout"),
+        (["4711", "4712", "--api", "http://127.0.0.1:1"], "one report is about one job"),
+        ([str(LATE), "--no-whatif", "-o", "/no/such/folder/r.html"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_said(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", *args]) in (2, 3)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"{}", b"{", b'{"evidence_id": 1}', b"step,allocated\n1,2\n", b"\x80garbage", b""])
+def test_a_file_that_is_none_of_these_is_refused(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    assert main(["report", str(path), "-o", str(tmp_path / "r.html")]) == 2
+    assert str(path) in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_an_incident_is_told_with_its_evidence_and_every_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with service((evidence(),)) as url:
+        words = report(tmp_path / "r.html", "12", "--api", url)
+    assert "Rank 1 of job 4711 leaks 12.0 MiB per step" in words
+    assert "The cause is tensors kept by Python objects." in words
+    assert all(f"Rank {rank}" in words for rank in range(3))
+    assert "step 434 is not in reach of this machine" in words
+    assert "is not in reach" in capsys.readouterr().out
+
+
+def test_ranks_that_the_incident_is_not_about_say_where_they_run(tmp_path: Path) -> None:
+    ranks = (rank_view(0, verdict=OK).summary(), rank_view(2, verdict=OK).summary())
+    job = job_page(
+        job_view(ranks=ranks, rank_nodes=("", ""), rank_hostnames=("node0", "node7")), no_line, now_unix_s=0.0
+    )
+    with service((evidence(), evidence(rank=2)), job=job) as url:
+        words = report(tmp_path / "r.html", "12", "--api", url)
+    assert "node7, GPU 2" in words
+    assert "Rank 2 was looked into as well" in words
+
+
+def test_stored_snapshots_that_are_in_reach_are_shown(tmp_path: Path) -> None:
+    refs = []
+    for step, path in ((404, EARLY), (434, LATE)):
+        key = f"lab/4711/0/rank-1/step-{step}-1.snap.zst"
+        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / key).write_bytes(path.read_bytes())
+        refs.append(SnapshotRef(key, f"node0:{tmp_path}", step, 1.0 * step, 1))
+    with service((evidence(snapshots=tuple(refs)),)) as url:
+        words = report(tmp_path / "r.html", "12", "--api", url)
+    assert "The allocator's segments and blocks" in words
+    assert "Event by event" in words
+    assert "is not in reach" not in words
+
+
+def test_a_hostile_key_leads_nowhere(tmp_path: Path) -> None:
+    ref = SnapshotRef("../../etc/passwd", "node0:/tmp", 404, 1.0, 1)
+    with service((evidence(snapshots=(ref,)),)) as url:
+        assert "is not in reach" in report(tmp_path / "r.html", "12", "--api", url)
+
+
+def test_snapshots_may_be_given_beside_the_incident(tmp_path: Path) -> None:
+    with service() as url:
+        words = report(tmp_path / "r.html", "12", EARLY, LATE, "--api", url)
+    assert "What grew between the snapshots" in words
+    assert "scenarios.py:34" in words
+
+
+def test_a_job_stands_for_its_newest_incident(tmp_path: Path) -> None:
+    with service((evidence(),)) as url:
+        assert "Incident 12" in report(tmp_path / "r.html", "4711", "--api", url).replace("  ", " ")
+
+
+def test_a_number_that_is_both_is_asked_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with service(number=NUMBER) as url:
+        assert main(["report", str(NUMBER), "--api", url]) == 2
+        assert "say --incident or --job" in capsys.readouterr().err
+        assert "leaks" in report(tmp_path / "r.html", NUMBER, "--incident", "--api", url)
+
+
+def test_nothing_collected_and_nothing_remembered_is_said(tmp_path: Path) -> None:
+    with service(memory=False) as url:
+        words = report(tmp_path / "r.html", "12", "--api", url)
+    assert "No evidence has been collected" in words
+    assert "there is no curve any more" in words
+
+
+def test_an_unknown_job_is_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with service() as url:
+        assert main(["report", "team-a/train", "--api", url]) == 2
+        assert "tidegauge incidents --all" in capsys.readouterr().err
+        assert main(["report", "99", "--api", url]) == 2
+        assert "there is no incident 99" in capsys.readouterr().err

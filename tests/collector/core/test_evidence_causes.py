@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegauge.core.cause_signs import Source
+from tidegauge.core.evidence import StackGrowth
+from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence_causes import RULES, CauseInput, MemoryGrowth, name_cause
+from tidegauge.core.owners import CodeLine
+from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
+from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
+
+MIB = 1 << 20
+STEPS = 30
+LINE = CodeLine("/home/ada/run/train.py", 41, "step")
+FORWARD = CodeLine("/home/ada/run/model.py", 18, "forward")
+ADAM = CodeLine("/venv/lib/python3.12/site-packages/torch/optim/adam.py", 150, "_init_group")
+
+
+def growth(
+    size_bytes: int = 4 * MIB, blocks: int = STEPS, line: CodeLine = LINE, stack: tuple[CodeLine, ...] = ()
+) -> StackGrowth:
+    return StackGrowth(size_bytes * blocks, blocks, (*stack, line), line, size_bytes)
+
+
+def kept(kind: HolderKind, held: float = 1.0, wanted_bytes: int = 120 * MIB, **changes: Any) -> HolderSearch:
+    """A search that found one holder, of this share of what was looked for."""
+    holder = Holder(
+        kind=kind,
+        path="train.py: Trainer.history (list, 412 items) -> Tensor[8,128,1024] float32",
+        held_bytes=int(held * wanted_bytes),
+        tensors=STEPS,
+        name="Trainer.history",
+        where=CodeLine("/home/ada/run/train.py", 0, ""),
+        container="list",
+        items=412,
+    )
+    return HolderSearch((holder._replace(**changes),), wanted_bytes, int(held * wanted_bytes))
+
+
+def grown(*growths: StackGrowth, **changes: Any) -> CauseInput:
+    """A window in which these stacks grew."""
+    whole = sum(one.grown_bytes for one in growths)
+    return CauseInput(growths, whole, STEPS, verdict=grows(Signal.ALLOCATED))._replace(**changes)
+
+
+def grows(signal: Optional[Signal]) -> Verdict:
+    return OK if signal is None else Verdict(LeakState.LEAK, signal=signal, grown_bytes=2000 * MIB)
+
+
+SAVED = tuple(growth(size * MIB, 2 * STEPS, FORWARD) for size in (1, 2, 4, 8, 16))
+"""What a forward pass saves: many sizes."""
+ONE = (growth(),)
+"""One tensor of one line each step."""
+FLAT = CauseInput((), 0, STEPS)
+
+NAMED = {
+    "list": (grown(*ONE, search=kept(HolderKind.CONTAINER)), EvidenceCause.PYTHON_CONTAINER),
+    "attribute": (grown(*ONE, search=kept(HolderKind.ATTRIBUTE)), EvidenceCause.PYTHON_CONTAINER),
+    "global": (grown(*ONE, search=kept(HolderKind.GLOBAL)), EvidenceCause.PYTHON_CONTAINER),
+    "thread": (grown(*ONE, search=kept(HolderKind.THREAD)), EvidenceCause.PYTHON_CONTAINER),
+    "frame": (grown(*ONE, search=kept(HolderKind.FRAME)), EvidenceCause.PYTHON_CONTAINER),
+    "closure": (grown(*ONE, search=kept(HolderKind.CLOSURE)), EvidenceCause.CLOSURE),
+    "hook": (grown(*ONE, search=kept(HolderKind.HOOK)), EvidenceCause.HOOK),
+    "exception": (grown(*SAVED, search=kept(HolderKind.EXCEPTION)), EvidenceCause.EXCEPTION_FRAME),
+    "graph": (grown(*SAVED, search=kept(HolderKind.AUTOGRAD)), EvidenceCause.RETAINED_GRAPH),
+    "cycle": (
+        grown(*ONE, search=kept(HolderKind.CYCLE), facts=RankFacts(gc_enabled=False)),
+        EvidenceCause.CYCLE,
+    ),
+    "optimizer": (
+        grown(growth(stack=(ADAM,)), search=kept(HolderKind.OPTIMIZER)),
+        EvidenceCause.OPTIMIZER_REBUILT,
+    ),
+    "optimizer in a list": (
+        grown(
+            growth(stack=(ADAM,)),
+            search=kept(HolderKind.CONTAINER, held=0.1),
+            early_facts=RankFacts(optimizers=1),
+            facts=RankFacts(optimizers=4),
+        ),
+        EvidenceCause.OPTIMIZER_REBUILT,
+    ),
+    "graph that only C++ holds": (
+        grown(
+            *SAVED,
+            search=kept(HolderKind.NATIVE),
+            early_facts=RankFacts(graph_nodes=100),
+            facts=RankFacts(graph_nodes=900),
+        ),
+        EvidenceCause.RETAINED_GRAPH,
+    ),
+    "graph in host memory": (
+        FLAT._replace(
+            verdict=grows(Signal.HOST), early_facts=RankFacts(graph_nodes=100), facts=RankFacts(graph_nodes=900)
+        ),
+        EvidenceCause.RETAINED_GRAPH,
+    ),
+    "pinned": (
+        FLAT._replace(
+            verdict=grows(Signal.HOST),
+            readings=MemoryGrowth(host_bytes=900 * MIB),
+            early_facts=RankFacts(pinned_bytes=100 * MIB),
+            facts=RankFacts(pinned_bytes=800 * MIB),
+        ),
+        EvidenceCause.PINNED_HOST,
+    ),
+    "fragmentation": (FLAT._replace(verdict=grows(Signal.RESERVED)), EvidenceCause.FRAGMENTATION),
+    "communicators": (
+        FLAT._replace(
+            verdict=grows(Signal.NONTORCH),
+            early_facts=RankFacts(process_groups=24),
+            facts=RankFacts(process_groups=27),
+        ),
+        EvidenceCause.COMMUNICATORS,
+    ),
+    "outside": (
+        FLAT._replace(
+            verdict=grows(Signal.NONTORCH),
+            early_facts=RankFacts(process_groups=24),
+            facts=RankFacts(process_groups=24),
+        ),
+        EvidenceCause.OUTSIDE_ALLOCATOR,
+    ),
+    "workers": (
+        FLAT._replace(gpu_children=4, children_bytes=1600 * MIB, data_workers=4),
+        EvidenceCause.DATALOADER_WORKER,
+    ),
+    "neighbour": (
+        FLAT._replace(readings=MemoryGrowth(other_processes_bytes=900 * MIB)),
+        EvidenceCause.OTHER_PROCESS,
+    ),
+}
+"""Each cause by two sources that agree."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_cause_is_named_when_two_sources_agree(name: str) -> None:
+    case, cause = NAMED[name]
+    found = name_cause(case)
+    assert (found.cause, found.confidence) == (cause, Confidence.NAMED)
+    assert len(found.because) >= 2
+    assert found.advice
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_evidence_without_a_verdict_may_say_the_same_but_never_another_cause(name: str) -> None:
+    case, cause = NAMED[name]
+    assert name_cause(case._replace(verdict=OK)).cause in (cause, EvidenceCause.UNKNOWN)
+
+
+def test_every_cause_has_a_case() -> None:
+    assert {cause for _, cause in NAMED.values()} == set(EvidenceCause) - {EvidenceCause.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("case", "cause"),
+    [
+        (grown(growth(blocks=7), growth(3 * MIB, 5), growth(5 * MIB, 9), growth(7 * MIB, 2),
+               search=kept(HolderKind.CONTAINER)), EvidenceCause.PYTHON_CONTAINER),
+        (grown(*ONE, search=kept(HolderKind.CYCLE), facts=RankFacts(gc_enabled=True)), EvidenceCause.CYCLE),
+        (grown(*SAVED, search=kept(HolderKind.NATIVE)), EvidenceCause.RETAINED_GRAPH),
+        (CauseInput(verdict=grows(Signal.RESERVED)), EvidenceCause.FRAGMENTATION),
+        (CauseInput(verdict=grows(Signal.NONTORCH)), EvidenceCause.OUTSIDE_ALLOCATOR),
+        (FLAT._replace(gpu_children=1, children_bytes=400 * MIB, grown_bytes=None), EvidenceCause.DATALOADER_WORKER),
+    ],
+)  # fmt: skip
+def test_one_source_makes_it_likely(case: CauseInput, cause: EvidenceCause) -> None:
+    found = name_cause(case)
+    assert (found.cause, found.confidence) == (cause, Confidence.LIKELY)
+
+
+class TestNotKnown:
+    def test_the_line_is_named_all_the_same(self) -> None:
+        found = name_cause(grown(growth(blocks=20), growth(9 * MIB, 1, FORWARD)))
+        assert (found.cause, found.confidence) == (EvidenceCause.UNKNOWN, Confidence.UNKNOWN)
+        assert found.because == (
+            "89.0 MiB more is alive at the end of the window; the line that allocated most of it is train.py:41 in "
+            "step",
+        )
+        assert found.advice == ("what train.py:41 in step allocates stays alive: look for what keeps a reference to it")
+
+    def test_a_holder_of_little_explains_nothing(self) -> None:
+        assert name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, held=0.3))).cause is EvidenceCause.UNKNOWN
+        assert name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, held=0.5))).cause is not EvidenceCause.UNKNOWN
+
+    def test_without_stacks_there_is_no_advice(self) -> None:
+        found = name_cause(grown(StackGrowth(9 * MIB, 9, (), None, MIB)))
+        assert found.because == (
+            "9.0 MiB more is alive at the end of the window, allocated where no stack was recorded",
+        )
+        assert found.advice is None
+
+    def test_nothing_grew(self) -> None:
+        assert name_cause(FLAT).because == ("no more is alive at the end of the window than at its beginning",)
+
+    def test_nothing_was_compared(self) -> None:
+        assert name_cause(CauseInput()).because == ("there are no two snapshots to compare",)
+
+    def test_an_incomplete_search_that_found_nothing_speaks_for_nothing(self) -> None:
+        cut = kept(HolderKind.NATIVE)._replace(problem="time was up")
+        assert name_cause(grown(*SAVED, search=cut)).cause is EvidenceCause.UNKNOWN
+
+
+class TestNotBlamed:
+    """What is there in every job, and explains nothing."""
+
+    def test_workers_that_hold_a_context_while_a_list_grows(self) -> None:
+        case = grown(*ONE, search=kept(HolderKind.CONTAINER), gpu_children=4, children_bytes=1600 * MIB, data_workers=4)
+        assert name_cause(case).cause is EvidenceCause.PYTHON_CONTAINER
+        assert name_cause(case._replace(search=None)).cause is EvidenceCause.UNKNOWN
+
+    def test_workers_while_the_process_grows_outside_the_allocator(self) -> None:
+        case = FLAT._replace(verdict=grows(Signal.NONTORCH), gpu_children=4, children_bytes=1600 * MIB)
+        assert name_cause(case).cause is EvidenceCause.OUTSIDE_ALLOCATOR
+
+    def test_process_groups_that_do_not_rise(self) -> None:
+        facts = RankFacts(process_groups=134)
+        case = FLAT._replace(verdict=grows(Signal.NONTORCH), facts=facts, early_facts=facts)
+        assert name_cause(case).cause is EvidenceCause.OUTSIDE_ALLOCATOR
+
+    def test_gc_that_is_off_while_a_list_grows(self) -> None:
+        case = grown(*ONE, search=kept(HolderKind.CONTAINER), facts=RankFacts(gc_enabled=False))
+        assert name_cause(case).cause is EvidenceCause.PYTHON_CONTAINER
+
+    def test_a_list_of_a_few_tensors_while_the_allocator_is_fragmented(self) -> None:
+        case = grown(growth(512), search=kept(HolderKind.CONTAINER, wanted_bytes=512), verdict=grows(Signal.RESERVED))
+        assert name_cause(case).cause is EvidenceCause.FRAGMENTATION
+
+
+class TestAdvice:
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("Trainer.losses", "append `loss.item()`"),
+            ("outputs", "append `output.item()`"),
+            ("Trainer.certainties", "append `certainty.item()`"),
+            ("history", "append `tensor.item()`"),
+        ],
+    )
+    def test_is_in_the_words_of_the_code(self, name: str, words: str) -> None:
+        advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, name=name))).advice or ""
+        assert advice.startswith(f"`{name}` (list, train.py) keeps a tensor of each step: {words}")
+
+    def test_a_name_that_is_no_name_of_the_code_is_not_quoted_as_one(self) -> None:
+        advice = name_cause(grown(*ONE, search=kept(HolderKind.HOOK, name="hook closure's outputs"))).advice or ""
+        assert advice.startswith("hook closure's outputs (list, train.py) keeps what the hook sees")
+
+    def test_a_container_in_a_container_is_called_by_the_one_with_the_name(self) -> None:
+        path = "train.py: Trainer.history (deque, 45 items) -> tuple (2 items) -> Tensor[8] float32"
+        advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, path=path, container="tuple"))).advice or ""
+        assert advice.startswith("`Trainer.history` (deque, train.py) keeps a tensor of each step: append")
+
+    def test_one_tensor_that_becomes_larger(self) -> None:
+        search = kept(HolderKind.ATTRIBUTE, path="train.py: Model.seen -> Tensor[385,64]", name="Model.seen",
+                      container=None, tensors=1)  # fmt: skip
+        found = name_cause(grown(StackGrowth(120 * MIB, 0, (LINE,), LINE), search=search))
+        assert found.confidence is Confidence.NAMED
+        assert found.advice == (
+            "`Model.seen` (train.py) is one tensor that becomes larger, at train.py:41 in step: bound its length, or "
+            "keep the older part on the CPU"
+        )
+
+    def test_a_cache_needs_a_size(self) -> None:
+        search = kept(HolderKind.CONTAINER, path="train.py: positions -> lru_cache of positions -> Tensor[8]",
+                      name="lru_cache of positions", container=None)  # fmt: skip
+        assert "give it a `maxsize`" in (name_cause(grown(*ONE, search=search)).advice or "")
+
+    def test_a_dict_is_stored_into(self) -> None:
+        path = "train.py: Trainer.history (dict, 412 items) -> Tensor[8] float32"
+        advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, path=path))).advice or ""
+        assert "store `tensor.item()`" in advice
+        assert "deleting the entries" in advice
+
+    def test_of_single_numbers_an_item_is_enough(self) -> None:
+        case = grown(growth(512), search=kept(HolderKind.CONTAINER, wanted_bytes=512 * STEPS, name="losses"))
+        assert name_cause(case).advice == (
+            "`losses` (list, train.py) keeps a tensor of each step: append `loss.item()`, which is a Python number"
+        )
+
+    def test_a_view_keeps_more_than_itself(self) -> None:
+        path = "train.py: views (list, 45 items) -> Tensor[128] float32, a view of a 4.0 MiB storage"
+        advice = name_cause(grown(*ONE, search=kept(HolderKind.CONTAINER, name="views", path=path))).advice or ""
+        assert "a view keeps all of its storage: append `view.clone()`" in advice
+
+    def test_a_variable_that_sums_up_losses(self) -> None:
+        detail = "one graph of 3,082 nodes; the blocks have the sizes of what came out of AddmmBackward0"
+        search = kept(HolderKind.AUTOGRAD, name="total_loss", container=None, detail=detail)
+        assert name_cause(grown(*SAVED, search=search)).advice == (
+            "`total_loss` (train.py) carries the graph of every step that went into it: add `loss.item()` (or "
+            "`loss.detach()`) to it, not the tensor"
+        )
+
+    def test_an_attribute_of_many_objects_is_no_sum(self) -> None:
+        search = kept(HolderKind.AUTOGRAD, name="Node.loss", container=None, detail="47 graphs of 3,102 nodes")
+        assert "keeps tensors together with the graphs" in (name_cause(grown(*SAVED, search=search)).advice or "")
+
+    def test_an_exception_is_told_by_what_keeps_it(self) -> None:
+        path = "train.py main(): errors (list, 47 items) -> ValueError -> traceback -> batch in failing() -> Tensor[8]"
+        search = kept(HolderKind.EXCEPTION, path=path, name="batch in failing()")
+        assert (name_cause(grown(*SAVED, search=search)).advice or "").startswith(
+            "an exception that is kept (train.py main(): errors (list, 47 items) -> ValueError) keeps every local"
+        )
+
+    def test_a_graph_without_a_holder_names_the_line(self) -> None:
+        advice = name_cause(grown(*SAVED, search=kept(HolderKind.NATIVE, name=None))).advice or ""
+        assert "model.py:18 in forward" in advice
+        assert "torch.no_grad()" in advice
+
+    def test_cycles_with_gc_off_say_so(self) -> None:
+        assert "gc is off" in (name_cause(NAMED["cycle"][0]).advice or "")
+
+    def test_children_are_not_called_workers_unless_they_are(self) -> None:
+        case = NAMED["workers"][0]
+        assert (name_cause(case).advice or "").startswith("DataLoader workers of the rank use the GPU (4, 1.6 GiB)")
+        assert "if they are DataLoader workers" in (name_cause(case._replace(data_workers=0)).advice or "")
+
+
+@given(st.from_type(CauseInput))
+def test_whatever_a_rank_says_there_is_an_answer(case: CauseInput) -> None:
+    found = name_cause(case)
+    assert (found.cause is EvidenceCause.UNKNOWN) == (found.confidence is Confidence.UNKNOWN)
+    assert found.because
+    if found.confidence is Confidence.NAMED:
+        assert len(found.because) >= 2
+
+
+def test_no_rule_can_be_named_by_one_source_alone() -> None:
+    for rule in RULES:
+        assert len({sign.source for sign in (*rule.needs, *rule.also)}) > 1 or not rule.also, rule.cause
+    assert {sign.source for rule in RULES for sign in (*rule.needs, *rule.also)} == set(Source)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evidence_values import HOLDER, LINE, evidence
+from sample_views import MIB
+from tidegauge.core import evidence_words
+from tidegauge.core.evidence import Evidence, StackGrowth, brief_of
+from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence_words import (
+    CAUSES,
+    CONFIDENCES,
+    because_lines,
+    brief_line,
+    brief_sentences,
+    cause_words,
+    evidence_sentence,
+    holder_sentence,
+    holder_words,
+    line_words,
+    named_holder,
+)
+from tidegauge.core.owners import CodeLine
+from tidegauge.core.rank_evidence import HolderSearch
+
+BRIEF = brief_of(evidence())
+
+
+def test_evidence_is_one_sentence_with_line_share_speed_and_holder() -> None:
+    assert evidence_sentence(evidence()) == (
+        "97 % of what grew on rank 1 in 30 steps was allocated at train.py:41 in step (11.6 MiB a step); it is held by "
+        "train.py: Trainer.history (list, 412 items)."
+    )
+
+
+def test_stacks_through_one_line_count_together() -> None:
+    other = StackGrowth(12 * MIB, 1, (LINE,), LINE, 12 * MIB)
+    whole = replace(evidence(), growth=(*evidence().growth, other))
+    assert evidence_sentence(whole).startswith("100 % of what grew on rank 1")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"search": None}, "97 % of what grew on rank 1 in 30 steps was allocated at train.py:41 in step (11.6 MiB a"),
+        ({"early_step": None, "search": None}, "97 % of what grew on rank 1 was allocated at train.py:41 in step."),
+        ({"growth": ()}, "360.0 MiB more is alive on rank 1 in 30 steps; no stack tells where it was allocated."),
+        ({"grown_bytes": 0}, "Nothing grew on rank 1 in 30 steps: no more is alive at the end of the window than"),
+        ({"grown_bytes": None}, "Nothing was compared on rank 1: there are no two snapshots of it."),
+    ],
+)
+def test_what_is_not_known_is_left_out_or_said(changed: dict[str, Any], words: str) -> None:
+    told = evidence_sentence(replace(evidence(), **changed))
+    assert told.startswith(words)
+    assert "held by" not in told or "search" not in changed
+
+
+class TestBrief:
+    def test_fits_a_cell(self) -> None:
+        assert brief_line(BRIEF) == "train.py:41 in step, held by train.py: Trainer.history (list, 412 items)"
+        assert brief_line(BRIEF._replace(holder=None)) == "train.py:41 in step"
+        assert brief_line(BRIEF._replace(line=None)) == "held by train.py: Trainer.history (list, 412 items)"
+        assert brief_line(EvidenceBrief("auto-1", 1, 0.0)) is None
+
+    def test_in_sentences(self) -> None:
+        assert brief_sentences(BRIEF) == (
+            "Rank 1 kept 348.0 MiB (11.6 MiB a step) in 30 steps that train.py:41 in step allocated. It is held by "
+            "train.py: Trainer.history (list, 412 items) -> Tensor[8,128,4096] float32. The cause is tensors kept by "
+            "Python objects.",
+            "`Trainer.history` keeps a tensor of each step: append `loss.item()`.",
+        )
+
+    def test_a_likely_cause_is_not_told_as_a_fact(self) -> None:
+        assert "The likely cause is tensors kept" in brief_sentences(BRIEF._replace(confidence=Confidence.LIKELY))[0]
+        assert brief_sentences(EvidenceBrief("auto-1", 1, 0.0)) == ("The cause is not known.",)
+
+
+@pytest.mark.parametrize(
+    ("filename", "words"),
+    [
+        ("/home/ada/run/train.py", "train.py:41 in step"),
+        ("C:\\runs\\train.py", "train.py:41 in step"),
+        ("train.py", "train.py:41 in step"),
+        (f"/{'x' * 500}.py", f"{'x' * 57}.py:41 in step"),
+    ],
+)
+def test_a_line_is_told_by_the_last_part_of_its_path(filename: str, words: str) -> None:
+    assert line_words(CodeLine(filename, 41, "step")) == words
+
+
+def test_a_holder_is_called_as_the_code_calls_it() -> None:
+    assert named_holder(HOLDER._replace(where=LINE)) == "`Trainer.history` (list, train.py)"
+    assert named_holder(HOLDER._replace(container=None, path="train.py: Trainer.history")) == "`Trainer.history`"
+    assert named_holder(HOLDER._replace(name="hook closure's kept")) == "hook closure's kept (list)"
+    assert named_holder(HOLDER._replace(name=None)) == "train.py: Trainer.history (list, 412 items)"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("train.py: losses (list, 9 items) -> Tensor[] float32", "train.py: losses (list, 9 items)"),
+        (
+            "train.py main(): trainer -> Trainer.seen (dict, 9 items) -> dict (2 items)['out'] -> Tensor[8,64] float32",
+            "train.py main(): trainer -> Trainer.seen (dict, 9 items) -> dict (2 items)['out']",
+        ),
+        ("train.py: total -> Tensor[] float32 -> grad_fn AddBackward0, 3,082 nodes", "train.py: total"),
+        ("train.py: embed -> Parameter[4096, 256] bfloat16, a view of a 4.0 MiB storage", "train.py: embed"),
+        ("held by C++", "held by C++"),
+    ],
+)
+def test_a_holder_is_told_without_the_tensor_that_it_leads_to(path: str, words: str) -> None:
+    assert holder_words(path) == words
+
+
+def test_a_holder_is_told_with_its_share() -> None:
+    assert holder_sentence(HolderSearch((HOLDER,), 360 * MIB, 348 * MIB)) == (
+        "train.py: Trainer.history (list, 412 items) -> Tensor[8,128,4096] float32 holds 97 % of it (29 tensors, "
+        "348.0 MiB)."
+    )
+    assert holder_sentence(HolderSearch()) is None
+
+
+def test_what_a_cause_rests_on_are_sentences() -> None:
+    assert because_lines(evidence()) == ["One line allocated 97 % of what grew.", "A list holds it."]
+
+
+def test_every_cause_and_confidence_has_words() -> None:
+    assert set(CAUSES) == set(EvidenceCause)
+    assert set(CONFIDENCES) == set(Confidence)
+    assert cause_words(EvidenceCause.CYCLE, Confidence.UNKNOWN) == "the cause is not known"
+
+
+@given(st.from_type(Evidence))
+def test_whatever_a_rank_says_it_is_told_in_bounds(one: Evidence) -> None:
+    brief = brief_of(one)
+    long = evidence_words.MOST_PATH + evidence_words.MOST_NAME + 400
+    assert len(evidence_sentence(one)) < long
+    assert len(brief_line(brief) or "") < long
+    assert all(len(text) < long + len(brief.advice or "") for text in brief_sentences(brief))

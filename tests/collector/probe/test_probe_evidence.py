@@ -1,0 +1,371 @@
+# unittest, not pytest: these tests run under every Python of the jobs, which need not have pytest
+# ruff: noqa: PT009, PT027
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+import unittest
+import zlib
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from probe_fakes import MIB, FakeBackend, block, torch_snapshot
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
+from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
+from tidegauge.core.wire import from_wire
+from tidegauge.probe.evidence_files import EvidenceFiles
+from tidegauge.probe.evidence_window import EvidenceWindow, Phase, WindowAsk
+from tidegauge.probe.evidence_work import Looks, gather
+from tidegauge.probe.faults import Faults
+from tidegauge.probe.history import History, Recorder
+from tidegauge.probe.pacing import Pacer, StoppedError
+from tidegauge.probe.rank_snapshot import MOST_BLOCKS, RankSnapshots
+from tidegauge.probe.run_folder import open_run_folder
+
+ASK = WindowAsk("e1", "rank 0 is suspected", warm_up_steps=2, window_steps=5, most_s=60.0, max_events=1000)
+FOUND = HolderSearch(wanted_bytes=5, objects=7)
+BASE = 1 << 30
+
+
+class WindowTestCase(unittest.TestCase):
+    """A job that trains on a fake clock, one second a step, and keeps a MiB in each."""
+
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.run_dir = scratch.name
+        folder = open_run_folder(self.run_dir, uid=os.geteuid())
+        self.addCleanup(folder.close)
+        self.files = EvidenceFiles(folder, ProcessId(12, 34))
+        self.backend = FakeBackend()
+        self.history = History(self.backend.torch, Faults())
+        self.now_s = 1000.0
+        self.steps = 40
+        self.looked_for: list[Sequence[tuple[int, int]]] = []
+        self.facts_read = 0
+
+    def window(self, ask: WindowAsk = ASK) -> EvidenceWindow:
+        snapshots = RankSnapshots(
+            self.backend, self.history, identity=lambda: None, devices=lambda: [0], steps=lambda: self.steps
+        )
+        return EvidenceWindow(ask, snapshots, self.history, clock_s=lambda: self.now_s)
+
+    def train(self, window: EvidenceWindow, steps: int, *, step_s: float = 1.0) -> None:
+        for _ in range(steps):
+            self.steps += 1
+            self.now_s += step_s
+            kept = [block(BASE + MIB * index, MIB, 7) for index in range(self.steps)]
+            self.backend.snapshot_taken = torch_snapshot(kept, events=3)
+            window.at_boundary()
+
+    def gather(self, window: EvidenceWindow, *, search: Optional[Any] = None) -> None:
+        def look(blocks: Sequence[tuple[int, int]], pacer: Pacer) -> HolderSearch:
+            self.looked_for.append(blocks)
+            pacer.rest()
+            return FOUND
+
+        gather(window, self.files, Looks(search=search or look, facts=self.facts))
+
+    def facts(self, _pacer: Pacer) -> RankFacts:
+        self.facts_read += 1
+        return RankFacts(process_groups=self.facts_read)
+
+    def written(self) -> list[str]:
+        return sorted(os.listdir(os.path.join(self.run_dir, str(os.geteuid()))))
+
+    def content(self, name: str) -> bytes:
+        with open(os.path.join(self.run_dir, str(os.geteuid()), name), "rb") as file:
+            return file.read()
+
+    def evidence(self) -> RankEvidence:
+        return from_wire(RankEvidence, json.loads(self.content("12-34.evidence.json")))
+
+    def snapshot(self, name: str) -> PackedSnapshot:
+        return unpack(zlib.decompress(self.content(name)))
+
+
+class AWindow(WindowTestCase):
+    def test_from_the_command_to_the_files(self) -> None:
+        window = self.window()
+        self.assertIsNone(self.backend.recording.enabled)  # it begins at a boundary, where no graph is captured
+        self.train(window, 1)
+        self.assertEqual((window.phase, self.backend.recording.entries), (Phase.WARMING, 1000))
+        self.train(window, 2)
+        self.assertEqual(window.phase, Phase.RECORDING)
+        self.train(window, 4)
+        self.assertIs(self.history.recorder(), Recorder.OURS)
+        self.train(window, 1)
+        self.assertEqual(window.phase, Phase.SEARCHING)
+        self.assertIs(self.history.recorder(), Recorder.NOBODY)
+        self.assertTrue(self.backend.recording.as_it_was)
+        self.gather(window)
+        self.assertEqual(window.phase, Phase.DONE)
+        evidence = self.evidence()
+        self.assertEqual((evidence.evidence_id, evidence.reason), ("e1", "rank 0 is suspected"))
+        self.assertEqual((evidence.began_step, evidence.early_step, evidence.late_step), (41, 43, 48))
+        self.assertEqual((evidence.search, evidence.problem, evidence.device), (FOUND, None, 0))
+        self.assertEqual((evidence.early_facts.process_groups, evidence.facts.process_groups), (1, 2))
+        assert evidence.early_file is not None
+        assert evidence.late_file is not None
+        self.assertEqual(self.written(), sorted(["12-34.evidence.json", evidence.early_file, evidence.late_file]))
+        for name, step in ((evidence.early_file, 43), (evidence.late_file, 48)):
+            facts = self.snapshot(name).facts
+            self.assertEqual((facts["step"], facts["recording"], facts["history_began_step"]), (step, "ours", 41))
+            self.assertEqual(os.stat(os.path.join(self.run_dir, str(os.geteuid()), name)).st_mode & 0o777, 0o600)
+
+    def test_only_the_late_snapshot_has_events(self) -> None:
+        self.backend.stats[0]["allocation"]["all"]["allocated"] = 900
+        self.train(self.window(), 8)
+        self.assertEqual(self.backend.snapshots_with_history, [False, True])
+
+    def test_what_grew_meanwhile_is_looked_for(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+        self.gather(window)
+        self.assertEqual(self.looked_for, [tuple((BASE + MIB * index, MIB) for index in range(43, 48))])
+
+    def test_nobody_looks_where_nothing_grew_or_nobody_asked(self) -> None:
+        window = self.window(ASK._replace(holders=False))
+        self.train(window, 8)
+        self.gather(window)
+        self.assertEqual((self.looked_for, self.evidence().search), ([], None))
+
+    def test_at_boundaries_within_a_capture_it_waits(self) -> None:
+        window = self.window()
+        self.backend.is_capturing = True
+        self.train(window, 3)
+        self.assertEqual(self.backend.recording.calls, [])
+        self.backend.is_capturing = False
+        self.train(window, 3)
+        self.backend.is_capturing = True
+        self.train(window, 20)
+        self.assertEqual((window.phase, len(self.backend.snapshots_with_history)), (Phase.RECORDING, 1))
+        self.backend.is_capturing = False
+        self.train(window, 1)
+        self.assertEqual(window.phase, Phase.SEARCHING)
+
+    def test_slow_steps_make_a_shorter_window(self) -> None:
+        """Of 20 s each, in a window of 60 s: begun at the first, warm at the second, no time for a fourth."""
+        window = self.window()
+        self.train(window, 3, step_s=20.0)
+        self.assertEqual(window.phase, Phase.SEARCHING)
+        self.gather(window)
+        self.assertEqual((self.evidence().early_step, self.evidence().late_step), (42, 43))
+
+    def test_the_longest_stall_is_said(self) -> None:
+        window = self.window()
+        take = self.backend.snapshot
+
+        def slow(*, history: bool) -> Any:
+            self.now_s += 0.25 if history else 0.125
+            return take(history=history)
+
+        self.backend.snapshot = slow  # type: ignore[method-assign] # SAFETY: a torch that takes its time
+        self.train(window, 8)
+        self.gather(window)
+        self.assertEqual(self.evidence().longest_stall_s, 0.25)
+
+    def test_files_of_an_earlier_window_go_first(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+        self.gather(window)
+        window = self.window(ASK._replace(evidence_id="e2"))
+        self.now_s += ASK.most_s
+        self.gather(window)
+        self.assertEqual((self.written(), self.evidence().evidence_id), (["12-34.evidence.json"], "e2"))
+
+
+class Ending(WindowTestCase):
+    def test_a_job_that_makes_no_steps_is_never_recorded(self) -> None:
+        window = self.window()
+        self.now_s += ASK.most_s
+        self.gather(window)
+        self.assertEqual(self.backend.recording.calls, [])
+        evidence = self.evidence()
+        self.assertEqual((evidence.early_step, evidence.late_step), (None, None))
+        self.assertEqual(evidence.problem, "no training step ended within 60 s")
+
+    def test_a_job_that_stops_making_steps_is_not_recorded_any_longer(self) -> None:
+        window = self.window()
+        self.train(window, 4)
+        self.now_s += ASK.most_s
+        self.gather(window)
+        self.assertIs(self.history.recorder(), Recorder.NOBODY)
+        self.assertTrue(self.backend.recording.as_it_was)
+        evidence = self.evidence()
+        self.assertEqual((evidence.early_step, evidence.late_step, evidence.search), (43, None, None))
+        self.assertEqual(evidence.problem, "too few training steps ended within 60 s")
+
+    def test_a_step_after_that_does_nothing(self) -> None:
+        window = self.window()
+        self.now_s += ASK.most_s
+        self.gather(window)
+        self.train(window, 3)
+        self.assertEqual((window.phase, self.backend.recording.calls), (Phase.DONE, []))
+
+    def test_stopped_in_the_middle_it_leaves_nothing(self) -> None:
+        for steps in (0, 1, 4, 8):
+            with self.subTest(steps):
+                window = self.window()
+                self.train(window, steps)
+                window.stop()
+                self.assertIs(self.history.recorder(), Recorder.NOBODY)
+                self.gather(window)
+                self.assertEqual((self.written(), window.phase), ([], Phase.DONE))
+
+    def test_stopped_while_holders_are_looked_for_it_leaves_nothing(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+
+        def search(_blocks: object, pacer: Pacer) -> HolderSearch:
+            self.assertEqual(self.written(), ["12-34.early.snap", "12-34.late.snap"])
+            window.stop()
+            with self.assertRaises(StoppedError):
+                pacer.rest()
+            return FOUND  # as if it had swallowed that
+
+        self.gather(window, search=search)
+        self.assertEqual(self.written(), [])
+
+    def test_an_error_of_torchs_ends_the_window_and_the_recording(self) -> None:
+        window = self.window()
+        self.train(window, 2)
+        broken = RuntimeError("CUDA error")
+
+        def fail(*, history: bool) -> Any:
+            del history
+            raise broken
+
+        self.backend.snapshot = fail  # type: ignore[method-assign] # SAFETY: a device that fails
+        with self.assertRaises(RuntimeError):
+            self.train(window, 1)
+        self.assertIs(self.history.recorder(), Recorder.NOBODY)
+        self.gather(window)
+        self.assertIn("RuntimeError: CUDA error", self.evidence().problem or "")
+
+    def test_too_many_blocks_are_said(self) -> None:
+        window = self.window()
+        self.backend.stats[0]["allocation"]["all"]["current"] = MOST_BLOCKS + 1
+        self.train(window, 3)
+        self.gather(window)
+        self.assertIn("30,001 blocks", self.evidence().problem or "")
+        self.assertIs(self.history.recorder(), Recorder.NOBODY)
+
+    def test_a_search_that_fails_costs_only_the_holders(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+
+        def search(_blocks: object, _pacer: Pacer) -> HolderSearch:
+            raise ValueError("odd object")
+
+        self.gather(window, search=search)
+        evidence = self.evidence()
+        self.assertEqual((evidence.late_step, evidence.search), (48, None))
+        self.assertIn("odd object", evidence.problem or "")
+
+    def test_facts_that_fail_are_said_once(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+
+        def fail(_pacer: Pacer) -> RankFacts:
+            raise ValueError("odd")
+
+        gather(window, self.files, Looks(search=lambda _blocks, _pacer: FOUND, facts=fail))
+        evidence = self.evidence()
+        self.assertEqual((evidence.facts, evidence.early_facts), (NO_FACTS, NO_FACTS))
+        self.assertEqual((evidence.problem or "").count("odd"), 1)
+
+    def test_a_snapshot_that_cannot_be_written_is_said(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+        in_the_way = os.path.join(self.run_dir, str(os.geteuid()), "12-34.late.snap")
+
+        def facts(_pacer: Pacer) -> RankFacts:
+            os.makedirs(in_the_way, exist_ok=True)
+            return NO_FACTS
+
+        gather(window, self.files, Looks(search=lambda _blocks, _pacer: FOUND, facts=facts))
+        evidence = self.evidence()
+        self.assertEqual((evidence.early_file, evidence.late_file), ("12-34.early.snap", None))
+        self.assertEqual((evidence.late_step, evidence.search), (48, FOUND))
+        self.assertIn("the snapshot at step 48 could not be written", evidence.problem or "")
+
+    def test_without_any_room_there_is_no_file_and_the_status_says_so(self) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        window = self.window()
+        self.train(window, 8)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+        with self.assertRaises(OSError):
+            self.gather(window)
+        self.assertEqual((self.written(), window.phase), ([], Phase.DONE))
+        self.assertIn("do not fit", window.problem or "")
+
+
+class AJobThatRecords(WindowTestCase):
+    def test_its_recording_is_used_and_left_as_it_is(self) -> None:
+        self.backend.recording.of_the_job(max_entries=77)
+        window = self.window()
+        self.train(window, 8)
+        self.gather(window)
+        self.assertEqual((self.backend.recording.calls, self.backend.recording.entries), (["all"], 77))
+        evidence = self.evidence()
+        self.assertIn("the job records allocation history by itself", evidence.problem or "")
+        assert evidence.late_file is not None
+        self.assertEqual(self.snapshot(evidence.late_file).facts["recording"], "job's")
+
+    def test_with_a_torch_that_cannot_leave_its_events_out_that_is_said(self) -> None:
+        self.backend.leaves_events_out = False
+        self.backend.stats[0]["allocation"]["all"]["allocated"] = 1_000_000
+        self.backend.recording.of_the_job()
+        window = self.window()
+        self.train(window, 8)
+        self.gather(window)
+        evidence = self.evidence()
+        self.assertEqual((evidence.early_step, evidence.late_step), (None, None))
+        self.assertIn("cannot leave out the events", evidence.problem or "")
+        self.assertEqual(self.backend.recording.calls, ["all"])
+
+    def test_one_that_begins_during_the_window_is_given_way_to(self) -> None:
+        window = self.window()
+        self.train(window, 5)
+        self.backend.recording.of_the_job(max_entries=77)
+        self.train(window, 3)
+        self.assertEqual((window.phase, self.backend.recording.entries), (Phase.SEARCHING, 77))
+        self.assertIs(self.history.recorder(), Recorder.JOB)
+        self.gather(window)
+        self.assertIn("gave way", self.evidence().problem or "")
+        self.assertEqual(self.evidence().late_step, 48)
+
+    def test_one_that_ends_during_the_window_is_said(self) -> None:
+        self.backend.recording.of_the_job()
+        window = self.window()
+        self.train(window, 5)
+        self.backend.recording.of_the_job(None)
+        self.train(window, 3)
+        self.gather(window)
+        self.assertIn("switched allocation history off meanwhile", self.evidence().problem or "")
+
+    def test_one_that_begins_after_the_window_is_not_touched(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+        self.backend.recording.of_the_job(max_entries=77)
+        self.gather(window)
+        self.assertEqual(self.backend.recording.calls, ["all", None, "all"])
+
+    def test_a_recording_of_ours_that_was_on_before_stays_on(self) -> None:
+        self.history.begin(entries=50_000, step=1)
+        window = self.window()
+        self.backend.stats[0]["allocation"]["all"]["allocated"] = 60_000
+        self.train(window, 8)
+        self.assertEqual(self.history.entries, 50_000)
+        self.assertEqual(self.backend.snapshots_with_history, [False, False])  # so long a ring would hold up training
+        self.gather(window)
+        self.assertIsNone(self.evidence().problem)
+
+
+if __name__ == "__main__":
+    unittest.main()

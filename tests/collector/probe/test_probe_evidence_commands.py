@@ -1,0 +1,422 @@
+# unittest, not pytest: these tests run under every Python of the jobs, which need not have pytest
+# ruff: noqa: PT009
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import unittest
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from probe_fakes import MIB, FakeBackend, FakeOptimizer, block, facts_of_this_process, torch_snapshot
+from tidegauge.core.rank_evidence import NO_FACTS, Holder, HolderKind, HolderSearch
+from tidegauge.core.snapshot_columns import unpack
+from tidegauge.probe.boundary_calls import BoundaryCalls
+from tidegauge.probe.command_socket import MOST_REPLY_BYTES
+from tidegauge.probe.commands import Commands
+from tidegauge.probe.evidence import Evidence
+from tidegauge.probe.faults import Faults
+from tidegauge.probe.guest import Probe
+from tidegauge.probe.pacing import start_thread
+from tidegauge.probe.trace_entries import DEFAULT_ENTRIES, ENTRIES_VARIABLE, trace_complaint, trace_entries
+
+BASE = 1 << 30
+ASK: dict[str, Any] = {"command": "evidence", "id": "e1", "warm_up_steps": 0, "window_steps": 1, "most_s": 600}
+
+
+class CommandsTestCase(unittest.TestCase):
+    """A watched job that keeps a MiB in each step; a step is a second on the clock of its records."""
+
+    def setUp(self) -> None:
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.run_dir = scratch.name
+        self.folder = os.path.join(self.run_dir, str(os.geteuid()))
+        self.backend = FakeBackend()
+        self.backend.hold(0, MIB, 2 * MIB)
+        self.backend.snapshot_taken = torch_snapshot([block(BASE, MIB, 7)])
+        self.said: list[str] = []
+        self.searched: list[Sequence[tuple[int, int]]] = []
+        self.found = HolderSearch(wanted_bytes=5)
+        self.threads: list[threading.Thread] = []
+
+    def probe(self, level: str = "stats", **environ: str) -> Probe:
+        probe = Probe(
+            level,
+            self.backend,
+            environ={"TIDEGAUGE_RUN_DIR": self.run_dir, **environ},
+            faults=Faults(say=self.said.append),
+            process_facts=facts_of_this_process,
+            with_helper=False,
+        )
+        probe.evidence = Evidence(
+            {**environ},
+            self.backend,
+            probe.faults,
+            BoundaryCalls(probe),
+            start=self.start,
+            search=self.search,
+            facts=lambda _torch, **_means: NO_FACTS,
+        )
+        self.addCleanup(probe.close)
+        probe.arm()
+        self.backend.initialise()
+        self.commands = Commands(probe, step_wait_s=0.0)
+        if probe.watch is not None:
+            probe.watch.look_for_devices()
+        return probe
+
+    def start(self, run: Callable[[], None]) -> threading.Thread:
+        self.threads.append(start_thread(run))
+        return self.threads[-1]
+
+    def search(
+        self,
+        _torch: object,
+        blocks: Sequence[tuple[int, int]],
+        *,
+        most_s: float,
+        pause: Callable[[], None],
+        at_boundary: Callable[[Callable[[], bool]], bool],
+    ) -> HolderSearch:
+        self.assertGreater(most_s, 0)
+        pause()
+        self.searched.append(blocks)
+        return self.found
+
+    def ask(self, command: str, **more: Any) -> dict[str, Any]:
+        reply = self.commands.answer({"command": command, **more})
+        self.assertLess(len(json.dumps(reply)), MOST_REPLY_BYTES)
+        return reply
+
+    def step(self, probe: Probe, steps: int = 1) -> None:
+        for _ in range(steps):
+            watch = probe.watch
+            if watch is not None:
+                watch._last_step_ns -= 1 << 60  # it is long ago
+            FakeOptimizer(self.backend, [self.run_dir]).step()
+
+    def finished(self) -> None:
+        for thread in self.threads:
+            thread.join(30)
+            self.assertFalse(thread.is_alive())
+
+    def files(self) -> list[str]:
+        """Without ring and the process's name."""
+        return sorted(name.partition(".")[2] for name in os.listdir(self.folder) if not name.endswith(".ring"))
+
+
+class AskingForEvidence(CommandsTestCase):
+    def test_a_window_runs_at_the_jobs_boundaries(self) -> None:
+        probe = self.probe()
+        self.assertEqual(self.ask(**ASK), {"ok": True, "id": "e1", "state": "recording"})
+        self.assertEqual(self.ask("evidence_status", id="e1")["state"], "warming")
+        self.step(probe, 2)
+        self.assertEqual(self.ask("evidence_status", id="e1")["state"], "recording")
+        self.backend.snapshot_taken = torch_snapshot([block(BASE, MIB, 7), block(BASE + MIB, MIB, 7)])
+        self.step(probe, 2)
+        self.finished()
+        status = self.ask("evidence_status", id="e1")
+        self.assertEqual((status["state"], status["step"], status["problem"]), ("done", 4, None))
+        self.assertEqual(self.files(), ["early.snap", "evidence.json", "late.snap"])
+        self.assertEqual(self.searched, [((BASE + MIB, MIB),)])
+        self.assertTrue(self.backend.recording.as_it_was)
+        self.assertEqual((probe.faults.count, probe.evidence.window), (0, None))
+
+    def test_asking_again_is_harmless_and_another_has_to_wait(self) -> None:
+        probe = self.probe()
+        self.ask(**ASK)
+        self.assertEqual(self.ask(**ASK)["state"], "recording")
+        other = self.ask(**{**ASK, "id": "e2"})
+        self.assertEqual(other["kind"], "busy")
+        self.assertIn("e1", other["error"])
+        self.assertEqual(len(self.threads), 1)
+        self.step(probe, 5)
+        self.finished()
+        self.assertEqual(self.ask(**ASK)["state"], "done")
+        self.assertEqual(self.ask(**{**ASK, "id": "e2"})["state"], "recording")
+        self.assertEqual(self.ask("evidence_status", id="e1")["kind"], "unknown")
+
+    def test_what_makes_no_sense_is_told_what_would(self) -> None:
+        self.probe()
+        for key, value in (
+            ("id", ""), ("id", 7), ("warm_up_steps", -1), ("warm_up_steps", True), ("window_steps", 0),
+            ("window_steps", "many"), ("most_s", 0), ("most_s", float("nan")), ("max_events", 100_001),
+            ("max_events", 2.5), ("holders", "yes"),
+        ):  # fmt: skip
+            with self.subTest(key=key, value=value):
+                reply = self.ask(**{**ASK, key: value})
+                self.assertEqual(reply["kind"], "usage")
+                self.assertIn(key, reply["error"])
+        self.assertEqual(self.threads, [])
+
+    def test_a_process_that_is_not_watched_is_told_to_attach_first(self) -> None:
+        self.probe("dormant")
+        for command in ("evidence", "snapshot", "record", "holders"):
+            with self.subTest(command):
+                reply = self.ask(command, id="e1", on=True)
+                self.assertEqual(reply["kind"], "unable")
+                self.assertIn("attach", reply["error"])
+
+    def test_a_device_without_history_is_named(self) -> None:
+        self.backend.has_history = False
+        self.probe()
+        self.assertIn("no allocation history for CUDA", self.ask(**ASK)["error"])
+
+    def test_detached_or_closed_in_the_middle_it_leaves_nothing(self) -> None:
+        for end in ("detach", "close"):
+            for steps in (1, 3):
+                with self.subTest(end=end, steps=steps):
+                    self.setUp()
+                    probe = self.probe()
+                    self.ask(**{**ASK, "window_steps": 50})
+                    self.step(probe, steps)
+                    getattr(probe, end)()
+                    self.finished()
+                    self.assertIsNone(self.backend.recording.enabled)
+                    self.assertTrue(self.backend.recording.as_it_was)
+                    self.assertEqual(self.files(), [])
+                    self.step(probe, 3)
+                    self.assertEqual(self.backend.recording.calls, ["all", None])
+
+    def test_after_detaching_and_attaching_it_can_be_asked_again(self) -> None:
+        probe = self.probe()
+        self.ask(**ASK)
+        probe.detach()
+        self.finished()
+        probe.switch_on("stats")
+        self.assertEqual(self.ask(**{**ASK, "id": "e2"})["state"], "recording")
+
+    def test_evidence_that_is_complete_outlives_the_process(self) -> None:
+        probe = self.probe()
+        self.ask(**ASK)
+        self.step(probe, 5)
+        self.finished()
+        probe.close()
+        self.assertEqual(self.files(), ["early.snap", "evidence.json", "late.snap"])
+
+    def test_a_forked_child_gets_torchs_calls_back_and_leaves_the_rest_alone(self) -> None:
+        probe = self.probe()
+        self.ask(**{**ASK, "window_steps": 50})
+        self.step(probe, 3)
+        before = list(self.backend.recording.calls)
+        probe.after_fork()
+        self.assertTrue(self.backend.recording.as_it_was)
+        self.assertEqual(self.backend.recording.calls, before)
+        self.assertIsNone(probe.evidence.window)
+
+    def test_an_error_in_the_window_is_counted_and_training_goes_on(self) -> None:
+        probe = self.probe()
+        self.ask(**ASK)
+        self.backend.recording.error = RuntimeError("no history today")
+        self.step(probe, 3)
+        self.finished()
+        self.assertEqual(probe.faults.count, 1)
+        self.assertIn("no history today", self.ask("evidence_status", id="e1")["problem"])
+        self.assertTrue(self.backend.recording.as_it_was)
+
+    def test_where_no_thread_can_be_had_nothing_is_left_on(self) -> None:
+        probe = self.probe()
+
+        def refuse(_run: object) -> Optional[threading.Thread]:
+            raise RuntimeError("can't start new thread")
+
+        probe.evidence._start = refuse
+        self.assertIn("new thread", self.ask(**ASK)["error"])
+        self.step(probe, 3)
+        self.assertEqual(self.backend.recording.calls, [])
+
+
+class OnDemand(CommandsTestCase):
+    def test_a_snapshot_now(self) -> None:
+        probe = self.probe()
+        self.step(probe, 2)
+        reply = self.ask("snapshot", reason="I want to see", now=True)
+        self.assertEqual((reply["ok"], reply["step"], reply["stall_s"] >= 0), (True, 2, True))
+        with open(os.path.join(self.folder, reply["file"]), "rb") as file:
+            content = file.read()
+        self.assertEqual((len(content), self.files()), (reply["bytes"], ["asked.snap"]))
+        self.assertEqual(unpack(zlib.decompress(content)).facts["recording"], "none")
+
+    def test_a_snapshot_at_the_next_boundary_is_taken_by_the_training_thread(self) -> None:
+        probe = self.probe()
+        commands = Commands(probe, step_wait_s=30.0)
+        taken_in: list[int] = []
+        take, at_next_step = self.backend.snapshot, probe.at_next_step
+        queued = threading.Event()
+
+        def snapshot(*, history: bool) -> Any:
+            taken_in.append(threading.get_ident())
+            return take(history=history)
+
+        def queue(call: Callable[[], None]) -> None:
+            at_next_step(call)
+            queued.set()
+
+        self.backend.snapshot = snapshot  # type: ignore[method-assign] # SAFETY: to see who takes it
+        probe.at_next_step = queue  # type: ignore[method-assign] # SAFETY: to know when the step may come
+        replies: list[dict[str, Any]] = []
+        asking = threading.Thread(target=lambda: replies.append(commands.answer({"command": "snapshot"})))
+        asking.start()
+        self.assertTrue(queued.wait(20))
+        self.step(probe)
+        asking.join(20)
+        self.assertEqual((replies[0]["ok"], taken_in), (True, [threading.get_ident()]))
+
+    def test_without_steps_it_is_told_how_not_to_wait(self) -> None:
+        self.probe()
+        reply = self.ask("snapshot")
+        self.assertEqual(reply["kind"], "late")
+        self.assertIn("{'now': true}", reply["error"])
+
+    def test_a_snapshot_that_cannot_be_had_says_why(self) -> None:
+        self.backend.stats[0]["allocation"]["all"]["current"] = 50_000
+        self.probe()
+        reply = self.ask("snapshot", now=True)
+        self.assertEqual(reply["kind"], "unable")
+        self.assertIn("50,000 blocks", reply["error"])
+
+    def test_recording_on_and_off(self) -> None:
+        self.probe()
+        reply = self.ask("record", on=True, max_entries=500, now=True)
+        self.assertEqual((reply["ok"], reply["recording"], self.backend.recording.entries), (True, "ours", 500))
+        self.assertTrue(self.ask("record", on=True, max_entries=500, now=True)["ok"])
+        self.assertEqual(self.ask("record", on=True, max_entries=600, now=True)["kind"], "busy")
+        reply = self.ask("record", on=False, now=True)
+        self.assertEqual((reply["on"], self.backend.recording.enabled), (False, None))
+        self.assertEqual(self.backend.recording.calls, ["all", None])
+
+    def test_recording_never_touches_the_jobs(self) -> None:
+        self.probe()
+        self.backend.recording.of_the_job(max_entries=3)
+        self.assertEqual(self.ask("record", on=True, now=True)["kind"], "unable")
+        self.assertEqual(self.ask("record", on=False, now=True)["recording"], "job's")
+        self.assertEqual(self.backend.recording.calls, ["all"])
+
+    def test_recording_waits_for_a_window(self) -> None:
+        self.probe()
+        self.ask(**ASK)
+        self.assertEqual(self.ask("record", on=False, now=True)["kind"], "busy")
+
+    def test_bad_requests_to_record(self) -> None:
+        self.probe()
+        for more in ({"on": 1}, {"on": True, "max_entries": 5}, {"on": True, "stacks": "java"}, {}):
+            with self.subTest(more):
+                self.assertEqual(self.ask("record", **more, now=True)["kind"], "usage")
+        self.assertEqual(self.backend.recording.calls, [])
+
+    def test_holders_of_given_blocks(self) -> None:
+        self.probe()
+        reply = self.ask("holders", blocks=[[BASE, MIB]])
+        self.assertEqual((reply["ok"], reply["wanted_bytes"], self.searched), (True, 5, [[(BASE, MIB)]]))
+
+    def test_holders_of_the_largest_groups(self) -> None:
+        self.probe()
+        self.assertTrue(self.ask("holders", now=True)["ok"])
+        self.assertEqual(self.searched, [((BASE, MIB),)])
+
+    def test_a_search_ends_when_the_probe_does(self) -> None:
+        probe = self.probe()
+        search = self.search
+
+        def close_and_search(*args: Any, **kwargs: Any) -> HolderSearch:
+            probe.close()
+            return search(*args, **kwargs)
+
+        probe.evidence._search = close_and_search
+        reply = self.ask("holders", blocks=[[BASE, MIB]])
+        self.assertEqual((reply["kind"], self.searched, probe.faults.count), ("unable", [], 0))
+
+    def test_blocks_must_be_pairs(self) -> None:
+        self.probe()
+        odd: tuple[Any, ...] = ("all", [[1]], [[1, 2, 3]], [["a", 2]], [[True, 2]], [[0, 5]], [[1, 2]] * 301, {})
+        for blocks in odd:
+            with self.subTest(str(blocks)[:30]):
+                self.assertEqual(self.ask("holders", blocks=blocks)["kind"], "usage")
+
+    def test_a_long_answer_loses_its_smallest_holders(self) -> None:
+        self.probe()
+        holders = [Holder(HolderKind.GLOBAL, f"{n:03}" + "p" * 9000, 1, 1) for n in range(20)]
+        self.found = HolderSearch(tuple(holders), wanted_bytes=5)
+        paths = [one["path"][:3] for one in self.ask("holders", blocks=[[BASE, MIB]])["holders"]]
+        self.assertEqual(paths, [f"{n:03}" for n in range(len(paths))])
+        self.assertGreater(len(paths), 4)
+
+
+class Tracing(CommandsTestCase):
+    def test_it_records_from_the_start_until_the_end(self) -> None:
+        probe = self.probe("trace")
+        self.assertEqual((self.backend.recording.entries, self.backend.recording.stacks), (DEFAULT_ENTRIES, "python"))
+        probe.close()
+        self.assertIsNone(self.backend.recording.enabled)
+
+    def test_other_levels_record_nothing(self) -> None:
+        for level in ("dormant", "stats", "auto"):
+            with self.subTest(level):
+                self.setUp()
+                self.step(self.probe(level))
+                self.assertEqual(self.backend.recording.calls, [])
+
+    def test_it_follows_the_level(self) -> None:
+        probe = self.probe()
+        self.commands.answer({"command": "attach", "level": "trace"})
+        self.assertEqual(self.backend.recording.enabled, "all")
+        self.commands.answer({"command": "attach", "level": "auto"})
+        self.assertIsNone(self.backend.recording.enabled)
+        self.assertEqual(probe.level, "auto")
+
+    def test_a_recording_by_command_outlives_a_change_of_level(self) -> None:
+        self.probe()
+        self.ask("record", on=True, now=True)
+        self.commands.answer({"command": "attach", "level": "auto"})
+        self.assertEqual(self.backend.recording.enabled, "all")
+
+    def test_the_jobs_own_recording_is_left_and_that_is_said(self) -> None:
+        self.backend.recording.of_the_job(max_entries=3)
+        self.probe("trace")
+        self.assertEqual((self.backend.recording.calls, len(self.said)), (["all"], 1))
+        reply = self.commands.answer({"command": "attach", "level": "trace"})
+        self.assertIn("leaves it as it is", reply["note"])
+        self.assertEqual((reply["recording"], len(self.said)), ("job's", 1))
+
+    def test_the_job_beginning_later_is_given_way_to(self) -> None:
+        self.probe("trace")
+        self.backend.recording.of_the_job(max_entries=3)
+        self.assertEqual(self.backend.recording.calls, ["all", None, "all"])
+
+    def test_a_window_within_it_leaves_it_on(self) -> None:
+        probe = self.probe("trace")
+        self.ask(**ASK)
+        self.step(probe, 5)
+        self.finished()
+        self.assertEqual(self.ask("evidence_status", id="e1")["problem"], None)
+        self.assertEqual(self.backend.recording.calls, ["all"])
+
+    def test_a_history_that_fails_costs_no_readings(self) -> None:
+        self.backend.recording.error = RuntimeError("no")
+        probe = self.probe("trace")
+        self.assertIsNotNone(probe.watch)
+        self.assertEqual(probe.faults.count, 1)
+
+    def test_the_size_of_the_ring(self) -> None:
+        for text, version, expected in (
+            ("", "2.13.0", 50_000), ("", "2.9.1", 20_000), ("70000", "2.9.1", 70_000), (" 100 ", "2.13.0", 100),
+            ("99", "2.13.0", 50_000), ("100001", "2.13.0", 50_000), ("many", "2.13.0", 50_000),
+        ):  # fmt: skip
+            with self.subTest(text=text, version=version):
+                environ = {ENTRIES_VARIABLE: text}
+                self.assertEqual(trace_entries(environ, version), expected)
+                wrong = text in ("99", "100001", "many")
+                self.assertEqual(trace_complaint(environ) is not None, wrong)
+
+    def test_a_bad_size_is_said(self) -> None:
+        self.probe("trace", TIDEGAUGE_TRACE_ENTRIES="lots")
+        self.assertEqual(self.backend.recording.entries, DEFAULT_ENTRIES)
+        self.assertIn("'lots'", self.said[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,80 @@
+# unittest, not pytest: these tests run under every Python of the jobs, which need not have pytest
+# ruff: noqa: PT009
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+from probe_fakes import MIB, block, torch_snapshot
+from tidegauge.core.snapshot_columns import PackedSnapshot
+from tidegauge.probe.grown_blocks import MOST_BLOCKS, GrownBlocks, grown_blocks, largest_blocks
+from tidegauge.probe.pacing import Pacer
+from tidegauge.probe.rank_snapshot import RawSnapshot
+from tidegauge.probe.snapshot_packing import pack_columns
+
+PACER = Pacer(sleep=lambda _seconds: None)
+BASE = 1 << 30
+
+
+def packed(*sizes_and_lines: tuple[int, int], device: int = 0, **more: Any) -> PackedSnapshot:
+    """Live blocks one after the other from ``BASE`` on, as (bytes, line of train.py or 0 for no stack)."""
+    blocks, address = [], BASE
+    for size_bytes, line in sizes_and_lines:
+        blocks.append(block(address, size_bytes, line, **more))
+        address += size_bytes
+    return pack_columns(RawSnapshot(torch_snapshot(blocks, device=device), {}, 0.0), PACER)
+
+
+class Grown(unittest.TestCase):
+    def test_the_new_blocks_of_the_line_that_grew(self) -> None:
+        early = packed((MIB, 7), (512, 9))
+        late = packed((MIB, 7), (512, 9), (MIB, 7), (MIB, 7))
+        first = BASE + MIB + 512
+        expected = GrownBlocks(0, ((first, MIB), (first + MIB, MIB)))
+        self.assertEqual(grown_blocks(early, late, PACER), expected)
+
+    def test_the_line_that_grew_most_comes_first(self) -> None:
+        grown = grown_blocks(packed((MIB, 7)), packed((MIB, 7), (512, 9), (4 * MIB, 8)), PACER)
+        assert grown is not None
+        self.assertEqual([size_bytes for _, size_bytes in grown.blocks], [4 * MIB, 512])
+
+    def test_nothing_grew(self) -> None:
+        self.assertIsNone(grown_blocks(packed((MIB, 7)), packed((MIB, 7)), PACER))
+        self.assertIsNone(grown_blocks(packed((MIB, 7), (MIB, 7)), packed((MIB, 7)), PACER))
+
+    def test_memory_that_got_a_stack_as_it_was_allocated_again_did_not_grow(self) -> None:
+        """It was there before history went on."""
+        self.assertIsNone(grown_blocks(packed((MIB, 0)), packed((MIB, 7)), PACER))
+        grown = grown_blocks(packed((MIB, 0)), packed((MIB, 7), (MIB, 7)), PACER)
+        assert grown is not None
+        self.assertEqual(len(grown.blocks), 2)  # one of the two: which one, nobody can tell
+
+    def test_without_stacks_the_size_tells(self) -> None:
+        grown = grown_blocks(packed((MIB, 0)), packed((MIB, 0), (MIB, 0)), PACER)
+        self.assertEqual(grown, GrownBlocks(0, ((BASE + MIB, MIB),)))
+
+    def test_free_blocks_are_not_looked_for(self) -> None:
+        self.assertIsNone(grown_blocks(packed((MIB, 7)), packed((MIB, 7), (MIB, 7), state="inactive"), PACER))
+
+    def test_the_device_that_grew_most(self) -> None:
+        blocks = [torch_snapshot([block(BASE, MIB, 7)], device=0), torch_snapshot([block(BASE, 4 * MIB, 7)], device=1)]
+        both = {**blocks[0], "segments": [segment for one in blocks for segment in one["segments"]]}
+        late = pack_columns(RawSnapshot(both, {}, 0.0), PACER)
+        self.assertEqual(grown_blocks(packed((512, 3)), late, PACER), GrownBlocks(1, ((BASE, 4 * MIB),)))
+
+    def test_no_more_than_a_search_can_take(self) -> None:
+        late = packed(*[(512, 7)] * (MOST_BLOCKS + 50))
+        grown = grown_blocks(packed((MIB, 3)), late, PACER)
+        assert grown is not None
+        self.assertEqual(len(grown.blocks), MOST_BLOCKS)
+
+
+class Largest(unittest.TestCase):
+    def test_the_line_that_holds_most_comes_first(self) -> None:
+        largest = largest_blocks(packed((MIB, 7), (512, 9), (MIB, 7), (MIB + 512, 8)), PACER)
+        assert largest is not None
+        self.assertEqual([size_bytes for _, size_bytes in largest.blocks], [MIB, MIB, MIB + 512, 512])
+
+
+if __name__ == "__main__":
+    unittest.main()

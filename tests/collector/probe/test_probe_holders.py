@@ -1,0 +1,560 @@
+# unittest, not pytest: these tests run under every Python of the jobs, which need not have pytest
+# ruff: noqa: PT009, PT027
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+import unittest
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Optional
+
+from fake_tensors import FunctionBase, Module, Node, Optimizer, Tensor, fake_tensor_torch
+from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch
+from tidegauge.probe.checkpoint_ask import RefusedError
+from tidegauge.probe.holders import search_holders
+from tidegauge.probe.holders.pace import AtBoundary
+from tidegauge.probe.rank_facts import read_facts
+
+BLOCK = 4096
+FIRST = 1 << 32
+FILE = "test_probe_holders.py"
+LIBRARY: dict[str, Any] = {}
+"""Stands for the state of a library: the search does not begin here, the module being none of the user's."""
+
+
+def address(number: int) -> int:
+    return FIRST + number * BLOCK
+
+
+def tensor(number: int, **more: Any) -> Tensor:
+    return Tensor(address(number), 8, 128, **more)
+
+
+def at_once(call: Callable[[], bool]) -> bool:
+    """A step boundary whenever one is wanted."""
+    return call()
+
+
+def searched(
+    numbers: Sequence[int],
+    *,
+    most_s: float = 60.0,
+    pause: Callable[[], None] = lambda: None,
+    at_boundary: AtBoundary = at_once,
+) -> HolderSearch:
+    """What a thread beside this one finds out about the blocks of these numbers."""
+    blocks = [(address(number), BLOCK) for number in numbers]
+    found: list[HolderSearch] = []
+
+    def search() -> None:
+        found.append(search_holders(fake_tensor_torch(), blocks, most_s=most_s, pause=pause, at_boundary=at_boundary))
+
+    searcher = threading.Thread(target=search)
+    searcher.start()
+    searcher.join()
+    return found[0]
+
+
+class Record(NamedTuple):
+    output: Tensor
+    step: int
+
+
+class Trainer:
+    kept_by_all: list[Any] = []  # noqa: RUF012  # as jobs do by mistake
+
+    def __init__(self) -> None:
+        self.history: list[Any] = []
+
+
+class Slotted:
+    __slots__ = ("kept", "unset")
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+
+class Partner:
+    """Of two that know each other."""
+
+    def __init__(self, output: Optional[Tensor] = None) -> None:
+        self.output = output
+        self.other: Optional[Partner] = None
+
+
+class HolderTestCase(unittest.TestCase):
+    def held(self, *numbers: int) -> Holder:
+        """The one holder of all of these blocks."""
+        found = searched(numbers)
+        self.assertIsNone(found.problem)
+        self.assertEqual(found.found_bytes, len(numbers) * BLOCK, found)
+        self.assertEqual(len(found.holders), 1, found)
+        return found.holders[0]
+
+
+class NamesTest(HolderTestCase):
+    def test_a_list_is_told_by_name_function_and_length(self) -> None:
+        losses = [tensor(number) for number in range(5)]
+        holder = self.held(*range(5))
+        function = holder.where.function if holder.where else ""
+        self.assertTrue(function.endswith("test_a_list_is_told_by_name_function_and_length"))
+        self.assertEqual(holder.path, f"{FILE} {function}(): losses (list, 5 items) -> Tensor[8,128] float32")
+        self.assertEqual((holder.kind, holder.name, holder.container, holder.items, holder.tensors),
+                         (HolderKind.CONTAINER, "losses", "list", len(losses), 5))  # fmt: skip
+
+    def test_a_single_tensor_is_told_by_its_variable(self) -> None:
+        output = tensor(1)
+        holder = self.held(1)
+        self.assertEqual((holder.kind, holder.name), (HolderKind.FRAME, "output"))
+        self.assertEqual(output.address, address(1))
+
+    def test_attributes_are_told_by_class(self) -> None:
+        trainer, slotted = Trainer(), Slotted()
+        trainer.history.append([tensor(1)])
+        slotted.kept.append(tensor(2))
+        self.assertIn("trainer -> Trainer.history (list, 1 item) -> list (1 item) -> Tensor", self.held(1).path)
+        self.assertEqual(self.held(2).name, "Slotted.kept")
+
+    def test_attributes_of_a_class(self) -> None:
+        self.addCleanup(Trainer.kept_by_all.clear)
+        Trainer.kept_by_all.append(tensor(1))
+        holder = self.held(1)
+        self.assertEqual(holder.path, f"{FILE}: Trainer.kept_by_all (list, 1 item) -> Tensor[8,128] float32")
+
+    def test_namespaces_and_tensors_in_tensors(self) -> None:
+        class Wrapper(Tensor):
+            def __init__(self, local: Tensor) -> None:
+                super().__init__(0, 1)
+                self.local = local
+
+        namespace = SimpleNamespace(kept=[tensor(1)])
+        wrapped = [Wrapper(tensor(number)) for number in (2, 3)]
+        self.assertIn("namespace -> SimpleNamespace.kept (list, 1 item) -> Tensor", self.held(1).path, namespace)
+        self.assertIn("wrapped (list, 2 items) -> Wrapper.local -> Tensor", self.held(2, 3).path, wrapped)
+
+    def test_a_key_is_told_where_it_is_the_same_for_all(self) -> None:
+        results = [{"step": number, "output": tensor(number)} for number in range(3)]
+        self.assertIn("results (list, 3 items) -> dict (2 items)['output'] -> Tensor", self.held(0, 1, 2).path, results)
+
+    def test_a_key_that_is_one_of_several_is_not_told(self) -> None:
+        results = {"one": tensor(1), "two": tensor(2)}
+        self.assertIn("results (dict, 2 items) -> Tensor", self.held(1, 2).path, results)
+
+    def test_all_built_in_containers(self) -> None:
+        held: dict[str, Any] = {"a": deque([tensor(1)]), "b": {tensor(2)}, "c": (tensor(3), 1), "d": {tensor(4): 1}}
+        for number, text in enumerate(("['a'] (deque, 1 item)", "['b'] (set, 1 item)", "['c'] (tuple, 2 items)"), 1):
+            self.assertIn(f"held (dict, {len(held)} items){text} -> Tensor", self.held(number).path)
+        self.assertIn("['d'] (dict, 1 item) -> Tensor", self.held(4).path)
+
+    def test_records_are_one_holder_beyond_any_number(self) -> None:
+        records = [Record(tensor(number), number) for number in range(300)]
+        holder = self.held(*range(300))
+        self.assertIn(f"records (list, {len(records)} items) -> Record.output -> Tensor", holder.path)
+
+    def test_objects_of_one_class_are_one_holder_beyond_any_number(self) -> None:
+        partners = [Partner(tensor(number)) for number in range(300)]
+        self.assertIn(f"partners (list, {len(partners)} items) -> Partner.output", self.held(*range(300)).path)
+
+    def test_a_view_is_told_with_what_it_keeps(self) -> None:
+        views = [Tensor(address(1), 4)]
+        self.assertTrue(self.held(1).path.endswith("Tensor[4] float32, a view of a 4.0 KiB storage"), views)
+
+    def test_a_tensor_that_begins_within_its_block_is_found(self) -> None:
+        inside = [Tensor(address(1) + 512, 8)]
+        self.assertEqual(self.held(1).name, "inside", inside)
+
+    def test_other_threads(self) -> None:
+        ready, done = threading.Event(), threading.Event()
+
+        def collect() -> None:
+            collected = [tensor(1)]
+            ready.set()
+            done.wait(60)
+            collected.clear()
+
+        thread = threading.Thread(target=collect, name="collector")
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(done.set)
+        ready.wait(60)
+        holder = self.held(1)
+        self.assertEqual(holder.kind, HolderKind.THREAD)
+        self.assertIn("collect() in thread collector: collected (list, 1 item)", holder.path)
+
+
+class ReplacedTest(HolderTestCase):
+    def setUp(self) -> None:
+        self.model = Module()
+        self.steps = 0
+
+    def step(self, rows: int) -> None:
+        """The buffer in the model is made anew."""
+        self.steps += 1
+        self.model._buffers["seen"] = Tensor(FIRST * 2 + self.steps * (1 << 20), rows, 1 << 14)
+
+    def found(self, rows: int) -> HolderSearch:
+        """For a buffer of 64 KiB that is there no more."""
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            self.step(rows)
+            return call()
+
+        self.step(1)
+        return search_holders(
+            fake_tensor_torch(), [(FIRST, 1 << 16)], most_s=60, pause=lambda: None, at_boundary=at_boundary
+        )
+
+    def test_a_buffer_that_is_made_anew_is_found_by_its_size(self) -> None:
+        (holder,) = self.found(1).holders
+        self.assertIn("Module.seen -> Tensor[1,16384]", holder.path)
+        self.assertIn("made anew in each step", holder.detail or "")
+
+    def test_one_of_another_size_is_not(self) -> None:
+        self.assertEqual(self.found(2).holders[0].kind, HolderKind.NATIVE)
+
+
+class CodeTest(HolderTestCase):
+    def test_closures(self) -> None:
+        def make() -> Callable[[], int]:
+            kept = [tensor(1)]
+            return lambda: len(kept)
+
+        count = make()
+        holder = self.held(1)
+        self.assertEqual((holder.kind, holder.container), (HolderKind.CLOSURE, "list"))
+        self.assertIn("closure's kept (list, 1 item)", holder.path)
+        self.assertEqual(count(), 1)
+
+    def test_generators(self) -> None:
+        def running() -> Generator[int, None, None]:
+            kept = [tensor(1)]
+            yield len(kept)
+            kept.clear()
+
+        generator = running()
+        next(generator)
+        self.assertIn("generator -> kept in running() (list, 1 item)", self.held(1).path)
+
+    def test_defaults_partials_and_caches(self) -> None:
+        def default(kept: Sequence[Any] = (tensor(1),)) -> int:
+            return len(kept)
+
+        partial = functools.partial(default, [tensor(2)])
+
+        @functools.lru_cache(maxsize=10)
+        def cached(number: int) -> Tensor:
+            return tensor(number)
+
+        cached(3)
+        self.assertIn("default of default (tuple, 1 item)", self.held(1).path)
+        self.assertIn("partial -> partial's argument", self.held(2).path)
+        self.assertIn("lru_cache of cached", self.held(3).path)
+        self.assertEqual((default(), partial()), (1, 1))
+
+    def test_kept_exceptions(self) -> None:
+        errors = []
+
+        def failing() -> None:
+            activation = tensor(1)
+            raise ValueError(activation.size())
+
+        try:
+            failing()
+        except ValueError as error:
+            errors.append(error)
+        holder = self.held(1)
+        self.assertEqual((holder.kind, holder.detail), (HolderKind.EXCEPTION, "ValueError kept with its traceback"))
+        self.assertIn("errors (list, 1 item) -> ValueError -> traceback -> activation in failing() ->", holder.path)
+
+    def test_hooks_of_modules_by_the_parts_name(self) -> None:
+        def hook_for() -> Callable[[], int]:
+            kept = [tensor(1)]
+            return lambda: len(kept)
+
+        model, layer = Module(), Module()
+        model._modules["layers"] = layer
+        layer._modules["3"] = Module()
+        layer._modules["3"]._forward_hooks[0] = hook_for()
+        del layer
+        holder = self.held(1)
+        self.assertEqual(holder.kind, HolderKind.HOOK)
+        self.assertIn("model -> Module.layers.3 -> forward hook -> ", holder.path)
+
+    def test_a_named_list_that_a_hook_fills_is_told_as_a_hooks(self) -> None:
+        features = [tensor(1)]
+        model = Module()
+        model._forward_hooks[0] = lambda: features
+        holder = self.held(1)
+        self.assertEqual((holder.kind, holder.name), (HolderKind.HOOK, "features"))
+        self.assertIn("model -> forward hook", holder.detail or "")
+
+    def test_a_list_of_an_object_with_a_method_as_a_hook_is_not_the_hooks(self) -> None:
+        trainer, model = Trainer(), Module()
+        trainer.history.append(tensor(1))
+        model._forward_hooks[0] = trainer.__init__  # type: ignore[misc]  # any bound method
+        self.assertEqual(self.held(1).kind, HolderKind.CONTAINER)
+
+    def test_optimizers_and_buffers(self) -> None:
+        model, optimizer = Module(), Optimizer()
+        model._buffers["seen"] = tensor(1)
+        optimizer.state[Tensor(64, 1)] = {"exp_avg": tensor(2)}
+        self.assertIn("model -> Module.seen -> Tensor", self.held(1).path)
+        holder = self.held(2)
+        self.assertEqual(holder.kind, HolderKind.OPTIMIZER)
+        self.assertIn("optimizer -> Optimizer.state (dict, 1 item)['exp_avg'] -> Tensor", holder.path)
+
+
+class CycleTest(HolderTestCase):
+    def setUp(self) -> None:
+        self.addCleanup(gc.enable)
+        self.addCleanup(gc.collect)
+        gc.disable()
+
+    def test_a_cycle_is_told_by_its_attributes(self) -> None:
+        for number in range(6):
+            one, two = Partner(tensor(number)), Partner()
+            one.other, two.other = two, one
+            del one, two
+        holder = self.held(*range(6))
+        self.assertEqual((holder.kind, holder.name, holder.tensors), (HolderKind.CYCLE, "Partner.output", 6))
+        self.assertIn("holds itself through Partner.other", holder.detail or "")
+
+    def test_a_graph_that_happens_to_fit_does_not_win_over_a_cycle(self) -> None:
+        for number in range(6):
+            one, two = Partner(tensor(number)), Partner()
+            one.other, two.other = two, one
+            del one, two
+        under_way = Tensor(FIRST // 2, 1, grad_fn=Node("GeluBackward0", (8, 128), Node("GeluBackward0", (8, 128))))
+        self.assertEqual(self.held(*range(6)).kind, HolderKind.CYCLE, under_way)
+
+    def test_a_chain_that_ends_at_nothing_is_no_cycle(self) -> None:
+        alone = Trainer()
+        alone.history.append(tensor(1))
+        nowhere = weakref.WeakValueDictionary({"alone": alone})
+        found = searched([1])
+        self.assertEqual(found.holders[0].kind, HolderKind.CONTAINER, nowhere)
+        del alone
+        gc.collect()
+        found = searched([1])
+        self.assertEqual((found.holders[0].kind, found.found_bytes), (HolderKind.NATIVE, 0))
+
+
+class GraphTest(HolderTestCase):
+    def test_what_graphs_saved_goes_to_the_kept_tensors(self) -> None:
+        losses = []
+        for number in range(4):
+            inner = Node("GeluBackward0", (8, 128), Node("ViewBackward0", (8, 128)))
+            losses.append(Tensor(FIRST // 2 + number, 1, grad_fn=Node("MeanBackward0", (), inner)))
+        holder = self.held(*range(4))
+        self.assertEqual((holder.kind, holder.tensors, holder.items), (HolderKind.AUTOGRAD, 4, len(losses)))
+        self.assertIn("losses (list, 4 items) -> Tensor[1] float32 -> grad_fn MeanBackward0, 3 nodes each", holder.path)
+        self.assertIn("GeluBackward0", holder.detail or "")
+        self.assertNotIn("ViewBackward0", holder.detail or "")
+
+    def test_blocks_of_other_sizes_are_not_a_graphs(self) -> None:
+        loss = Tensor(FIRST // 2, 1, grad_fn=Node("GeluBackward0", (8, 99)))
+        found = searched([1])
+        self.assertEqual((found.holders[0].kind, found.found_bytes), (HolderKind.NATIVE, 0), loss)
+
+    def test_no_more_blocks_than_nodes(self) -> None:
+        loss = Tensor(FIRST // 2, 1, grad_fn=Node("GeluBackward0", (8, 128)))
+        found = {holder.kind: holder.held_bytes for holder in searched([1, 2, 3, 4, 5]).holders}
+        self.assertEqual(found, {HolderKind.NATIVE: 4 * BLOCK, HolderKind.AUTOGRAD: BLOCK}, loss)
+
+    def test_a_long_chain_is_no_recursion(self) -> None:
+        node = Node("GeluBackward0", (8, 128))
+        for _ in range(5000):
+            node = Node("AddBackward0", (), node)
+        total = Tensor(FIRST // 2, 1, grad_fn=node)
+        self.assertIn("total -> Tensor[1] float32 -> grad_fn AddBackward0, 5,001 nodes", self.held(1).path, total)
+        while node.next_functions:  # Python itself would recurse to free it
+            node, node.next_functions = node.next_functions[0][0], ()
+
+    def test_attributes_of_a_functions_context(self) -> None:
+        class DoubledBackward(FunctionBase, Node):
+            scratch: Any
+
+        node = DoubledBackward("DoubledBackward", ())
+        node.scratch = tensor(1)
+        kept = [Tensor(FIRST // 2, 1, grad_fn=node)]
+        del node
+        self.assertIn("kept (list, 1 item) -> Tensor -> grad_fn -> DoubledBackward.scratch", self.held(1).path, kept)
+
+
+class Hostile(type):
+    """A class that answers nothing without saying so."""
+
+    ran: list[str] = []  # noqa: RUF012  # shared on purpose
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        Hostile.ran.append("__instancecheck__")
+        return True
+
+    def __hash__(cls) -> int:
+        Hostile.ran.append("__hash__ of a class")
+        return type.__hash__(cls)
+
+    def __eq__(cls, other: object) -> bool:
+        Hostile.ran.append("__eq__ of a class")
+        return True
+
+
+def _ran(name: str) -> Callable[..., Any]:
+    def method(self: object, *arguments: object) -> Any:
+        Hostile.ran.append(name)
+        raise RuntimeError(name)
+
+    return method
+
+
+class HostileList(list, metaclass=Hostile):  # type: ignore[type-arg]
+    __iter__ = __len__ = __getattribute__ = __repr__ = __eq__ = _ran("list")
+
+
+class HostileDict(dict, metaclass=Hostile):  # type: ignore[type-arg]
+    __iter__ = __len__ = items = __getattribute__ = __repr__ = _ran("dict")
+
+
+class HostileObject(metaclass=Hostile):
+    __getattribute__ = __getattr__ = __repr__ = __len__ = __bool__ = _ran("object")
+    __class__ = property(_ran("__class__"))
+
+
+class GuestTest(HolderTestCase):
+    def test_no_line_of_a_foreign_class_is_run(self) -> None:
+        strange = HostileObject()
+        object.__setattr__(strange, "kept", HostileDict({"key": HostileList([tensor(1)])}))
+        Hostile.ran.clear()
+        holder = self.held(1)
+        self.assertIn("strange -> HostileObject.kept (HostileDict, 1 item)['key'] (HostileList, 1 item)", holder.path)
+        self.assertEqual(Hostile.ran, [])
+
+    def test_nothing_is_left_behind(self) -> None:
+        trainer, gone = Trainer(), []
+        output = tensor(1)
+        kept = [tensor(2)]
+        trainer.history.append(tensor(3))
+        for one in (output, kept[0], trainer.history[0], trainer):
+            gone.append(weakref.ref(one))
+        del one
+        self.assertEqual(searched([1, 2, 3]).found_bytes, 3 * BLOCK)
+        del output, kept, trainer
+        self.assertEqual([reference() for reference in gone], [None] * 4)
+
+    def test_the_collector_is_left_as_it_was(self) -> None:
+        before = gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count(), list(gc.callbacks)
+        kept = [tensor(1)]
+        self.held(1)
+        self.assertEqual(
+            (gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count(), list(gc.callbacks)),
+            before,
+            kept,
+        )
+
+    def test_what_was_frozen_is_found(self) -> None:
+        kept = [tensor(1)]
+        self.addCleanup(gc.unfreeze)
+        gc.freeze()
+        self.assertEqual(self.held(1).name, "kept", kept)
+
+    def test_a_dict_that_the_program_has_of_its_variables_is_not_emptied(self) -> None:
+        kept = [tensor(1)]
+        variables = locals()
+        self.held(1)
+        self.assertIs(variables["kept"], kept)
+
+    def test_it_ends_in_time_with_what_it_has(self) -> None:
+        kept = [tensor(1)]
+        found = searched([1, 2], most_s=0.0)
+        self.assertIn("not finished after 0 s", found.problem or "", kept)
+        self.assertEqual(found.wanted_bytes, 2 * BLOCK)
+
+    def test_what_pause_raises_comes_through(self) -> None:
+        class StoppedError(Exception):
+            pass
+
+        def pause() -> None:
+            raise StoppedError
+
+        with self.assertRaises(StoppedError):
+            search_holders(fake_tensor_torch(), [(FIRST, BLOCK)], most_s=60, pause=pause, at_boundary=at_once)
+
+    def test_it_looks_in_short_slices_at_step_boundaries(self) -> None:
+        slices: list[int] = []
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            slices.append(threading.get_ident())
+            return call()
+
+        kept = [[number] for number in range(20_000)]
+        found = searched([1], at_boundary=at_boundary)
+        self.assertGreater(len(slices), 3, len(kept))
+        self.assertGreater(found.objects, len(kept) // 4)
+        self.assertGreater(found.longest_pause_s, 0)
+
+    def test_later_boundaries_will_do(self) -> None:
+        kept, refused = [tensor(1)], [RefusedError("late", "no step"), RefusedError("busy", "a graph is captured")]
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            if refused:
+                raise refused.pop()
+            return call()
+
+        self.assertEqual(searched([1], at_boundary=at_boundary).holders[0].name, "kept", kept)
+
+    def test_without_a_boundary_it_says_why_there_is_nothing(self) -> None:
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            raise RefusedError("unable", "the process makes no steps")
+
+        found = searched([1], at_boundary=at_boundary)
+        self.assertEqual((found.problem, found.found_bytes), ("the process makes no steps", 0))
+
+    def test_it_leaves_tensors_alone_while_a_backward_pass_runs(self) -> None:
+        running, done = threading.Event(), threading.Event()
+        code = compile("def backward(go):\n    go()\n", "/x/site-packages/torch/autograd/__init__.py", "exec")
+        names: dict[str, Any] = {}
+        exec(code, names)
+
+        def go() -> None:
+            running.set()
+            done.wait(60)
+
+        thread = threading.Thread(target=names["backward"], args=(go,))
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(done.set)
+        running.wait(60)
+        kept, boundaries = [tensor(1)], []
+
+        def at_boundary(call: Callable[[], bool]) -> bool:
+            boundaries.append(call())
+            if len(boundaries) == 3:
+                done.set()
+                thread.join()
+            return boundaries[-1]
+
+        self.assertEqual(searched([1], at_boundary=at_boundary).holders[0].name, "kept", kept)
+        self.assertEqual(boundaries[:3], [False] * 3)
+
+
+class FactsTest(unittest.TestCase):
+    def test_facts_of_this_process(self) -> None:
+        optimizer, loss = Optimizer(), tensor(1, grad_fn=Node("MeanBackward0", (), Node("GeluBackward0", ())))
+        facts = read_facts(fake_tensor_torch(), pause=lambda: None, at_boundary=at_once)
+        self.assertEqual((facts.gc_enabled, facts.gc_frozen), (gc.isenabled(), gc.get_freeze_count()))
+        self.assertGreaterEqual(facts.optimizers or 0, 1, optimizer)
+        self.assertGreaterEqual(facts.graph_nodes or 0, 2, loss)
+        self.assertEqual((facts.process_groups, facts.pinned_bytes), (0, 0))
+
+    def test_what_fails_is_not_known(self) -> None:
+        torch = fake_tensor_torch()
+        del torch.cuda
+        self.assertIsNone(read_facts(torch, pause=lambda: None, at_boundary=at_once).pinned_bytes)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,39 @@
+"""Step boundaries of a leak of the zoo, as the probe has them: calls of another thread, carried out in this one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from tidegauge.probe.checkpoint_ask import RefusedError
+
+WAIT_S = 60.0
+
+
+class Boundaries:
+    """``call`` is for the thread that searches, ``on_step`` for the training loop."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def call(self, call: Callable[[], bool]) -> bool:
+        """What ``call`` returns, in the training thread. Raises ``RefusedError`` if no step ends."""
+        done = threading.Event()
+        results: list[bool] = []
+
+        def carry_out() -> None:
+            try:
+                results.append(call())
+            finally:
+                done.set()
+
+        self._calls.put(carry_out)
+        if not done.wait(WAIT_S):
+            raise RefusedError("unable", "no step ended")
+        return results[0]
+
+    def on_step(self) -> None:
+        """Carry out what is waiting."""
+        while not self._calls.empty():
+            self._calls.get()()

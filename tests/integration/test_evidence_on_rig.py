@@ -1,0 +1,49 @@
+"""What tests/gpu/test_evidence.py does, rehearsed on the rig: from the command on a rank's socket to the cause. And the
+walk of docs/researcher, with its own script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evidence_checks import check_leak
+from evidence_runs import EvidenceRun, run_leak, run_script
+from fakegpu.rig import Rig
+from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+
+pytestmark = pytest.mark.rig
+
+RESEARCHER = Path(__file__).parents[2] / "docs" / "researcher"
+SCRIPT = RESEARCHER / "leaky_train.py"
+
+
+@pytest.mark.parametrize("name", ["trainers_deque", "graphs_in_list", "kept_exception"])
+def test_line_holder_and_cause_are_found(name: str, rig: Rig, tmp_path: Path) -> None:
+    environ = rig.environ(devices=1, state=tmp_path / "gpus")
+    check_leak(run_leak(name, python=str(rig.python), environ=environ, run_dir=tmp_path / "run"), name)
+
+
+def train(rig: Rig, tmp_path: Path, *flags: str) -> EvidenceRun:
+    environ = rig.environ(devices=1, state=tmp_path / "gpus")
+    command = [str(rig.python), str(SCRIPT), "--steps", "20000", *flags]
+    return run_script(command, environ=environ, run_dir=tmp_path / "run")
+
+
+def test_the_leak_of_the_researchers_walk_is_found_as_the_page_says(rig: Rig, tmp_path: Path) -> None:
+    run = train(rig, tmp_path)
+    page = (RESEARCHER / "one_leak.md").read_text(encoding="utf-8")
+    (line,) = run.lines(SCRIPT.name)
+    assert "softmax" in SCRIPT.read_text(encoding="utf-8").splitlines()[line - 1]
+    assert f"{SCRIPT.name}:{line} in step" in page
+    assert "trainer -> Trainer.certainties (list, " in run.path
+    assert (run.cause.cause, run.cause.confidence) == (EvidenceCause.PYTHON_CONTAINER, Confidence.NAMED)
+    assert run.cause.advice is not None
+    assert run.cause.advice in " ".join(page.replace("\n> ", "\n").split())
+
+
+def test_the_fixed_line_leaks_nothing(rig: Rig, tmp_path: Path) -> None:
+    run = train(rig, tmp_path, "--fixed")
+    assert run.comparison.grown_bytes <= 0
+    assert run.cause.cause is EvidenceCause.UNKNOWN
+    assert run.cause.advice is None
