@@ -35,8 +35,8 @@ class _Seen:
 
 
 def read_facts(torch: Any, *, pause: Callable[[], None], at_boundary: AtBoundary) -> RankFacts:
-    """Of this process: one look at all its objects at a step boundary, some 50 ms for 300,000 of them, then walks
-    through graphs at later ones. What ``pause`` raises comes through, nothing else."""
+    """Of this process: some looks at all its objects, each at a step boundary of its own, then walks through graphs at
+    later ones. What ``pause`` raises comes through, nothing else."""
     seen = _Seen()
     with suppress(OutOfTimeError, NoBoundaryError):
         Slices(torch, MOST_S, pause=pause, at_boundary=at_boundary).run(_look(torch, seen))
@@ -61,8 +61,7 @@ def _told(read: Callable[[], Optional[T]]) -> Optional[T]:
 
 def _look(torch: Any, seen: _Seen) -> Work[None]:
     tensors = Tensors(torch)
-    with_graph = _count(torch, tensors, seen)
-    yield False
+    with_graph = yield from _count(torch, tensors, seen)
     graphs = Graphs(torch)
     for reference in with_graph:
         tensor = reference()
@@ -73,20 +72,21 @@ def _look(torch: Any, seen: _Seen) -> Work[None]:
     seen.graph_nodes = graphs.nodes
 
 
-def _count(torch: Any, tensors: Tensors, seen: _Seen) -> list[weakref.ref[Any]]:
-    """All tensors and optimizers, in one go: until this is done, none of training's tensors can die. Those that came
-    from an operation."""
+def _count(torch: Any, tensors: Tensors, seen: _Seen) -> Work[list[weakref.ref[Any]]]:
+    """All tensors and optimizers. Those that came from an operation."""
     optimizers = parameter_bytes = 0
     with_graph = []
-    found = instances([*with_subclasses(torch.Tensor), *with_subclasses(torch.optim.Optimizer)])
-    while found:
-        one = found.pop()
-        if not tensors.is_tensor(one):
-            optimizers += 1
-        elif looks.has_base(one, torch.nn.Parameter):
-            parameter_bytes += tensors.look(one).own_bytes if tensors.address(one) is not None else 0
-        elif tensors.node(one) is not None:
-            with_graph.append(weakref.ref(one))
+    for found in instances([*with_subclasses(torch.Tensor), *with_subclasses(torch.optim.Optimizer)]):
+        while found:  # in one go: until this is done, none of training's tensors can die
+            one = found.pop()
+            if not tensors.is_tensor(one):
+                optimizers += 1
+            elif looks.has_base(one, torch.nn.Parameter):
+                parameter_bytes += tensors.look(one).own_bytes if tensors.address(one) is not None else 0
+            elif tensors.node(one) is not None:
+                with_graph.append(weakref.ref(one))
+            del one
+        yield True
     seen.optimizers, seen.parameter_bytes = optimizers, parameter_bytes
     return with_graph
 

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, Optional, TypeVar
 
 from tidegauge.probe.checkpoint_ask import RefusedError
+from tidegauge.probe.undisturbed import collector_held_off
 
 SLICE_S = 0.008
 """At one boundary."""
@@ -116,7 +117,8 @@ class Slices:
         if backward_runs(self._torch):
             return False
         try:
-            with self._torch._C.DisableTorchFunctionSubclass():  # in this thread, until the slice ends
+            # In this thread, until the slice ends. What is made here must not set off a collection of all objects.
+            with self._torch._C.DisableTorchFunctionSubclass(), collector_held_off():
                 for unit, is_long_next in enumerate(work, 1):
                     self.objects += 1
                     if is_long_next or (unit % LOOK_EVERY == 0 and self._clock_s() - began_s >= slice_s):

@@ -102,9 +102,10 @@ class Search:
 
     def _look_at_heap(self) -> Work[None]:
         kinds: dict[object, list[_Stray]] = {}
-        for stray in self._strays():
-            kinds.setdefault((stray.look, stray.block is None), []).append(stray)
-        yield True
+        for tensors in instances(with_subclasses(self._torch.Tensor)):
+            for stray in self._strays(tensors):
+                kinds.setdefault((stray.look, stray.block is None), []).append(stray)
+            yield True
         backward = Backward(Links(self._torch))
         by_bytes = sorted(kinds.values(), key=lambda kind: -sum(self._block_bytes(stray) for stray in kind))
         with_graphs = [kind for kind in by_bytes[MOST_KINDS:] if kind[0].block is None]
@@ -115,10 +116,9 @@ class Search:
             if is_held:  # else C++ alone has it: what graphs saved, for one, which goes by its size
                 yield from self._follow_back(kind, backward)
 
-    def _strays(self) -> list[_Stray]:
-        """Tensors in blocks that are left, and tensors with a graph that no name leads to."""
+    def _strays(self, tensors: list[Any]) -> list[_Stray]:
+        """Those of ``tensors`` that are in blocks that are left, or have a graph that no name leads to."""
         strays = []
-        tensors = instances(with_subclasses(self._torch.Tensor))
         while tensors:  # in one go: until this is done, none of training's tensors can die
             tensor = tensors.pop()
             address = self._tensors.address(tensor)
