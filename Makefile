@@ -14,6 +14,8 @@ ESTIMATE := .estimate
 ALLOCATORS := 2.9.1 2.11.0 2.12.0 2.15.0
 # Further Pythons whose jobs are attached to, each with the rig's torch; one that this machine lacks is left out.
 PYTHONS := 3.12 3.13
+# Integration tests that start no server and wait for nothing: two files at a time.
+IN_STEP := tests/integration/allocator tests/integration/estimate tests/integration/holders
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
@@ -35,7 +37,8 @@ fast: $(BIN)/.made ## the fast tests (no server, no torch)
 
 integration: $(BIN)/.made rig rigs rayjobs trainers estimate-venv ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
 	@$(BIN)/python scripts/compile_model.py
-	$(BIN)/python -m pytest tests/integration
+	$(BIN)/python -m pytest $(IN_STEP:%=--ignore=%) tests/integration
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(IN_STEP)
 
 # Debian's suites: bookworm has 22.05, trixie 24.11, sid what is newest. Needs root and mmdebstrap; 25 s and 0.5 GB each.
 test-slurm-matrix: $(BIN)/.made rig ## the Slurm tests on other releases of Slurm (SLURM_RELEASES="trixie sid")

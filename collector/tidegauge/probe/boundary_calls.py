@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tidegauge.probe.guest import Probe
 
 STEP_WAIT_S = 10.0
+LOOK_WAIT_S = 0.2
+"""For whoever tries again at once: the end of watching waits no longer for its thread than half a second."""
 T = TypeVar("T")
 
 

@@ -19,7 +19,7 @@ from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.backend import Backend
-from tidegauge.probe.boundary_calls import BoundaryCalls
+from tidegauge.probe.boundary_calls import LOOK_WAIT_S, BoundaryCalls
 from tidegauge.probe.checkpoint import Checkpoints
 from tidegauge.probe.checkpoint_ask import Save
 from tidegauge.probe.commands import Commands
@@ -68,7 +68,8 @@ class Probe:
         self.steps = StepCounter()
         self.helper: Optional[Helper] = None
         self.cap = Cap(self._backend)
-        self.evidence = Evidence(self._environ, self._backend, self.faults, BoundaryCalls(self))
+        boundary = BoundaryCalls(self, wait_s=LOOK_WAIT_S)
+        self.evidence = Evidence(self._environ, self._backend, self.faults, boundary)
         self._lock = threading.RLock()  # for beginning and ending, never taken by a hook while watching
         self._outlet: Optional[Outlet] = None
         self._begun = False

@@ -33,7 +33,7 @@ class Rank(NamedTuple):
 
 @pytest.fixture(scope="module")
 def rank(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rank]:
-    """One rank that keeps 1.5 MiB of each batch, watched at level ``auto``."""
+    """One rank that keeps 2 MiB of each batch, watched at level ``auto``."""
     folder = tmp_path_factory.mktemp("snapshot")
     environ = rig.environ(devices=1, state=folder / "gpus")
     environ = {**environ, **activation_environ("auto", environ, pythonpath=True), "TIDEGAUGE_RUN_DIR": str(folder)}
@@ -68,7 +68,7 @@ def test_a_snapshot_is_written_and_can_be_read(rank: Rank, tmp_path: Path, by: s
     read = read_snapshot(tmp_path / taken["file"])
     assert read.facts["step"] == taken["step"]
     blocks = [block for segment in read.traces[0].end or () for block in segment.blocks]
-    assert sum(block.size_bytes == 3 << 19 for block in blocks) > 1
+    assert sum(block.size_bytes == 2 << 20 for block in blocks) > 1
 
 
 def test_pytorchs_own_form_opens_in_pytorchs_own_tools(rank: Rank, tmp_path: Path) -> None:

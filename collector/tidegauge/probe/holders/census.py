@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 MOST_SUBCLASSES = 5_000
-AT_ONCE = 8
+AT_ONCE = 4
 """Classes that one call looks for: each costs it a comparison for every reference of the heap."""
 
 

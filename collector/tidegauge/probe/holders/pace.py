@@ -92,7 +92,7 @@ class Slices:
             while True:
                 self._pause()
                 if self._clock_s() > self._ends_s:
-                    raise OutOfTimeError if refused is None else NoBoundaryError(str(refused))
+                    raise OutOfTimeError if refused is None else NoBoundaryError(_never(refused))
                 try:
                     done, refused = self._at_boundary(at_boundary), None
                 except RefusedError as error:
@@ -126,6 +126,10 @@ class Slices:
             return True
         finally:
             self.longest_slice_s = max(self.longest_slice_s, self._clock_s() - began_s)
+
+
+def _never(refused: RefusedError) -> str:
+    return "no training step ended meanwhile" if refused.kind == "late" else str(refused)
 
 
 def backward_runs(torch: Any) -> bool:
