@@ -80,7 +80,7 @@ class HolderSearch(NamedTuple):
     """Looked at."""
     took_s: float = 0.0
     longest_pause_s: float = 0.0
-    """The longest time for which it kept other Python threads from running."""
+    """The longest slice, for which training stood still."""
     problem: Optional[str] = None
     """Why it is incomplete, for people; ``None``: it is not."""
 
