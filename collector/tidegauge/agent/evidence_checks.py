@@ -33,7 +33,7 @@ MOST_UNPACKED_BYTES = 64 << 20
 """Of one snapshot. 100,000 events, 100,000 blocks and their stacks take some 10 MB."""
 MOST_HEAD_BYTES = 4 << 20
 """Of its JSON head: each of its values takes some 60 bytes of memory, however short it is."""
-MOST_ROWS = {"frames": 60_000, "stacks": 20_000, "stack frames": 1_000_000, "blocks": 100_000, "events": 200_000}
+MOST_ROWS = {"frames": 60_000, "stacks": 20_000, "stack frames": 200_000, "blocks": 100_000, "events": 200_000}
 """The probe takes no snapshot of more than 30,000 blocks. Each becomes an object of some 200 bytes and costs some 40 us
 when it is compared: this bounds what a job may make the agent hold and work."""
 _ID = re.compile(r"[!-~]{1,100}")
@@ -47,7 +47,7 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
     try:
         raw = json.loads(content, parse_constant=_no_number)
         claim = wire.from_wire(RankEvidence, raw)
-        found = _bounded(claim)
+        found = bounded(claim)
     except (ValueError, RecursionError) as error:
         raise RefusedError("content", f"its evidence makes no sense: {printable(str(error), 200)}") from error
     _check(_ID.fullmatch(claim.evidence_id) is not None, "its id is none")
@@ -98,7 +98,7 @@ def number_of(packed: PackedSnapshot, name: str) -> float | None:
     return value
 
 
-def _bounded(value: T) -> T:
+def bounded(value: T) -> T:
     """``value`` with every text a printable line of at most ``MOST_TEXT`` characters.
 
     Raises ``ValueError`` for a number that is below zero, beyond all measure, or none.
@@ -112,11 +112,11 @@ def _bounded(value: T) -> T:
             raise ValueError("a number in it is beyond all measure")
         return value
     if isinstance(value, tuple):
-        parts: list[Any] = [_bounded(part) for part in value]
+        parts: list[Any] = [bounded(part) for part in value]
         return cast(T, type(value)(*parts) if hasattr(value, "_fields") else tuple(parts))
     assert dataclasses.is_dataclass(value)
     assert not isinstance(value, type)
-    changes = {field.name: _bounded(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    changes = {field.name: bounded(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return cast(T, dataclasses.replace(value, **changes))
 
 

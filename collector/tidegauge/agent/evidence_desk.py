@@ -70,8 +70,8 @@ class EvidenceDesk:
         self._closed = False
         self._health: SourceHealth | None = None
         self._wanted: frozenset[str] | None = None
-        self._wanted_before: frozenset[str] = frozenset()
-        """What was wanted when that was last known."""
+        self._wanted_before: frozenset[str] | None = None
+        """What was wanted when that was last known; ``None``: never since this agent began."""
         self._thread: threading.Thread | None = None
 
     def look(
@@ -189,7 +189,8 @@ class EvidenceDesk:
 
     @property
     def _protected(self) -> frozenset[str]:
-        return self._wanted_before
+        """Keys of snapshots that must stay: before the coordinator's first word on it, any may be wanted."""
+        return self._shelf.keys() if self._wanted_before is None else self._wanted_before
 
     def _tidy(self) -> None:
         try:

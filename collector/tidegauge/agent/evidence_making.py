@@ -78,7 +78,7 @@ def evidence_of_window(
     window_steps = None if found.early_step is None or found.late_step is None else found.late_step - found.early_step
     view, onset_step = node.view, node.view.verdict.onset_step
     case = CauseInput(
-        growth=() if comparison is None else comparison.growth,
+        growth=() if comparison is None else _tamed(comparison.growth),
         grown_bytes=None if comparison is None else comparison.grown_bytes,
         window_steps=window_steps,
         search=found.search,
@@ -102,7 +102,7 @@ def evidence_of_window(
         early_step=found.early_step,
         late_step=found.late_step,
         grown_bytes=case.grown_bytes,
-        growth=_tamed([one for one in case.growth if one.grown_bytes > 0][:MOST_GROWTHS]),
+        growth=tuple(one for one in case.growth if one.grown_bytes > 0)[:MOST_GROWTHS],
         through=None if comparison is None or comparison.through is None else _tame_line(comparison.through),
         live=() if comparison is None else _tamed(comparison.live[:MOST_LIVE]),
         search=found.search,

@@ -74,6 +74,15 @@ class SnapshotShelf:
             self._make_room(self._store, len(stored), now_unix_s=now_unix_s, protected=protected)
             return self._put(self._store, view, stored, step=step, at_unix_s=at_unix_s, now_unix_s=now_unix_s)
 
+    def keys(self) -> frozenset[str]:
+        """All that is kept now; nothing of a store that cannot be listed, from which nothing is deleted either."""
+        if self._store is None:
+            return frozenset()
+        try:
+            return frozenset(entry.key for entry in self._store.entries())
+        except StoreError:
+            return frozenset()
+
     def tidy(self, *, now_unix_s: float, wanted: Collection[str] | None, protected: Collection[str]) -> None:
         """Delete what is too old, or too much. ``wanted`` is what open incidents point to; ``None``: nobody knows now,
         and then age alone is no reason, since an incident may outlast any."""

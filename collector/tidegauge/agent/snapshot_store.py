@@ -69,7 +69,7 @@ def check_key(key: str) -> None:
 
 
 def _part(text: str) -> str:
-    """One name of a path. What was changed or cut ends in a piece of a hash, so that two jobs never share a folder."""
+    """One name of a path. What was changed or cut ends in a piece of a hash, so that two names never become one."""
     safe = re.sub(r"[^A-Za-z0-9._@=+-]", "_", text)[:LONGEST_PART].lstrip(".=@+-") or "_"
     if safe == text:
         return safe

@@ -8,6 +8,7 @@ from typing import Optional
 from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.snapshot_fields import mapping, text
 from tidegauge.core.allocator.trace import Frame, Stack
+from tidegauge.core.snapshot_columns import MOST_TEXT_CHARS
 
 DEEPEST = 1_000
 """Frames of a stack that are kept, from its innermost on: Python's own recursion limit."""
@@ -66,8 +67,7 @@ class StackTable:
             line = fields.get("line")
             if isinstance(line, bool) or not isinstance(line, int) or abs(line) >= 1 << 31:
                 raise BadTraceError(f"{where}: a frame's 'line' should be a line number, and is {shown(line)}")
-            found = Frame(
-                text(fields, "name", f"{where}: a frame"), text(fields, "filename", f"{where}: a frame"), line
-            )
+            name, filename = (text(fields, key, f"{where}: a frame") for key in ("name", "filename"))
+            found = Frame(name[:MOST_TEXT_CHARS], filename[:MOST_TEXT_CHARS], line)
             known = self._frames[id(frame)] = (found, frame)
         return known[0]

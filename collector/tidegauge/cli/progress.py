@@ -13,10 +13,11 @@ def progress(command: str) -> Iterator[Callable[[str], None]]:
     if sys.stderr.isatty():
         try:
             from rich.console import Console
+            from rich.markup import escape
         except ModuleNotFoundError:
             pass
         else:
             with Console(stderr=True).status(f"tidegauge {command}") as status:
-                yield lambda sentence: status.update(f"tidegauge {command}: {sentence} …")
+                yield lambda sentence: status.update(f"tidegauge {command}: {escape(sentence)} …")
             return
     yield lambda sentence: print(f"tidegauge {command}: {sentence} …", file=sys.stderr, flush=True)

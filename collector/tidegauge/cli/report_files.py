@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidegauge.agent.evidence_checks import bounded
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import compare
 from tidegauge.cli.detect import judge_series
@@ -200,7 +201,7 @@ def _read_found(path: Path) -> RankEvidence:
             content = file.read(MOST_EVIDENCE_BYTES + 1)
         if len(content) > MOST_EVIDENCE_BYTES:
             raise ValueError("is larger than anything that a rank writes")
-        return from_wire(RankEvidence, json.loads(content))
+        return bounded(from_wire(RankEvidence, json.loads(content)))
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=USAGE) from error
     except (ValueError, RecursionError) as error:

@@ -60,7 +60,7 @@ def find_evidence(
         if monotonic_s() >= deadline_s:
             raise NoAnswerError(f"its window has not ended for {window.most_s + SEARCH_AND_TRIP_S:.0f} s ({state})")
         if state != told:
-            say(f"{SENTENCES.get(state, state)} (step {answer.get('step')})")
+            say(f"{SENTENCES.get(state, 'going on')} (step {answer.get('step')})")
             told = state
         sleep(LOOK_EVERY_S)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -30,7 +32,7 @@ class Outputs(NamedTuple):
                 content = torch_pickle(from_packed(snapshot.packed))
             else:
                 content = write_packed([snapshot.content])
-            path.write_bytes(content)
+            _write(path, content)
         except BadTraceError as error:
             raise CommandError(str(error)) from error
         except OSError as error:
@@ -58,3 +60,11 @@ def outputs_of(given: Optional[str], *, several: bool) -> Outputs:
             exit_code=USAGE,
         )
     return Outputs(path.parent, path)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """For its owner alone, stacks are nobody else's business; a link of that name is replaced, not followed."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(content)
+    draft.replace(path)

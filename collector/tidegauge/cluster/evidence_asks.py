@@ -101,10 +101,12 @@ class EvidenceAsks:
 
     def _write(self, name: str, value: object) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._folder.is_symlink():  # the service's user may put one there, and root would follow it
+            raise OSError(f"{self._folder} is a symbolic link: nothing was written")
         path = self._folder / name
         write_private(path, json.dumps(to_wire(value)))
         owner = self._folder.parent.stat()
         if os.geteuid() == 0 and owner.st_uid != 0:
             # Written by root for a service of somebody else, who must be able to read and remove it.
-            os.chown(self._folder, owner.st_uid, owner.st_gid)
-            os.chown(path, owner.st_uid, owner.st_gid)
+            os.chown(self._folder, owner.st_uid, owner.st_gid, follow_symlinks=False)
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -6,6 +6,7 @@ Python 3.9.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional
@@ -48,6 +49,7 @@ class Owner(NamedTuple):
     """For people, where it is known what it is: a library's workspace."""
 
 
+@functools.lru_cache(maxsize=8192)
 def is_library(filename: str) -> bool:
     """Whether a line of this file says little to the author of a training script."""
     return _LIBRARY.search(filename) is not None

@@ -22,6 +22,9 @@ MAGIC = b"TGSNAP\x01\n"
 """The last but one byte is the version."""
 LARGEST = (1 << 63) - 1
 MOST_HEAD_BYTES = 32 << 20
+MOST_DEVICES = 1_024
+MOST_TEXT_CHARS = 1_000
+"""Of a name of a function or a file; the rest is cut: whoever looks at names looks at each of their characters."""
 ACTIONS, STATES = 10, 3
 """How many codes ``Action`` and ``BlockState`` of ``core.allocator.trace`` have."""
 LARGE, EXPANDABLE = 1, 2
@@ -165,12 +168,15 @@ class _Reader:
         _check(_below(frames["name"], len(texts)) and _below(frames["filename"], len(texts)), "a frame has no name")
         _check(sum(stacks["depth"]) == len(stack_frames), "its stacks do not fit their frames")
         _check(_below(stack_frames, len(frames["line"])), "a stack names a frame that is not there")
+        _check(len(head["devices"]) <= MOST_DEVICES, f"it has more than {MOST_DEVICES:,} devices")
         devices = [self._device(one, stacks=len(stacks["depth"])) for one in head["devices"]]
         _check(len({one.device for one in devices}) == len(devices), "it has a device twice")
         _check(self._at == len(self._content), f"{len(self._content) - self._at:,} bytes follow its end")
         settings, facts = head["settings"], head["facts"]
         _check(isinstance(settings, dict) and isinstance(facts, dict), "its settings or facts are no mapping")
-        return PackedSnapshot(tuple(texts), frames, stacks, stack_frames, devices, settings, facts)
+        return PackedSnapshot(
+            tuple(text[:MOST_TEXT_CHARS] for text in texts), frames, stacks, stack_frames, devices, settings, facts
+        )
 
     def _head(self) -> dict[str, Any]:
         magic = bytes(self._take(len(MAGIC), "its first bytes"))
