@@ -189,8 +189,6 @@ class NamesTest(HolderTestCase):
 class ReplacedTest(HolderTestCase):
     def setUp(self) -> None:
         gc.collect()  # cycles of the tests before have tensors at the same made-up addresses
-
-    def setUp(self) -> None:
         self.model = Module()
         self.steps = 0
 
