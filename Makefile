@@ -19,7 +19,7 @@ IN_STEP := tests/integration/allocator tests/integration/estimate tests/integrat
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format dashboards estimate-venv kubernetes pictures rig rigs rayjobs trainers venv system docs bench clean test-kubernetes test-slurm-matrix
+.PHONY: help demo test check fast integration gpu lint types layers format dashboards estimate-venv kubernetes pictures rig rigs rayjobs trainers venv system docs bench bench-fleet chaos soak fuzz audit sbom clean test-kubernetes test-slurm-matrix
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -103,6 +103,24 @@ system: ## Debian packages that the integration tests need (never asks anything)
 
 bench: $(BIN)/.made rig trainers ## every figure of README and docs that needs no GPU
 	@scripts/bench.sh
+
+bench-fleet: $(BIN)/.made ## ten thousand ranks on two cores: an agent, the detector, the coordinator, and the curve (FLEET="--quick")
+	@PYTHONPATH=bench $(BIN)/python -m fleet.run $(FLEET)
+
+chaos: system $(BIN)/.made rig ## a three-node cluster in network namespaces whose parts are killed, cut off, filled, frozen (CHAOS="--only NAME"); needs root
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
+
+soak: $(BIN)/.made rig ## an hour of jobs that start and die: does anything of Tidegauge itself grow? (SOAK="--minutes 5")
+	@PYTHONPATH=tests:bench $(BIN)/python -m soak $(SOAK)
+
+fuzz: $(BIN)/.made ## hostile input for every reader and the API; controls that must be found (FUZZ="--seconds 600")
+	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)
+
+audit: $(BIN)/.made ## known vulnerabilities of what is pinned (asks a service on the internet)
+	@scripts/audit.sh
+
+sbom: $(BIN)/.made ## what the service's environment is made of, as CycloneDX, in dist/
+	@scripts/sbom.sh
 
 clean: ## remove what was made here
 	rm -rf .venv .rig .rayjobs .trainers .estimate .slurm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

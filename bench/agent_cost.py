@@ -17,66 +17,42 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from fleet.ring_files import Memory, Ring, identity_of
 
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.runner import Beat
 from tidegauge.agent.settings import Settings
-from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, RankIdentity
-from tidegauge.core.ring_layout import (
-    DEFAULT_CAPACITY,
-    IDENTITY_OFFSET,
-    RingHeader,
-    encode_header,
-    encode_identity,
-    encode_record,
-)
-from tidegauge.core.run_dirs import ring_name
-from tidegauge.core.samples import EventCode, RecordKind, Sample
 from tidegauge.probe.process_facts import process_id
 
 GIB = 1 << 30
 
 
-class Ring:
-    """One rank's ring, written with ``pwrite``: as under torchrun, all devices are visible and one is used."""
-
-    def __init__(self, folder: Path, rank: int, ranks: int, pid: int) -> None:
+def open_rings(folder: Path, pids: Sequence[int]) -> Iterator[Ring]:
+    """One for each process, as under torchrun: all devices are visible to each rank, and one is used."""
+    devices = [f"GPU-{device:08x}-0000-0000-0000-000000000000" for device in range(len(pids))]
+    for rank, pid in enumerate(pids):
         process = process_id(pid)
         assert process is not None
-        self._header = RingHeader(DEFAULT_CAPACITY, ranks, process.pid, process.start_ticks, time.time_ns())
-        self._seq = 0
-        self._device = rank
-        self._fd = os.open(folder / ring_name(process), os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._fd, self._header.file_bytes)
-        uuids = tuple(DeviceUuid(f"GPU-{device:08x}-0000-0000-0000-000000000000") for device in range(ranks))
-        who = RankIdentity(
-            JobId("bench"), 0, GlobalRank(rank), LocalRank(rank), ranks, "bench", device_uuids=uuids
-        )  # fmt: skip
-        os.pwrite(self._fd, encode_identity(who, generation=2), IDENTITY_OFFSET)
-        os.pwrite(self._fd, encode_header(self._header)[:IDENTITY_OFFSET], 0)
+        who = identity_of("bench", rank, world_size=len(pids), local_rank=rank, devices=devices)
+        yield Ring(folder, process, who, device=rank)
 
-    def step(self) -> None:
-        self._seq += 1
-        noise = random.randrange(GIB)
-        sample = Sample(
-            self._seq, RecordKind.STEP, EventCode.NONE, self._device, time.time_ns(), time.monotonic_ns(),
-            self._seq, self._seq, 1,
-            20 * GIB + noise, 30 * GIB, 20 * GIB + noise, GIB, 20 * GIB, 28 * GIB, 30 * GIB, 28 * GIB, GIB, 28 * GIB,
-            0, 0, 500, 20, 400, 3000,
-        )  # fmt: skip
-        os.pwrite(self._fd, encode_record(sample), self._header.offset(self._device, self._seq))
+
+def noisy_memory() -> Memory:
+    noise = random.randrange(GIB)
+    return Memory(20 * GIB + noise, 30 * GIB, 28 * GIB)
 
 
 def write_rings(folder: Path, pids: Sequence[int], steps_per_s: float) -> None:
     """Write until killed: steps of all ranks, spread over the period as far as the machine allows."""
-    rings = [Ring(folder, rank, len(pids), pid) for rank, pid in enumerate(pids)]
+    rings = list(open_rings(folder, pids))
     beat = Beat(1 / steps_per_s, now_s=time.monotonic())
     while True:
         if beat.is_due(time.monotonic()):
             for ring in rings:
-                ring.step()
+                ring.step(noisy_memory())
         time.sleep(max(0.0, beat.due_s - time.monotonic()))
 
 

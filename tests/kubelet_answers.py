@@ -74,6 +74,11 @@ def encode(pods: Iterable[Pod]) -> bytes:
     return encoded
 
 
+def response(content: bytes) -> Any:
+    """The same message as protobuf's own library reads it. Raises its ``DecodeError``."""
+    return _new("ListPodResourcesResponse").FromString(content)
+
+
 def _pod(pod: Pod) -> Any:
     return _new("PodResources", name=pod.name, namespace=pod.namespace, containers=[_of(one) for one in pod.containers])
 

@@ -48,12 +48,15 @@ class FakeIncidents:
 
     story: list[IncidentChange] = field(default_factory=list)
 
-    def incidents(self, *, open_only: bool, since_s: float | None, limit: int | None) -> Sequence[Incident]:
+    def incidents(
+        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
+    ) -> Sequence[Incident]:
         latest = {change.incident.number: change.incident for change in self.story}
         found = [
             one
             for one in latest.values()
             if one.closed_unix_s is None or (not open_only and one.closed_unix_s >= (since_s or 0.0))
+            if user_name in (None, one.user_name)
         ]
         return sorted(found, key=lambda one: -one.number)[:limit]
 
@@ -63,11 +66,15 @@ class FakeIncidents:
     def history(self, number: int, *, limit: int) -> Sequence[IncidentChange]:
         return _newest([change for change in self.story if change.incident.number == number], limit)
 
-    def changes(self, *, since_s: float, limit: int) -> Sequence[IncidentChange]:
-        return _newest([change for change in self.story if change.at_unix_s >= since_s], limit)
+    def has_owner(self, job: JobKey, user_name: str) -> bool:
+        return {one.incident.user_name for one in self.story if one.incident.key.job == job} == {user_name}
 
-    def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
-        found = self.incidents(open_only=False, since_s=since_s, limit=None)
+    def changes(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[IncidentChange]:
+        found = [change for change in self.story if change.at_unix_s >= since_s]
+        return _newest([change for change in found if user_name in (None, change.incident.user_name)], limit)
+
+    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
+        found = self.incidents(open_only=False, since_s=since_s, limit=None, user_name=user_name)
         open_first = sorted(found, key=lambda one: (not one.is_open, -one.number))[:limit]
         return {one.number: f"{one.updated_unix_s} {one.state.value}" for one in open_first}
 
@@ -91,11 +98,15 @@ class FakeAudit:
 
     made: list[DecisionRecord] = field(default_factory=list)
 
-    def records(self, *, since_s: float, limit: int) -> Sequence[DecisionRecord]:
-        return _newest([record for record in self.made if record.decision.decided_s >= since_s], limit)
+    def records(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[DecisionRecord]:
+        return _newest(self._since(since_s, user_name), limit)
 
-    def count(self, *, since_s: float) -> int:
-        return sum(record.decision.decided_s >= since_s for record in self.made)
+    def count(self, *, since_s: float, user_name: str | None = None) -> int:
+        return len(self._since(since_s, user_name))
+
+    def _since(self, since_s: float, user_name: str | None) -> Sequence[DecisionRecord]:
+        found = [record for record in self.made if record.decision.decided_s >= since_s]
+        return [record for record in found if user_name in (None, record.decision.incident.user_name)]
 
     def records_of(self, number: int) -> Sequence[DecisionRecord]:
         return [record for record in self.made if record.decision.incident.number == number]

@@ -434,6 +434,45 @@ class StoreContract:
         store.incidents.save([IncidentChange(ChangeKind.EVIDENCE, NOW_S + 5.0, first.incident)])
         assert store.incidents.marks(since_s=0.0, limit=9) != before
 
+    # of one owner
+
+    def test_reads_can_be_of_one_owners_jobs_alone(self, store: Store) -> None:
+        names = {1: "ada", 2: "bob\0", 3: "ada"}
+        for number, name in names.items():
+            told = incident(number=number, job=JobKey(str(number), 0, 1), user_name=name)
+            store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, told)])
+            store.audit.write_ahead([decision(decision_id=f"of {number}", incident=told)])
+        for name, numbers in (("ada", [3, 1]), ("bob\0", [2]), ("bob", []), ("", []), ("x" * 5000, [])):
+            assert [one.number for one in store.incidents.incidents(user_name=name)] == numbers
+            changes = store.incidents.changes(since_s=0.0, user_name=name)
+            assert [change.incident.number for change in changes] == numbers[::-1]
+            assert list(store.incidents.marks(since_s=0.0, limit=9, user_name=name)) == numbers
+            records = store.audit.records(since_s=0.0, user_name=name)
+            assert [record.decision.incident.number for record in records] == numbers[::-1]
+            assert store.audit.count(since_s=0.0, user_name=name) == len(numbers)
+
+    def test_a_limit_counts_what_is_told_and_not_what_is_left_out(self, store: Store) -> None:
+        for number in range(1, 9):
+            told = incident(number=number, job=JobKey(str(number), 0, 1), user_name="ada" if number < 3 else "bob")
+            store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, told)])
+        assert [one.number for one in store.incidents.incidents(limit=2, user_name="ada")] == [2, 1]
+        assert list(store.incidents.marks(since_s=0.0, limit=2, user_name="ada")) == [2, 1]
+        assert len(store.incidents.changes(since_s=0.0, limit=2, user_name="ada")) == 2
+
+    def test_a_decision_without_an_incident_is_nobodys(self, store: Store) -> None:
+        store.audit.write_ahead([decision(decision_id="1", incident=incident(number=9))])
+        assert store.audit.records(since_s=0.0, user_name="ada") == []
+        assert len(store.audit.records(since_s=0.0)) == 1
+
+    def test_a_job_is_somebodys_if_all_its_incidents_say_so(self, store: Store) -> None:
+        first = incident(number=1, user_name="ada")
+        store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, first)])
+        assert [store.incidents.has_owner(JOB, name) for name in ("ada", "bob", "")] == [True, False, False]
+        assert not store.incidents.has_owner(JobKey("other", 0, 1), "ada")
+        other = incident(IncidentCause.FRAGMENTATION, number=2, user_name="bob")
+        store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, other)])
+        assert [store.incidents.has_owner(JOB, name) for name in ("ada", "bob")] == [False, False]
+
     # retention
 
     def test_what_was_closed_long_ago_goes_with_its_history_and_its_decisions(self, store: Store) -> None:

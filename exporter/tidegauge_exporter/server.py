@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import logging
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable
-from socketserver import TCPServer, ThreadingMixIn
+from http import HTTPStatus
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from tidegauge.core.views import NodeView
+from tidegauge.core.web_access import OPEN_DOOR, Door, Refusal
 from tidegauge_exporter.collector import NodeCollector
+from tidegauge_exporter.guarded_server import GuardedMixIn, GuardedRequest, Limits
 from tidegauge_exporter.negotiation import accepts_gzip, choose_format
 
 if TYPE_CHECKING:
@@ -26,10 +27,8 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 10.0
 """Silence after which a connection is closed; Prometheus' own scrape timeout is 10 s by default."""
 CONNECTIONS_AT_ONCE = 16
-"""A node is scraped by one or two Prometheus servers. For one beyond this, the oldest that has not asked anything yet
-is closed: a scraper asks at once, and whoever only holds connections open must not lock it out."""
-MAKE_ROOM_TIMEOUT_S = 1.0
-"""For the thread of a closed connection to end; it takes milliseconds."""
+"""A node is scraped by one or two Prometheus servers."""
+LIMITS = Limits(CONNECTIONS_AT_ONCE, ask_within_s=REQUEST_TIMEOUT_S, whole_s=30.0)
 
 GZIP_LEVEL = 1
 """Of a target with 1,000 ranks it makes a sixteenth in 9 ms; level 9 makes an eighteenth in 50 ms."""
@@ -50,8 +49,11 @@ class MetricsServer:
     The text is OpenMetrics or Prometheus' own format, as the scraper asks.
     """
 
-    def __init__(self, view: Callable[[], NodeView], *, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._app = _routes(_metrics(NodeCollector(view)))
+    def __init__(
+        self, view: Callable[[], NodeView], *, host: str = "127.0.0.1", port: int = 0, door: Door = OPEN_DOOR
+    ) -> None:
+        self._app = _guarded(_routes(_metrics(NodeCollector(view))), door)
+        self._door = door
         self._wanted = (host, port)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -60,7 +62,7 @@ class MetricsServer:
         """Binds the port and begins to serve. Raises ``OSError`` if the port is taken or the host is not ours."""
         assert self._server is None, "a MetricsServer is started once"
         host, port = self._wanted
-        self._server = _Server(host, port, self._app)
+        self._server = _Server(host, port, self._app, self._door)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="tidegauge-metrics", daemon=True
         )
@@ -74,9 +76,11 @@ class MetricsServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` as bound; ``service_discovery.advertised_address`` makes one that others can reach."""
+        """``host:port`` as bound, ``https://host:port`` with TLS; ``service_discovery.advertised_address`` makes one
+        that others can reach."""
         host = self._wanted[0]
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return address if self._door.scheme == "http" else f"{self._door.scheme}://{address}"
 
     def stop(self) -> None:
         """Ends serving and frees the port; a scrape that is under way may still finish. Does nothing twice."""
@@ -85,6 +89,35 @@ class MetricsServer:
             server.shutdown()
             thread.join()
             server.server_close()
+
+
+def _guarded(app: WSGIApplication, door: Door) -> WSGIApplication:
+    """All but ``/healthz``, which says nothing of anybody, for those who may read metrics."""
+
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
+            ours = {name.lower() for name, _ in headers}
+            more = [(name, value) for name, value in door.headers if name.lower() not in ours]
+            return start_response(status, headers + more, exc_info)
+
+        if environ.get("PATH_INFO") == "/healthz":
+            return app(environ, start)
+        viewer = door.admit(environ.get("HTTP_AUTHORIZATION"), environ.get("REMOTE_ADDR", ""))
+        if isinstance(viewer, Refusal):
+            return _refuse(start, viewer)
+        if not viewer.reads_metrics:
+            text = f"{viewer.name} may not read this: an admin lists who may in metrics_readers"
+            return _refuse(start, Refusal(403, text))
+        return app(environ, start)
+
+    return guarded
+
+
+def _refuse(start: StartResponse, refusal: Refusal) -> Iterable[bytes]:
+    body = f"{refusal.text}\n".encode(errors="replace")
+    status = f"{refusal.status} {HTTPStatus(refusal.status).phrase}"
+    start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *refusal.headers])
+    return [body]
 
 
 def _routes(metrics: WSGIApplication) -> WSGIApplication:
@@ -122,35 +155,21 @@ def _metrics(collector: NodeCollector) -> WSGIApplication:
     return metrics
 
 
-class _Handler(WSGIRequestHandler):
+class _Handler(GuardedRequest, WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
-    server: _Server
-
-    def parse_request(self) -> bool:
-        understood = super().parse_request()
-        self.server.has_asked(self.connection)
-        return understood
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
         """A line per scrape would drown the agent's log."""
         log.debug("%s: %s", self.address_string(), format % args)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    """A thread a connection, at most ``CONNECTIONS_AT_ONCE`` of them."""
-
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_port = False
+class _Server(GuardedMixIn, WSGIServer):
     request_queue_size = 32
 
-    def __init__(self, host: str, port: int, app: WSGIApplication) -> None:
+    def __init__(self, host: str, port: int, app: WSGIApplication, door: Door) -> None:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
-        self._free = threading.BoundedSemaphore(CONNECTIONS_AT_ONCE)
-        self._silent: dict[socket.socket, None] = {}
-        """Connections whose request is not there yet, oldest first."""
-        self._silent_lock = threading.Lock()
+        self.guard(LIMITS, door)
         super().__init__((host, port), _Handler)
         self.set_app(app)
 
@@ -160,43 +179,3 @@ class _Server(ThreadingMixIn, WSGIServer):
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)
         self.setup_environ()
-
-    def has_asked(self, request: socket.socket) -> None:
-        """The request of this connection is read: from now on it is not closed to make room."""
-        with self._silent_lock:
-            self._silent.pop(request, None)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False) and not self._make_room():
-            self.shutdown_request(request)
-            return
-        with self._silent_lock:
-            self._silent[request] = None
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread was to be had, so none will give the place back
-            self.has_asked(request)
-            self._free.release()
-            raise
-
-    def _make_room(self) -> bool:
-        """Close the oldest silent connection and take its place; false if there is none."""
-        with self._silent_lock:
-            oldest = next(iter(self._silent), None)
-            if oldest is None:
-                return False
-            del self._silent[oldest]
-        with contextlib.suppress(OSError):  # it ended just now
-            oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
-        return self._free.acquire(timeout=MAKE_ROOM_TIMEOUT_S)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.has_asked(request)
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (the base class's signature)
-        """Scrapers hang up; that is theirs to report."""
-        log.debug("a connection from %s ended badly: %s", client_address, sys.exc_info()[1])

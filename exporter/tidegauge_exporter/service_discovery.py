@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TypedDict
 
 from tidegauge.core.views import NodeSummary
+from tidegauge.core.web_access import split_scheme
 
 _WILDCARDS = ("0.0.0.0", "[::]", "")
 
@@ -22,19 +23,25 @@ class TargetGroup(TypedDict):
 
 
 def advertised_address(bound: str, hostname: str) -> str:
-    """Where others reach a server that listens on ``bound`` (``host:port``) of the node ``hostname``.
+    """Where others reach a server that listens on ``bound`` (``host:port``, or ``https://host:port``) of the node
+    ``hostname``.
 
     A server that listens on every address is reached by the node's name; any other one where it listens.
     """
-    host, _, port = bound.rpartition(":")
-    return f"{hostname}:{port}" if host in _WILDCARDS else bound
+    scheme, address = split_scheme(bound)
+    host, _, port = address.rpartition(":")
+    if host not in _WILDCARDS:
+        return bound
+    name = f"[{hostname}]" if ":" in hostname else hostname
+    return f"{name}:{port}" if scheme == "http" else f"{scheme}://{name}:{port}"
 
 
 def http_sd(nodes: Iterable[NodeSummary], *, cluster: str, coordinator_address: str | None = None) -> list[TargetGroup]:
     """The scrape targets, one group a node so that each keeps its own labels, in a stable order.
 
     A node whose ``/metrics`` is not served is left out; of two nodes that name one address the first by name is
-    kept. ``coordinator_address`` is the ``host:port`` of the coordinator's own ``/metrics``.
+    kept. ``coordinator_address`` is that of the coordinator's own ``/metrics``. What is served over TLS says so by the
+    label ``__scheme__``, which counts before the scrape's own ``scheme``.
     """
     groups: dict[str, TargetGroup] = {}
     if coordinator_address is not None:
@@ -48,5 +55,7 @@ def http_sd(nodes: Iterable[NodeSummary], *, cluster: str, coordinator_address: 
     return list(groups.values())
 
 
-def _group(address: str, **meta: str) -> TargetGroup:
-    return {"targets": [address], "labels": {f"__meta_tidegauge_{name}": value for name, value in meta.items()}}
+def _group(announced: str, **meta: str) -> TargetGroup:
+    scheme, address = split_scheme(announced)
+    labels = {f"__meta_tidegauge_{name}": value for name, value in meta.items()}
+    return {"targets": [address], "labels": labels if scheme == "http" else {"__scheme__": scheme, **labels}}

@@ -31,6 +31,8 @@ ASK_S = 2.0
 """Added to the time that an answer took: the next one may take longer, and ranks are not asked at the same moment."""
 TRIES = 3
 """Steps that are tried, each further away, when the one before was over before every rank had heard of it."""
+TRIP_S = 3.0
+"""What the way to a rank may take of the time that is left: nobody saves for one who has given up."""
 MAX_REMEMBERED = 256
 
 UNKNOWN, PASSED, BUSY = "unknown", "passed", "busy"
@@ -67,8 +69,10 @@ class RankCheckpoint:
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._commands = commands
+        self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._sleep = sleep
         self._asked: dict[str, _Asked] = {}
@@ -117,6 +121,7 @@ class RankCheckpoint:
                 "id": decision_id,
                 "at_step": at_step,
                 "deadline_unix_s": deadline_unix_s,
+                "within_s": self._within_s(deadline_unix_s),
                 "way": asked.way.value,
                 "ranks": len(asked.ranks),
             }
@@ -135,6 +140,11 @@ class RankCheckpoint:
         raise TemporaryError(
             f"job {target.job.job_id}: {TRIES} times the step was over before every rank had heard of it"
         )
+
+    def _within_s(self, deadline_unix_s: float) -> float:
+        """For a rank whose clock may be wrong by any time."""
+        left_s = max(0.0, deadline_unix_s - self._wall_s())
+        return max(left_s - TRIP_S, left_s / 2)
 
     def _given_up(self, target: JobTarget, refusals: Mapping[int, Reply]) -> CheckpointProgress:
         self._refuse_silence(target, refusals.values())

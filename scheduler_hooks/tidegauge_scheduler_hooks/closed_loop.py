@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidegauge.core.actions import (
     AuditError,
@@ -22,6 +22,7 @@ from tidegauge.core.actions import (
     Disposition,
     LoopStatus,
     Outcome,
+    SchedulerFacts,
     Switches,
 )
 from tidegauge.core.ids import DeviceUuid
@@ -37,8 +38,8 @@ from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
-from tidegauge_scheduler_hooks.policy.models import MEMORY_S
-from tidegauge_scheduler_hooks.policy.state import PolicyState
+from tidegauge_scheduler_hooks.policy.models import MEMORY_S, Policy
+from tidegauge_scheduler_hooks.policy.state import Mark, PolicyState
 from tidegauge_scheduler_hooks.policy_source import PolicySource
 from tidegauge_scheduler_hooks.ports import Audit, Messenger, ProcessCommands, SchedulerPort
 from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
@@ -48,6 +49,9 @@ log = logging.getLogger(__name__)
 RECENT_S, MOST_RECENT = 86400.0, 1000
 """Incidents that are over are known again after a restart, so that their out-of-memory errors are not new ones."""
 FORGET_EVERY_S = 3600.0
+DECIDE_AGAIN_S = 5.0
+"""How soon a job is judged again of which nothing was heard since the last time: limits of others and the time that a
+rung waits may have passed."""
 
 
 def workers_for(schedulers: int) -> int:
@@ -122,6 +126,8 @@ class ClosedLoop:
         # All that is kept: a ladder and a breaker that has been open for long must not begin anew.
         self._state = PolicyState.of(audit.records(since_s=0.0))
         self._forgot_s = float("-inf")
+        self._judged: dict[int, _Judged] = {}
+        """What was last judged of each incident, by number, and when."""
         self._audit = _WatchedAudit(audit)
         self._unsaved: list[IncidentChange] = []
         self._store_problem: str | None = None
@@ -223,13 +229,22 @@ class ClosedLoop:
         incidents = [incident for incident in self._tracker.incidents if incident.key.job in views]
         # All of them, so that something is known of a job by the time it has its first incident, which may be its last.
         self._watch.ask(views.values())
-        policy, around = self._policy.current(), surroundings(jobs, usable_bytes)
+        policy = self._policy.current()
+        around = surroundings(jobs, usable_bytes, asked=[views[incident.key.job] for incident in incidents])
+        judged: dict[int, _Judged] = {}
         for incident in sorted(incidents, key=_most_urgent_first):
             job = views[incident.key.job]
             if not self._watch.is_known(job):
                 continue
+            said = self._watch.facts(job)
+            judgement = _Judged(job, _what_counts(incident), said, policy, switches, state.of_job(job.key), now_s)
+            before = self._judged.get(incident.number)
+            if before is not None and judgement.is_repetition_of(before):
+                judged[incident.number] = before
+                continue
+            judged[incident.number] = judgement
             try:
-                facts = replace(job_facts(job, around, self._watch.facts(job)), owner_reachable=self._owner_reachable)
+                facts = replace(job_facts(job, around, said), owner_reachable=self._owner_reachable)
                 decisions, after = decide(incident, facts, policy, state, now_s=now_s)
             except Exception:
                 # What is odd about one job must not cost the others their decisions.
@@ -240,10 +255,29 @@ class ClosedLoop:
                 for decision in decisions:
                     _log_decision(decision)
             state = after
-        self._state = state
+        self._state, self._judged = state, judged
         if now_s - self._forgot_s >= FORGET_EVERY_S:
             self._forgot_s = now_s
             self._state = state.forget(now_s - MEMORY_S, open_incidents={one.number for one in self._tracker.incidents})
+
+
+class _Judged(NamedTuple):
+    """What a judgement of one incident rested on, as far as it is of this job, and when it was made."""
+
+    job: JobView
+    incident: tuple[object, ...]
+    said: SchedulerFacts | None
+    policy: Policy
+    switches: Switches
+    marks: tuple[Mark, ...]
+    """Decisions on the job."""
+    at_s: float
+
+    def is_repetition_of(self, before: _Judged) -> bool:
+        """Whether nothing has changed since, and it is not long ago."""
+        if before.job is not self.job or self.at_s - before.at_s >= DECIDE_AGAIN_S:
+            return False
+        return before[1:-1] == self[1:-1]
 
 
 class _WatchedAudit:
@@ -312,6 +346,11 @@ def _explained(rank: RankSummary, job: JobView) -> str:
 def _most_urgent_first(incident: Incident) -> tuple[int, float, int]:
     oom = incident.seconds_to_oom
     return -incident.severity.level, float("inf") if oom is None else oom.low, incident.number
+
+
+def _what_counts(incident: Incident) -> tuple[object, ...]:
+    """What decisions rest on beside the figures, which come with a new look at the job."""
+    return incident.state, incident.severity, incident.evidence, incident.stale, incident.ranks, incident.flaps
 
 
 def _log_decision(decision: Decision) -> None:

@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import NamedTuple
 
 from tidegauge.core.actions import CheckpointWay, JobFacts, JobTarget, RankTarget, SchedulerFacts
 from tidegauge.core.fraction import cap_of_job
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.sightings import is_neighbour, job_key
-from tidegauge.core.views import JobView, RankSummary
+from tidegauge.core.views import GpuPlace, JobView, RankSummary
 from tidegauge_scheduler_hooks.scheduler_watch import scheduler_name
 
 _Job = tuple[str, int]
 """Id and owner, over all attempts: another attempt of a job is not another job."""
-_Place = tuple[str | None, DeviceUuid]
-"""Host and GPU; the host too, because test rigs and virtual machines repeat uuids."""
 
 
 class Surroundings(NamedTuple):
     """What the facts of one job need of all others: gathered once a turn, not once for each job."""
 
-    tenants: Mapping[_Place, Sequence[tuple[_Job, RankSummary]]]
-    """The living ranks on each GPU, and whose they are."""
+    tenants: Mapping[GpuPlace, Sequence[tuple[_Job, RankSummary]]]
+    """The living ranks on each GPU of the jobs that facts are asked of, and whose they are."""
     usable_bytes: Mapping[DeviceUuid, int]
     """CUDA's total of each GPU."""
     jobs_running: int
 
 
-def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]) -> Surroundings:
-    """Of all ``jobs``, the ones that facts will be asked of included."""
-    tenants: dict[_Place, list[tuple[_Job, RankSummary]]] = defaultdict(list)
+def surroundings(
+    jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int], *, asked: Iterable[JobView] | None = None
+) -> Surroundings:
+    """Of all ``jobs``. ``asked``: those among them that facts will be asked of; ``None``: all."""
+    places = {place for job in (jobs if asked is None else asked) for place, _ in job.living_places}
+    tenants: dict[GpuPlace, list[tuple[_Job, RankSummary]]] = defaultdict(list)
     for job in jobs:
-        for place, rank in _places(job):
-            tenants[place].append((_job(job), rank))
+        found = [(place, job.ranks[index]) for place, index in job.living_places if place in places]
+        who = _job(job) if found else ("", 0)
+        for place, rank in found:
+            tenants[place].append((who, rank))
     return Surroundings(tenants, usable_bytes, sum(job.running for job in jobs))
 
 
 def job_facts(job: JobView, around: Surroundings, scheduler_facts: SchedulerFacts | None) -> JobFacts:
-    """The facts of ``job``, one of those that ``around`` was made of."""
+    """The facts of ``job``, one of those that ``around`` was made for."""
     living = [rank for rank in job.ranks if rank.alive]
     if scheduler_facts is not None and job.exempt:
         scheduler_facts = replace(scheduler_facts, exempt=True)
@@ -111,19 +113,12 @@ def _is_whole(living: Sequence[RankSummary]) -> bool:
 def _shares_a_gpu(job: JobView, around: Surroundings) -> bool:
     """Whether a living rank of another job is on one of its GPUs."""
     me = _job(job)
-    neighbours = (tenant for place, _ in _places(job) for tenant in around.tenants[place])
+    neighbours = (tenant for place, _ in job.living_places for tenant in around.tenants[place])
     return any(other != me and is_neighbour(rank, me[1]) for other, rank in neighbours)
 
 
 def _job(job: JobView) -> _Job:
     return job.job_id, job_key(job).uid
-
-
-def _places(job: JobView) -> Iterator[tuple[_Place, RankSummary]]:
-    """Where its living ranks are."""
-    for rank, hostname in zip_longest(job.ranks, job.rank_hostnames[: len(job.ranks)]):
-        if rank.alive and rank.uuid is not None:
-            yield (hostname, rank.uuid), rank
 
 
 def _common(values: Iterable[str | None]) -> str | None:

@@ -39,8 +39,7 @@ def heard_on(job: JobView) -> tuple[str, ...]:
     """The schedulers that are asked about a job, the one that it belongs to first. What ``tidegauge run`` keeps in an
     allocation is in a job of Slurm too, and its owner may have said there that it is to be left alone."""
     name = scheduler_name(job)
-    in_slurm = any(rank.slurm is not None for rank in job.ranks if rank.alive)
-    return (name, SLURM) if in_slurm and name != SLURM else (name,)
+    return (name, SLURM) if name != SLURM and job.is_in_slurm else (name,)
 
 
 @dataclass
@@ -132,9 +131,11 @@ class SchedulerWatch:
     def _is_due(self, desk: _Desk, jobs: Iterable[JobView]) -> bool:
         with self._lock:
             now_s = self._monotonic_s()
+            if desk.asking or now_s - desk.asked_s < ASK_AT_MOST_EVERY_S:
+                return False
             least_s = ASK_EVERY_S if all(job_key(job) in desk.known for job in jobs) else ASK_AT_MOST_EVERY_S
             wait_s = max(least_s, min(PAUSE_PER_ANSWER * desk.took_s, TOO_OLD_S / 2))
-            if desk.asking or now_s - desk.asked_s < wait_s:
+            if now_s - desk.asked_s < wait_s:
                 return False
             desk.asking, desk.asked_s = True, now_s
             return True

@@ -12,6 +12,7 @@ import pytest
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import node_view
 from tidegauge.core.views import NodeView
+from tidegauge.core.web_access import Refusal, Viewer
 from tidegauge_exporter.server import CONNECTIONS_AT_ONCE, MetricsServer
 
 
@@ -151,3 +152,44 @@ def test_connections_that_ask_nothing_lock_no_scraper_out(server: MetricsServer)
     finally:
         for connection in silent:
             connection.close()
+
+
+class GuestBook:
+    """A door that lets in by name alone, and remembers nobody."""
+
+    headers = (("Strict-Transport-Security", "max-age=1"), ("Content-Type", "text/plain"))
+    scheme = "http"
+
+    def tls(self) -> None:
+        return None
+
+    def check_client(self, connection: object) -> None:
+        raise AssertionError("there is no TLS")
+
+    def admit(self, authorization: str | None, peer: str) -> Viewer | Refusal:
+        assert peer == "127.0.0.1"
+        if authorization is None:
+            return Refusal(401, "who are you?", (("WWW-Authenticate", "Bearer"),))
+        return Viewer(authorization, sees_all=False, reads_metrics=authorization == "prometheus")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/nothing"])
+def test_only_who_may_read_metrics_gets_past_the_door(path: str) -> None:
+    with running(MetricsServer(node_view, door=GuestBook())) as server:
+        status, headers, body = get(server, path)
+        assert (status, body, headers["www-authenticate"]) == (401, b"who are you?\n", "Bearer")
+        assert get(server, path, Authorization="ada")[0] == 403
+        assert get(server, path, Authorization="prometheus")[0] == (404 if path == "/nothing" else 200)
+
+
+def test_health_is_told_to_everybody() -> None:
+    with running(MetricsServer(node_view, door=GuestBook())) as server:
+        assert get(server, "/healthz")[::2] == (200, b"ok\n")
+
+
+def test_headers_of_the_web_configuration_stand_beside_the_pages_own() -> None:
+    with running(MetricsServer(node_view, door=GuestBook())) as server:
+        _, headers, _ = get(server, "/metrics", Authorization="prometheus")
+        assert headers["strict-transport-security"] == "max-age=1"
+        assert headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert get(server, "/metrics")[1]["strict-transport-security"] == "max-age=1"

@@ -58,8 +58,23 @@ def test_the_coordinator_is_a_target_too() -> None:
         (":9494", "node7:9494"),
         ("127.0.0.1:9494", "127.0.0.1:9494"),
         ("10.0.0.7:1", "10.0.0.7:1"),
+        ("https://0.0.0.0:9494", "https://node7:9494"),
+        ("https://10.0.0.7:1", "https://10.0.0.7:1"),
         ("[::1]:9494", "[::1]:9494"),
     ],
 )
 def test_a_server_on_every_address_is_reached_by_name(bound: str, advertised: str) -> None:
     assert advertised_address(bound, "node7") == advertised
+
+
+def test_what_is_served_over_tls_says_so_to_prometheus() -> None:
+    groups = http_sd(
+        [node("n1", "https://n1:9494"), node("n2", "n2:9494")], cluster="lab", coordinator_address="https://head:9495"
+    )
+    assert [(group["targets"], group["labels"].get("__scheme__")) for group in groups] == [
+        (["head:9495"], "https"), (["n1:9494"], "https"), (["n2:9494"], None),
+    ]  # fmt: skip
+
+
+def test_a_node_with_an_ipv6_address_is_named_in_brackets() -> None:
+    assert advertised_address("[::]:9494", "fd00::7") == "[fd00::7]:9494"

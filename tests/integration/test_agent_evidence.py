@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from direct_reporter import DirectReporter
 from fakegpu.rig import Rig
 from integration.service import eventually
 from tidegauge.agent.job_settings import open_job_settings
@@ -77,7 +78,7 @@ class Node:
     def start_agent(self) -> None:
         self.agent = open_node_agent(self._settings, {})
         self.runner = AgentRunner(
-            self.agent, self.head, open_job_settings(self._settings, {}),
+            self.agent, DirectReporter(self.head.report), open_job_settings(self._settings, {}),
             poll_period_s=0.1, report_period_s=0.2, node_id="n1", incarnation="i1",
         )  # fmt: skip
         self.runner.start()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from direct_reporter import DirectReporter
 from fakegpu.rig import Rig
 from integration.service import eventually
 from tidegauge.agent.job_settings import open_job_settings
@@ -20,13 +21,12 @@ from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.runner import AgentRunner
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.views import ReportReply
 from tidegauge.core.actions import RankTarget
 from tidegauge.core.fraction import fraction_environ
 from tidegauge.core.incidents import JobKey, OomRecord
 from tidegauge.core.oom import OomKind, explain_oom, explanation_for
 from tidegauge.core.orders import GONE
-from tidegauge.core.views import JobView, NodeSummary, RankSummary
+from tidegauge.core.views import JobView, RankSummary
 from tidegauge.probe.activation.launch import activation_environ
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(180)]
@@ -49,16 +49,6 @@ def step():
 """
 
 
-class DirectReporter:
-    """The agent's way to the coordinator, without Ray."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-
-    def report(self, summary: NodeSummary) -> ReportReply:
-        return self._coordinator.report(summary)
-
-
 class Stage:
     """A coordinator, a node agent at work, and jobs on one fake GPU of 8 GiB."""
 
@@ -69,7 +59,7 @@ class Stage:
         settings = Settings(run_dir=scratch / "run", poll_period_s=0.1, report_period_s=REPORT_PERIOD_S)
         self.agent: NodeAgent = open_node_agent(settings)
         self._runner = AgentRunner(
-            self.agent, DirectReporter(self.coordinator), open_job_settings(settings),
+            self.agent, DirectReporter(self.coordinator.report), open_job_settings(settings),
             poll_period_s=settings.poll_period_s, report_period_s=settings.report_period_s,
             node_id=NODE, incarnation="i1",
         )  # fmt: skip

@@ -219,3 +219,15 @@ def test_a_job_that_makes_no_steps_is_asked_for_the_next_ones() -> None:
     assert job.advance().stage is CheckpointStage.ASKED
     assert job.time.now_s - began_s < MEASURE_S + 10
     assert 1 <= job.commands.sent("checkpoint")[-1]["at_step"] <= 3
+
+
+@pytest.mark.parametrize(("left_s", "within_s"), [(60.0, 57.0), (4.0, 2.0), (0.0, 0.0), (-3600.0, 0.0)])
+def test_ranks_are_told_how_long_it_is_good_for_because_their_clocks_may_be_wrong(
+    left_s: float, within_s: float
+) -> None:
+    job = Job()
+    job.checkpoints = RankCheckpoint(
+        job.commands, monotonic_s=job.time.monotonic_s, sleep=job.time.sleep, wall_s=lambda: DEADLINE_UNIX_S - left_s
+    )
+    job.advance()
+    assert {request["within_s"] for request in job.commands.sent("checkpoint")} == {within_s}

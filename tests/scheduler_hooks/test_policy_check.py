@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge_scheduler_hooks.policy.check import Findings, check_policy
+from tidegauge_scheduler_hooks.policy.check import MOST_MESSAGE, Findings, check_policy
 from tidegauge_scheduler_hooks.policy.files import DEFAULT_FILE, PolicyFileError, load_policy
 
 STOP = """\
@@ -57,6 +57,14 @@ def test_the_default_policy_is_sound_and_observes() -> None:
         ("version: 1\nbrakes:\n  min_age: 1:30", "line 3: error: brakes.min_age: '1:30' is no duration"),
         ("version: 1\nbrakes:\n  exempt: {users: [1]}", "line 3: error: brakes.exempt.users.0: 1 is not possible"),
         ("a: &a [*a]", "error: it is no policy: something in it contains itself"),
+        ("a: " + "[" * 5_000, "error: it is no policy: something in it contains itself, or is nested too deeply"),
+        ("version: 1\x0f", "error: it is no YAML: unacceptable character"),
+        ("version: 2026-13-45", "error: it is no YAML"),
+        ("version: !!bool x", "error: it is no YAML"),
+        ("version: !!timestamp x", "error: it is no YAML"),
+        ("version: !!int ''", "error: it is no YAML"),
+        (f"version: {'9' * 5_000}", "error: it is no YAML"),
+        ("# " + "x" * (1 << 18), "error: it has 262,146 characters; a policy may have 262,144"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_the_choices(text: str, expected: str) -> None:
@@ -154,3 +162,19 @@ def test_warnings_do_not_keep_a_policy_from_being_used(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("version: 1\nmode: act\n")
     assert load_policy(path).mode == "act"
+
+
+def test_aliases_of_aliases_are_counted_as_what_they_stand_for() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 13))]
+    (finding,) = check_policy("\n".join(lines)).found
+    assert (finding.line, "stands for more than 50,000 values" in finding.message) == (6, True)
+
+
+def test_an_alias_that_is_used_twice_is_a_policy_like_any_other() -> None:
+    text = "version: 1\nbrakes:\n  exempt: {users: &few [ada, bob], job_ids: *few}\n"
+    assert "aliases" not in " ".join(said(check_policy(text)))
+
+
+def test_a_message_quotes_no_key_of_thousands_of_letters() -> None:
+    (finding,) = check_policy(f"{'k' * 9_000}: 1\n{'k' * 9_000}: 2").found
+    assert len(finding.message) <= MOST_MESSAGE

@@ -147,7 +147,7 @@ class Containers:
     def _sort(self, pids: Iterable[int], seen: dict[int, dict[int, None]]) -> None:
         """Put processes of containers into ``seen``, by their mount namespaces."""
         for pid in pids:
-            namespace = _inode(self._proc / str(pid) / "ns/mnt")
+            namespace = _inode(f"{self._proc}/{pid}/ns/mnt")
             if namespace is not None and namespace != self._own_namespace:
                 there = seen.setdefault(namespace, {})
                 if len(there) < MAX_WAYS_IN:
@@ -226,7 +226,7 @@ def _seen_from_here(container: Container, path: Path) -> str:
     return f"/proc/{container.ways_in[0].pid}/root{path}"
 
 
-def _inode(path: Path) -> int | None:
+def _inode(path: Path | str) -> int | None:
     """Of a namespace; ``None`` where it cannot be told: the process ended, or is none of ours to look into."""
     try:
         return os.stat(path).st_ino

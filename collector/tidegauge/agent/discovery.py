@@ -12,8 +12,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
-from tidegauge.agent.safe_files import OpenFolder, Signature, folders_in, look_at, open_checked, opened_folder, remove
+from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.user_folders import UserFolders
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import RING_SUFFIX, names_beside, process_of, socket_name
 
@@ -65,6 +66,7 @@ class RingFinder:
         """``run_dirs``: those that there are now. Containers come and go."""
         self._run_dirs = run_dirs
         self._skips = skips
+        self._listings: dict[RunDir, UserFolders] = {}
         self._seen_mtime_ns: dict[UserFolder, int] = {}
         self._settled: set[UserFolder] = set()
         self._known: dict[Place, Signature] = {}
@@ -144,6 +146,7 @@ class RingFinder:
         """Drop what is remembered of folders that are gone: people come and go for as long as the agent runs."""
         self._seen_mtime_ns = {folder: seen for folder, seen in self._seen_mtime_ns.items() if folder in folders}
         self._settled &= folders.keys()
+        self._listings = {run_dir: listing for run_dir, listing in self._listings.items() if run_dir in run_dirs}
         for remembered in (self._refused, self._blank_since_s):
             for place in list(remembered):
                 there = place.folder in folders if place.uid >= 0 else place.run_dir in run_dirs
@@ -153,7 +156,10 @@ class RingFinder:
     def _folders(self, run_dir: RunDir, now_s: float) -> list[tuple[UserFolder, int | None]]:
         place = Place(run_dir, -1, "")
         try:
-            return folders_in(run_dir)
+            found = self._listings.setdefault(run_dir, UserFolders(run_dir)).look(now_s)
+            for folder, error in found.refused:
+                self._skips.add(error.reason, str(Place(run_dir, folder.uid, "")), str(error), now_s=now_s)
+            return found.folders
         except RefusedError as refused:
             self._say_once(place, refused.reason, str(refused), now_s)
         except OSError as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import struct
 from enum import Enum
@@ -108,7 +107,8 @@ def bounded(value: T) -> T:
     if isinstance(value, str):
         return cast(T, printable(value, MOST_TEXT))
     if isinstance(value, (int, float)):
-        if not math.isfinite(value) or not 0 <= value <= LARGEST:
+        # Not by math.isfinite, for which an int of hundreds of digits is too large; NaN is not between any two numbers.
+        if not 0 <= value <= LARGEST:
             raise ValueError("a number in it is beyond all measure")
         return value
     if isinstance(value, tuple):

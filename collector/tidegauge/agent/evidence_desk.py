@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from tidegauge.agent.evidence_attempts import EvidenceAttempts
 from tidegauge.agent.evidence_budget import EvidenceBudget
 from tidegauge.agent.evidence_files import EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence_making import NodeWord
@@ -49,12 +50,19 @@ class EvidenceDesk:
     """``look`` belongs to the thread that polls; ``waiting``, ``hear`` and ``health`` may be called from any."""
 
     def __init__(
-        self, shelf: SnapshotShelf, waiting: WaitingEvidence, budget: EvidenceBudget, *, hostname: str, clock: Clock
+        self,
+        shelf: SnapshotShelf,
+        waiting: WaitingEvidence,
+        attempts: EvidenceAttempts,
+        budget: EvidenceBudget,
+        *,
+        hostname: str,
+        clock: Clock,
     ) -> None:
         self._shelf = shelf
         self._waiting = waiting
         self._budget = budget
-        self._work = EvidenceWork(shelf, waiting)
+        self._work = EvidenceWork(shelf, waiting, attempts)
         self._hostname = hostname
         self._clock = clock
         self._skips = SkipCounts(_log)

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tidegauge.agent.evidence_checks import number_of
+from tidegauge.agent.evidence_piece import Whose, evidence_of, evidence_of_one
 from tidegauge.agent.rank_readings import Reading, growth_since
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import Comparison, compare
 from tidegauge.analysis.packed_snapshots import from_packed
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, MOST_LIVE, Evidence, SnapshotRef, StackGrowth
-from tidegauge.core.evidence_causes import CauseInput, name_cause
+from tidegauge.core.cause_input import CauseInput
+from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.launch_record import printable
-from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import MOST_TEXT, RankEvidence
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
@@ -75,42 +75,23 @@ def evidence_of_window(
     said = [*filter(None, [found.problem]), *problems]
     early, late = (_trace_of(suffix, step, read, said) for suffix, step in _steps(found).items())
     comparison = _compared(early, late, said) if early is not None and late is not None else None
-    window_steps = None if found.early_step is None or found.late_step is None else found.late_step - found.early_step
     view, onset_step = node.view, node.view.verdict.onset_step
-    case = CauseInput(
-        growth=() if comparison is None else _tamed(comparison.growth),
-        grown_bytes=None if comparison is None else comparison.grown_bytes,
-        window_steps=window_steps,
-        search=found.search,
-        facts=found.facts,
-        early_facts=found.early_facts,
-        verdict=view.verdict,
-        readings=growth_since(node.readings, found.began_step if onset_step is None else onset_step),
-        gpu_children=view.gpu_children,
-        children_bytes=view.children_bytes,
-        data_workers=view.data_workers,
-    )
-    evidence = Evidence(
-        evidence_id=found.evidence_id,
-        job=job_of(view),
-        rank=int(view.identity.rank),
-        hostname=node.hostname,
-        process=view.process,
-        reason=found.reason,
-        began_step=found.began_step,
-        at_unix_s=min(found.ended_unix_s, node.now_unix_s),
+    evidence = evidence_of(
+        _whose(node),
+        found,
+        comparison,
+        beside=CauseInput(
+            verdict=view.verdict,
+            readings=growth_since(node.readings, found.began_step if onset_step is None else onset_step),
+            gpu_children=view.gpu_children,
+            children_bytes=view.children_bytes,
+            data_workers=view.data_workers,
+        ),
         early_step=found.early_step,
         late_step=found.late_step,
-        grown_bytes=case.grown_bytes,
-        growth=tuple(one for one in case.growth if one.grown_bytes > 0)[:MOST_GROWTHS],
-        through=None if comparison is None or comparison.through is None else _tame_line(comparison.through),
-        live=() if comparison is None else _tamed(comparison.live[:MOST_LIVE]),
-        search=found.search,
-        facts=found.facts,
-        cause=name_cause(case),
-        snapshots=tuple(snapshots),
-        longest_stall_s=found.longest_stall_s,
-        problems=tuple(said),
+        at_unix_s=min(found.ended_unix_s, node.now_unix_s),
+        snapshots=snapshots,
+        problems=said,
     )
     return _fitting(evidence)
 
@@ -128,26 +109,20 @@ def evidence_of_snapshot(
     view, said = node.view, list(problems)
     alone = None if read.trace is None else _compared(read.trace, read.trace, said)
     step = view.step if read.step is None else read.step
-    evidence = Evidence(
-        evidence_id=evidence_id,
-        job=job_of(view),
-        rank=int(view.identity.rank),
-        hostname=node.hostname,
-        process=view.process,
-        reason="asked",
-        began_step=step,
-        at_unix_s=at_unix_s,
-        late_step=step,
-        live=() if alone is None else _tamed(alone.live[:MOST_LIVE]),
-        snapshots=tuple(snapshots),
-        problems=tuple(said),
-    )
+    evidence = evidence_of_one(
+        _whose(node), evidence_id, alone, step=step, at_unix_s=at_unix_s, snapshots=snapshots, problems=said
+    )  # fmt: skip
     return _fitting(evidence)
 
 
 def job_of(view: RankView) -> JobKey:
     """Whose it is, as kernel and scheduler say."""
     return JobKey(view.identity.job_id, view.identity.attempt, view.uid)
+
+
+def _whose(node: NodeWord) -> Whose:
+    view = node.view
+    return Whose(job_of(view), int(view.identity.rank), node.hostname, view.process)
 
 
 def asked_id(hostname: str, process: ProcessId, *, unix_ms: int) -> str:
@@ -184,21 +159,6 @@ def _compared(early: Trace, late: Trace, problems: list[str]) -> Comparison | No
 
 def _held_bytes(trace: Trace) -> int:
     return sum(segment.total_bytes for segment in trace.end or ())
-
-
-def _tamed(growths: Sequence[StackGrowth]) -> tuple[StackGrowth, ...]:
-    """With printable lines of bounded length: file names and functions are the job's."""
-    return tuple(
-        one._replace(
-            stack=tuple(map(_tame_line, one.stack[:MOST_FRAMES])),
-            line=None if one.line is None else _tame_line(one.line),
-        )
-        for one in growths
-    )
-
-
-def _tame_line(line: CodeLine) -> CodeLine:
-    return CodeLine(printable(line.filename, MOST_TEXT), line.line, printable(line.function, MOST_TEXT // 2))
 
 
 def _fitting(evidence: Evidence) -> Evidence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from tidegauge.agent.evidence_attempts import EvidenceAttempts
 from tidegauge.agent.evidence_budget import EvidenceBudget
 from tidegauge.agent.evidence_desk import EvidenceDesk
 from tidegauge.agent.evidence_waiting import WaitingEvidence
@@ -14,11 +15,13 @@ from tidegauge.agent.remote_store import RemoteStore
 from tidegauge.agent.settings import Settings
 from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
 from tidegauge.agent.snapshot_store import FolderStore, SnapshotStore, StoreError
+from tidegauge.agent.steady_clock import SteadyClock
 
 _log = logging.getLogger(__name__)
 
 EVIDENCE_FOLDER = "evidence"
 SNAPSHOT_FOLDER = "snapshots"
+CLOCK_FILE = "clock.json"
 _DAY_S = 86_400.0
 _GIB = 1 << 30
 
@@ -47,6 +50,11 @@ def open_evidence_desk(settings: Settings, *, hostname: str, clock: Clock) -> Ev
         _log.error("snapshots are not kept (setting snapshot_store): %s", problem)
     budget = EvidenceBudget()
     keeping = Keeping(settings.keep_snapshots_days * _DAY_S, int(settings.keep_snapshots_gib * _GIB))
-    shelf = SnapshotShelf(store, keeping, budget, cluster=settings.cluster, problem=problem)
-    waiting = WaitingEvidence(settings.state_dir / EVIDENCE_FOLDER)
-    return EvidenceDesk(shelf, waiting, budget, hostname=hostname, clock=clock)
+    folder = settings.state_dir / EVIDENCE_FOLDER
+    steady = SteadyClock(folder / CLOCK_FILE)
+    shelf = SnapshotShelf(
+        store, keeping, budget, cluster=settings.cluster, problem=problem, steady_unix_s=steady.unix_s
+    )  # fmt: skip
+    return EvidenceDesk(
+        shelf, WaitingEvidence(folder), EvidenceAttempts(folder), budget, hostname=hostname, clock=clock
+    )

@@ -1,7 +1,8 @@
 """Evidence that the coordinator has not said yet that it has: in memory for reports, on disk for the agent's next life.
 
 Below ``STATE_DIR/evidence``: a file for each piece that waits, and ``taken.json``, which windows were ever taken, so
-that an agent that starts anew does not take those again that still lie beside the rings.
+that an agent that starts anew does not take those again that still lie beside the rings. What is being worked on now is
+in a ledger of its own (``evidence_attempts``).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class WaitingEvidence:
             self._taken = dict.fromkeys(map(str, json.loads(_content(self._folder / _TAKEN))))
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             _log.warning("%s cannot be read, windows may be looked at twice: %s", self._folder / _TAKEN, error)
         self._taken.update(dict.fromkeys(self._waiting))
 

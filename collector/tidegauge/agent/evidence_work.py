@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from tidegauge.agent.evidence_attempts import EvidenceAttempts
 from tidegauge.agent.evidence_checks import read_evidence, read_snapshot
 from tidegauge.agent.evidence_files import MOST_EVIDENCE_BYTES, MOST_SNAPSHOT_BYTES, FoundFiles, OpenFile
 from tidegauge.agent.evidence_making import (
@@ -37,16 +38,26 @@ class Done(NamedTuple):
 class EvidenceWork:
     """For one thread."""
 
-    def __init__(self, shelf: SnapshotShelf, waiting: WaitingEvidence) -> None:
+    def __init__(self, shelf: SnapshotShelf, waiting: WaitingEvidence, attempts: EvidenceAttempts) -> None:
         self._shelf = shelf
         self._waiting = waiting
+        self._attempts = attempts
 
     def do(self, found: FoundFiles, node: NodeWord, *, now_s: float, protected: Collection[str]) -> Done | None:
         """The evidence in ``found``, its snapshots stored; ``None`` if it was taken before. ``now_s`` is a monotonic
         clock, ``protected`` are keys of snapshots that must stay.
 
-        Raises ``RefusedError`` for what cannot be believed at all, and ``OSError``.
+        Raises ``RefusedError`` for what cannot be believed at all, or ended the agent before, and ``OSError``.
         """
+        why_not = self._attempts.begin(found, now_unix_s=node.now_unix_s)
+        if why_not is not None:
+            raise RefusedError("deadly", why_not)
+        try:
+            return self._done(found, node, now_s=now_s, protected=protected)
+        finally:  # what ends the process comes by here no more, and that is the point
+            self._attempts.end(found)
+
+    def _done(self, found: FoundFiles, node: NodeWord, *, now_s: float, protected: Collection[str]) -> Done | None:
         errand = _Errand(self._shelf, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
         if found.evidence is None:
             return self._snapshot(errand, found.snapshots[ASKED_SUFFIX])

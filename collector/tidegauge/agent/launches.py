@@ -16,8 +16,9 @@ from itertools import islice
 from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.ports import ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
-from tidegauge.agent.safe_files import OpenFolder, Signature, folders_in, look_at, open_checked, opened_folder, remove
+from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.user_folders import UserFolders
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
 from tidegauge.core.launches import LaunchSummary
@@ -63,6 +64,7 @@ class Launches:
         self._procs = procs
         self._linger_s = linger_s
         self._skips = SkipCounts(_log)
+        self._listings: dict[RunDir, UserFolders] = {}
         self._records: dict[tuple[UserFolder, str], _Launch] = {}
         self._refused: dict[tuple[UserFolder, str], Signature | None] = {}
         self._living: dict[ProcessId, _Launch] = {}
@@ -128,7 +130,9 @@ class Launches:
     def _names(self) -> Iterator[tuple[UserFolder, str]]:
         """Folder and name of every record that may be looked at."""
         left = MAX_LAUNCHES
-        for run_dir in self._run_dirs():
+        run_dirs = self._run_dirs()
+        self._listings = {run_dir: self._listings.get(run_dir) or UserFolders(run_dir) for run_dir in run_dirs}
+        for run_dir in run_dirs:
             for folder in self._folders(run_dir):
                 names = self._names_in(folder)[: min(left, MAX_LAUNCHES_PER_UID)]
                 left -= len(names)
@@ -136,7 +140,7 @@ class Launches:
 
     def _folders(self, run_dir: RunDir) -> list[UserFolder]:
         try:
-            return [folder for folder, _ in folders_in(run_dir)]
+            return [folder for folder, _ in self._listings[run_dir].look(self._look_s).folders]
         except (RefusedError, OSError):
             return []  # the ring finder has said so already
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import socket
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ from tidegauge.agent.settings import Settings
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.slurm_node import open_slurm
 from tidegauge.agent.slurm_records import SlurmRecords
-from tidegauge.agent.watches import Watches
+from tidegauge.agent.watches import MAX_RANKS, Watches
 from tidegauge.agent.witnesses import Witnesses
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
@@ -51,6 +52,9 @@ from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.views import GpuView, NodeSummary, NodeView
 
 _log = logging.getLogger(__name__)
+
+OPEN_FILES = 8 * MAX_RANKS
+"""Descriptors that an agent asks for: rings and statm of all its ranks, and as many again for everything else."""
 
 
 class NodeAgent:
@@ -148,6 +152,7 @@ class NodeAgent:
             slurm_node=self._steps.pids() is not None,
             evidence=() if self._evidence is None else self._evidence.waiting(),
             pods_wanted=() if self._pods is None else self._pods.wanted(),
+            sent_mono_s=self._clock.monotonic_ns() / 1e9,
         )
 
     def hear_of_pods(self, pods: Iterable[PodFacts]) -> None:
@@ -286,9 +291,17 @@ def _gpu_view(gpu: GpuReading, our_pids: frozenset[int]) -> GpuView:
     )
 
 
+def _allow_open_files() -> None:
+    """Every rank takes two descriptors, and a shell gives a process 1,024 of the hundred thousands that it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < OPEN_FILES:  # RLIM_INFINITY is -1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if hard < 0 else min(OPEN_FILES, hard), hard))
+
+
 def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ) -> NodeAgent:
     """The agent of this machine: NVML, slurmd and kubelet where there are any, /proc, and the run directories."""
     run_dirs = watched_run_dirs(settings, environ)
+    _allow_open_files()
     gpus = open_nvml()
     if gpus is not None and not in_initial_pid_namespace():
         _log.warning("not in the host's pid namespace: NVML's pids may not be ours, other users' ranks may be unseen")

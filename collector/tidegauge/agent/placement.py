@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from tidegauge.agent.ports import GpuReading
@@ -23,9 +24,11 @@ def place(claimed: DeviceUuid | None, pid: int, gpus: Sequence[GpuReading]) -> P
     The driver lists a process only once it has a context, and not at all across some pid namespaces: a claim that
     the driver does not contradict stands. It contradicts by listing the process on other GPUs only.
     """
-    named = next((gpu for gpu in gpus if claimed is not None and _same(gpu.uuid, claimed)), None)
+    named = next((gpu for gpu in gpus if claimed is not None and _bare(gpu.uuid) == _bare(claimed)), None)
+    if named is not None and named.process_bytes is not None and pid in named.process_bytes:
+        return Placement(named, overruled=False)
     listed = [gpu for gpu in gpus if gpu.process_bytes is not None and pid in gpu.process_bytes]
-    if named is not None and (named in listed or not listed):
+    if named is not None and not listed:
         return Placement(named, overruled=False)
     if not listed:
         return Placement(None, overruled=False)
@@ -33,6 +36,7 @@ def place(claimed: DeviceUuid | None, pid: int, gpus: Sequence[GpuReading]) -> P
     return Placement(seen, overruled=claimed is not None)
 
 
-def _same(one: str, other: str) -> bool:
+@lru_cache(maxsize=1024)
+def _bare(uuid: str) -> str:
     """PyTorch writes a UUID without the ``GPU-`` in front."""
-    return one.lower().removeprefix("gpu-") == other.lower().removeprefix("gpu-")
+    return uuid.lower().removeprefix("gpu-")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tidegauge.agent.pod_cgroup import pod_cgroup_of
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
+from tidegauge.agent.resident import OpenStatms
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 from tidegauge.core.slurm import SlurmPlace
@@ -46,6 +47,7 @@ class ProcFs:
         self._nested: dict[ProcessId, list[ProcessId]] = {}
         self._nested_at_s = float("-inf")
         self._user_names: dict[int, str] = {}
+        self._statms = OpenStatms(self._root, monotonic_s=monotonic_s)
 
     def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
         facts = self._facts(process)
@@ -61,9 +63,13 @@ class ProcFs:
         return next((facts for outer in named_so if (facts := self._facts(outer)) is not None), None)
 
     def usage(self, process: ProcessId) -> ProcessUsage | None:
+        pages = self._statms.pages(process)
+        if pages is not None:
+            return ProcessUsage(rss_bytes=pages * _PAGE_BYTES)
         stat = self._stat(process.pid)
         if stat is None or stat.ended or stat.process != process:
             return None
+        self._statms.keep(process, lambda: self.process_at(process.pid) == process)
         return ProcessUsage(rss_bytes=stat.rss_pages * _PAGE_BYTES)
 
     def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:

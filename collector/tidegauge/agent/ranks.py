@@ -36,8 +36,6 @@ class DeviceSeries:
         """From the last ``FRACTION_SET`` record."""
         self.out_of_memory: Sample | None = None
         """The last ``OUT_OF_MEMORY`` record."""
-        self.points = 0
-        """Readings that were given to the detector."""
         self.meter = NontorchMeter()
         self._detector: Detector | None = None
         self._detector_factory = detector_factory
@@ -63,16 +61,18 @@ class DeviceSeries:
             self.meter.record(sample)
             self._pending.append(sample)
 
-    def judge(self, *, host_bytes: int | None, limit_bytes: int | None) -> None:
-        """Feed the detector with the records since the last call: steps, or ticks of a rank that has no steps."""
+    def judge(self, *, host_bytes: int | None, limit_bytes: int | None) -> int:
+        """Feed the detector with the records since the last call: steps, or ticks of a rank that has no steps. How many
+        it was given."""
         pending, self._pending = self._pending, []
+        points = 0
         for sample in pending:
             step = self._step_of(sample)
             if step is None:
                 continue
             if self._detector is None:
                 self._detector = self._detector_factory()
-            self.points += 1
+            points += 1
             self._detector.update(
                 step=step,
                 time_s=sample.mono_ns / 1e9,
@@ -83,6 +83,7 @@ class DeviceSeries:
                 allocated_peak_bytes=sample.allocated_peak_bytes,
                 limit_bytes=limit_bytes,
             )
+        return points
 
     def _step_of(self, sample: Sample) -> int | None:
         """The step that this record is to be judged as, ``None`` for one that is not."""
@@ -135,6 +136,8 @@ class RankState:
         self._devices: dict[int, DeviceSeries] = {}
         self._primary: int | None = None
         self._claimed: RankIdentity | None = None
+        self._claimed_fraction: float | None = None
+        """Of its device's memory: the cap that it says it was given."""
         self._evidence: Evidence | None = None
         self._found: Attribution | None = None
         """The claim, corrected by the evidence; ``None`` until there are both."""
@@ -146,14 +149,12 @@ class RankState:
         """Whether the rank has said who it is."""
         return self._claimed is not None
 
-    @property
-    def points(self) -> int:
-        """Readings that were given to the detector, of all its devices."""
-        return sum(series.points for series in self._devices.values())
-
     def claim(self, identity: RankIdentity) -> None:
         """Who the rank says it is."""
         self._claimed = identity
+        self._claimed_fraction = identity.limit_fraction or fraction_of_settings(
+            identity.alloc_conf, identity.torch_version
+        )
         self._identify()
 
     def weigh(self, evidence: Evidence) -> None:
@@ -208,14 +209,16 @@ class RankState:
         uuids = () if self._claimed is None else self._claimed.device_uuids
         return uuids[device] if device < len(uuids) else None
 
-    def judge(self) -> None:
-        """Bring the verdict up to date with the records taken and the readings of this poll."""
+    def judge(self) -> int:
+        """Bring the verdict up to date with the records taken and the readings of this poll; how many records that
+        were."""
+        points = 0
         if self._broken:
-            return
+            return points
         try:
             for series in self._devices.values():
                 primary = series.device == self._primary
-                series.judge(
+                points += series.judge(
                     host_bytes=self.rss_bytes if primary else None,
                     limit_bytes=self._process_limit_bytes(series) if primary else None,
                 )
@@ -223,12 +226,11 @@ class RankState:
             # One rank's odd series must not cost the others their verdicts.
             _log.exception("the detector failed on pid %d, which is not judged any more", self.facts.process.pid)
             self._broken = True
+        return points
 
     def _cap_fraction(self, series: DeviceSeries) -> float | None:
         """The memory fraction in force; ``None`` for 1.0, which is no cap, and where nothing is known of one."""
-        who = self._claimed
-        claimed = None if who is None else who.limit_fraction or fraction_of_settings(who.alloc_conf, who.torch_version)
-        fraction = series.fraction or claimed
+        fraction = series.fraction or self._claimed_fraction
         return fraction if fraction is not None and fraction < 1 else None
 
     def _cap_bytes(self, series: DeviceSeries) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -38,8 +39,14 @@ MAX_SANE = 1 << 50
 """Bytes, steps or calls of the allocator: a petabyte, or a million of them a second for thirty years."""
 MAX_LOST_PER_READ = 1_000_000
 """No writer of ours makes more between two polls: a jump beyond it says nothing about lost records."""
+LOOK_AT_BLANKS_EVERY = 10
+"""Reads after which devices without a record are looked at whatever the file's size on disk says (``_Blanks``)."""
 
 _SEQ_BYTES = 8
+_SEQ = struct.Struct(f"<Q{RECORD_BYTES - _SEQ_BYTES}x")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_BLOCK_BYTES = 512
+"""Unit of ``st_blocks``, see inode(7)."""
 _ALLOCATED, _BLOCKS = Sample._fields.index("allocated_bytes"), Sample._fields.index("blocks")
 """The allocator's figures lie side by side in a ``Sample``."""
 
@@ -57,6 +64,38 @@ class _Whole(NamedTuple):
     raw: bytes
 
 
+class _Blanks:
+    """Which devices need not be looked at: most devices of most rings are visible to the rank, and never used.
+
+    Their slots are holes in a sparse file. While no page was added to the file since a device was seen blank, it still
+    is: one ``fstat`` tells that of all devices.
+    """
+
+    def __init__(self, header: RingHeader) -> None:
+        self._file_bytes = header.file_bytes
+        self._own_pages = header.capacity * RECORD_BYTES % _PAGE_BYTES == 0
+        """No page belongs to two devices."""
+        self._blocks_when_blank = [-1] * header.device_count
+        self._blocks = 0
+        self._reads = 0
+        self._trusted = False
+
+    def begin(self, status: os.stat_result) -> None:
+        """A read begins, of a file that is so large on disk now. One without holes tells nothing; and a page may be
+        there a moment before what is written to it: so now and then all are looked at."""
+        self._blocks = status.st_blocks
+        sparse = self._own_pages and self._blocks * _BLOCK_BYTES < self._file_bytes
+        self._trusted = sparse and self._reads % LOOK_AT_BLANKS_EVERY != 0
+        self._reads += 1
+
+    def is_blank(self, device: int) -> bool:
+        return self._trusted and self._blocks_when_blank[device] == self._blocks
+
+    def seen(self, device: int) -> None:
+        """It was looked at in this read, and is blank."""
+        self._blocks_when_blank[device] = self._blocks
+
+
 class RingReader:
     """The reading end of one ring file. ``fd`` belongs to the caller.
 
@@ -70,7 +109,7 @@ class RingReader:
         if not page or (len(page) >= len(MAGIC) and not any(page[: len(MAGIC)])):
             raise RingBlankError
         self.header: RingHeader = decode_header(page, file_bytes=os.fstat(fd).st_size)
-        self._fixed = page[:IDENTITY_OFFSET]
+        self._page = page
         self._identity_block = b""
         self.identity: RankIdentity | None = None
         """The last complete identity in the ring; ``None`` until there is one."""
@@ -88,6 +127,9 @@ class RingReader:
         self._next = [max(1, seq - back + 1) for seq in newest]
         self._kept_mono_ns = [-STEP_GAP_NS] * self.header.device_count
         self._random = random.Random(0)
+        self._blanks = _Blanks(self.header)
+        self._at_the_end = False
+        """The last slots that were read hold no new record yet."""
         self._read_identity(page)
 
     def read(self, limit: int = MAX_RECORDS_PER_READ) -> list[Sample]:
@@ -95,17 +137,21 @@ class RingReader:
 
         All ticks and events, the newest step, and of steps in quick succession some 25 a second.
         """
-        size = os.fstat(self._fd).st_size
-        if size < self.header.file_bytes:
-            raise LayoutError("truncated", f"it was cut to {size} of {self.header.file_bytes} bytes")
+        status = os.fstat(self._fd)
+        if status.st_size < self.header.file_bytes:
+            raise LayoutError("truncated", f"it was cut to {status.st_size} of {self.header.file_bytes} bytes")
         page = os.pread(self._fd, HEADER_BYTES, 0)
-        if page[:IDENTITY_OFFSET] != self._fixed:
-            raise LayoutError("replaced", "its header changed")
-        self._read_identity(page)
+        if page != self._page:
+            if page[:IDENTITY_OFFSET] != self._page[:IDENTITY_OFFSET]:
+                raise LayoutError("replaced", "its header changed")
+            self._read_identity(page)
+            self._page = page
+        self._blanks.begin(status)
         last = self.seen_records + limit
         return [
             sample
             for device in range(self.header.device_count)
+            if not self._blanks.is_blank(device)
             for sample in self._read_device(device, last - self.seen_records)
         ]
 
@@ -126,6 +172,7 @@ class RingReader:
             budget -= len(new)
             self.seen_records += len(new)
             count = min(2 * count, BATCH_RECORDS)
+            budget = 0 if self._at_the_end else budget
             for record in self._worth_reading(new, device):
                 sample = decode_record(record.raw)
                 if sample is not None and _sane(sample, device):
@@ -148,14 +195,15 @@ class RingReader:
         """What is readable in the ``count`` slots from the next record on; remembers to go on behind it."""
         first = self._next[device]
         if first == 1 and not any(self._pread(_SEQ_BYTES, self.header.offset(device, 1))):
-            return []  # most devices of most rings: visible to the rank, never used
+            self._blanks.seen(device)
+            return []
         slots = self._slots(device, first, count)
         found = _due(slots, first)
         if found and found[-1].seq - first + 1 != len(found):
             # A gap. Records are written one after the other: what was half written a moment ago is whole now.
             found = _due(self._slots(device, first, count), first)
         if not found:
-            overwriter = decode_record(slots[0])
+            overwriter = decode_record(slots[:RECORD_BYTES])
             if overwriter is None or not first < overwriter.seq <= MAX_SANE:
                 return []
             first = self._resume_at(device, overwriter.seq)
@@ -163,6 +211,7 @@ class RingReader:
             if not found:
                 return []
         newest = found[-1].seq
+        self._at_the_end = newest < first + count - 1
         self._lose(newest + 1 - self._next[device] - len(found))
         self._next[device] = newest + 1
         return found
@@ -175,13 +224,13 @@ class RingReader:
     def _lose(self, records: int) -> None:
         self.lost_records += min(max(0, records), MAX_LOST_PER_READ)
 
-    def _slots(self, device: int, first: int, count: int) -> list[bytes]:
+    def _slots(self, device: int, first: int, count: int) -> bytes:
         """The slots of records ``first`` … ``first + count - 1``, around the end of the ring; ``count`` <= capacity."""
         before_end = min(count, self.header.capacity - (first - 1) % self.header.capacity)
         data = self._pread(before_end * RECORD_BYTES, self.header.offset(device, first))
         if count > before_end:
             data += self._pread((count - before_end) * RECORD_BYTES, self.header.offset(device, 1))
-        return [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
+        return data
 
     def _pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
@@ -213,15 +262,16 @@ class RingReader:
         """The readable records in ``count`` slots from ``slot`` on, where the ring does not end before."""
         capacity = self.header.capacity
         slots = self._slots(device, slot + 1, min(count, capacity - slot))
-        samples = (decode_record(raw) for raw in slots)
+        samples = (decode_record(slots[at : at + RECORD_BYTES]) for at in range(0, len(slots), RECORD_BYTES))
         return [s for at, s in enumerate(samples, slot) if s is not None and (s.seq - 1) % capacity == at]
 
 
-def _due(slots: list[bytes], first: int) -> list[_Whole]:
-    """The whole records among ``slots`` that carry the number that is due there: ``first``, ``first + 1`` …"""
+def _due(slots: bytes, first: int) -> list[_Whole]:
+    """The whole records in ``slots`` that carry the number that is due there: ``first``, ``first + 1`` …"""
     found = []
-    for seq, raw in enumerate(slots, first):
-        if int.from_bytes(raw[:_SEQ_BYTES], "little") == seq:
+    for due, (seq,) in enumerate(_SEQ.iter_unpack(slots), first):
+        if seq == due:
+            raw = slots[(due - first) * RECORD_BYTES : (due - first + 1) * RECORD_BYTES]
             head = peek_record(raw)
             if head is not None:
                 found.append(_Whole(*head, raw))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from tidegauge.agent.orders import OrderCarrier
+from tidegauge.agent.report_pace import ReportPace
 from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult
@@ -45,14 +46,22 @@ class Reply(Protocol):
     def snapshots_wanted(self) -> frozenset[str] | None:
         """Keys of snapshots that must stay; ``None``: nobody knows now."""
 
+    @property
+    def report_every_s(self) -> float:
+        """How often to report while nothing happens; never more often than the setting."""
+
 
 class Reporter(Protocol):
     """The way to the coordinator."""
 
-    def report(self, summary: NodeSummary) -> Reply | None:
-        """Send it off; returns the latest reply that is here by now, to whichever report; ``None`` before the first.
+    def report(self, summary: NodeSummary) -> bool:
+        """Send it off, unless the one before is still unanswered; whether it was sent.
 
         Must not wait for an answer: the next poll is behind it. May raise anything; it is said once."""
+
+    def hear(self) -> Reply | None:
+        """The reply that has come since the last call, to whichever report; ``None`` if none has. Asked at every poll:
+        it must cost next to nothing. As ``report``, it does not wait and may raise anything."""
 
 
 class SettingsFiles(Protocol):
@@ -104,7 +113,8 @@ class Beat:
 
 
 class AgentRunner:
-    """Polls ``agent`` every ``poll_period_s`` and reports every ``report_period_s``, until ``stop``.
+    """Polls ``agent`` every ``poll_period_s`` and reports every ``report_period_s``, until ``stop``; where the
+    coordinator wants to hear less often, reports that bring no news are left out (``ReportPace``).
 
     ``metrics_address`` is asked at each report: the port may be known only after the start. ``monotonic_s`` and
     ``wait`` (sleep so many seconds, true to stop) are the time.
@@ -129,6 +139,7 @@ class AgentRunner:
         self._settings_files = settings_files
         self._poll_period_s = poll_period_s
         self._report_period_s = report_period_s
+        self._pace = ReportPace(report_period_s, node_id=node_id)
         self._node_id = node_id
         self._incarnation = incarnation
         self._metrics_address = metrics_address
@@ -167,8 +178,9 @@ class AgentRunner:
                 reports.hasten(now_s + RESULTS_AFTER_S)
             if polls.is_due(now_s):
                 self._agent.poll()
+                self._guarded(self._hear)
             if reports.is_due(now_s):
-                self._report()
+                self._guarded(self._report)
             if self._wait(max(0.0, min(polls.due_s, reports.due_s) - self._monotonic_s())):
                 return
 
@@ -181,29 +193,47 @@ class AgentRunner:
         self._news = True
         self._wake.set()
 
-    def _report(self) -> None:
+    def _guarded(self, talk: Callable[[], bool]) -> None:
+        """Talk to the coordinator; ``talk`` says whether it did. What goes wrong is said once."""
         try:
-            summary = self._agent.summary(
-                node_id=self._node_id, incarnation=self._incarnation, metrics_address=self._metrics_address()
-            )  # fmt: skip
-            reply = self._reporter.report(
-                replace(
-                    summary,
-                    order_results=self._carrier.results(),
-                    settings_digest=self._settings_files.digest(),
-                )
-            )
-            if reply is not None:
-                self._carrier.take(reply.orders)
-                self._agent.hear_of_pods(reply.pods)
-                self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted)
-                if reply.job_settings is not None:
-                    self._settings_files.write(reply.job_settings)
+            talked = talk()
         except Exception as error:
             if not self._report_fails:
                 _log.warning("the coordinator cannot be told of this node's state, going on: %s", error)
             self._report_fails = True
+            self._pace.failed()
         else:
-            if self._report_fails:
+            if talked and self._report_fails:
                 _log.info("the coordinator hears of this node again")
-            self._report_fails = False
+            self._report_fails = self._report_fails and not talked
+
+    def _hear(self) -> bool:
+        reply = self._reporter.hear()
+        if reply is not None:
+            self._take(reply)
+        return reply is not None
+
+    def _report(self) -> bool:
+        summary = replace(
+            self._agent.summary(
+                node_id=self._node_id, incarnation=self._incarnation, metrics_address=self._metrics_address()
+            ),
+            order_results=self._carrier.results(),
+            settings_digest=self._settings_files.digest(),
+        )
+        now_s = self._monotonic_s()
+        if not self._pace.wants(summary, now_s):
+            return False
+        if not self._reporter.report(summary):
+            return False
+        self._pace.sent(summary, now_s)
+        self._hear()
+        return True
+
+    def _take(self, reply: Reply) -> None:
+        self._carrier.take(reply.orders)
+        self._agent.hear_of_pods(reply.pods)
+        self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted)
+        if reply.job_settings is not None:
+            self._settings_files.write(reply.job_settings)
+        self._pace.slow_to(reply.report_every_s, self._monotonic_s())

@@ -13,15 +13,11 @@ import os
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from typing import NamedTuple
 
 from tidegauge.agent.folders import DIRECTORY as DIRECTORY
 from tidegauge.agent.folders import RefusedError as RefusedError
 from tidegauge.agent.folders import RunDir, UserFolder
-
-MAX_FOLDERS = 4096
-"""Entries of a run directory that are looked at; more than any node has users."""
 
 NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -106,19 +102,6 @@ def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
                 yield OpenFolder(fd, status.st_uid, mount)
 
 
-def folders_in(run_dir: RunDir) -> list[tuple[UserFolder, int | None]]:
-    """The users' folders that seem to be in ``run_dir``, and when names in them last changed (mtime in ns, ``None`` if
-    that cannot be told); none if it is not there. Raises ``RefusedError``, ``OSError``.
-    """
-    with suppress(FileNotFoundError), _opened_run_dir(run_dir) as fd:
-        with os.scandir(fd) as entries:
-            names = [entry.name for entry in islice(entries, MAX_FOLDERS)]
-        mount = mount_of(fd)
-        uids = [int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name]
-        return [(UserFolder(run_dir, uid), _changed_ns(fd, str(uid), mount)) for uid in uids]
-    return []
-
-
 @contextmanager
 def _opened_run_dir(run_dir: RunDir) -> Iterator[int]:
     fd = run_dir.open()
@@ -126,12 +109,6 @@ def _opened_run_dir(run_dir: RunDir) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def _changed_ns(folder: int, name: str, mount: int) -> int | None:
-    with suppress(RefusedError, OSError), opened_name(folder, name, mount=mount) as fd:
-        return os.fstat(fd).st_mtime_ns
-    return None
 
 
 def look_at(folder: int, name: str, *, mount: int | None = None) -> Signature:

@@ -62,6 +62,25 @@ class Settings(BaseModel):
     """Port of /metrics on every node; 0 takes a free one (the coordinator's /sd knows it)."""
     api_port: int = Field(default=9495, ge=0, le=65535)
     """Port of the coordinator's HTTP API and /sd; 0 takes a free one."""
+    web_config_file: Path | None = None
+    """exporter-toolkit's web configuration file (docs/web_access.md): TLS, headers, and names with passwords for the
+    API and /metrics, as Prometheus and its exporters take it. Read again when it changes. Default: none, plain HTTP."""
+    api_tokens_file: Path | None = None
+    """File (mode 0600) with a line for each name that may show a token to the API and /metrics, as ``tidegauge config
+    token NAME`` prints it. Default: none. With neither this nor ``basic_auth_users`` nobody is asked for a name, and
+    whoever reaches the API sees everybody's jobs."""
+    api_admins: str | None = None
+    """Names, separated by commas, that see all jobs, incidents and evidence. Others see those of the user of the same
+    name. Default: none; the head's own commands always see all."""
+    metrics_readers: str | None = "prometheus"
+    """Names, separated by commas, that may read /metrics and /sd, which tell of all jobs: the one that Prometheus
+    scrapes with. ``api_admins`` may as well."""
+    api_token_file: Path | None = None
+    """For commands that ask a service elsewhere (``--api``): file (mode 0600) with your token; ``TIDEGAUGE_API_TOKEN``
+    in the environment does as well. Default: none is shown."""
+    api_ca_file: Path | None = None
+    """For the same commands: file with the certificates that vouch for the API's. Default: those that the system
+    trusts."""
     engine_port: int = Field(default=6399, ge=0, le=65535)
     """Port of the Ray head. Not Ray's default 6379, so that users' own clusters stay apart; 0 takes a free one."""
     policy_file: Path | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -40,7 +40,11 @@ class SnapshotShelf:
         *,
         cluster: str,
         problem: str = "",
+        steady_unix_s: Callable[[], float] | None = None,
     ) -> None:
+        """``steady_unix_s``: what snapshots age by, instead of the callers' word for the time: the host's clock may be
+        set, and must not make all of them old at once."""
+        self._steady_unix_s = steady_unix_s
         self._store = store
         self._keeping = keeping
         self._budget = budget
@@ -70,9 +74,10 @@ class SnapshotShelf:
         stored = write_packed([content])
         if not self._budget.store(tenant, len(stored), now_s):
             raise StoreError("this user's processes have had more snapshots stored within the hour than one user may")
+        put_unix_s = self._ages_by(now_unix_s)
         with self._told(self._store):
-            self._make_room(self._store, len(stored), now_unix_s=now_unix_s, protected=protected)
-            return self._put(self._store, view, stored, step=step, at_unix_s=at_unix_s, now_unix_s=now_unix_s)
+            self._make_room(self._store, len(stored), now_unix_s=put_unix_s, protected=protected)
+            return self._put(self._store, view, stored, step=step, at_unix_s=at_unix_s, now_unix_s=put_unix_s)
 
     def keys(self) -> frozenset[str]:
         """All that is kept now; nothing of a store that cannot be listed, from which nothing is deleted either."""
@@ -92,8 +97,11 @@ class SnapshotShelf:
         with suppress(StoreError), self._told(self._store):
             self._delete(
                 self._store, keep_s=None if wanted is None else keep_s, keep_bytes=keep_bytes,
-                now_unix_s=now_unix_s, protected={*protected, *(wanted or ())},
+                now_unix_s=self._ages_by(now_unix_s), protected={*protected, *(wanted or ())},
             )  # fmt: skip
+
+    def _ages_by(self, now_unix_s: float) -> float:
+        return now_unix_s if self._steady_unix_s is None else self._steady_unix_s()
 
     def _put(
         self, store: SnapshotStore, view: RankView, stored: bytes, *, step: int, at_unix_s: float, now_unix_s: float

@@ -25,7 +25,8 @@ LONGEST_PART = 80
 LEFT_FREE_BYTES = 256 << 20
 """What a snapshot leaves free on the disk of a node, beside what everybody else needs of it."""
 _DRAFTS = ".drafts"
-_KEY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._@=+~-]{0,99}/){4}step-[0-9]{1,19}-[0-9]{1,19}" + re.escape(SUFFIX))
+_KEY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._@=+~-]{0,99}/){4,5}step-[0-9]{1,19}-[0-9]{1,19}" + re.escape(SUFFIX))
+"""Keys of four folders are of stores before keys had a uid: still read, and cleared with age."""
 
 
 class StoreError(Exception):
@@ -57,9 +58,12 @@ class SnapshotStore(Protocol):
 
 
 def snapshot_key(*, cluster: str, job: JobKey, rank: int, step: int, at_unix_s: float) -> str:
-    """``<cluster>/<job>/<attempt>/rank-<rank>/step-<step>-<unix ms>.snap.zst``."""
-    job_part = _part(job.job_id)
-    return f"{_part(cluster)}/{job_part}/{job.attempt}/rank-{rank}/step-{step}-{int(at_unix_s * 1000)}{SUFFIX}"
+    """``<cluster>/<uid>/<job>/<attempt>/rank-<rank>/step-<step>-<unix ms>.snap.zst``.
+
+    The uid is the kernel's word, the job may be the user's own: nobody's snapshots ever lie among another's.
+    """
+    folder = f"{_part(cluster)}/{job.uid}/{_part(job.job_id)}/{job.attempt}/rank-{rank}"
+    return f"{folder}/step-{step}-{int(at_unix_s * 1000)}{SUFFIX}"
 
 
 def check_key(key: str) -> None:

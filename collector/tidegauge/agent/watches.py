@@ -22,9 +22,10 @@ from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
 
-MAX_RANKS = 512
-"""Ranks of one node that are watched: each has an open file, and up to 20 series in every scrape."""
-MAX_RANKS_PER_TENANT = 256
+MAX_RANKS = 1024
+"""Ranks of one node that are watched: each has an open file, and up to 20 series in every scrape. A thousand cost less
+than a third of a core (docs/performance.md)."""
+MAX_RANKS_PER_TENANT = 512
 """Nobody can take all the places of a node: no user, and no pod."""
 ORPHAN_LOOKS_S = 15.0
 """For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
@@ -47,6 +48,12 @@ class _Watch:
     """The witnesses', on the job of the process."""
     counted: set[str] = field(default_factory=set)
     """Claims whose overruling is counted already."""
+
+    def __post_init__(self) -> None:
+        folder, process = self.ring.place.folder, self.facts.process
+        self.socket = ProcessSocket(folder, self.facts.uid, socket_name(self.ring.process), process)
+        """Where it can be asked: beside its ring, which the kernel says is its own."""
+        self.folder = RankFolder(folder, self.ring.process, self.facts.tenant, ended=False)
 
     @property
     def over_s(self) -> float | None:
@@ -235,9 +242,7 @@ class Watches:
             rank.claim(reader.identity)
         self._hear(watch, gpus)
         rank.observe(samples, gpus, gpus_mono_ns=gpus_mono_ns)
-        points = rank.points
-        rank.judge()
-        self.detector_points += rank.points - points
+        self.detector_points += rank.judge()
         watch.read_to_the_end = watch.ended_s is not None and budget > 0 and seen == 0
         if not rank.detached:
             watch.detached_s = None
@@ -255,8 +260,9 @@ class Watches:
             self._count_overruled(watch)
 
     def _count_overruled(self, watch: _Watch) -> None:
-        self.overruled.update(watch.rank.overruled - watch.counted)
-        watch.counted |= watch.rank.overruled
+        if len(watch.rank.overruled) > len(watch.counted):
+            self.overruled.update(watch.rank.overruled - watch.counted)
+            watch.counted |= watch.rank.overruled
 
     def views(self, *, now_s: float, now_unix_s: float) -> tuple[RankView, ...]:
         """Every rank that is shown now, in a fixed order, no two with the same name."""
@@ -301,21 +307,13 @@ class Watches:
     def folders(self) -> dict[ProcessId, RankFolder]:
         """Where each rank, also one that has just ended, leaves what it found of its own memory."""
         return {
-            watch.facts.process: RankFolder(
-                watch.ring.place.folder, watch.ring.process, watch.facts.tenant, ended=watch.ended_s is not None
-            )
+            watch.facts.process: watch.folder if watch.ended_s is None else watch.folder._replace(ended=True)
             for watch in self._watches.values()
         }
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
-        """Where each living rank can be asked: beside its ring, which the kernel says is its own."""
-        return {
-            watch.facts.process: ProcessSocket(
-                watch.ring.place.folder, watch.facts.uid, socket_name(watch.ring.process), watch.facts.process
-            )
-            for watch in self._watches.values()
-            if watch.ended_s is None
-        }
+        """Where each living rank can be asked."""
+        return {watch.facts.process: watch.socket for watch in self._watches.values() if watch.ended_s is None}
 
     def close(self) -> None:
         """Close every ring; the files stay for the next agent."""

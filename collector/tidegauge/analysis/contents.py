@@ -19,6 +19,8 @@ ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 20
+_INFLATED_PIECE_BYTES = 1 << 12
+"""Given to zlib at a time: at most 4 MiB come of it, a mebibyte at a time."""
 _ZSTANDARD_PIECE_BYTES = 1 << 10
 """Given to the decompressor at a time: four bytes may become 128 KiB, and it cannot be told to stop there."""
 _MOST_WINDOW_BYTES = 128 << 20
@@ -73,21 +75,23 @@ def _of_zlib(content: bytes) -> Iterator[bytes]:
 
 
 def _inflated(content: bytes, name: str, window_bits: int) -> Iterator[bytes]:
-    length = 0
-    rest = content
-    while rest:  # gzip files may be joined; what follows a member is another one
+    place = length = 0
+    while place < len(content):  # gzip files may be joined; what follows a member is another one
         member = zlib.decompressobj(wbits=window_bits)
         while not member.eof:
+            # In pieces: each member copies what it leaves, and a file may be a million empty ones.
+            piece = content[place : place + _INFLATED_PIECE_BYTES]
             try:
-                chunk = member.decompress(rest, _CHUNK)
+                chunk = member.decompress(piece, _CHUNK)
             except zlib.error as error:
                 raise BadTraceError(f"has damaged {name} data after {length:,} unzipped bytes: {error}") from error
-            if not chunk and not member.eof and not member.unconsumed_tail:
+            # All may have been taken in before the last of it was given out, and the end be found only now.
+            if not chunk and not piece and not member.eof:
                 raise BadTraceError(f"ends in the middle of its {name} data, after {length:,} unzipped bytes")
-            rest = member.unconsumed_tail
+            # At the end of a member the tail is no longer kept up to date.
+            place += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
             length += len(chunk)
             yield chunk
-        rest = member.unused_data
 
 
 def _of_zstandard(content: bytes) -> Iterator[bytes]:

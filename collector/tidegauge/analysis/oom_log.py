@@ -24,6 +24,8 @@ LINES_AFTER = 12
 MOST_LINE = 65536
 MOST_KEPT = 1000
 """Messages; a program that catches and tries again writes more than anybody reads."""
+MOST_IN_LINE = 20
+"""A log in JSON has some in a line. Each is read with the lines around it: a line of 1,600 would take minutes."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _TIME = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?\s?")
@@ -111,15 +113,15 @@ def read_log(lines: Iterable[str]) -> OomLog:
 
 
 def _keep(log: OomLog, line: _Line, before: deque[_Line], ahead: deque[_Line], *, expandable: bool) -> None:
-    if len(log.found) >= MOST_KEPT:
-        log.not_kept += 1
-        return
     rest = [later.text for later in ahead if later.mark == line.mark]
-    for at in starts(line.text):
+    own = [earlier.text for earlier in before if earlier.mark == line.mark]
+    places = starts(line.text)
+    kept = places[: min(MOST_IN_LINE, MOST_KEPT - len(log.found))]
+    log.not_kept += len(places) - len(kept)
+    for at in kept:
         text = parse_message("\n".join([line.text[at:], *rest]))
         if text is None:
             continue
-        own = [earlier.text for earlier in before if earlier.mark == line.mark]
         place = _innermost([*own, *line.text[:at].splitlines()])
         log.found.append(Found(text, line.number, line.rank, place, expandable))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +21,22 @@ from tidegauge.core.job_variables import IN_JOBS
 if TYPE_CHECKING:
     from tidegauge.agent.settings import Settings
 
-HELP = "show every setting, its value and where the value comes from"
+HELP = "show every setting, its value and where the value comes from; make a token for the API"
 
 CONFIG_FILES = ("~/.config/tidegauge/config.yaml", "/etc/tidegauge/config.yaml")
 """The first that exists is read, unless ``TIDEGAUGE_CONFIG`` or ``--config`` names another."""
 
 OTHER_VARIABLES = IN_JOBS | {
-    f"TIDEGAUGE_{name}" for name in ("CONFIG", "SLACK_TOKEN", "GRAFANA_TOKEN", "NOTIFY_TOKEN", "MAIL_PASSWORD")
+    f"TIDEGAUGE_{name}"
+    for name in ("CONFIG", "SLACK_TOKEN", "GRAFANA_TOKEN", "NOTIFY_TOKEN", "MAIL_PASSWORD", "API_TOKEN")
 }
 """``TIDEGAUGE_`` variables that speak to the probe or the command line, not to the service."""
+
+
+_URL_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^/?#]*(@)")
+"""What stands between a name and the last ``@`` before the path."""
+_QUERY_PASSWORD = re.compile(r"([?&][^=&#]*(?:pass|pwd|secret|token|key|sig|credential)[^=&#]*=)[^&#]*", re.IGNORECASE)
+"""Of a database, or of an object store (a signature of Azure's, a key)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="read settings from this YAML file")
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="assignments",
-        help="override one setting (see `tidegauge config show`); may be given more than once",
+        help="override one setting (see `tidegauge config show`), or take it away (NAME=); may be given more than once",
     )  # fmt: skip
 
 
@@ -57,18 +65,62 @@ def load_settings(args: argparse.Namespace, environ: Mapping[str, str] = os.envi
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_settings_arguments(parser)
-    parser.add_argument("what", choices=["show"], help="show: print all settings")
+    parser.add_argument(
+        "what", choices=["show", "token"],
+        help="show: print all settings; token: make a token for NAME and print the line for api_tokens_file",
+    )  # fmt: skip
+    parser.add_argument("name", metavar="NAME", nargs="?", help="whose token: a user's name, or a script's")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
+    if (args.what == "token") is not (args.name is not None):
+        raise CommandError("`config show` takes no NAME, `config token` needs one", exit_code=USAGE)
+    return _show(args) if args.what == "show" else _make_token(args)
+
+
+def _show(args: argparse.Namespace) -> int:
     settings = explain(args)
     if args.json:
-        print(json.dumps({s.name: {"value": s.value, "origin": s.origin} for s in settings}, indent=2, default=str))
+        values = {s.name: {"value": without_password(s.value), "origin": s.origin} for s in settings}
+        print(json.dumps(values, indent=2, default=str))
     else:
-        rows = [(s.name, "-" if s.value is None else str(s.value), s.origin, s.help) for s in settings]
+        rows = [(s.name, _shown(s.value), s.origin, s.help) for s in settings]
         print_table(("setting", "value", "from", "meaning"), rows)
     return FINE
+
+
+def _make_token(args: argparse.Namespace) -> int:
+    """The token is nowhere but in what is printed: the file holds its digest."""
+    need("pydantic", extra="agent", what="the service")
+    from tidegauge.cluster.web_tokens import make_token, token_line
+
+    token = make_token()
+    try:
+        line = token_line(args.name, token)
+    except ValueError as error:
+        raise CommandError(str(error), exit_code=USAGE) from error
+    if args.json:
+        print(json.dumps({"name": args.name, "token": token, "line": line}, indent=2))
+        return FINE
+    print(f"token  {token}")
+    print(f"line   {line}")
+    print(
+        "\nThe line belongs into api_tokens_file of the head, and of each node whose /metrics NAME may read. The token"
+    )
+    print("is shown this once: into a file of theirs (chmod 600), which TIDEGAUGE_API_TOKEN_FILE names.")
+    return FINE
+
+
+def without_password(value: Any) -> Any:
+    """A URL that holds a password, as ``database_url`` may, without it; anything else as it is."""
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    return _QUERY_PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1***\2", value))
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(without_password(value))
 
 
 def explain(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Setting]:
@@ -110,6 +162,8 @@ def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Sett
         if not equals:
             raise CommandError(f"--set takes NAME=VALUE, not {assignment!r}", exit_code=USAGE)
         take(name, value, f"--set {name}")
+        if value == "" and Settings.model_fields[name].default is None:
+            del given[name]  # nothing, whatever a file says
     try:
         settings = Settings(**{name: value for name, (value, _) in given.items()})
     except pydantic.ValidationError as error:

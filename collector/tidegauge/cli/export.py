@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError, bad_file
+from tidegauge.cli.own_files import write_own
 
 if TYPE_CHECKING:
     from tidegauge.analysis.snapshot_traces import Snapshot
@@ -89,6 +90,6 @@ def _write(output: str, content: bytes) -> None:
         sys.stdout.buffer.flush()
         return
     try:
-        Path(output).write_bytes(content)
+        write_own(Path(output), content)
     except OSError as error:
         raise CommandError(f"{output}: cannot be written: {error.strerror or error}", exit_code=ENVIRONMENT) from error

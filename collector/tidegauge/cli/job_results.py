@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 from tidegauge.cli import incidents, jobs
 from tidegauge.cli.errors import CommandError
+from tidegauge.cli.own_files import write_own
 from tidegauge.cluster import client
 
 MAX_REPORTS = 20
@@ -52,14 +52,14 @@ class ResultFiles:
     def save(self, api_url: str) -> str:
         """Write everything as it is now; returns the summary. Raises ``ApiError``, ``CommandError``, ``OSError``."""
         for name, path in (("jobs.json", "/api/v1/jobs"), ("incidents.json", f"/api/v1/incidents?{_ALL}")):
-            _replace(self.folder / name, json.dumps(client.get(api_url, path), indent=1).encode())
+            write_own(self.folder / name, json.dumps(client.get(api_url, path), indent=1).encode())
         summary = _printed(jobs, ["--api", api_url]) + "\n" + _printed(incidents, ["--api", api_url, "--all"])
-        _replace(self.folder / "summary.txt", summary.encode())
+        write_own(self.folder / "summary.txt", summary.encode())
         marks = client.get(api_url, "/api/v1/incident-marks?since=0")["marks"]
         for number in sorted(marks, key=int)[-MAX_REPORTS:]:
             if self._marks.get(number) != marks[number]:
                 page = client.get_bytes(api_url, f"/report?incident={number}", timeout_s=REPORT_TIMEOUT_S)
-                _replace(self.folder / f"incident-{number}.html", page)
+                write_own(self.folder / f"incident-{number}.html", page)
                 self._marks[number] = marks[number]
         return summary
 
@@ -91,9 +91,3 @@ def _printed(command: _Command, arguments: Sequence[str]) -> str:
     with contextlib.redirect_stdout(printed):
         command.run(parser.parse_args(arguments))
     return printed.getvalue()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_bytes(content)
-    os.replace(draft, path)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tidegauge.core.launch_record import printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -20,10 +22,12 @@ NARROWEST = 40
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_way: Sequence[str] = ()) -> None:
-    """Print ``rows`` under ``header`` to stdout. Cells are plain text, never markup.
+    """Print ``rows`` under ``header`` to stdout. Cells are plain text: never markup, nor what a terminal would obey.
+    Names in them are users' own, and a service may be an old one, or lie.
 
     On a terminal that is too narrow the columns ``gives_way`` are left out, the first first, and named below.
     """
+    rows = [tuple(map(tame, row)) for row in rows]
     # A pipe has no width: lines stay whole there, so that grep finds what it looks for.
     if not sys.stdout.isatty() or not importlib.util.find_spec("rich"):
         print("\n".join(plain_lines(header, rows)))
@@ -36,6 +40,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
     left_out = [name for name in header if name not in kept]
     if left_out:
         print_wrapped("", f"(too narrow for: {', '.join(left_out)}; a wider terminal or --json shows all)")
+
+
+def tame(text: str) -> str:
+    """``text`` without anything that a terminal would obey: escape sequences, line ends, changes of direction."""
+    return text if text.isprintable() else printable(text, len(text))
 
 
 def narrowed(
@@ -52,6 +61,7 @@ def narrowed(
 
 def print_wrapped(start: str, text: str) -> None:
     """Print ``start`` and ``text``, on a terminal in lines that hang below the text's beginning."""
+    text = "\n".join(map(tame, text.split("\n")))
     if not sys.stdout.isatty():
         print(start + text)
         return
@@ -91,7 +101,7 @@ def live_table(header: Sequence[str]) -> Iterator[Callable[[Sequence[Sequence[st
         from rich.live import Live
 
         with Live(refresh_per_second=4) as live:
-            yield lambda rows: live.update(_rich_table(header, rows))
+            yield lambda rows: live.update(_rich_table(header, [tuple(map(tame, row)) for row in rows]))
         return
     shown_s, shown = time.monotonic(), rows
 

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tidegauge.core.launch_record import printable
+
 
 @contextmanager
 def progress(command: str) -> Iterator[Callable[[str], None]]:
-    """Yields a function that takes the sentence to show now."""
+    """Yields a function that takes the sentence to show now; what a terminal would obey in it is not shown."""
     if sys.stderr.isatty():
         try:
             from rich.console import Console
@@ -18,6 +20,6 @@ def progress(command: str) -> Iterator[Callable[[str], None]]:
             pass
         else:
             with Console(stderr=True).status(f"tidegauge {command}") as status:
-                yield lambda sentence: status.update(f"tidegauge {command}: {escape(sentence)} …")
+                yield lambda sentence: status.update(f"tidegauge {command}: {escape(printable(sentence))} …")
             return
-    yield lambda sentence: print(f"tidegauge {command}: {sentence} …", file=sys.stderr, flush=True)
+    yield lambda sentence: print(f"tidegauge {command}: {printable(sentence)} …", file=sys.stderr, flush=True)

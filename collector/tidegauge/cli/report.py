@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.errors import EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError
+from tidegauge.cli.own_files import write_own
 from tidegauge.cli.service_api import add_api_arguments
 from tidegauge.cli.sizes import parse_size
 
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         return FINE
     path = args.output or Path(name)
     try:
-        path.write_text(text, encoding="utf-8")
+        write_own(path, text.encode(errors="replace"))
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
     if args.json:

@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidegauge.agent.evidence_checks import bounded
+from tidegauge.agent.evidence_piece import Whose, evidence_of
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import compare
 from tidegauge.cli.detect import judge_series
 from tidegauge.cli.errors import USAGE, CommandError, bad_file
 from tidegauge.cli.report_snapshots import RankSnapshot, in_order, read_rank_snapshot, tried_settings
 from tidegauge.cli.step_series import BadSeriesError, StepRow, read_step_series
+from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.evidence_causes import CauseInput, name_cause
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.core.rank_evidence import NO_FACTS, RankEvidence
+from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.wire import from_wire
 
@@ -101,35 +102,16 @@ def evidence_of_files(given: Given, verdict: Verdict) -> Evidence | None:
         return None
     late = given.snapshots[-1] if given.snapshots else None
     early_step, late_step = _steps(given)
-    case = CauseInput(
-        growth=() if comparison is None else comparison.growth,
-        grown_bytes=None if comparison is None else comparison.grown_bytes,
-        window_steps=None if early_step is None or late_step is None else late_step - early_step,
-        search=None if found is None else found.search,
-        facts=NO_FACTS if found is None else found.facts,
-        early_facts=NO_FACTS if found is None else found.early_facts,
-        verdict=verdict,
-    )
-    return Evidence(
-        evidence_id="files" if found is None else found.evidence_id,
-        job=JobKey("files", 0, 0),
-        rank=(late.rank if late is not None else None) or 0,
-        hostname="",
-        process=ProcessId(0, 0),
-        reason="asked" if found is None else found.reason,
-        began_step=found.began_step if found is not None else early_step or 0,
-        at_unix_s=(late.at_unix_s if late is not None else None) or 0.0,
+    return evidence_of(
+        Whose(JobKey("files", 0, 0), (late.rank if late is not None else None) or 0, "", ProcessId(0, 0)),
+        found,
+        comparison,
+        beside=CauseInput(verdict=verdict),
         early_step=early_step,
         late_step=late_step,
-        grown_bytes=case.grown_bytes,
-        growth=tuple(one for one in case.growth if one.grown_bytes > 0),
-        through=None if comparison is None else comparison.through,
-        live=() if comparison is None else comparison.live,
-        search=case.search,
-        facts=case.facts,
-        cause=name_cause(case),
-        longest_stall_s=0.0 if found is None else found.longest_stall_s,
+        at_unix_s=(late.at_unix_s if late is not None else None) or 0.0,
         problems=() if found is None or found.problem is None else (found.problem,),
+        most_growths=None,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegauge.cli.config import add_settings_arguments, load_settings
@@ -18,8 +19,10 @@ T = TypeVar("T")
 
 LONG_ANSWER_S = 60.0
 """How long to wait for a history: weeks of many ranks are megabytes, which take the coordinator seconds."""
-UNAVAILABLE = 503
-"""HTTP's status for what is away for now."""
+UNAVAILABLE, FORBIDDEN = 503, 403
+"""HTTP's status for what is away for now, and for what is somebody else's to see."""
+API_TOKEN = "TIDEGAUGE_API_TOKEN"
+"""Variable of the environment that may hold what the setting ``api_token_file`` names a file with."""
 NOT_RUNNING = (
     "no service of yours runs here. Ask your cluster's with --api http://HEAD:9495, or start one with `tidegauge up`"
 )
@@ -58,10 +61,10 @@ def not_running(files: StateFiles) -> str:
 def ask(args: argparse.Namespace, path: str, *, timeout_s: float = client.TIMEOUT_S) -> dict[str, Any]:
     """The API's answer. Raises ``CommandError`` that says why there is none and what to do."""
     try:
-        return client.get(api_url(args), path, timeout_s=timeout_s)
+        return client.get(api_to_ask(args), path, timeout_s=timeout_s, access=api_access(args))
     except client.ApiError as error:
         if error.refusal is not None:
-            exit_code = ENVIRONMENT if error.status == UNAVAILABLE else USAGE
+            exit_code = ENVIRONMENT if error.status in (UNAVAILABLE, FORBIDDEN) else USAGE
             raise CommandError(error.refusal, exit_code=exit_code) from error
         hint = "" if args.api else "; `tidegauge status` says how the service is"
         raise CommandError(f"{error}{hint}") from error
@@ -76,17 +79,38 @@ def read(form: type[T], raw: Mapping[str, Any]) -> T:
 
 
 def api_url(args: argparse.Namespace) -> str:
-    """Where the API is. Raises ``CommandError`` that says why it is not there."""
-    return str(args.api) if args.api else _local_api(args)
-
-
-def _local_api(args: argparse.Namespace) -> str:
+    """Where the API is, for people. Raises ``CommandError`` that says why it is not there."""
     from tidegauge.cluster.service_record import read_address
 
+    return str(args.api) if args.api else _local_api(args, lambda files: read_address(files.api))
+
+
+def api_to_ask(args: argparse.Namespace) -> str:
+    """The same, as ``client`` asks it: at the service on this node nobody has to say who they are."""
+    from tidegauge.cluster.service_record import local_api
+
+    return str(args.api) if args.api else _local_api(args, local_api)
+
+
+def api_access(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> client.ApiAccess:
+    """What to show to an API that ``--api`` names. Raises ``CommandError`` for a token that cannot be used."""
+    from tidegauge_exporter.notify.secrets import SecretError, read_secret
+
+    if not args.api:
+        return client.NO_ACCESS
+    settings = load_settings(args)
+    try:
+        token = read_secret(settings.api_token_file, environ, API_TOKEN)
+    except SecretError as error:
+        raise CommandError(str(error), exit_code=USAGE) from error
+    return client.ApiAccess(token, settings.api_ca_file)
+
+
+def _local_api(args: argparse.Namespace, find: Callable[[StateFiles], str | None]) -> str:
     files, record = local_service(args)
     if record is None:
         raise CommandError(not_running(files))
-    url = read_address(files.api)
+    url = find(files)
     if url is not None:
         return url
     if record.spec.is_head:

@@ -11,6 +11,7 @@ from typing import Optional
 from tidegauge.agent.evidence_checks import read_evidence
 from tidegauge.agent.evidence_files import MOST_EVIDENCE_BYTES
 from tidegauge.agent.evidence_making import ReadSnapshot, read_trace
+from tidegauge.agent.evidence_piece import Whose, evidence_of
 from tidegauge.agent.folders import RefusedError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import Comparison, compare
@@ -18,8 +19,7 @@ from tidegauge.cli.attach_targets import Target
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.snapshot_ranks import NoAnswerError, ask_rank, claimed_by, read_file, read_written, socket_of_target
 from tidegauge.core.escalation import SEARCH_AND_TRIP_S
-from tidegauge.core.evidence import MOST_GROWTHS, MOST_LIVE, Evidence, EvidenceReason
-from tidegauge.core.evidence_causes import CauseInput, name_cause
+from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence_request import Window, evidence_request
 from tidegauge.core.evidence_words import because_lines, cause_words, evidence_sentence, holder_sentence
 from tidegauge.core.incidents import JobKey
@@ -120,33 +120,13 @@ def _evidence(
     target: Target, found: RankEvidence, comparison: Optional[Comparison], problems: tuple[str, ...]
 ) -> Evidence:
     seen = target.seen
-    both = found.early_step is not None and found.late_step is not None
-    case = CauseInput(
-        growth=() if comparison is None else comparison.growth,
-        grown_bytes=None if comparison is None else comparison.grown_bytes,
-        window_steps=(found.late_step or 0) - (found.early_step or 0) if both else None,
-        search=found.search,
-        facts=found.facts,
-        early_facts=found.early_facts,
-    )
-    return Evidence(
-        evidence_id=found.evidence_id,
-        job=JobKey((seen.environ or {}).get("TIDEGAUGE_JOB_ID", ""), 0, seen.uid),
-        rank=seen.rank or 0,
-        hostname=socket.gethostname(),
-        process=seen.process,
-        reason=found.reason,
-        began_step=found.began_step,
-        at_unix_s=found.ended_unix_s,
+    job = JobKey(printable((seen.environ or {}).get("TIDEGAUGE_JOB_ID", "")), 0, seen.uid)
+    return evidence_of(
+        Whose(job, seen.rank or 0, socket.gethostname(), seen.process),
+        found,
+        comparison,
         early_step=found.early_step,
         late_step=found.late_step,
-        grown_bytes=case.grown_bytes,
-        growth=tuple(one for one in case.growth if one.grown_bytes > 0)[:MOST_GROWTHS],
-        through=None if comparison is None else comparison.through,
-        live=() if comparison is None else tuple(comparison.live[:MOST_LIVE]),
-        search=found.search,
-        facts=found.facts,
-        cause=name_cause(case),
-        longest_stall_s=found.longest_stall_s,
+        at_unix_s=found.ended_unix_s,
         problems=problems,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -12,6 +10,7 @@ from tidegauge.analysis.packed_snapshots import from_packed
 from tidegauge.analysis.snapshot_files import write_packed
 from tidegauge.analysis.torch_pickle import torch_pickle
 from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.own_files import write_own
 from tidegauge.cli.snapshot_ranks import TakenSnapshot
 
 PICKLES = (".pickle", ".pkl")
@@ -32,7 +31,7 @@ class Outputs(NamedTuple):
                 content = torch_pickle(from_packed(snapshot.packed))
             else:
                 content = write_packed([snapshot.content])
-            _write(path, content)
+            write_own(path, content)
         except BadTraceError as error:
             raise CommandError(str(error)) from error
         except OSError as error:
@@ -60,11 +59,3 @@ def outputs_of(given: Optional[str], *, several: bool) -> Outputs:
             exit_code=USAGE,
         )
     return Outputs(path.parent, path)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """For its owner alone, stacks are nobody else's business; a link of that name is replaced, not followed."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(content)
-    draft.replace(path)

@@ -13,6 +13,7 @@ from tidegauge.cli.output import print_table
 from tidegauge.cli.policy_status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
 from tidegauge.core.actions import LoopStatus
+from tidegauge.core.web_access import split_scheme
 
 HELP = "say whether the service is up and every node's agent reports"
 
@@ -129,4 +130,7 @@ def _row(node: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _url(metrics_address: str | None) -> str | None:
-    return f"http://{metrics_address}/metrics" if metrics_address else None
+    if not metrics_address:
+        return None
+    scheme, address = split_scheme(metrics_address)
+    return f"{scheme}://{address}/metrics"

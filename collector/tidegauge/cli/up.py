@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
 from tidegauge.cli.progress import progress
+from tidegauge.cli.service_api import API_TOKEN
+from tidegauge.core.web_access import split_scheme
 
 if TYPE_CHECKING:
     from tidegauge.agent.settings import Settings
@@ -39,6 +42,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     settings = load_settings(args)
     check_installed()
+    _check_web_access(settings)
+    os.environ.pop(API_TOKEN, None)  # for asking services; the environment of this one is read by whoever debugs it
     from tidegauge.cluster import service_control
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
@@ -84,6 +89,17 @@ def check_installed() -> None:
     for module, extra in NEEDED.items():
         if importlib.util.find_spec(module) is None:
             need(module, extra=extra, what="the service")
+
+
+def _check_web_access(settings: Settings) -> None:
+    """Once the service runs, files that cannot be used only close its pages; here somebody can still mend them."""
+    from tidegauge.cluster.web_config import WebConfigError
+    from tidegauge.cluster.web_door import check_door
+
+    try:
+        check_door(settings)
+    except WebConfigError as error:
+        raise CommandError(f"{error}; see docs/web_access.md", exit_code=USAGE) from error
 
 
 def _check_same(args: argparse.Namespace, record: ServiceRecord) -> None:
@@ -202,7 +218,8 @@ def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: b
     if api:
         print(f"API and /sd   {api}{_if_taken(spec, 'api_port', api)}")
     if metrics:
-        print(f"metrics       http://{metrics}/metrics{_if_taken(spec, 'metrics_port', metrics)}")
+        scheme, bound = split_scheme(metrics)
+        print(f"metrics       {scheme}://{bound}/metrics{_if_taken(spec, 'metrics_port', metrics)}")
     if spec.is_head and spec.node_address != LOOPBACK:
         print(
             f"other nodes   tidegauge up --join {spec.head_address} --token-file FILE   (a copy of {spec.token_file})"

@@ -7,6 +7,7 @@ from pathlib import Path
 from tidegauge.analysis.trials import Trial, WhatIf, titled
 from tidegauge.analysis.whatif_words import findings
 from tidegauge.cli.errors import CommandError
+from tidegauge.cli.own_files import write_own
 from tidegauge.core.allocator.trace import Trace
 
 
@@ -33,9 +34,9 @@ def write_plot(path: Path, result: WhatIf, trace: Trace) -> None:
             sentences=findings(result),
         )
     try:
-        path.write_text(text, encoding="utf-8")
+        write_own(path, text.encode(errors="replace"))
     except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror}") from error
+        raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def others(result: WhatIf) -> list[Trial]:

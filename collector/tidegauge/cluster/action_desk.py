@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.agent.settings import Settings
+from tidegauge.agent.steady_clock import SteadyClock
 from tidegauge.cluster.action_switch import ActionSwitch
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.policy_clock import PolicyClock
@@ -52,6 +53,8 @@ class Opened:
     store: Store
     loop: Loop
     now_s: Callable[[], float]
+    ages_s: Callable[[], float] | None = None
+    """What incidents become old by, besides ``now_s``: that begins at the host's clock, which may be wrong."""
 
 
 class ActionDesk:
@@ -117,8 +120,9 @@ class ActionDesk:
         if now_s < self._prune_s:
             return
         self._prune_s = now_s + DAY_S
+        aged_s = now_s if opened.ages_s is None else min(now_s, opened.ages_s())
         try:
-            opened.store.prune(before_s=now_s - self._keep_incidents_s)
+            opened.store.prune(before_s=aged_s - self._keep_incidents_s)
         except StoreError as error:
             self._prune_s = now_s + PRUNE_AGAIN_S
             log.warning("old incidents are not deleted yet: %s", error)
@@ -130,7 +134,8 @@ def open_actions(
     """The whole of it for one coordinator. ``tell`` reaches owners without a scheduler. Raises ``StoreError``."""
     store = open_store(settings.database_url or sqlite_url(files.root))
     try:
-        return Opened(store, *_loop_over(store, settings, coordinator, files, tell))
+        loop, now_s = _loop_over(store, settings, coordinator, files, tell)
+        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s)
     except BaseException:
         store.close()  # this is tried again every second
         raise

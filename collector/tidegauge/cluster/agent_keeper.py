@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.report_pacing import stale_limit_s
 from tidegauge.cluster.views import EngineNode
 
 log = logging.getLogger(__name__)
 
 FRESH_S = 5.0
-"""An agent heard of this lately needs nothing. Five report periods."""
+"""An agent heard of this lately needs nothing. Five report periods; one that was asked to report less often may miss
+as many as make it stale (``report_pacing``)."""
 RETRY_S = 5.0
 """Between two attempts on one node: creating an actor takes 1-2 s, more on a busy host."""
 WEDGED_S = 60.0
@@ -79,7 +81,8 @@ class AgentKeeper:
 
     def _look_after(self, node: EngineNode, care: _Care, now_s: float) -> None:
         heard = self._coordinator.last_heard(node.node_id)
-        if heard is not None and now_s - heard[0] < FRESH_S:
+        every_s = self._coordinator.expected_every_s(node.node_id)
+        if heard is not None and now_s - heard[0] < stale_limit_s(every_s, at_least_s=FRESH_S):
             if care.held != heard[1]:
                 care.held = heard[1]
                 self._engine.hold_agent(node.node_id)
@@ -88,8 +91,8 @@ class AgentKeeper:
         if care.tried_s is not None and now_s - care.tried_s < RETRY_S:
             return
         care.tried_s = now_s
-        if now_s - care.since_s > WEDGED_S:
-            log.warning("the agent on %s has not reported for %.0f s: replacing it", node.hostname, WEDGED_S)
+        if now_s - care.since_s > WEDGED_S + every_s:
+            log.warning("the agent on %s has not reported for %.0f s: replacing it", node.hostname, WEDGED_S + every_s)
             care.since_s = now_s
             self._engine.end_agent(node.node_id)
         self._engine.ensure_agent(node.node_id)

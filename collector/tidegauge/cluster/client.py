@@ -1,32 +1,64 @@
-"""The commands' side of the HTTP API: one GET, mostly JSON in return. Standard library, no proxies, no redirects."""
+"""The commands' side of the HTTP API: one GET, mostly JSON in return. Standard library, no proxies, no redirects.
+
+An API is named by its URL: ``http://…``, ``https://…``, or ``unix:///…/api.sock`` for the one of this node, which asks
+for no name because the kernel says who connects (``service_record.local_api``).
+"""
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
+import os
+import socket
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LONGEST_ERROR = 200
+LOOKS_LIKE = "it looks like http://127.0.0.1:9495 or https://head.example:9495"
 
 
 class ApiError(Exception):
-    """The API did not answer, or not as ours does; the message names the address."""
+    """The API did not answer, or not as ours does; the message names the address and, where that is known, what to do.
+    It holds no token."""
 
     def __init__(self, message: str, *, status: int | None = None, refusal: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         """HTTP's, if there was an answer."""
         self.refusal = refusal
-        """The API's own sentence why it cannot answer this request (400, 404, 503), if that is what happened."""
+        """The API's own sentence why it cannot answer this request (400, 403, 404, 503), if that is what happened."""
 
 
-def get(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ApiAccess:
+    """What to show to an API, and whom to trust that it is the API."""
+
+    token: str | None = field(default=None, repr=False)
+    """A bearer token; ``NAME:PASSWORD`` for basic authentication. ``None``: nothing is shown."""
+    ca_file: Path | None = None
+    """Certificates that vouch for the API's; ``None``: those that the system trusts."""
+
+    def headers(self) -> dict[str, str]:
+        if self.token is None:
+            return {}
+        if ":" in self.token:
+            return {"Authorization": f"Basic {base64.b64encode(self.token.encode()).decode()}"}
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+NO_ACCESS = ApiAccess()
+
+
+def get(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S, access: ApiAccess = NO_ACCESS) -> dict[str, Any]:
     """The JSON object at ``path``. Raises ``ApiError``."""
     try:
-        value = json.loads(get_bytes(api_url, path, timeout_s=timeout_s))
+        value = json.loads(get_bytes(api_url, path, timeout_s=timeout_s, access=access))
     except ValueError as error:
         raise ApiError(f"{api_url}{path} does not answer as Tidegauge does: {error}") from error
     if not isinstance(value, dict):
@@ -34,27 +66,100 @@ def get(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, A
     return value
 
 
-def get_bytes(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S) -> bytes:
+def get_bytes(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S, access: ApiAccess = NO_ACCESS) -> bytes:
     """What is at ``path``, as it is. Raises ``ApiError``."""
-    parts = urlsplit(api_url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ApiError(f"{api_url!r} is not the address of an API; it looks like http://127.0.0.1:9495")
-    # Not urllib: it would ask the proxy of http_proxy for an address that only this machine knows.
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout_s)
+    connection = _connection(api_url, timeout_s, access)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=access.headers())
         answer = connection.getresponse()
         body = answer.read(MAX_ANSWER_BYTES)
         if answer.status != 200:
-            text = body[:LONGEST_ERROR].decode(errors="replace")
-            refusal = _refusal(body) if answer.status in (400, 404, 503) else None
-            message = f"{api_url}{path} answers {answer.status}: {text}"
-            raise ApiError(message, status=answer.status, refusal=refusal)
+            raise _refused(api_url, path, answer.status, body, access)
+    except ssl.SSLError as error:
+        raise ApiError(_tls_words(api_url, error, access)) from error
     except (OSError, http.client.HTTPException) as error:
-        raise ApiError(f"{api_url} does not answer: {error}") from error
+        raise ApiError(f"{api_url} does not answer: {error or type(error).__name__}") from error
     finally:
         connection.close()
     return body
+
+
+def _connection(api_url: str, timeout_s: float, access: ApiAccess) -> http.client.HTTPConnection:
+    """Not urllib: it would ask the proxy of http_proxy for an address that only this machine knows."""
+    try:
+        parts = urlsplit(api_url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ApiError(f"{api_url!r} is not the address of an API; {LOOKS_LIKE}") from None
+    if parts.username is not None or parts.password is not None:
+        # Whatever is in a command line is to be read by everybody on the machine; and it is not repeated here.
+        raise ApiError("the address of an API holds no name and no password: put them into TIDEGAUGE_API_TOKEN_FILE")
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return _UnixConnection(Path(unquote(parts.path)), timeout_s)
+    if parts.scheme not in ("http", "https") or not host:
+        raise ApiError(f"{api_url!r} is not the address of an API; {LOOKS_LIKE}")
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
+    return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=_context(access))
+
+
+def _context(access: ApiAccess) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=access.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ApiError(
+            f"api_ca_file {access.ca_file} cannot be used: {error.strerror or 'it holds no certificate'}"
+        ) from error
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        # By the folder's descriptor: the whole name may be longer than the 107 bytes that unix(7) allows.
+        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")
+        finally:
+            os.close(folder)
+
+
+def _refused(api_url: str, path: str, status: int, body: bytes, access: ApiAccess) -> ApiError:
+    refusal = _refusal(body) if status in (400, 403, 404, 503) else None
+    if status == 401:
+        return ApiError(_who_words(api_url, access), status=status)
+    text = body[:LONGEST_ERROR].decode(errors="replace")
+    return ApiError(f"{api_url}{path} answers {status}: {text}", status=status, refusal=refusal)
+
+
+def _who_words(api_url: str, access: ApiAccess) -> str:
+    if access.token is not None:
+        return (
+            f"{api_url} does not know the token that was shown (TIDEGAUGE_API_TOKEN_FILE or TIDEGAUGE_API_TOKEN): ask "
+            "an admin for another, made by `tidegauge config token NAME`"
+        )
+    return (
+        f"{api_url} wants to know who asks: put your token into a file (chmod 600) and name it in "
+        "TIDEGAUGE_API_TOKEN_FILE; an admin makes one by `tidegauge config token NAME`"
+    )
+
+
+def _tls_words(api_url: str, error: ssl.SSLError, access: ApiAccess) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        what = f"{error.verify_message}".rstrip(".")
+        if error.verify_code in (62, 64):  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+            return f"the certificate of {api_url} is another's ({what}): use a name that it was made for"
+        tried = f"{access.ca_file} does not vouch for it" if access.ca_file else "name its authority's certificate"
+        return f"the certificate of {api_url} is not trusted here ({what}): {tried}; set TIDEGAUGE_API_CA_FILE"
+    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return f"{api_url} does not speak TLS: is it http:// instead of https://?"
+    if error.reason and "CERTIFICATE_REQUIRED" in error.reason:
+        return f"{api_url} takes only clients with a certificate, and commands show none: ask on the head itself"
+    return f"{api_url} does not answer over TLS: {error.reason or error}"
 
 
 def _refusal(body: bytes) -> str | None:

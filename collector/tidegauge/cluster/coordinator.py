@@ -13,12 +13,15 @@ from dataclasses import replace
 
 from tidegauge.cluster.event_log import EventLog
 from tidegauge.cluster.evidence_keeper import EvidenceKeeper
-from tidegauge.cluster.jobs import RankOnNode, jobs_of, look_first, one_per_rank
+from tidegauge.cluster.job_board import JobBoard
+from tidegauge.cluster.jobs import look_first, one_per_rank
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.order_desk import OrderDesk
+from tidegauge.cluster.report_pacing import ReportPacing
 from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
-from tidegauge.core.ids import DeviceUuid
+from tidegauge.cluster.whereabouts import present_node
+from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.kubernetes import PodFacts
@@ -27,7 +30,7 @@ from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
 STALE_AFTER_S = 10.0
 """Ten report periods at the default: long enough for a stalled host or an actor restart (about 1 s), far shorter
-than the engine's own death detection (10-65 s)."""
+than the engine's own death detection (10-65 s). Where agents are asked to report less often, three of their periods."""
 
 MAX_PODS_ASKED = 1024
 """Answered in one reply: more than a kubelet runs."""
@@ -46,7 +49,10 @@ class Coordinator:
         linger_s: float = 120.0,
     ) -> None:
         self.incarnation = incarnation
-        self.orders = OrderDesk(incarnation=incarnation, hostname_of=self._hostname_of, monotonic_s=monotonic_s)
+        self.orders = OrderDesk(
+            incarnation=incarnation, hostname_of=self._hostname_of, expected_every_s=self.expected_every_s,
+            where_now=self._where_now, monotonic_s=monotonic_s,
+        )  # fmt: skip
         """The way to processes on the nodes."""
         self.kept_evidence = EvidenceKeeper()
         """What agents collected, on its way into the database."""
@@ -56,6 +62,10 @@ class Coordinator:
         self._linger_s = linger_s
         self._lock = threading.RLock()
         self._nodes: dict[str, KnownNode] = {}
+        self._board = JobBoard()
+        self._pacing = ReportPacing()
+        self._usable_bytes: dict[DeviceUuid, int] | None = None
+        """``gpu_usable_bytes`` as last made; ``None``: some node has other GPUs by now."""
         self._events = EventLog(wall_s)
         self._settings_desk: JobSettingsDesk | None = None
         self._pod_of: Callable[[str], PodFacts | None] | None = None
@@ -78,8 +88,10 @@ class Coordinator:
             node = self._nodes.setdefault(summary.node_id, KnownNode(summary.node_id, first_seen_s=now_s))
             if node.gone_s is not None or not node.is_news(summary):
                 return ReportReply(accepted=False, coordinator=self.incarnation)
-            before, node.summary = node.summary, summary
-            node.heard_s, node.was_stale = now_s, False
+            before = node.summary
+            node.take_summary(summary, now_s)
+            if _usable(before) != _usable(summary):
+                self._usable_bytes = None
             if before is None:
                 self._events.tell(
                     EventKind.NODE_JOINED, node, f"agent {summary.agent_pid} reports from {summary.hostname}"
@@ -91,6 +103,7 @@ class Coordinator:
                     f"the agent on {summary.hostname} was restarted (pid {before.agent_pid} -> {summary.agent_pid})",
                 )  # fmt: skip
             self._take_ranks(node, summary.ranks, now_s)
+            every_s = self._pace_of(node, now_s)
         self.orders.take_results(summary.node_id, summary.order_results)
         orders, desk = self.orders.orders_for(summary.node_id), self._settings_desk
         settings = None if desk is None else desk.reply_to(summary, before=before)
@@ -102,6 +115,7 @@ class Coordinator:
             evidence_kept=self.kept_evidence.take(summary),
             snapshots_wanted=self.kept_evidence.wanted_on(summary.hostname),
             pods=self._pods(summary.pods_wanted),
+            report_every_s=every_s,
         )
 
     def engine_nodes(self, alive: Iterable[EngineNode]) -> None:
@@ -111,7 +125,10 @@ class Coordinator:
             listed = {node.node_id: node for node in alive}
             for node_id, engine in listed.items():
                 known = self._nodes.setdefault(node_id, KnownNode(node_id, first_seen_s=now_s))
-                known.engine, known.gone_s = engine, None
+                if known.gone_s is not None:
+                    known.gone_s, self._usable_bytes = None, None
+                    self._board.touch(known)
+                known.engine = engine
             for node in list(self._nodes.values()):
                 if node.node_id not in listed and node.gone_s is None:
                     self._lose(node, now_s)
@@ -126,12 +143,15 @@ class Coordinator:
             return tuple(sorted(statuses, key=lambda status: (status.hostname, status.node_id)))
 
     def jobs(self) -> tuple[JobView, ...]:
-        """Jobs across their nodes: running ones, and ended ones for ``linger_s``. Most alarming first."""
+        """Jobs across their nodes: running ones, and ended ones for ``linger_s``. Most alarming first.
+
+        A job that nobody has reported on since the last call is the same object as then.
+        """
         with self._lock:
-            now_s = self._monotonic_s()
-            self._let_time_pass(now_s)
-            ranks = [self._on_node(rank, node, now_s) for node in self._nodes.values() for rank in node.ranks.values()]
-        return jobs_of(ranks)
+            self._let_time_pass(self._monotonic_s())
+            jobs = self._board.jobs()
+            self._pacing.look_at(jobs)
+            return jobs
 
     def memory(
         self, job_id: str, attempt: int, uid: int | None = None, *, rank: int | None = None, most: int | None = None
@@ -142,16 +162,10 @@ class Coordinator:
         lie. Kept as long as the rank itself; begins anew when the coordinator does. Empty if there is no such job.
         """
         with self._lock:
-            now_s = self._monotonic_s()
-            self._let_time_pass(now_s)
-            ranks = one_per_rank(
-                self._on_node(one, node, now_s)
-                for node in self._nodes.values()
-                for (key, _), one in node.ranks.items()
-                if (key.job_id, key.attempt) == (job_id, attempt)
-                and uid in (None, one.uid)
-                and rank in (None, key.rank)
-            )
+            self._let_time_pass(self._monotonic_s())
+            asked = [key for key in self._board.job_keys() if key[:2] == (job_id, attempt) and uid in (None, key.uid)]
+            members = [one for key in asked for one in self._board.members(key)]
+            ranks = one_per_rank(one for one in members if rank in (None, one.rank.identity.rank))
             worst_first = sorted(ranks, key=lambda one: look_first(one.rank))[:most]
             return {
                 int(one.rank.identity.rank): self._nodes[one.node_id].history(one.rank).points() for one in worst_first
@@ -186,10 +200,14 @@ class Coordinator:
                 if node.summary is not None and self._health(node, now_s) is NodeHealth.OK
             )
 
-    def gpu_usable_bytes(self) -> dict[DeviceUuid, int]:
+    def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
         """CUDA's total of every GPU whose node is not gone: what memory fractions and shares are parts of."""
-        gpus = [gpu for summary in self.reporting() for gpu in summary.gpus]
-        return {gpu.uuid: gpu.usable_bytes for gpu in gpus if gpu.usable_bytes is not None}
+        with self._lock:
+            self._let_time_pass(self._monotonic_s())
+            if self._usable_bytes is None:
+                present = [node.summary for node in self._nodes.values() if node.gone_s is None]
+                self._usable_bytes = {uuid: most_bytes for summary in present for uuid, most_bytes in _usable(summary)}
+            return self._usable_bytes
 
     def events(self, after: int = 0) -> tuple[Event, ...]:
         """What happened since event ``after`` (0: all that is kept), oldest first."""
@@ -204,30 +222,37 @@ class Coordinator:
                 return None
             return node.heard_s, node.summary.incarnation
 
+    def expected_every_s(self, node_id: str) -> float:
+        """How long the node's agent may well be silent because it was asked to be; 0: as its own setting says."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return 0.0 if node is None else node.expected_every_s
+
+    def _pace_of(self, node: KnownNode, now_s: float) -> float:
+        every_s = self._pacing.every_s(node.node_id, nodes=len(self._nodes))
+        quick = every_s > 0 and self.orders.is_talking_to(node.node_id, now_s=now_s)
+        node.tell_pace(0.0 if quick else every_s, stale_after_s=self._stale_after_s)
+        return node.told_every_s[0]
+
     def _pods(self, uids: Sequence[str]) -> tuple[PodFacts, ...]:
         pod_of = self._pod_of
         return () if pod_of is None else tuple(filter(None, map(pod_of, uids[:MAX_PODS_ASKED])))
-
-    def _on_node(self, rank: RankSummary, node: KnownNode, now_s: float) -> RankOnNode:
-        return RankOnNode(
-            rank,
-            node.hostname,
-            stale=self._health(node, now_s) is not NodeHealth.OK,
-            node_id=node.node_id,
-            launch=node.launch_of(rank),
-        )
 
     def _hostname_of(self, node_id: str) -> str:
         with self._lock:
             node = self._nodes.get(node_id)
             return "" if node is None else node.hostname
 
+    def _where_now(self, job: JobKey, process: ProcessId, node_id: str) -> str:
+        with self._lock:
+            return present_node(self._nodes, job, process, node_id)
+
     def _take_ranks(self, node: KnownNode, ranks: Iterable[RankSummary], now_s: float) -> None:
         reported: dict[RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in ranks}
         at_unix_s = self._wall_s()
         for key, rank in reported.items():
             node.take_memory(key, rank, at_unix_s)
-            node.ranks[key] = rank
+            self._board.put(node, key, rank)
             if rank.alive:
                 node.ended_s.pop(key, None)
             else:
@@ -236,27 +261,32 @@ class Coordinator:
         node.named = frozenset(reported)
         for key in node.ranks.keys() - reported.keys():
             # The agent has forgotten it, so its process is gone (agents keep ended ranks for a while themselves).
-            node.ranks[key] = replace(node.ranks[key], alive=False)
+            if node.ranks[key].alive:
+                self._board.put(node, key, replace(node.ranks[key], alive=False))
             node.ended_s.setdefault(key, now_s)
+        self._board.touch(node)
 
     def _lose(self, node: KnownNode, now_s: float) -> None:
         node.gone_s = now_s
         node.engine = None
-        for key, rank in node.ranks.items():
+        self._usable_bytes = None
+        for key, rank in list(node.ranks.items()):
             # With the node's agent gone nobody can say whether the process still runs: it is stale, and it ends here.
-            node.ranks[key] = replace(rank, alive=False)
+            self._board.put(node, key, replace(rank, alive=False))
             node.ended_s.setdefault(key, now_s)
         self._events.tell(EventKind.NODE_GONE, node, f"node {node.hostname or node.node_id[:8]} is gone")
 
     def _let_time_pass(self, now_s: float) -> None:
         for node_id, node in list(self._nodes.items()):
-            if self._health(node, now_s) is NodeHealth.STALE and not node.was_stale:
+            if now_s > node.stale_at_s and not node.was_stale and node.gone_s is None:
                 node.was_stale = True
+                self._board.touch(node)
                 self._events.tell(
                     EventKind.NODE_STALE, node,
-                    f"no report from {node.hostname} for {self._stale_after_s:.0f} s: its figures are old",
+                    f"no report from {node.hostname} for {node.patience_s:.0f} s: its figures are old",
                 )  # fmt: skip
-            for key in [key for key, ended_s in node.ended_s.items() if now_s - ended_s > self._linger_s]:
+            ended = node.ended_s and [key for key, at_s in node.ended_s.items() if now_s - at_s > self._linger_s]
+            for key in ended:
                 # One that the agent still names would come back with its next report, and be announced again.
                 if key not in node.named or node.gone_s is not None:
                     self._forget(node, key)
@@ -266,7 +296,7 @@ class Coordinator:
                 del self._nodes[node_id]
 
     def _forget(self, node: KnownNode, key: RankOfProcess) -> None:
-        node.ranks.pop(key, None)
+        self._board.remove(node, key)
         node.ended_s.pop(key, None)
         node.histories.pop(key, None)
         self._events.forget(key)
@@ -276,7 +306,7 @@ class Coordinator:
             return NodeHealth.GONE
         if node.heard_s is None:
             return NodeHealth.WAITING
-        return NodeHealth.STALE if now_s - node.heard_s > self._stale_after_s else NodeHealth.OK
+        return NodeHealth.STALE if now_s > node.stale_at_s else NodeHealth.OK
 
     def _status(self, node: KnownNode, now_s: float) -> NodeStatus:
         summary = node.summary
@@ -292,3 +322,9 @@ class Coordinator:
             ranks=sum(rank.alive for rank in node.ranks.values()),
             gpus=() if summary is None else summary.gpus,
         )
+
+
+def _usable(summary: NodeSummary | None) -> list[tuple[DeviceUuid, int]]:
+    """CUDA's total of every GPU of a node."""
+    gpus = () if summary is None else summary.gpus
+    return [(gpu.uuid, gpu.usable_bytes) for gpu in gpus if gpu.usable_bytes is not None]

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from tidegauge import __version__
@@ -23,12 +24,15 @@ from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, html_route, json_route
 from tidegauge.cluster.loop_api import IncidentStory, incident_story, loop_figures, loop_routes
 from tidegauge.cluster.memory_api import memory_routes
-from tidegauge.cluster.overview_api import overview_routes
+from tidegauge.cluster.openapi import openapi_json
+from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.ownership import Ownership, seen_by
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.core.loop_figures import LoopFigures
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
+from tidegauge.core.web_access import OPEN_DOOR, Door
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +56,8 @@ class Pages:
     job_metrics: Callable[[tuple[JobView, ...], LoopFigures, float, str | None], Exposition]
     """Jobs, incidents and actions, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
     http_sd: Callable[[Iterable[NodeSummary], str], Sequence[Mapping[str, object]]]
-    """Nodes and the coordinator's own ``host:port`` in; Prometheus' ``http_sd`` groups out."""
+    """Nodes and the coordinator's own address (``host:port``, ``https://host:port``) in; Prometheus' ``http_sd`` groups
+    out."""
     incident_report: Callable[[IncidentStory, tuple[MemoryPoint, ...]], str]
     """An incident and the memory of the rank to look at first in; a page for people out."""
     runbooks: Callable[[], str]
@@ -64,14 +69,17 @@ class CoordinatorService:
 
     def __init__(
         self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionDesk, *, cluster: str, host: str,
-        port: int, advertise_host: str, asks: EvidenceAsks,
+        port: int, advertise_host: str, asks: EvidenceAsks, door: Door = OPEN_DOOR, local_socket: Path | None = None,
     ) -> None:  # fmt: skip
+        """``door``: who may come in to the API; ``local_socket``: where this node's own commands come in."""
         self.coordinator = coordinator
         self._actions = actions
         self._pages = pages
         self._cluster = cluster
         self._host, self._port = host, port
         self._advertise_host = advertise_host
+        self._door = door
+        self._local_socket = local_socket
         self._escalation = open_escalation(coordinator, actions.store, asks)
         self._keeper = AgentKeeper(engine, coordinator, monotonic_s=time.monotonic)
         self._started_unix_s = time.time()
@@ -115,31 +123,39 @@ class CoordinatorService:
             healthy=bool(present) and all(node.health is NodeHealth.OK for node in present),
         )
 
-    def _bind(self) -> HttpApi:
-        routes: dict[str, Route] = {
+    def routes(self) -> dict[str, Route]:
+        """Every page by its path; who may read it is in ``ROUTE_ACCESS``."""
+        jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=time.monotonic)
+        ownership = Ownership(jobs, lambda: self._actions.store().incidents)
+        document = openapi_json()
+        return {
             "/api/v1/status": json_route(lambda _: self.status()),
             "/api/v1/nodes": json_route(lambda _: {"nodes": self.coordinator.nodes()}),
-            "/api/v1/jobs": json_route(lambda _: {"jobs": self.coordinator.jobs()}),
-            "/api/v1/events": json_route(
-                lambda request: {"events": self.coordinator.events(request.number("after", default=0))}
-            ),
+            "/api/v1/jobs": json_route(lambda request: {"jobs": seen_by(request.viewer, self.coordinator.jobs())}),
+            "/api/v1/events": json_route(self._events),
             **memory_routes(self.coordinator),
             **overview_routes(self.coordinator, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
-            **evidence_routes(self._actions.store),
+            **evidence_routes(self._actions.store, ownership.owns),
             "/report": html_route(self._report),
+            "/api/v1/openapi.json": lambda _: Answer(document),
             "/runbooks": html_route(lambda _: self._pages.runbooks()),
             "/sd": self._sd,
             "/metrics": self._metrics,
             "/healthz": lambda _: Answer(b"ok\n", "text/plain; charset=utf-8"),
         }
-        api = HttpApi(routes, host=self._host, port=self._port)
+
+    def _bind(self) -> HttpApi:
+        routes = self.routes()
+        api = HttpApi(
+            routes, host=self._host, port=self._port, door=self._door, local_socket=self._local_socket
+        )  # fmt: skip
         try:
             api.start()
         except OSError as error:
             if self._port == 0 or isinstance(error, PermissionError):
                 raise
-            free = HttpApi(routes, host=self._host, port=0)
+            free = HttpApi(routes, host=self._host, port=0, door=self._door, local_socket=self._local_socket)
             free.start()
             log.warning("port %d is taken (%s): the API is at %s", self._port, error.strerror, free.url)
             return free
@@ -149,8 +165,13 @@ class CoordinatorService:
     def _sd(self, _: Request) -> Answer:
         return json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address()))(_)
 
+    def _events(self, request: Request) -> object:
+        events = self.coordinator.events(request.number("after", default=0))
+        return {"events": [one for one in events if one.user_name is None or request.viewer.sees(one.user_name)]}
+
     def _report(self, request: Request) -> str:
-        story = incident_story(self._actions.store, request.number("incident", default=0))
+        number = request.number("incident", default=0)
+        story = incident_story(self._actions.store, number, viewer=request.viewer)
         job, first = story.incident.key.job, next(iter(story.incident.ranks), None)
         ranks = self.coordinator.memory(job.job_id, job.attempt, job.uid, rank=first) if first is not None else {}
         return self._pages.incident_report(story, next(iter(ranks.values()), ()))
@@ -158,7 +179,8 @@ class CoordinatorService:
     def _own_address(self) -> str:
         assert self._api is not None, "not started"
         host = self._advertise_host if self._host in ("0.0.0.0", "::") else self._host
-        return f"[{host}]:{self._api.port}" if ":" in host else f"{host}:{self._api.port}"
+        address = f"[{host}]:{self._api.port}" if ":" in host else f"{host}:{self._api.port}"
+        return address if self._door.scheme == "http" else f"{self._door.scheme}://{address}"
 
     def _metrics(self, request: Request) -> Answer:
         jobs, now_unix_s = self.coordinator.jobs(), time.time()

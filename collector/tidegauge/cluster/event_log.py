@@ -49,7 +49,7 @@ class EventLog:
         who = rank.identity.key
         self._events[-1] = replace(
             event, before=old, job_id=who.job_id, attempt=who.attempt, rank=who.rank, step=rank.step,
-            verdict=rank.verdict,
+            verdict=rank.verdict, user_name=rank.user_name,
         )  # fmt: skip
         alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is not Severity.NOTE
         log.log(logging.WARNING if alarming else logging.INFO, "%s", event.text)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tidegauge.cluster.http_api import BadRequestError, NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.memory_api import JobAsked
+from tidegauge.cluster.ownership import Owns
 from tidegauge.core.actions import AuditError
 from tidegauge.core.evidence import Evidence, brief_of
 from tidegauge.core.incident_evidence import belongs, says_most_first
@@ -51,8 +52,10 @@ def evidence_of(table: EvidenceReads, incident: Incident, *, limit: int = MOST_P
     return tuple(found[brief.evidence_id] for brief in says_most_first(map(brief_of, found.values())))[:limit]
 
 
-def evidence_routes(store: Callable[[], EvidenceStoreReads]) -> dict[str, Route]:
-    """Pages by path. ``store`` raises ``AuditError`` for as long as there is none."""
+def evidence_routes(
+    store: Callable[[], EvidenceStoreReads], owns: Owns = lambda viewer, _: viewer.sees_all
+) -> dict[str, Route]:
+    """Pages by path. ``store`` raises ``AuditError`` for as long as there is none, and so may ``owns``."""
 
     def evidence(request: Request) -> object:
         limit = request.number("limit", default=MOST_PIECES, most=MOST_PIECES)
@@ -61,11 +64,13 @@ def evidence_routes(store: Callable[[], EvidenceStoreReads]) -> dict[str, Route]
                 job = JobAsked.of(request)
                 if job.uid is None:
                     raise BadRequestError("uid is missing: whose job it is")
-                found = store().evidence.of_job(JobKey(job.job_id, job.attempt, job.uid), limit=limit)
+                key = JobKey(job.job_id, job.attempt, job.uid)
+                # Nothing of somebody else's looks like nothing of a job that is not known.
+                found = store().evidence.of_job(key, limit=limit) if owns(request.viewer, key) else ()
                 return {"evidence": found}
             number, tables = request.number("incident", default=0), store()
             incident = tables.incidents.incident(number)
-            if incident is None:
+            if incident is None or not request.viewer.sees(incident.user_name):
                 raise NotFoundError(f"there is no incident {number}; `tidegauge incidents --all` lists those there are")
             return {"evidence": evidence_of(tables.evidence, incident, limit=limit)}
         except AuditError as error:

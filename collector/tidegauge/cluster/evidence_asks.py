@@ -11,11 +11,11 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cluster.service_record import write_private
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.wire import from_wire, to_wire
 
@@ -24,6 +24,7 @@ FORGOTTEN_S = 600.0
 """A wish, or an answer, of this age is nobody's any more."""
 MOST_WISHES = 100
 MAX_FILE_BYTES = 64 << 10
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,28 @@ class EvidenceAsks:
         self._write(answer.wish_id + ANSWER_SUFFIX, answer)
 
     def _write(self, name: str, value: object) -> None:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        if self._folder.is_symlink():  # the service's user may put one there, and root would follow it
-            raise OSError(f"{self._folder} is a symbolic link: nothing was written")
-        path = self._folder / name
-        write_private(path, json.dumps(to_wire(value)))
-        owner = self._folder.parent.stat()
-        if os.geteuid() == 0 and owner.st_uid != 0:
-            # Written by root for a service of somebody else, who must be able to read and remove it.
-            os.chown(self._folder, owner.st_uid, owner.st_gid, follow_symlinks=False)
-            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        """By descriptor of the folder: its owner may put a link there at any moment, and root would follow it."""
+        with suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)
+        try:
+            folder = os.open(self._folder, _FOLDER)
+        except NotADirectoryError as error:
+            raise OSError(f"{self._folder} is a link, or no folder: nothing was written") from error
+        try:
+            # Root writes for a service of somebody else, who must be able to read and remove it.
+            owner = self._folder.parent.stat() if os.geteuid() == 0 else None
+            _write_in(folder, name, json.dumps(to_wire(value)).encode(), owner)
+        finally:
+            os.close(folder)
+
+
+def _write_in(folder: int, name: str, content: bytes, owner: os.stat_result | None) -> None:
+    """Whole or not at all, for its owner alone. Raises ``OSError``."""
+    draft = f"{name}.{secrets.token_hex(4)}.new"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    with os.fdopen(fd, "wb") as file:
+        if owner is not None:
+            os.fchown(folder, owner.st_uid, owner.st_gid)
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+        file.write(content)
+    os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)

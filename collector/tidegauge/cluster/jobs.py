@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
-from tidegauge.core.ids import GlobalRank
+from tidegauge.core.ids import GlobalRank, ProcessId
+from tidegauge.core.incidents import JobKey
 from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
 
 
@@ -25,26 +27,24 @@ class RankOnNode(NamedTuple):
     """The ``tidegauge run`` that it descends from, as of the same report."""
 
 
-class _Group(NamedTuple):
+def group_of(rank: RankSummary) -> JobKey:
     """What makes ranks one job. The owner (uid, from the kernel) belongs to it: a job id is only a claim of the
     process, and nobody may make somebody else's job look guilty by claiming its id."""
-
-    job_id: str
-    attempt: int
-    uid: int
+    identity = rank.identity
+    return JobKey(identity.job_id, identity.attempt, rank.uid)
 
 
 def jobs_of(ranks: Iterable[RankOnNode]) -> tuple[JobView, ...]:
     """All jobs, the most alarming first, then by id."""
-    groups: dict[_Group, list[RankOnNode]] = defaultdict(list)
+    groups: dict[JobKey, list[RankOnNode]] = defaultdict(list)
     for one in ranks:
-        key = one.rank.identity.key
-        groups[_Group(key.job_id, key.attempt, one.rank.uid)].append(one)
-    jobs = [_job(group, one_per_rank(members)) for group, members in groups.items()]
-    return tuple(sorted(jobs, key=_alarm_first))
+        groups[group_of(one.rank)].append(one)
+    jobs = [make_job(group, one_per_rank(members)) for group, members in groups.items()]
+    return tuple(sorted(jobs, key=alarm_first))
 
 
-def _alarm_first(job: JobView) -> tuple[int, int, str, int]:
+def alarm_first(job: JobView) -> tuple[int, int, str, int]:
+    """Sort key of ``jobs_of``."""
     severity = 0 if job.severity is None else job.severity.level
     return -job.state.level, -severity, job.job_id, -job.attempt
 
@@ -52,6 +52,9 @@ def _alarm_first(job: JobView) -> tuple[int, int, str, int]:
 def look_first(rank: RankSummary) -> tuple[int, int, float, float, int]:
     """Sort key: the rank to look at first is first. Surest, gravest, first to run out, fullest; then by number."""
     verdict, limit_bytes = rank.verdict, rank.limit_bytes
+    if verdict.state is LeakState.OK:  # nearly always
+        held_bytes = rank.reserved_bytes + (rank.nontorch_bytes or 0)
+        return 0, 0, math.inf, -(held_bytes / limit_bytes) if limit_bytes else 0.0, int(rank.identity.rank)
     severity = 0 if verdict.severity is None else verdict.severity.level
     seconds = math.inf if verdict.seconds_to_oom is None else verdict.seconds_to_oom.likely
     share = (rank.reserved_bytes + (rank.nontorch_bytes or 0)) / limit_bytes if limit_bytes else 0.0
@@ -63,17 +66,21 @@ def one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
     best: dict[GlobalRank, RankOnNode] = {}
     for one in members:
         rank = one.rank.identity.rank
-        if rank not in best or _standing(one) > _standing(best[rank]):
+        other = best.get(rank)
+        if other is None or _standing(one) > _standing(other):
             best[rank] = one
     return [best[rank] for rank in sorted(best)]
 
 
-def _standing(one: RankOnNode) -> tuple[bool, bool, float]:
-    return one.rank.alive, not one.stale, one.rank.last_sample_unix_s
+def _standing(one: RankOnNode) -> tuple[bool, bool, float, ProcessId, str]:
+    """The process and the node last, so that it does not matter who reported first."""
+    rank = one.rank
+    return rank.alive, not one.stale, rank.last_sample_unix_s, rank.process, one.node_id
 
 
-def _job(group: _Group, members: Sequence[RankOnNode]) -> JobView:
-    ranks = tuple(one.rank for one in members)
+def make_job(group: JobKey, members: Sequence[RankOnNode]) -> JobView:
+    """The job of these ranks, in the order of their numbers (``one_per_rank``)."""
+    ranks = tuple([one.rank for one in members])
     judged = judge_job({int(rank.identity.rank): rank.verdict for rank in ranks})
     identity = ranks[0].identity
     launch, launch_node = _launch_of(members)
@@ -89,12 +96,12 @@ def _job(group: _Group, members: Sequence[RankOnNode]) -> JobView:
         state=judged.state,
         severity=judged.severity,
         signal=judged.signal,
-        suspects=tuple(suspect.rank for suspect in judged.suspects),
+        suspects=tuple([suspect.rank for suspect in judged.suspects]),
         running=any(rank.alive for rank in ranks),
-        stale=tuple(int(one.rank.identity.rank) for one in members if one.stale),
+        stale=tuple([int(one.rank.identity.rank) for one in members if one.stale]),
         common=judged.common,
-        rank_nodes=tuple(one.node_id for one in members),
-        rank_hostnames=tuple(one.hostname for one in members),
+        rank_nodes=tuple([one.node_id for one in members]),
+        rank_hostnames=tuple([one.hostname for one in members]),
         launch=launch,
         launch_node=launch_node,
         exempt=any(one.launch is not None and one.launch.exempt for one in members if one.rank.alive),
@@ -104,8 +111,12 @@ def _job(group: _Group, members: Sequence[RankOnNode]) -> JobView:
 def _launch_of(members: Iterable[RankOnNode]) -> tuple[LaunchSummary | None, str | None]:
     """The ``tidegauge run`` that all living ranks descend from, and its node. A job over several nodes has one on each,
     or a scheduler: then it is none of theirs alone."""
-    launches = {(one.launch, one.node_id) for one in members if one.rank.alive}
+    launches = {
+        (None if one.launch is None else one.launch.process, one.node_id): one.launch
+        for one in members
+        if one.rank.alive
+    }
     if len(launches) != 1:
         return None, None
-    launch, node_id = launches.pop()
+    ((_, node_id), launch) = launches.popitem()
     return (None, None) if launch is None else (launch, node_id)

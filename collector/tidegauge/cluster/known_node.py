@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from tidegauge.cluster.report_pacing import stale_limit_s
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import ProcessId, RankKey
 from tidegauge.core.launches import LaunchSummary
@@ -31,6 +33,12 @@ class KnownNode:
     retired: deque[str] = field(default_factory=lambda: deque(maxlen=KNOWN_INCARNATIONS))
     gone_s: float | None = None
     was_stale: bool = False
+    stale_at_s: float = math.inf
+    """From when on its figures are old, unless it reports."""
+    told_every_s: tuple[float, float] = (0.0, 0.0)
+    """How often its agent was asked to report: the last time, and the time before, for it may have missed a reply."""
+    launches: dict[ProcessId, LaunchSummary] = field(default_factory=dict)
+    """Every ``tidegauge run`` in the latest report."""
     ranks: dict[RankOfProcess, RankSummary] = field(default_factory=dict)
     ended_s: dict[RankOfProcess, float] = field(default_factory=dict)
     named: frozenset[RankOfProcess] = frozenset()
@@ -46,8 +54,29 @@ class KnownNode:
 
     def launch_of(self, rank: RankSummary) -> LaunchSummary | None:
         """The ``tidegauge run`` that ``rank`` descends from, as of the latest report."""
-        launches = () if self.summary is None or rank.launch is None else self.summary.launches
-        return next((launch for launch in launches if launch.process == rank.launch), None)
+        return None if rank.launch is None else self.launches.get(rank.launch)
+
+    def take_summary(self, summary: NodeSummary, now_s: float) -> None:
+        """The latest report; its ranks are taken by the coordinator."""
+        self.summary, self.heard_s, self.was_stale = summary, now_s, False
+        self.launches = {launch.process: launch for launch in reversed(summary.launches)}
+
+    def tell_pace(self, every_s: float, *, stale_after_s: float) -> None:
+        """Its agent, who has just reported, is being asked to report so often; its figures are old when that was missed
+        several times, and not before ``stale_after_s``."""
+        assert self.heard_s is not None, "it has just reported"
+        self.told_every_s = every_s, self.told_every_s[0]
+        self.stale_at_s = self.heard_s + stale_limit_s(self.expected_every_s, at_least_s=stale_after_s)
+
+    @property
+    def expected_every_s(self) -> float:
+        """How long to wait for its next report at least."""
+        return max(self.told_every_s)
+
+    @property
+    def patience_s(self) -> float:
+        """After how long without a report its figures are old."""
+        return math.inf if self.heard_s is None else self.stale_at_s - self.heard_s
 
     def is_news(self, summary: NodeSummary) -> bool:
         """Not older than the latest report, and not of an agent that was replaced."""
@@ -56,6 +85,8 @@ class KnownNode:
         last = self.summary
         if last is None or last.incarnation != summary.incarnation:
             return True
+        if last.sent_mono_s is not None and summary.sent_mono_s is not None:
+            return summary.sent_mono_s >= last.sent_mono_s
         late_by_s = last.sent_unix_s - summary.sent_unix_s
         return late_by_s <= 0 or late_by_s > CLOCK_STEP_S
 

@@ -18,6 +18,7 @@ from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, Incide
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
+from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import Wire, to_wire
 from tidegauge.core.wording import change_in_words
 
@@ -40,18 +41,21 @@ LAST_ACTIONS_S = 86_400.0
 class IncidentReads(Protocol):
     """What is read of incidents. Every method raises ``AuditError``."""
 
-    def incidents(self, *, open_only: bool, since_s: float | None, limit: int | None) -> Sequence[Incident]:
-        """Newest first: those that are open, and unless ``open_only`` those that were closed since ``since_s``."""
+    def incidents(
+        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
+    ) -> Sequence[Incident]:
+        """Newest first: those that are open, and unless ``open_only`` those that were closed since ``since_s``; here
+        as everywhere of one owner's jobs alone, if ``user_name`` says whose."""
 
     def incident(self, number: int, /) -> Incident | None: ...
 
     def history(self, number: int, /, *, limit: int) -> Sequence[IncidentChange]:
         """The newest ``limit``, oldest first."""
 
-    def changes(self, *, since_s: float, limit: int) -> Sequence[IncidentChange]:
+    def changes(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[IncidentChange]:
         """Of all incidents, the newest ``limit``, oldest first."""
 
-    def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
+    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
         """By number, open ones first, then the newest: a word that changes whenever the incident or a decision about it
         does. Of those that are open, or were closed since ``since_s``."""
 
@@ -65,10 +69,10 @@ class IncidentReads(Protocol):
 class AuditReads(Protocol):
     """What is read of decisions. Every method raises ``AuditError``."""
 
-    def records(self, *, since_s: float, limit: int) -> Sequence[DecisionRecord]:
+    def records(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[DecisionRecord]:
         """The newest ``limit``, oldest first."""
 
-    def count(self, *, since_s: float) -> int:
+    def count(self, *, since_s: float, user_name: str | None = None) -> int:
         """How many there are."""
 
     def records_of(self, number: int, /) -> Sequence[DecisionRecord]:
@@ -104,7 +108,7 @@ def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]
         "/api/v1/incident-marks": json_route(pages.marks),
         "/api/v1/incident-changes": json_route(pages.changes),
         "/api/v1/decisions": json_route(pages.decisions),
-        "/api/v1/policy": json_route(lambda _: status()),
+        "/api/v1/policy": json_route(lambda request: status_for(request.viewer, status())),
     }
 
 
@@ -118,12 +122,17 @@ class IncidentStory(NamedTuple):
     """All of what was found, the piece that says most first."""
 
 
-def incident_story(store: Callable[[], LoopStore], number: int) -> IncidentStory:
+def status_for(viewer: Viewer, status: LoopStatus) -> LoopStatus:
+    """What is done about jobs now is told to those who may see all jobs."""
+    return status if viewer.sees_all else replace(status, under_way=())
+
+
+def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewer = EVERYBODY) -> IncidentStory:
     """All that is known of incident ``number``. Raises ``NotFoundError``, ``UnavailableError``."""
     try:
         tables = store()
         found = tables.incidents.incident(number)
-        if found is None:
+        if found is None or not viewer.sees(found.user_name):
             raise NotFoundError(
                 f"there is no incident {number}; `tidegauge incidents --all` lists those that there are"
             )
@@ -213,17 +222,20 @@ class _Pages:
         limit = request.number("limit", default=FEW, most=MANY)
         since_s = float(request.number("since", default=0))
         store = self._store()
-        found = store.incidents.incidents(open_only=not closed_too, since_s=since_s, limit=limit)
+        found = store.incidents.incidents(
+            open_only=not closed_too, since_s=since_s, limit=limit, user_name=request.viewer.only
+        )
         return {"incidents": [_line(incident, store.audit.records_of(incident.number)) for incident in found]}
 
     @_from_store
     def marks(self, request: Request) -> object:
         """What a follower asks every few seconds: which incidents it has to read again."""
         since_s = float(request.number("since", default=0))
-        return {"marks": self._store().incidents.marks(since_s=since_s, limit=MOST_MARKS)}
+        found = self._store().incidents.marks(since_s=since_s, limit=MOST_MARKS, user_name=request.viewer.only)
+        return {"marks": found}
 
     def incident(self, request: Request) -> object:
-        story = incident_story(self._store, request.number("number", default=0))
+        story = incident_story(self._store, request.number("number", default=0), viewer=request.viewer)
         shown = _thinned(story.history, MANY)
         return {
             "incident": story.incident,
@@ -236,15 +248,16 @@ class _Pages:
     def decisions(self, request: Request) -> object:
         limit = request.number("limit", default=FEW, most=MANY)
         since_s, audit = float(request.number("since", default=0)), self._store().audit
-        shown = audit.records(since_s=since_s, limit=limit)
-        left_out = max(audit.count(since_s=since_s) - len(shown), 0)
+        whose = request.viewer.only
+        shown = audit.records(since_s=since_s, limit=limit, user_name=whose)
+        left_out = max(audit.count(since_s=since_s, user_name=whose) - len(shown), 0)
         return {"decisions": [_short_record(record) for record in shown], "left_out": left_out}
 
     @_from_store
     def changes(self, request: Request) -> object:
         since_s = float(request.number("since", default=0))
         store = self._store()
-        changes = store.incidents.changes(since_s=since_s, limit=MOST_READ)
+        changes = store.incidents.changes(since_s=since_s, limit=MOST_READ, user_name=request.viewer.only)
         shown = _thinned(changes, MOST_CHANGES)
         most_findings = max(FINDINGS_IN_ALL // max(len(shown), 1), 1)
         numbers = {change.incident.number for change in shown}

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import Request, Route, json_route
+from tidegauge.cluster.ownership import may_see
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.web_access import Viewer
 
 MOST_RANKS = 64
 """Ranks in one answer, the ones to look at first: about 1 MB."""
@@ -48,7 +50,18 @@ def memory_routes(coordinator: Coordinator) -> dict[str, Route]:
 
     def memory(request: Request) -> object:
         job = JobAsked.of(request)
-        found = coordinator.memory(*job, rank=rank_asked(request), most=MOST_RANKS)
+        whose = job if request.viewer.sees_all else _theirs(coordinator, job, request.viewer)
+        found = {} if whose is None else coordinator.memory(*whose, rank=rank_asked(request), most=MOST_RANKS)
         return {**job._asdict(), "ranks": [RankMemory(number, points) for number, points in found.items()]}
 
     return {"/api/v1/memory": json_route(memory)}
+
+
+def _theirs(coordinator: Coordinator, asked: JobAsked, viewer: Viewer) -> JobAsked | None:
+    """The job with its owner's uid, if it is the viewer's. Memory is forgotten with the job, so one that is not watched
+    has none."""
+    for job in coordinator.jobs():
+        uid = job.ranks[0].uid if job.ranks else None
+        if (job.job_id, job.attempt) == asked[:2] and asked.uid in (None, uid) and may_see(viewer, job):
+            return asked._replace(uid=uid)
+    return None

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Mapping
 
 from tidegauge.agent.settings import Settings
-from tidegauge.cluster.service_record import StateFiles, read_address
+from tidegauge.cluster.service_record import StateFiles, local_api
 from tidegauge.cluster.story_feed import ApiFeed
 from tidegauge.cluster.telling import GRAFANA_TOKEN, MAIL_PASSWORD, NOTIFY_TOKEN, SLACK_TOKEN, Told
+from tidegauge.cluster.web_door import open_door
 from tidegauge.core.actions import Decision
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.notebook import NotebookError
@@ -50,6 +51,7 @@ def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, s
         mail_password=read_secret(settings.mail_password_file, environ, MAIL_PASSWORD),
         grafana_url=settings.grafana_url,
         grafana_token=read_secret(settings.grafana_token_file, environ, GRAFANA_TOKEN),
+        door=open_door(settings, what="/alerts", asks_names=False),
     )
 
 
@@ -68,7 +70,7 @@ class NotifierService:
         self._files = files
         self._environ = environ
         self._say = say
-        self._feed = ApiFeed(lambda: read_address(files.api))
+        self._feed = ApiFeed(lambda: local_api(files))
         self._service: NotifyService | None = None
         self._problem = "starting"
         self._stopped = threading.Event()

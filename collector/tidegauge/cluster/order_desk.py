@@ -18,7 +18,11 @@ from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
 
 TRIP_S = 3.0
 """Of the time that an ask may take: for the way there and back. An agent hears of an order with its report after the
-next one (two periods of a second) and reports the result at once."""
+next one (two periods of a second) and reports the result at once. Agents that were asked to report less often get
+that much longer for their first order, and report every second from then on."""
+TALK_S = 30.0
+"""For so long after an order a node's agent is asked to report as often as its setting says: more of them follow, as
+when a job is asked to save its state, and looked at until it has."""
 MAX_TEXT = 300
 """Characters of a process's own words that are passed on: it may be anybody's."""
 
@@ -34,20 +38,29 @@ class _Asked:
 
 
 class OrderDesk:
-    """Thread-safe. ``incarnation`` makes order ids the coordinator's own; ``hostname_of`` names a node for people."""
+    """Thread-safe. ``incarnation`` makes order ids the coordinator's own; ``hostname_of`` names a node for people,
+    ``expected_every_s`` says for how long its agent may well be silent (0: a moment), ``where_now``
+    which node has a process of a job now that was on a node once. None of them may wait for the desk."""
 
     def __init__(
         self,
         *,
         incarnation: str,
         hostname_of: Callable[[str], str],
+        expected_every_s: Callable[[str], float] = lambda _: 0.0,
+        where_now: Callable[[JobKey, ProcessId, str], str] = lambda _job, _process, node_id: node_id,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._incarnation = incarnation
         self._hostname_of = hostname_of
+        self._expected_every_s = expected_every_s
+        self._where_now = where_now
         self._monotonic_s = monotonic_s
         self._changed = threading.Condition()
-        self._open: dict[str, _Asked] = {}
+        self._open: dict[str, dict[str, _Asked]] = {}
+        """Orders that somebody waits for, by node and id."""
+        self._talked_s: dict[str, float] = {}
+        """When each node was last given an order."""
         self._last_number = 0
 
     def ask_ranks(
@@ -73,19 +86,27 @@ class OrderDesk:
         """What the node's agent is to do now: orders without a result whose time is not over, oldest first."""
         now_s = self._monotonic_s()
         with self._changed:
-            return tuple(
-                asked.order
-                for asked in self._open.values()
-                if asked.node_id == node_id and asked.reply is None and now_s < asked.deadline_s
-            )
+            waiting = self._open.get(node_id)
+            if waiting is None:
+                return ()
+            return tuple(one.order for one in waiting.values() if one.reply is None and now_s < one.deadline_s)
 
-    def take_results(self, node_id: str, results: Iterable[OrderResult]) -> None:
+    def is_talking_to(self, node_id: str, *, now_s: float) -> bool:
+        """Whether more orders for the node are to be expected (monotonic time), or it has one."""
+        with self._changed:
+            talked_s = self._talked_s.get(node_id)
+            return node_id in self._open or (talked_s is not None and now_s - talked_s <= TALK_S)
+
+    def take_results(self, node_id: str, results: Collection[OrderResult]) -> None:
         """Results in a report of the node's agent. Those that nobody waits for, or that were another node's to give,
         are dropped."""
+        if not results:
+            return
         with self._changed:
+            waiting = self._open.get(node_id, {})
             for result in results:
-                asked = self._open.get(result.order_id)
-                if asked is not None and asked.node_id == node_id and asked.reply is None:
+                asked = waiting.get(result.order_id)
+                if asked is not None and asked.reply is None:
                     asked.reply = reply_of(result)
             self._changed.notify_all()
 
@@ -97,13 +118,15 @@ class OrderDesk:
         *,
         timeout_s: float,
     ) -> list[Reply]:
-        deadline_s = self._monotonic_s() + timeout_s
+        where = [(self._where_now(job, process, node_id), to, process) for node_id, to, process in where]
+        silent_s = max((self._expected_every_s(node_id) for node_id, _, _ in where), default=0.0)
+        deadline_s = self._monotonic_s() + timeout_s + silent_s
         with self._changed:
             asked = [
                 _Asked(self._order(to, process, job.uid, request, timeout_s), node_id, deadline_s)
                 for node_id, to, process in where
             ]
-            self._open.update({one.order.order_id: one for one in asked})
+            self._put(asked)
             try:
                 while any(one.reply is None for one in asked):
                     left_s = deadline_s - self._monotonic_s()
@@ -111,9 +134,23 @@ class OrderDesk:
                         break
                     self._changed.wait(left_s)
             finally:
-                for one in asked:
-                    del self._open[one.order.order_id]
+                self._take_back(asked)
         return [one.reply or self._no_answer(one.node_id, timeout_s) for one in asked]
+
+    def _put(self, asked: Iterable[_Asked]) -> None:
+        now_s = self._monotonic_s()
+        # Also of nodes that are gone, which nobody asks about any more.
+        self._talked_s = {node_id: at_s for node_id, at_s in self._talked_s.items() if now_s - at_s <= TALK_S}
+        for one in asked:
+            self._open.setdefault(one.node_id, {})[one.order.order_id] = one
+            self._talked_s[one.node_id] = now_s
+
+    def _take_back(self, asked: Iterable[_Asked]) -> None:
+        for one in asked:
+            waiting = self._open[one.node_id]
+            del waiting[one.order.order_id]
+            if not waiting:
+                del self._open[one.node_id]
 
     def _order(self, to: OrderTo, process: ProcessId, uid: int, request: Mapping[str, Any], timeout_s: float) -> Order:
         self._last_number += 1

@@ -14,9 +14,11 @@ from typing import NamedTuple
 from tidegauge.cluster.jobs import look_first
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents import JobKey
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from tidegauge.core.views import JobView, RankSummary, job_array_name
+from tidegauge.core.wire import Wire, to_wire
 
 MOST_JOBS = 1000
 """Jobs in one overview, the most alarming first."""
@@ -142,7 +144,7 @@ def overview(
     jobs: Sequence[JobView],
     nodes: Sequence[NodeStatus],
     actions: LoopStatus,
-    memory_line: MemoryLine,
+    line_of: Callable[[JobView], JobLine],
     *,
     cluster: str,
     version: str,
@@ -159,7 +161,7 @@ def overview(
         gpu_used_bytes=_sum([gpu.used_bytes for gpu in gpus]),
         gpu_total_bytes=_sum([gpu.total_bytes for gpu in gpus]),
         actions=actions,
-        jobs=tuple(job_line(job, memory_line) for job in jobs[:MOST_JOBS]),
+        jobs=tuple(line_of(job) for job in jobs[:MOST_JOBS]),
         left_out=max(len(jobs) - MOST_JOBS, 0),
     )
 
@@ -173,6 +175,32 @@ def job_page(
     stale = frozenset(job.stale)
     ranks = tuple(_rank_line(job, place, stale, memory_line) for place in first)
     return JobPage(now_unix_s, job_line(job, memory_line), ranks, len(asked) - len(ranks))
+
+
+class JobLines:
+    """``job_line`` of jobs of which nothing was heard since the last time is what it was. Not thread-safe."""
+
+    def __init__(self, memory_line: MemoryLine) -> None:
+        self._memory_line = memory_line
+        self._made: dict[JobKey, tuple[JobView, JobLine, Wire]] = {}
+
+    def line(self, job: JobView) -> JobLine:
+        return self._line(job)[1]
+
+    def wire(self, job: JobView) -> Wire:
+        """The line as ``to_wire`` writes it."""
+        return self._line(job)[2]
+
+    def keep_only(self, jobs: Sequence[JobView]) -> None:
+        """Forget the others."""
+        self._made = {job.key: self._made[job.key] for job in jobs if job.key in self._made}
+
+    def _line(self, job: JobView) -> tuple[JobView, JobLine, Wire]:
+        made = self._made.get(job.key)
+        if made is None or made[0] is not job:
+            line = job_line(job, self._memory_line)
+            made = self._made[job.key] = job, line, to_wire(line)
+        return made
 
 
 def job_line(job: JobView, memory_line: MemoryLine) -> JobLine:

@@ -8,16 +8,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from tidegauge import __version__
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import Answer, NotFoundError, Request, Route, json_route
+from tidegauge.cluster.loop_api import status_for
 from tidegauge.cluster.memory_api import JobAsked, rank_asked
-from tidegauge.cluster.overview import JobPage, job_page, overview
+from tidegauge.cluster.overview import MOST_JOBS, JobLines, JobPage, job_page, overview
+from tidegauge.cluster.ownership import seen_by
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.views import JobView, RankSummary
-from tidegauge.core.wire import to_json
+from tidegauge.core.web_access import EVERYBODY, Viewer
+from tidegauge.core.wire import to_wire, wire_json
 
 KEPT_S = 0.9
 """How long an answer is given again: a little less than the second after which a screen asks anew."""
@@ -64,20 +68,31 @@ def overview_routes(
     def memory_line(node_id: str, rank: RankSummary) -> tuple[int, ...]:
         return coordinator.memory_line(node_id, rank, columns=LINE_COLUMNS)
 
-    def glance() -> bytes:
+    def glance_of(viewer: Viewer) -> bytes:
+        seen, lines = seen_by(viewer, jobs()), all_lines if viewer is EVERYBODY else JobLines(memory_line)
+        lines.keep_only(seen)
         value = overview(
-            jobs(), coordinator.nodes(), status(), memory_line,
+            seen, coordinator.nodes(), status_for(viewer, status()), lines.line,
             cluster=cluster, version=__version__, now_unix_s=wall_s(),
         )  # fmt: skip
-        return to_json(value)
+        raw = to_wire(replace(value, jobs=()))
+        assert isinstance(raw, dict), "an overview is an object"
+        return wire_json({**raw, "jobs": [lines.wire(job) for job in seen[:MOST_JOBS]]})
+
+    def glance(request: Request) -> Answer:
+        # One for all who see all; of those who see their own jobs each has another, of a few jobs.
+        return Answer(glances() if request.viewer.sees_all else glance_of(request.viewer))
 
     def page(request: Request) -> JobPage:
         asked = JobAsked.of(request)
-        return job_page(_find(jobs(), asked), memory_line, now_unix_s=wall_s(), rank=rank_asked(request))
+        return job_page(
+            _find(seen_by(request.viewer, jobs()), asked), memory_line, now_unix_s=wall_s(), rank=rank_asked(request)
+        )
 
+    all_lines = JobLines(memory_line)  # for one thread at a time, as Kept has it
     jobs = Kept(coordinator.jobs, kept_s=KEPT_S, monotonic_s=monotonic_s)
-    glances = Kept(glance, kept_s=KEPT_S, monotonic_s=monotonic_s)
-    return {"/api/v1/overview": lambda _: Answer(glances()), "/api/v1/job": json_route(page)}
+    glances = Kept(lambda: glance_of(EVERYBODY), kept_s=KEPT_S, monotonic_s=monotonic_s)
+    return {"/api/v1/overview": glance, "/api/v1/job": json_route(page)}
 
 
 def _find(jobs: tuple[JobView, ...], asked: JobAsked) -> JobView:

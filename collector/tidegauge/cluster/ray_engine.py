@@ -22,8 +22,9 @@ from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.agent_service import AgentService
+from tidegauge.cluster.announcing import announce
 from tidegauge.cluster.engine_launch import NODE_SPEC_VARIABLE
-from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec, write_address
+from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec
 from tidegauge.cluster.telling import Told, is_notifier_wanted, tells_owners
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.actions import Decision
@@ -109,6 +110,7 @@ class CoordinatorActor:
         from tidegauge.cluster.coordinator_service import CoordinatorService
         from tidegauge.cluster.evidence_asks import EvidenceAsks
         from tidegauge.cluster.exporter_pages import exporter_pages
+        from tidegauge.cluster.web_door import open_door
 
         spec, files = _this_node()
         _log_to(files.logs / "coordinator.log")
@@ -129,9 +131,10 @@ class CoordinatorActor:
             coordinator, RayEngine(), exporter_pages(settings), actions,
             cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
             advertise_host=spec.node_address, asks=EvidenceAsks(files.asks),
+            door=open_door(settings, what="the API"), local_socket=files.api_socket,
         )  # fmt: skip
         self._service.start()
-        write_address(files.api, self._service.url)
+        announce(files.api, self._service.url)
 
     def report(self, summary: NodeSummary) -> ReportReply:
         return self._coordinator.report(summary)
@@ -176,19 +179,21 @@ class AgentActor:
     """One node's agent as an actor. All its work is done by threads begun here, so that a restart begins them too."""
 
     def __init__(self, node_id: str) -> None:
+        from tidegauge.cluster.web_door import open_door
         from tidegauge_exporter.server import MetricsServer
         from tidegauge_exporter.service_discovery import advertised_address
 
         spec, files = _this_node()
         _log_to(files.logs / "agent.log")
         settings = Settings(**spec.settings)
+        door = open_door(settings, what="/metrics")
         self._service = AgentService(
             open_node_agent(settings), settings, node_id=node_id, reporter=RayReporter(),
-            open_metrics=lambda view, host, port: MetricsServer(view, host=host, port=port),
+            open_metrics=lambda view, host, port: MetricsServer(view, host=host, port=port, door=door),
             advertise=lambda bound: advertised_address(bound, spec.node_address),
         )  # fmt: skip
         self._service.start()
-        write_address(files.agent, self._service.metrics_address or "")
+        announce(files.agent, self._service.metrics_address or "")
 
     def hold(self) -> None:
         """Sleep for ever in the actor's main thread.
@@ -213,21 +218,34 @@ class RayReporter:
         self._under_way: Any = None
         self._sent_s = 0.0
         self._reply: ReportReply | None = None
+        """Not heard yet."""
 
-    def report(self, summary: NodeSummary) -> ReportReply | None:
-        """Raises ``EngineError`` for a report that failed or was not answered: that one, or the one before."""
+    def report(self, summary: NodeSummary) -> bool:
+        """Raises ``EngineError`` if it, or the one before, failed or was not answered."""
         try:
             if self._is_under_way():
-                return self._reply
+                return False
             if self._coordinator is None:
                 self._coordinator = ray.get_actor(COORDINATOR, namespace=NAMESPACE)
             self._under_way = self._coordinator.report.remote(summary)
             self._sent_s = self._monotonic_s()
         except (ray.exceptions.RayError, ValueError) as error:
-            # The handle of an actor that died for good never works again; a fresh one costs one look-up.
-            self._coordinator = self._under_way = None
-            raise EngineError(str(error)) from error
-        return self._reply
+            raise self._lost(error) from error
+        return True
+
+    def hear(self) -> ReportReply | None:
+        """Raises ``EngineError`` for a report that failed or was not answered."""
+        try:
+            self._is_under_way()
+        except (ray.exceptions.RayError, ValueError) as error:
+            raise self._lost(error) from error
+        reply, self._reply = self._reply, None
+        return reply
+
+    def _lost(self, error: Exception) -> EngineError:
+        # The handle of an actor that died for good never works again; a fresh one costs one look-up.
+        self._coordinator = self._under_way = None
+        return EngineError(str(error))
 
     def _is_under_way(self) -> bool:
         """Whether the call before is still unanswered; raises what it raised."""
@@ -273,7 +291,8 @@ def _this_node() -> tuple[NodeSpec, StateFiles]:
 
 def _log_to(path: Path) -> None:
     """Our log lines go to a file that outlives the engine's own folder, at INFO, with a bounded size."""
-    handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2)
+    # delay: on a full disk the file may not be made now, and a line that is lost is no reason to end.
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for package in ("tidegauge", "tidegauge_exporter", "tidegauge_scheduler_hooks"):
         ours = logging.getLogger(package)

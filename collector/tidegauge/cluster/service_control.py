@@ -17,6 +17,7 @@ from tidegauge.cluster.service_record import (
     RecordError,
     ServiceRecord,
     StateFiles,
+    local_api,
     read_address,
     read_record,
     take_lock,
@@ -151,7 +152,7 @@ def remove_traces(files: StateFiles, record: ServiceRecord, *, keep_cluster_stat
     remove_engine_dir(record.spec)
     if not keep_cluster_state:
         shutil.rmtree(files.gcs, ignore_errors=True)
-    for path in (files.api, files.agent, files.record):
+    for path in (files.api, files.api_socket, files.agent, files.record):
         path.unlink(missing_ok=True)
 
 
@@ -188,7 +189,7 @@ def _agent_is_there(files: StateFiles, record: ServiceRecord) -> bool:
         return False
     if not record.spec.is_head:
         return True
-    api_url = read_address(files.api)
+    api_url = local_api(files)
     try:
         return api_url is not None and bool(client.get(api_url, "/api/v1/status")["healthy"])
     except (client.ApiError, KeyError):

@@ -4,11 +4,13 @@
 ``service.json``    what runs: written by the supervisor, read by the commands; goes with ``down``
 ``node.json``       how this node was asked to run: read by the actors on this node
 ``api.json``        where the coordinator's API is: written by the coordinator each time it starts
+``api.sock``        where this node's own commands reach it, without TLS or names: root's and the owner's alone
 ``agent.json``      where this node's ``/metrics`` is: written by the node agent each time it starts
 ``token``           the cluster's shared secret, 0600; stays
 ``actions.json``    whether actions are paused (head only): written by ``policy pause`` and ``resume``; stays
 ``asks/``           what people want of ranks elsewhere (head only): by ``snapshot`` and ``top``; comes and goes
 ``settings.json``   settings for later attempts of jobs (head only): written by the coordinator; stays
+``clock.json``      the time that passes whatever is done to the clock (head only): by the coordinator; stays
 ``lock``            held (flock) by the supervisor for as long as it lives
 ``logs/``           supervisor, engine start, coordinator and agent; stays
 ``engine/``         the engine's temporary files and sockets; goes with ``down``
@@ -28,6 +30,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.launch.processes import boot_id, identity_of, is_alive
@@ -59,6 +62,10 @@ class StateFiles:
         return self.root / "api.json"
 
     @property
+    def api_socket(self) -> Path:
+        return self.root / "api.sock"
+
+    @property
     def agent(self) -> Path:
         return self.root / "agent.json"
 
@@ -77,6 +84,10 @@ class StateFiles:
     @property
     def job_settings(self) -> Path:
         return self.root / "settings.json"
+
+    @property
+    def clock(self) -> Path:
+        return self.root / "clock.json"
 
     @property
     def lock(self) -> Path:
@@ -199,11 +210,11 @@ def read_record(files: StateFiles) -> ServiceRecord | None:
             boot_id=str(raw["boot_id"]),
             phase=str(raw["phase"]),
             detail=str(raw["detail"]),
-            spec=NodeSpec(**raw["spec"]),
+            spec=_spec(raw["spec"]),
             started_unix_s=float(raw["started_unix_s"]),
             processes=tuple((ProcessId(*process), str(name)) for process, name in raw["processes"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"{files.record} was not written by this version of Tidegauge: {error!r}") from error
 
 
@@ -215,9 +226,15 @@ def read_spec(path: Path) -> NodeSpec:
     """Raises ``RecordError``."""
     raw = _read_json(path)
     try:
-        return NodeSpec(**(raw or {}))
-    except TypeError as error:
+        return _spec(raw or {})
+    except (TypeError, AttributeError) as error:
         raise RecordError(f"{path} was not written by this version of Tidegauge: {error}") from error
+
+
+def _spec(raw: dict[str, Any]) -> NodeSpec:
+    """Keys that a newer version added are passed over: after a way back, this one must be able to end that service."""
+    known = {field.name for field in dataclasses.fields(NodeSpec)}
+    return NodeSpec(**{name: value for name, value in raw.items() if name in known})
 
 
 def write_address(path: Path, address: str) -> None:
@@ -235,6 +252,13 @@ def read_address(path: Path) -> str | None:
         return str(raw["address"])
     except (RecordError, KeyError, TypeError):
         return None
+
+
+def local_api(files: StateFiles) -> str | None:
+    """Where this node's own commands and parts reach the coordinator's API, in the form that ``client`` takes: a Unix
+    socket, at which nobody has to say who they are. ``None`` where ``read_address`` of it is."""
+    url = read_address(files.api)
+    return f"unix://{quote(str(files.api_socket))}" if url is not None and files.api_socket.exists() else url
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -17,9 +17,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from tidegauge.cluster.engine_launch import answers, engine_environ, explain, start_command
 from tidegauge.cluster.service_record import (
@@ -27,6 +27,7 @@ from tidegauge.cluster.service_record import (
     RecordError,
     ServiceRecord,
     StateFiles,
+    read_address,
     read_spec,
     take_lock,
     write_record,
@@ -49,6 +50,12 @@ CONNECT_TIMEOUT_S = 5.0
 END_GRACE_S = 1.0
 END_DEADLINE_S = 15.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+LEAST_ROOM_BYTES = 32 << 20
+"""Below this much on the disk of the state directory the engine is not started: a head's cluster state takes 27 MiB."""
+TRIES_OVER_STATE = 2
+"""Starts over the cluster state that is kept, before it is put aside."""
+COORDINATOR_AWAY_S, LONGEST_AWAY_S = 10.0, 60.0
+"""Ray starts one that died again within 2 s."""
 RAN_WELL_S = 60.0
 """After this long the next failure starts again at the shortest wait."""
 
@@ -82,6 +89,8 @@ class Supervisor:
         gcs_dir = files.gcs if spec.is_head else None
         self._environ = engine_environ(spec, environ, node_file=files.node, gcs_dir=gcs_dir)
         self._essential: tuple[ProcessId, ...] = ()
+        self._failures = 0
+        """Starts that failed since the engine last ran."""
         self._record = ServiceRecord(
             supervisor=me, boot_id=boot_id(), phase="starting", detail="starting", spec=spec,
             started_unix_s=time.time(),
@@ -111,24 +120,48 @@ class Supervisor:
         return 3 if left else 0
 
     def _start_first(self) -> None:
-        """Start; if that fails over the state of a service that crashed, put the state aside and start once more."""
+        """Start. Over the state of a service that crashed start twice before the state is put aside: a host that is
+        busy with starting everything at once may be too slow for Ray, and without the state its nodes are lost."""
         try:
             self._start()
         except EngineStartError as error:
-            if not (self._spec.is_head and self._files.gcs.exists()):
-                raise
-            aside = self._files.root / f"gcs.broken-{int(time.time())}"
-            log.warning("%s; the cluster state kept from before is put aside as %s", error, aside)
+            if not self._may_be_broken():
+                raise  # a full disk is no reason to give up what is on it
+            log.warning("%s; trying once more over the cluster state kept from before", error)
             self._end_engine()
-            self._files.gcs.rename(aside)
+            self._start_over_state_or_without()
+
+    def _start_over_state_or_without(self) -> None:
+        try:
             self._start()
+        except EngineStartError as error:
+            if not self._may_be_broken():
+                raise
+            self._put_state_aside(error)
+            self._start()
+
+    def _put_state_aside(self, error: EngineStartError) -> None:
+        """The next start begins without. The latest one is kept, for people."""
+        aside = self._files.root / f"gcs.broken-{int(time.time())}"
+        log.warning("%s; the cluster state kept from before is put aside as %s", error, aside)
+        self._end_engine()
+        for earlier in self._files.root.glob("gcs.broken-*"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        self._files.gcs.rename(aside)
+
+    def _may_be_broken(self) -> bool:
+        """Whether a start may have failed over what is kept of the cluster's state."""
+        return self._spec.is_head and self._files.gcs.exists() and not self._lacks_something()
 
     def _watch(self) -> None:
         wait_s = FIRST_RETRY_S
         while True:
             began_s = time.monotonic()
+            care = CoordinatorCare(self._files, time.monotonic)
             while all(is_alive(process) for process in self._essential):
                 self._sleep(LOOK_PERIOD_S)
+                if self._spec.is_head and care.is_due():
+                    self._deploy_again()
             log.warning("the engine has died; its log is below %s/session_latest/logs", self._spec.engine_dir)
             if time.monotonic() - began_s > RAN_WELL_S:
                 wait_s = FIRST_RETRY_S
@@ -138,13 +171,41 @@ class Supervisor:
     def _restart(self, wait_s: float) -> bool:
         self._say("restarting", f"the engine died: starting it again in {wait_s:.0f} s")
         self._end_engine()
-        self._sleep(wait_s)
+        self._pause(wait_s)
         try:
             self._start()
         except EngineStartError as error:
             log.error("%s", error)
+            self._failures += 1
+            if self._failures >= TRIES_OVER_STATE and self._may_be_broken():
+                self._put_state_aside(error)
             return False
+        self._failures = 0
         return True
+
+    def _deploy_again(self) -> None:
+        """Ray starts a coordinator that died again, but not one that failed to start."""
+        log.warning("no coordinator announces itself: making sure that there is one")
+        try:
+            self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
+        except EngineStartError as error:
+            log.error("%s", error)
+
+    def _pause(self, wait_s: float) -> None:
+        """Wait, but not much longer than what is missing now is missing: half a minute is long for a node that only
+        waits for its head, or for room on its disk. Raises ``StopAsked``."""
+        until_s = time.monotonic() + wait_s
+        lacked = self._lacks_something()
+        while (left_s := until_s - time.monotonic()) > 0:
+            self._sleep(min(left_s, LOOK_PERIOD_S))
+            if lacked and not self._lacks_something():
+                return
+
+    def _lacks_something(self) -> bool:
+        """Whether a start would fail now for a reason that can be seen from outside."""
+        if free_bytes(self._files.root) < LEAST_ROOM_BYTES:
+            return True
+        return not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S)
 
     def _start(self) -> None:
         role = "head" if self._spec.is_head else f"node of {self._spec.head_address}"
@@ -152,7 +213,16 @@ class Supervisor:
         if not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S):
             # Ray would try for minutes, and then not say that this was it.
             raise EngineStartError(f"nothing answers at {self._spec.head_address}: is the head up, and reachable?")
-        prepare_engine_dir(Path(self._spec.engine_dir))
+        try:
+            prepare_engine_dir(Path(self._spec.engine_dir))
+        except OSError as error:
+            raise EngineStartError(f"{self._spec.engine_dir} cannot be made: {error.strerror}") from error
+        if (room_bytes := free_bytes(self._files.root)) < LEAST_ROOM_BYTES:
+            # Ray would hang on it, or start and die.
+            raise EngineStartError(
+                f"only {room_bytes >> 20} MiB are free on the disk of {self._files.root}, and the engine needs "
+                f"{LEAST_ROOM_BYTES >> 20} MiB"
+            )
         self._call(self._commands.start, "engine-start.log", "Ray did not start")
         self._essential = tuple(s.process for s in descendants(os.getpid()) if s.name in ESSENTIAL and not s.ended)
         if not self._essential:
@@ -169,7 +239,7 @@ class Supervisor:
     def _call(self, command: Sequence[str], log_name: str, what_failed: str) -> None:
         """Run a child to its end, its output in a log file. Raises ``EngineStartError``, ``StopAsked``."""
         path = self._files.logs / log_name
-        with path.open("w") as output:
+        with open_log(path) as output:
             child = subprocess.Popen(
                 command, env=self._environ, cwd=self._files.root, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=output, preexec_fn=_unblock_signals,
@@ -182,7 +252,8 @@ class Supervisor:
                 raise EngineStartError(f"{what_failed} within {START_TIMEOUT_S:.0f} s; see {path}")
             self._sleep(0.1, keep=child.pid)
         if child.returncode != 0:
-            why = explain(path.read_text(errors="replace"), self._spec)
+            said = path.read_text(errors="replace") if path.exists() else ""
+            why = explain(said, self._spec)
             raise EngineStartError(f"{what_failed}: {why}; see {path}")
 
     def _sleep(self, seconds: float, *, keep: int = 0) -> None:
@@ -214,7 +285,10 @@ class Supervisor:
     def _say(self, phase: str, detail: str) -> None:
         processes = tuple((stat.process, stat.name) for stat in descendants(os.getpid()) if not stat.ended)
         self._record = dataclasses.replace(self._record, phase=phase, detail=detail, processes=processes)
-        write_record(self._files, self._record)
+        try:
+            write_record(self._files, self._record)
+        except OSError as error:  # a full disk: the engine is looked after all the same
+            log.warning("%s cannot be written: %s", self._files.record, error.strerror or error)
 
 
 def supervise(spec: NodeSpec, files: StateFiles, commands: EngineCommands) -> int:
@@ -226,6 +300,45 @@ def supervise(spec: NodeSpec, files: StateFiles, commands: EngineCommands) -> in
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
     become_subreaper()
     return Supervisor(spec, files, os.environ, commands).run()
+
+
+class CoordinatorCare:
+    """Whether somebody should see to the coordinator: it is not announced for a while. Less and less often, for on a
+    full disk it may well be there and unable to announce itself."""
+
+    def __init__(self, files: StateFiles, monotonic_s: Callable[[], float]) -> None:
+        self._files = files
+        self._monotonic_s = monotonic_s
+        self._away_since_s: float | None = None
+        self._wait_s = COORDINATOR_AWAY_S
+
+    def is_due(self) -> bool:
+        """Look once; true when it has been away for long enough, and then not again for twice as long."""
+        now_s = self._monotonic_s()
+        if read_address(self._files.api) is not None:
+            self._away_since_s, self._wait_s = None, COORDINATOR_AWAY_S
+            return False
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        if now_s - self._away_since_s < self._wait_s:
+            return False
+        self._away_since_s, self._wait_s = now_s, min(2 * self._wait_s, LONGEST_AWAY_S)
+        return True
+
+
+def free_bytes(folder: Path) -> int:
+    """What the file system of ``folder`` has left."""
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize
+
+
+def open_log(path: Path) -> IO[str]:
+    """What a child is to write to; on a disk that is too full for another file, nothing keeps it."""
+    try:
+        return path.open("w")
+    except OSError as error:
+        log.warning("%s cannot be written: %s", path, error.strerror or error)
+        return Path(os.devnull).open("w")
 
 
 def prepare_engine_dir(path: Path) -> None:

@@ -81,6 +81,8 @@ class Event:
     step: int | None = None
     before: LeakState | None = None
     verdict: Verdict | None = None
+    user_name: str | None = None
+    """Of whose rank it tells; ``None``: of a node, which belongs to nobody."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class ReportReply:
     knows now, so that none may be deleted but for want of room."""
     pods: tuple[PodFacts, ...] = ()
     """Those of ``NodeSummary.pods_wanted`` that the API server knows."""
+    report_every_s: float = 0.0
+    """How often the agent is to report while nothing happens on its node; never more often than its own setting."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,11 @@ def parse_alloc_conf(text: str) -> dict[str, str]:
     return found
 
 
+def is_one_setting(key: str, value: str) -> bool:
+    """Whether they stay one setting between others: no comma, colon or open bracket makes more, or less, of them."""
+    return parse_alloc_conf(f"{key}:{value},end:1") == {key: value, "end": "1"}
+
+
 def format_alloc_conf(settings: Mapping[str, str]) -> str:
     """The text that ``parse_alloc_conf`` reads."""
     return ",".join(f"{key}:{value}" if value else key for key, value in settings.items())

@@ -55,7 +55,7 @@ class SnapshotRef(NamedTuple):
     """A snapshot in a store."""
 
     key: str
-    """Its path in the store: ``<cluster>/<job>/<attempt>/rank-<rank>/step-<step>-<unix ms>.snap.zst``."""
+    """Its path in the store: ``<cluster>/<uid>/<job>/<attempt>/rank-<rank>/step-<step>-<unix ms>.snap.zst``."""
     store: str
     """URL of the store, or ``HOST:FOLDER`` for one on a node's own disk."""
     step: int

@@ -67,6 +67,8 @@ class _Followed:
     """Since when its job, or a rank that it is about, has not been heard of."""
     ended: frozenset[int] = frozenset()
     """Ranks that were seen to have ended: nobody waits for them."""
+    seen: Optional[tuple[JobView, Sighting]] = None
+    """What was last looked at, and what that showed: of most jobs nothing is heard between two looks."""
     evidence_told_s: float = float("-inf")
     """When it was last told that evidence came."""
 
@@ -133,8 +135,11 @@ class IncidentTracker:
         views = {job_key(job): job for job in jobs if job.ranks}
         uses = share_uses(views.values(), gpu_total_bytes or {})
         attempts = _newest_attempts(views)
+        followed_jobs = {key.job for key in self._followed}
         changes: dict[IncidentKey, IncidentChange] = {}
         for job, view in views.items():
+            if not (view.growing_signals or view.has_oom or job in uses or job in followed_jobs):
+                continue  # most jobs have nothing to show
             for key in self._keys_to_look_at(job, view, uses):
                 step = self._look(key, view, self._see(key, view, uses.get(job, ())), now_s)
                 if step is not None and step.kind is not None:
@@ -169,9 +174,9 @@ class IncidentTracker:
     def _keys_to_look_at(
         self, job: JobKey, view: JobView, uses: Mapping[JobKey, tuple[ShareUse, ...]]
     ) -> list[IncidentKey]:
-        """Most jobs have nothing to show: only those causes that an incident or a rank speaks of, in their order."""
+        """Only those causes that an incident or a rank speaks of, in their order."""
         causes = set(growing_causes(view))
-        if any(rank.last_oom is not None for rank in view.ranks):
+        if view.has_oom:
             causes.add(IncidentCause.OUT_OF_MEMORY)
         if job in uses:
             causes.add(IncidentCause.SHARE_EXCEEDED)
@@ -183,7 +188,13 @@ class IncidentTracker:
             return see_ooms(view, self._ooms.of(key.job), self._explain_oom)
         if key.cause is IncidentCause.SHARE_EXCEEDED:
             return see_share(view, uses, self._rules.share_tolerance)
-        return see_growth(view, key.cause, self._rules.min_severity)
+        followed = self._followed.get(key)
+        if followed is not None and followed.seen is not None and followed.seen[0] is view:
+            return followed.seen[1]
+        sighting = see_growth(view, key.cause, self._rules.min_severity)
+        if followed is not None:
+            followed.seen = view, sighting
+        return sighting
 
     def _look(self, key: IncidentKey, view: JobView, sighting: Sighting, now_s: float) -> Optional[Step]:
         followed = self._followed.get(key)
@@ -223,8 +234,7 @@ class IncidentTracker:
 
     def _missing(self, followed: _Followed, view: JobView, now_s: float) -> frozenset[int]:
         """Ranks of the incident that the job is shown without: not heard of yet, after a restart of the coordinator."""
-        alive = frozenset(int(rank.identity.rank) for rank in view.ranks if rank.alive)
-        known = frozenset(int(rank.identity.rank) for rank in view.ranks)
+        alive, known = view.living_numbers, view.numbers
         followed.ended = (followed.ended | (known - alive)) - alive
         missing = frozenset(followed.incident.ranks) - known - followed.ended
         if not missing:
@@ -239,10 +249,10 @@ class IncidentTracker:
     ) -> bool:
         """Whether no process of the job lives. A job of which nobody can say is waited for, its incident stale."""
         job = followed.incident.key.job
-        alive = [] if view is None else [int(rank.identity.rank) for rank in view.ranks if rank.alive]
-        stale = () if view is None else view.stale
-        if any(rank not in stale for rank in alive):
+        if view is not None and view.is_known_to_live:
             return False
+        alive = frozenset() if view is None else view.living_numbers
+        stale = () if view is None else view.stale
         if attempts.get((job.job_id, job.uid), job.attempt) > job.attempt:
             return True
         if alive:
@@ -304,7 +314,7 @@ def _newest_attempts(views: Mapping[JobKey, JobView]) -> Mapping[tuple[str, int]
     """The latest attempt of each job, by id and owner, of which a process is known to live."""
     newest: dict[tuple[str, int], int] = {}
     for job, view in views.items():
-        if any(rank.alive and int(rank.identity.rank) not in view.stale for rank in view.ranks):
+        if view.is_known_to_live:
             newest[job.job_id, job.uid] = max(job.attempt, newest.get((job.job_id, job.uid), job.attempt))
     return newest
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME, merge_alloc_conf
+from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME, is_one_setting, merge_alloc_conf
 from tidegauge.core.job_variables import FRACTION_VARIABLE, parse_fraction
 from tidegauge.core.run_dir_names import SETTINGS_FOLDER
 
@@ -95,6 +95,9 @@ def decode(content: bytes) -> JobSettings:
     refused = [name for name in settings_environ if not may_set(name)]
     if refused:
         raise ValueError(f"it would set {refused[0][:60]}")
+    odd = [name for name, value in alloc_conf.items() if not is_one_setting(name, value)]
+    if odd:
+        raise ValueError(f"{odd[0][:60]!r} with its value is no allocator setting")
     if not isinstance(raw.get("job_id"), str):
         raise ValueError("job_id is no text")
     return JobSettings(

@@ -13,7 +13,7 @@ from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey, OomRecord, RankFinding
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Severity
-from tidegauge.core.views import JobView, RankSummary
+from tidegauge.core.views import GpuPlace, JobView, RankSummary
 
 ExplainOom = Callable[[RankSummary, JobView], str]
 """Says for people what an out-of-memory error was: ``core.oom.explanation_for``."""
@@ -50,16 +50,13 @@ class ShareUse(NamedTuple):
 
 
 def job_key(job: JobView) -> JobKey:
-    """The owner comes from the ranks, whose uid is the kernel's. A job without ranks has no key: ``ValueError``."""
-    if not job.ranks:
-        raise ValueError(f"job {job.job_id} attempt {job.attempt} has no ranks")
-    return JobKey(job.job_id, job.attempt, job.ranks[0].uid)
+    """``JobView.key``. A job without ranks has none: ``ValueError``."""
+    return job.key
 
 
 def growing_causes(job: JobView) -> frozenset[IncidentCause]:
     """Causes of which any rank has a verdict, be it stale or ended."""
-    found = (_cause(rank) for rank in job.ranks if rank.verdict.state is not LeakState.OK)
-    return frozenset(cause for cause in found if cause is not None)
+    return frozenset(CAUSE_OF_SIGNAL[signal] for signal in job.growing_signals)
 
 
 def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Sighting:
@@ -130,13 +127,13 @@ def share_uses(
     Two attempts of one job are not each other's neighbours. The GPU's total is the one handed in, else the limit of
     a rank without a cap.
     """
-    tenants: dict[tuple[str, DeviceUuid], dict[JobKey, list[int]]] = defaultdict(lambda: defaultdict(list))
     by_key = {job_key(job): job for job in jobs}
-    for key, job in by_key.items():
-        for index, rank in enumerate(job.ranks):
-            if rank.alive and rank.uuid is not None:
-                # The host too: virtual machines repeat the uuids of their GPUs.
-                tenants[_hostname(job, index), rank.uuid][key].append(index)
+    asked = {place for job in by_key.values() if job.asks_for_share for place, _ in job.living_places}
+    tenants: dict[GpuPlace, dict[JobKey, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for key, job in by_key.items() if asked else ():
+        for place, index in job.living_places:
+            if place in asked:
+                tenants[place][key].append(index)
     uses: dict[JobKey, list[ShareUse]] = defaultdict(list)
     for (_, uuid), by_job in tenants.items():
         for key, indices in by_job.items():

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Optional
 
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
-from tidegauge.core.incidents import OomRecord
+from tidegauge.core.incidents import JobKey, OomRecord
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.orders import OrderResult
@@ -186,7 +187,8 @@ class NodeSummary:
     incarnation: str
     """Changes when the agent process restarts."""
     metrics_address: Optional[str]
-    """``host:port`` of this node's ``/metrics``; what ``/sd`` hands to Prometheus."""
+    """``host:port`` of this node's ``/metrics``, ``https://host:port`` where it is served over TLS; what ``/sd`` hands
+    to Prometheus."""
     sent_unix_s: float
     ranks: tuple[RankSummary, ...] = ()
     gpus: tuple[GpuView, ...] = ()
@@ -202,11 +204,22 @@ class NodeSummary:
     """What the coordinator has not said yet that it has (``ReportReply.evidence_kept``)."""
     pods_wanted: tuple[str, ...] = ()
     """Uids of pods with ranks of which the agent wants to know who they are (``ReportReply.pods``)."""
+    sent_mono_s: Optional[float] = None
+    """When it was sent, on CLOCK_MONOTONIC of the node: tells the order of one incarnation's reports, which
+    ``sent_unix_s`` does not where somebody sets the clock. ``None``: the agent does not say."""
+
+
+GpuPlace = tuple[str, DeviceUuid]
+"""Host and GPU; the host too, because test rigs and virtual machines repeat uuids."""
 
 
 @dataclass(frozen=True)
 class JobView:
-    """A job across its nodes, as the coordinator sees it."""
+    """A job across its nodes, as the coordinator sees it.
+
+    What is looked for in all jobs every second is found once for each view: a job of which nothing was heard stays the
+    same object (``cluster.job_board``).
+    """
 
     job_id: str
     attempt: int
@@ -236,6 +249,62 @@ class JobView:
     """The engine's node id of the node where ``launch`` runs."""
     exempt: bool = False
     """A ``tidegauge run --no-actions`` is above one of its living ranks, be it one of several."""
+
+    @cached_property
+    def key(self) -> JobKey:
+        """The owner comes from the ranks, whose uid is the kernel's. A job without ranks has no key: ``ValueError``."""
+        if not self.ranks:
+            raise ValueError(f"job {self.job_id} attempt {self.attempt} has no ranks")
+        return JobKey(self.job_id, self.attempt, self.ranks[0].uid)
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """Of its ranks."""
+        return frozenset([int(rank.identity.rank) for rank in self.ranks])
+
+    @cached_property
+    def living_numbers(self) -> frozenset[int]:
+        return frozenset([int(rank.identity.rank) for rank in self.ranks if rank.alive])
+
+    @cached_property
+    def living_places(self) -> tuple[tuple[GpuPlace, int], ...]:
+        """Where its living ranks are: each one's GPU, and its place in ``ranks``."""
+        hosts = self.rank_hostnames or tuple(rank.identity.hostname for rank in self.ranks)
+        return tuple(
+            [
+                ((host, rank.uuid), index)
+                for index, (host, rank) in enumerate(zip(hosts, self.ranks))
+                if rank.alive and rank.uuid is not None
+            ]
+        )
+
+    @cached_property
+    def growing_signals(self) -> frozenset[Signal]:
+        """Of all verdicts that are not OK, be their ranks stale or ended."""
+        verdicts = [rank.verdict for rank in self.ranks if rank.verdict.state is not LeakState.OK]
+        return frozenset(verdict.signal for verdict in verdicts if verdict.signal is not None)
+
+    @cached_property
+    def has_oom(self) -> bool:
+        """Whether one of its ranks shows an out-of-memory error."""
+        return any(rank.last_oom is not None for rank in self.ranks)
+
+    @cached_property
+    def asks_for_share(self) -> bool:
+        """Whether it may have asked for a share of its GPUs only."""
+        if self.launch is not None and self.launch.gpu_share is not None:
+            return True
+        return any(rank.identity.gpu_share is not None for rank in self.ranks if rank.alive)
+
+    @cached_property
+    def is_known_to_live(self) -> bool:
+        """Whether a process of it lives, as a node says that has reported lately."""
+        return not self.living_numbers <= frozenset(self.stale)
+
+    @cached_property
+    def is_in_slurm(self) -> bool:
+        """Whether one of its living ranks is in a job of Slurm's, whoever started it there."""
+        return any(rank.slurm is not None for rank in self.ranks if rank.alive)
 
 
 def job_array_name(job: JobView) -> Optional[str]:

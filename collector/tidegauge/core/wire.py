@@ -47,7 +47,12 @@ def to_wire(value: object) -> Wire:
 
 def to_json(value: object) -> bytes:
     """``to_wire`` as UTF-8 text, strict JSON."""
-    return json.dumps(to_wire(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    return wire_json(to_wire(value))
+
+
+def wire_json(raw: Wire) -> bytes:
+    """What ``to_wire`` returned as UTF-8 text, strict JSON."""
+    return json.dumps(raw, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def from_wire(form: type[T], raw: object) -> T:
@@ -58,7 +63,7 @@ def from_wire(form: type[T], raw: object) -> T:
     """
     try:
         return cast(T, _read(form, raw))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is no {form.__name__} that this version of Tidegauge can read: {error}") from error
 
 

@@ -48,8 +48,12 @@ class Progress(NamedTuple):
 class _Request:
     """One request that was taken on."""
 
-    def __init__(self, ask: Ask, paths: tuple[str, ...], files: Optional[FreshFiles], remark: str) -> None:
+    def __init__(
+        self, ask: Ask, until_s: float, paths: tuple[str, ...], files: Optional[FreshFiles], remark: str
+    ) -> None:
         self.ask = ask
+        self.until_s = until_s
+        """When nobody waits for it any longer, on the monotonic clock: a wall clock may be set meanwhile."""
         self.progress = Progress(WAITING, "")
         self.withdrawn = False
         self.paths = paths
@@ -99,8 +103,9 @@ class Checkpoints:
         known = self._requests.get(ask.request_id)
         if known is not None and not (known.withdrawn and known.ask.at_step != ask.at_step):
             return self._looked_at(known)
-        self._check(ask)
-        request = self._with_baseline(ask)
+        until_s = self._mono_s() + (ask.deadline_unix_s - self._wall_s() if ask.within_s is None else ask.within_s)
+        self._check(ask, until_s)
+        request = self._with_baseline(ask, until_s)
         self._check_step(ask)  # listing files may have taken a while
         self._remember(request)
         self.waiting.append(request)
@@ -132,11 +137,11 @@ class Checkpoints:
             raise RefusedError("begun", "it is too late to withdraw: its step has come, and the job is asked")
         return {"ok": True, "withdrawn": withdrawn, "step": self._steps()}
 
-    def _check(self, ask: Ask) -> None:
+    def _check(self, ask: Ask, until_s: float) -> None:
         busy = next((one for one in self._requests.values() if one.progress.stage in (WAITING, ASKED)), None)
         if busy is not None and self._looked_at(busy)["stage"] in (WAITING, ASKED):
             raise RefusedError("busy", f"request {busy.ask.request_id[:80]!r} is under way ({busy.progress.stage})")
-        if self._is_late(ask):
+        if self._mono_s() > until_s:
             raise RefusedError("late", "its deadline has passed (or the clocks of the two machines disagree)")
         problem = self.means().why_unable(ask.way)
         if problem is not None:
@@ -148,16 +153,16 @@ class Checkpoints:
         if ask.at_step is not None and ask.at_step <= step:
             raise RefusedError("passed", f"step {ask.at_step} is over: this rank has finished {step} steps")
 
-    def _with_baseline(self, ask: Ask) -> _Request:
+    def _with_baseline(self, ask: Ask, until_s: float) -> _Request:
         paths = self.means().paths
         if not paths:
-            return _Request(ask, paths, None, "")
+            return _Request(ask, until_s, paths, None, "")
         try:
-            return _Request(ask, paths, FreshFiles(self._list_files(paths)), "")
+            return _Request(ask, until_s, paths, FreshFiles(self._list_files(paths)), "")
         except UnreadableError as error:
             if ask.way == SIGNAL:
                 raise RefusedError("unable", f"a checkpoint could not be seen: {error}") from error
-            return _Request(ask, paths, None, f"; {error}")
+            return _Request(ask, until_s, paths, None, f"; {error}")
 
     def _remember(self, request: _Request) -> None:
         self._requests.pop(request.ask.request_id, None)
@@ -166,7 +171,7 @@ class Checkpoints:
             del self._requests[next(iter(self._requests))]
 
     def _looked_at(self, request: _Request) -> dict[str, Any]:
-        late = self._is_late(request.ask)
+        late = self._is_late(request)
         if late and self._take(request):
             self._finish(request, FAILED, _too_late(request.ask))
         progress = request.progress
@@ -245,7 +250,7 @@ class Checkpoints:
 
     def _prepared(self, request: _Request, step: int) -> Optional[Callable[[], None]]:
         ask, means = request.ask, self.means()
-        problem = _too_late(ask) if self._is_late(ask) else means.why_unable(ask.way)
+        problem = _too_late(ask) if self._is_late(request) else means.why_unable(ask.way)
         if problem is None and self._backend.capturing():
             problem = "a CUDA graph is being captured in this step, which saving would break; ask again later"
         problem = self._unless_all_have_come(ask, problem)
@@ -273,7 +278,8 @@ class Checkpoints:
     def _call(self, request: _Request, save: Save, step: int) -> None:
         ask, began_s = request.ask, self._mono_s()
         try:
-            save(CheckpointRequest(ask.request_id, step, ask.deadline_unix_s, ask.reason))
+            left_s = request.until_s - began_s
+            save(CheckpointRequest(ask.request_id, step, self._wall_s() + left_s, ask.reason))
         except Exception as error:
             request.progress = Progress(FAILED, f"the callback raised {describe(error)}", step)
             _say_traceback(step)
@@ -295,8 +301,8 @@ class Checkpoints:
             return False
         return True
 
-    def _is_late(self, ask: Ask) -> bool:
-        return self._wall_s() > ask.deadline_unix_s
+    def _is_late(self, request: _Request) -> bool:
+        return self._mono_s() > request.until_s
 
 
 def _too_late(ask: Ask) -> str:

@@ -49,6 +49,9 @@ class Ask(NamedTuple):
     ranks: int = 1
     """How many ranks are asked for this step. More than one make sure at the boundary that all of them are there."""
     reason: Optional[str] = None
+    within_s: Optional[float] = None
+    """How long the request is good for from now: the clocks of two machines may differ by any time, and then this
+    counts instead of ``deadline_unix_s``."""
 
 
 def request_id_of(request: Mapping[str, Any]) -> str:
@@ -67,7 +70,7 @@ def is_a_look(request: Mapping[str, Any]) -> bool:
 def parse_ask(request: Mapping[str, Any]) -> Ask:
     """The request in a command. Raises ``RefusedError``."""
     way, at_step, ranks = request.get("way"), request.get("at_step"), request.get("ranks", 1)
-    deadline = request.get("deadline_unix_s")
+    deadline, within_s = request.get("deadline_unix_s"), request.get("within_s")
     if way not in CHECKPOINT_WAYS:
         raise RefusedError("usage", f"way must be one of {', '.join(CHECKPOINT_WAYS)}")
     if at_step is not None and (isinstance(at_step, bool) or not isinstance(at_step, int) or at_step < 0):
@@ -76,6 +79,10 @@ def parse_ask(request: Mapping[str, Any]) -> Ask:
         raise RefusedError("usage", "ranks must be how many ranks are asked; more than one need an at_step")
     if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 <= deadline <= _LAST_UNIX_S:
         raise RefusedError("usage", "deadline_unix_s must be a time in unix seconds")
+    if within_s is not None and (
+        isinstance(within_s, bool) or not isinstance(within_s, (int, float)) or not 0 <= within_s <= _LAST_UNIX_S
+    ):
+        raise RefusedError("usage", "within_s must be a number of seconds, or left out")
     reason = request.get("reason")
     return Ask(
         request_id=request_id_of(request),
@@ -84,6 +91,7 @@ def parse_ask(request: Mapping[str, Any]) -> Ask:
         deadline_unix_s=float(deadline),
         ranks=ranks,
         reason=reason[:_MAX_REASON] if isinstance(reason, str) else None,
+        within_s=None if within_s is None else float(within_s),
     )
 
 

@@ -77,7 +77,7 @@ class _Work:
             reason=window.ask.reason,
             device=grown.device if grown is not None else _device(early),
             began_unix_s=window.began_unix_s,
-            ended_unix_s=time.time(),
+            ended_unix_s=max(time.time(), window.began_unix_s),  # somebody may have set the clock back meanwhile
             began_step=window.began_step,
             early_step=early.step if early is not None else None,
             late_step=late.step if late is not None else None,

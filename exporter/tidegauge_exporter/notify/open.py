@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from tidegauge.core.web_access import OPEN_DOOR, Door
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
 from tidegauge_exporter.notify.desk import PartStatus
@@ -55,6 +56,8 @@ class NotifyConfig:
     mail_password: str | None = field(default=None, repr=False)
     grafana_url: str | None = None
     grafana_token: str | None = field(default=None, repr=False)
+    door: Door = OPEN_DOOR
+    """TLS and headers of ``/alerts``."""
 
 
 class NotifyService:
@@ -210,7 +213,7 @@ class _Builder:
         )  # fmt: skip
         receiver = Receiver(
             sink.take_group, host=self._config.listen_host, port=self._config.notify_port,
-            token=self._config.notify_token,
+            token=self._config.notify_token, door=self._config.door,
         )  # fmt: skip
         return sink, receiver
 

@@ -6,17 +6,17 @@ something; Alertmanager tries again at the group's next turn. 503: it should try
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import json
 import logging
 import socket
-import sys
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
 
+from tidegauge.core.web_access import OPEN_DOOR, Door
+from tidegauge_exporter.guarded_server import GuardedMixIn, GuardedRequest, Limits
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.values import AlertGroup
 from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group
@@ -24,10 +24,11 @@ from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group
 log = logging.getLogger(__name__)
 
 CONNECTIONS_AT_ONCE = 32
-"""Alertmanager sends all groups at once, many on a bad night. One beyond this is closed, and tried again by it."""
+"""Alertmanager sends all groups at once, many on a bad night."""
 SILENCE_S = 10.0
 CONNECTION_LASTS_S = 30.0
 """As a whole, however steadily bytes drip."""
+LIMITS = Limits(CONNECTIONS_AT_ONCE, ask_within_s=SILENCE_S, whole_s=CONNECTION_LASTS_S)
 MAX_BODY_BYTES = 1024 * 1024
 JSON_TYPE = "application/json"
 
@@ -42,9 +43,12 @@ class Receiver:
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
+        door: Door = OPEN_DOOR,
     ) -> None:
-        """``token``: what a notification must show (``Authorization: Bearer``); ``None``: nothing."""
+        """``token``: what a notification must show (``Authorization: Bearer``); ``None``: nothing. Of ``door`` only TLS
+        and headers count: the webhook has this password of its own."""
         self._take_group = take_group
+        self._door = door
         self._token = token
         self._wanted = (host, port)
         self._server: _Server | None = None
@@ -53,7 +57,7 @@ class Receiver:
     def start(self) -> None:
         """Bind and serve. Raises ``OSError`` if the port is taken or the host is not one of this machine."""
         assert self._server is None, "a Receiver is started once"
-        self._server = _Server(self._wanted, _handler(self._take_group, self._token))
+        self._server = _Server(self._wanted, _handler(self._take_group, self._token), self._door)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="tidegauge-alerts", daemon=True
         )
@@ -79,52 +83,21 @@ class Receiver:
             server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
+class _Server(GuardedMixIn, TCPServer):
     request_queue_size = 32
+    allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], door: Door) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self._free = threading.BoundedSemaphore(CONNECTIONS_AT_ONCE)
+        self.guard(LIMITS, door)
         super().__init__(address, handler)
-
-    def server_bind(self) -> None:
-        # Not HTTPServer's: that one asks the resolver for the host's full name, which can take seconds.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread was to be had, so none will give the place back
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        watchdog = threading.Timer(CONNECTION_LASTS_S, _hang_up, (request,))
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            watchdog.cancel()
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
-        log.debug("a client of /alerts went away: %s", sys.exc_info()[1])
 
 
 def _handler(take_group: Callable[[AlertGroup], None], token: str | None) -> type[BaseHTTPRequestHandler]:
     expected = None if token is None else f"Bearer {token}".encode()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(GuardedRequest, BaseHTTPRequestHandler):
         timeout = SILENCE_S
         server_version = "tidegauge"
         sys_version = ""
@@ -180,6 +153,9 @@ def _handler(take_group: Callable[[AlertGroup], None], token: str | None) -> typ
             self.send_header("Content-Type", JSON_TYPE)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("X-Content-Type-Options", "nosniff")
+            for name, more in self.server.door.headers:
+                if name != "X-Content-Type-Options":
+                    self.send_header(name, more)
             self.end_headers()
             self.wfile.write(body)
 
@@ -187,8 +163,3 @@ def _handler(take_group: Callable[[AlertGroup], None], token: str | None) -> typ
             log.debug("%s %s", self.address_string(), format % args)
 
     return Handler
-
-
-def _hang_up(request: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)

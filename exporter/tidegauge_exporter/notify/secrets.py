@@ -9,6 +9,8 @@ from pathlib import Path
 
 LONGEST_SECRET_BYTES = 16 * 1024
 """A token has some dozens of bytes; a service account's JSON some thousands."""
+LONGEST_LIST_BYTES = 4 * 1024 * 1024
+"""A file of ten thousand lines of a name and a digest has two million."""
 
 
 class SecretError(Exception):
@@ -22,26 +24,35 @@ def read_secret(file: Path | None, environ: Mapping[str, str], variable: str) ->
     that is how Kubernetes mounts secrets. Raises ``SecretError``.
     """
     if file is not None:
-        return _checked(_content(file), str(file))
+        return _checked(_content(file, LONGEST_SECRET_BYTES), str(file))
     value = environ.get(variable, "")
     return _checked(value, f"the variable {variable}") if value.strip() else None
 
 
-def _content(file: Path) -> str:
+def read_lines(file: Path) -> list[str]:
+    """The lines of a file of secrets, of which the same is asked as of a file with one. Raises ``SecretError``."""
+    text = _content(file, LONGEST_LIST_BYTES)
+    if len(text) > LONGEST_LIST_BYTES:
+        raise SecretError(f"{file} is longer than {LONGEST_LIST_BYTES} bytes")
+    return text.splitlines()
+
+
+def _content(file: Path, most_bytes: int) -> str:
     try:
         # O_NONBLOCK: to open a FIFO would wait for somebody who writes into it.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise SecretError(f"{file} cannot be read: {error.strerror}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise SecretError(f"{file} is not a regular file")
     with os.fdopen(descriptor, "rb") as opened:
-        status = os.fstat(opened.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise SecretError(f"{file} is not a regular file")
         if status.st_mode & 0o077:
             mode = stat.S_IMODE(status.st_mode)
             raise SecretError(f"{file} has mode {mode:04o}: others may read or change it; run chmod 600 {file}")
         try:
-            return opened.read(LONGEST_SECRET_BYTES + 1).decode("ascii")
+            return opened.read(most_bytes + 1).decode("ascii")
         except (OSError, UnicodeDecodeError) as error:
             # Without the cause: the error of a decoder quotes what it could not decode.
             raise SecretError(f"{file} cannot be read as text: {error.__class__.__name__}") from None

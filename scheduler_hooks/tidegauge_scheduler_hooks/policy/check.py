@@ -19,6 +19,10 @@ RUNGS: dict[str, type[BaseModel]] = {
 """The kinds of rungs by their action."""
 
 
+MOST_MESSAGE = 1_000
+"""Characters: twice the longest that lists keys."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing to put right (``error``) or to think about (``warning``)."""
@@ -53,13 +57,13 @@ def check_policy(text: str) -> Findings:
     try:
         document = read(text)
     except YamlError as error:
-        return Findings((Finding("error", error.line, str(error)),), None)
+        return Findings((Finding("error", error.line, _cut(str(error))),), None)
     if not isinstance(document.value, dict):
         return Findings((Finding("error", document.line(()), "a policy is lines of `key: value`"),), None)
     try:
         policy = Policy.model_validate(document.value)
     except ValidationError as error:
-        wrong = [Finding("error", document.line(_path(one)), _said(one)) for one in error.errors()]
+        wrong = [Finding("error", document.line(_path(one)), _cut(_said(one))) for one in error.errors()]
         return Findings(_by_line(wrong), None)
     found = [Finding(one.level, document.line(one.path), one.message) for one in remarks(policy)]
     return Findings(_by_line(found), None if any(one.level == "error" for one in found) else policy)
@@ -67,6 +71,11 @@ def check_policy(text: str) -> Findings:
 
 def _by_line(found: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda one: one.line or 0))
+
+
+def _cut(message: str) -> str:
+    """A message quotes the file, and the file may have a key of a thousand letters."""
+    return message if len(message) <= MOST_MESSAGE else message[: MOST_MESSAGE - 3] + "..."
 
 
 def _path(error: Any) -> tuple[str | int, ...]:

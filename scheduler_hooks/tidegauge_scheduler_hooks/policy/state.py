@@ -95,6 +95,35 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True)
+class _Index:
+    """Marks by what they are looked up by. A value: with one more mark it is another, most of which is shared."""
+
+    by_incident: Mapping[int, Mapping[str, Mark]] = field(default_factory=dict)
+    by_job: Mapping[JobName, Mapping[str, Mark]] = field(default_factory=dict)
+    acting: Mapping[str, Mark] = field(default_factory=dict)
+    """Those that change something about a job, or would."""
+    by_breaker: tuple[Mark, ...] = ()
+    """Those that the breaker withheld."""
+
+    def with_marks(self, marks: Iterable[Mark]) -> _Index:
+        """With these, which take the place of those with the same decision."""
+        by_incident, by_job, acting = dict(self.by_incident), dict(self.by_job), dict(self.acting)
+        by_breaker = {mark.decision_id: mark for mark in self.by_breaker}
+        for mark in marks:
+            name = mark.decision_id
+            by_incident[mark.incident] = {**by_incident.get(mark.incident, {}), name: mark}
+            by_job[job_name(mark.job)] = {**by_job.get(job_name(mark.job), {}), name: mark}
+            if mark.action.is_acting and mark.disposition is not Disposition.WITHHELD:
+                acting[name] = mark
+            if mark.brake == "breaker":
+                by_breaker[name] = mark
+        return _Index(by_incident, by_job, acting, tuple(by_breaker.values()))
+
+
+_EMPTY = _Index()
+
+
+@dataclass(frozen=True)
 class PolicyState:
     """A value: every ``with_…`` returns another. ``paused`` and ``breaker_reset_s`` come from outside."""
 
@@ -104,6 +133,8 @@ class PolicyState:
     """Why nothing at all is to be done, in a person's words; ``None``: not paused."""
     breaker_reset_s: float | None = None
     """When a person last closed the breaker, on the policy clock."""
+    index: _Index | None = field(default=None, compare=False, repr=False)
+    """Of ``marks``, carried along so that a decision costs no look at all others; ``None``: made when it is needed."""
 
     @classmethod
     def of(cls, records: Iterable[DecisionRecord]) -> PolicyState:
@@ -133,7 +164,9 @@ class PolicyState:
             for name, mark in self.marks.items()
             if mark.decided_s >= before_s or mark.incident in open_incidents or mark.under_way or self._opens(mark)
         }
-        return self if len(kept) == len(self.marks) else replace(self, marks=kept)
+        if len(kept) == len(self.marks):
+            return self
+        return replace(self, marks=kept, index=_EMPTY.with_marks(kept.values()))
 
     @property
     def breaker(self) -> str | None:
@@ -150,11 +183,11 @@ class PolicyState:
 
     def of_incident(self, number: int) -> tuple[Mark, ...]:
         """All decisions on one incident."""
-        return self._by_incident.get(number, ())
+        return tuple(self._index.by_incident.get(number, {}).values())
 
     def of_job(self, job: JobKey) -> tuple[Mark, ...]:
         """All decisions on a job, over its attempts."""
-        return self._by_job.get(job_name(job), ())
+        return tuple(self._index.by_job.get(job_name(job), {}).values())
 
     def is_busy(self, job: JobKey) -> bool:
         """Whether something is being carried out on the job."""
@@ -182,7 +215,7 @@ class PolicyState:
 
     def acting(self, *, since_s: float, real: bool) -> Iterable[Mark]:
         """Decisions to change something about a job that were made after ``since_s``, whatever came of them."""
-        return (mark for mark in self._acting if mark.decided_s > since_s and mark.counts(real=real))
+        return (mark for mark in self._index.acting.values() if mark.decided_s > since_s and mark.counts(real=real))
 
     def _with(self, news: Mapping[str, Mark]) -> PolicyState:
         """The first outcome of a decision stays."""
@@ -191,38 +224,20 @@ class PolicyState:
             for name, mark in news.items()
             if name not in self.marks or (self.marks[name].outcome is None and mark.outcome is not None)
         }
-        return replace(self, marks={**self.marks, **changed}) if changed else self
+        if not changed:
+            return self
+        return replace(self, marks={**self.marks, **changed}, index=self._index.with_marks(changed.values()))
 
     def _opens(self, mark: Mark) -> bool:
         return mark.brake == "breaker" and mark.breaker_reset_s == self.breaker_reset_s
 
-    # Indexes, made once for each value when they are first asked for.
-
     @cached_property
-    def _by_incident(self) -> dict[int, tuple[Mark, ...]]:
-        found: dict[int, list[Mark]] = {}
-        for mark in self.marks.values():
-            found.setdefault(mark.incident, []).append(mark)
-        return {number: tuple(marks) for number, marks in found.items()}
-
-    @cached_property
-    def _by_job(self) -> dict[JobName, tuple[Mark, ...]]:
-        found: dict[JobName, list[Mark]] = {}
-        for mark in self.marks.values():
-            found.setdefault(job_name(mark.job), []).append(mark)
-        return {job: tuple(marks) for job, marks in found.items()}
-
-    @cached_property
-    def _acting(self) -> tuple[Mark, ...]:
-        return tuple(
-            mark
-            for mark in self.marks.values()
-            if mark.action.is_acting and mark.disposition is not Disposition.WITHHELD
-        )
+    def _index(self) -> _Index:
+        return _EMPTY.with_marks(self.marks.values()) if self.index is None else self.index
 
     @cached_property
     def _breaker_openings(self) -> dict[bool, Mark]:
-        openings = sorted(filter(self._opens, self.marks.values()), key=lambda mark: mark.decided_s, reverse=True)
+        openings = sorted(filter(self._opens, self._index.by_breaker), key=lambda mark: mark.decided_s, reverse=True)
         return {mark.real: mark for mark in openings}
 
 

@@ -9,6 +9,15 @@ from typing import Any
 
 import yaml
 
+MOST_CHARS = 1 << 18
+"""Of a file: the default policy has 4,000."""
+MOST_VALUES = 50_000
+"""Keys, texts, lists and mappings, those behind each alias counted each time."""
+
+
+_WRONG_TAG = (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError)
+"""What PyYAML's constructors raise for a value that is not what its tag or looks say: ``!!bool x``, ``2026-13-45``."""
+
 
 class YamlError(Exception):
     """It is not YAML, or not such as a policy may be. ``line`` counts from 1."""
@@ -63,21 +72,47 @@ class Document:
 
 def read(text: str) -> Document:
     """The one document in ``text``. Raises ``YamlError``, also for a key that stands twice."""
-    loader = _Loader(text)
+    if len(text) > MOST_CHARS:
+        raise YamlError(f"it has {len(text):,} characters; a policy may have {MOST_CHARS:,}", None)
+    loader = None
     try:
+        loader = _Loader(text)  # which reads the first characters already
         root = loader.get_single_node()
         if root is not None:
+            _refuse_many(root)
             _refuse_duplicates(root)
         return Document(None if root is None else loader.construct_document(root), root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(f"it is no YAML: {error.problem}", None if mark is None else mark.line + 1) from error
     except RecursionError as error:
-        raise YamlError("it is no policy: something in it contains itself", None) from error
-    except (yaml.YAMLError, ValueError) as error:
+        raise YamlError("it is no policy: something in it contains itself, or is nested too deeply", None) from error
+    except (yaml.YAMLError, *_WRONG_TAG) as error:
         raise YamlError(f"it is no YAML: {error}", None) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
+
+
+def _refuse_many(root: yaml.Node) -> None:
+    """Aliases of aliases are a few lines that stand for a million values, each of which would be looked at."""
+    sizes: dict[int, int] = {}
+    begun: set[int] = set()
+
+    def size(node: yaml.Node) -> int:
+        if id(node) in sizes:
+            return sizes[id(node)]
+        if id(node) in begun:
+            raise RecursionError
+        begun.add(id(node))
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+        sizes[id(node)] = 1 + sum(map(size, inner))
+        if sizes[id(node)] > MOST_VALUES:
+            raise YamlError(f"it stands for more than {MOST_VALUES:,} values, its aliases written out", _line(node))
+        return sizes[id(node)]
+
+    size(root)
 
 
 def _refuse_duplicates(node: yaml.Node) -> None:

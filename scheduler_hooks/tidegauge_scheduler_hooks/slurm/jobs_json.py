@@ -8,7 +8,6 @@ UTF-8 included; being JSON they cannot pass for another field.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from typing import Any
 from tidegauge_scheduler_hooks.slurm.job_looks import ALIVE, ENDING, WAITING
 
 _DECODER = json.JSONDecoder(strict=False)
+_LARGEST = (1 << 63) - 1
+"""Beyond what Slurm counts in; NaN is not below it."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -174,7 +175,8 @@ def _number(value: object) -> int | None:
         if value.get("set") is False or value.get("infinite") is True:
             return None
         value = value.get("number")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    # Not by math.isfinite: an int of hundreds of digits is no float, and raises.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _LARGEST:
         return None
     return int(value)
 

@@ -16,8 +16,9 @@ from tidegauge.agent.containers import (
     Containers,
 )
 from tidegauge.agent.folders import RunDir
-from tidegauge.agent.safe_files import folders_in, mount_of, opened
+from tidegauge.agent.safe_files import mount_of, opened
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.user_folders import UserFolders
 
 
 class Machine:
@@ -110,7 +111,7 @@ def test_a_container_is_looked_into_by_one_of_its_processes(machine: Machine) ->
     (machine.root("a") / "run/tg/1000").mkdir()
     [run_dir] = machine.look()
     assert list(run_dir.mount_namespaces or ()) == [machine.number("a")]
-    assert [folder.uid for folder, _ in folders_in(run_dir)] == [1000]
+    assert [folder.uid for folder, _ in UserFolders(run_dir).look(0.0).folders] == [1000]
     assert str(run_dir).endswith("/run/tg")
 
 

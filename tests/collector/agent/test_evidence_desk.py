@@ -134,7 +134,7 @@ def test_its_snapshots_are_stored_and_can_be_read_again(stage: Stage) -> None:
     [evidence] = stage.take()
     first, second = evidence.snapshots
     assert (first.step, second.step) == (EARLY_STEP, LATE_STEP)
-    assert first.key.startswith(f"test/job-1/0/rank-0/step-{EARLY_STEP}-")
+    assert first.key.startswith(f"test/{os.getuid()}/job-1/0/rank-0/step-{EARLY_STEP}-")
     assert first.store == f"node-a:{stage.snapshots}"
     file = stage.snapshots / second.key
     assert second.stored_bytes == file.stat().st_size
@@ -293,6 +293,33 @@ def test_a_snapshot_that_is_gone_is_said(stage: Stage) -> None:
     [evidence] = stage.take()
     assert evidence.problems == (f"{snapshot_name(PID, LATE_SUFFIX)} was not there any more",)
     assert evidence.search is not None
+
+
+def test_nothing_is_deleted_before_the_coordinators_first_word(tmp_path: Path, cleanup: ExitStack) -> None:
+    """An agent that starts anew does not know which snapshots incidents point to: room is made of none of them."""
+    first = Stage(tmp_path, cleanup)
+    leave_window(first.beside, PID)
+    [evidence] = first.take()
+    first.node.agent.hear_of_evidence([evidence.evidence_id], frozenset())
+    kept = [first.snapshots / ref.key for ref in evidence.snapshots]
+    large = first.snapshots / f"test/{os.getuid()}/another/0/rank-0/step-1-1.snap.zst"
+    large.parent.mkdir(parents=True)
+    large.touch()
+    os.truncate(large, 1 << 24)
+    kept.append(large)
+
+    after = Stage(tmp_path, cleanup, keep_snapshots_gib=0.01)
+    leave_window(after.beside, PID, window(PID, evidence_id="auto-8"))
+    [second] = [piece for piece in after.take() if piece.evidence_id == "auto-8"]
+    assert second.snapshots == ()
+    assert "keep_snapshots_gib" in second.problems[0]
+    assert all(path.exists() for path in kept)
+
+    after.node.agent.hear_of_evidence([], frozenset())
+    leave_window(after.beside, PID, window(PID, evidence_id="auto-9"))
+    [third] = [piece for piece in after.take() if piece.evidence_id == "auto-9"]
+    assert len(third.snapshots) == 2
+    assert not large.exists()
 
 
 # --- hostile files

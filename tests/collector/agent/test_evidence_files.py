@@ -237,3 +237,11 @@ def test_rows_are_bounded_before_anything_is_made_of_them() -> None:
     with pytest.raises(RefusedError, match="events") as caught:
         read_snapshot(zlib.compress(content, 1))
     assert caught.value.reason == "too_large"
+
+
+@pytest.mark.parametrize("name", ["began_unix_s", "device", "longest_stall_s", "early_step"])
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1 << 61])
+def test_a_number_beyond_all_measure_is_refused(name: str, number: int) -> None:
+    raw = wire.to_wire(window(PID))
+    assert isinstance(raw, dict)
+    assert refusal(lambda: read_evidence(json.dumps({**raw, name: number}).encode(), PID)) == "content"

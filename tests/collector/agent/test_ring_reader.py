@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fake_node import STEP_S, FakeClock, FakeRank, identity
 from tidegauge.agent.ring_reader import (
+    LOOK_AT_BLANKS_EVERY,
     MAX_LOST_PER_READ,
     MAX_RECORDS_PER_READ,
     MAX_SANE,
@@ -93,6 +94,42 @@ def test_keeps_devices_apart(tmp_path: Path) -> None:
     one, two = rank.record(device=2), rank.record(device=0)
     with opened(rank.path) as fd:
         assert RingReader(fd).read() == [two, one]
+
+
+@pytest.mark.parametrize("capacity", [16, 4096], ids=["a page", "a MiB"])
+def test_a_device_that_is_used_late_is_read_at_once(tmp_path: Path, capacity: int) -> None:
+    rank = make_rank(tmp_path, devices=8, capacity=capacity)
+    with opened(rank.path) as fd:
+        reader = RingReader(fd)
+        for device in (3, 7, 0):
+            first = rank.record(device=3)
+            assert reader.read() == [first]
+            assert reader.read() == []
+            late = rank.record(device=device)
+            assert reader.read() == [late]
+
+
+def test_a_device_is_read_late_although_its_file_has_no_holes(tmp_path: Path) -> None:
+    rank = make_rank(tmp_path, devices=2, capacity=16)
+    with opened(rank.path) as fd:
+        with rank.path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, rank.header.file_bytes)
+        reader = RingReader(fd)
+        assert reader.read() == reader.read() == []
+        written = rank.record(device=1)
+        assert reader.read() == [written]
+
+
+def test_a_page_that_was_there_before_its_record_is_looked_at_before_long(tmp_path: Path) -> None:
+    rank = make_rank(tmp_path, devices=3, capacity=16)
+    with opened(rank.path) as fd:
+        reader = RingReader(fd)
+        assert reader.read() == []
+        rank.write(rank.header.offset(1, 1), b"\0")
+        assert reader.read() == reader.read() == []
+        written = rank.record(device=1)
+        reads = [reader.read() for _ in range(LOOK_AT_BLANKS_EVERY)]
+        assert [sample for read in reads for sample in read] == [written]
 
 
 def test_waits_for_a_record_that_is_half_written(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from direct_reporter import DirectReporter
 from fake_node import FakeClock
 from tidegauge.agent.runner import AgentRunner, Beat
 from tidegauge.cluster.views import ReportReply
@@ -79,6 +80,8 @@ class Stage:
     reporter: FakeReporter = field(default_factory=FakeReporter)
     files: FakeFiles = field(default_factory=FakeFiles)
     after_wait: Callable[[], None] = lambda: None
+    address: str | None = None
+    """Of ``/metrics``; ``None``: another one every second."""
 
     def run(
         self, agent: FakeAgent, until_s: float, *, poll_period_s: float = 0.5, report_period_s: float = 1.0
@@ -90,13 +93,13 @@ class Stage:
 
         AgentRunner(
             agent,
-            self.reporter,
+            DirectReporter(self.reporter.report),
             self.files,
             poll_period_s=poll_period_s,
             report_period_s=report_period_s,
             node_id="n1",
             incarnation="i1",
-            metrics_address=lambda: f"node-a:{int(self.clock.now_s)}",
+            metrics_address=lambda: self.address or f"node-a:{int(self.clock.now_s)}",
             monotonic_s=self.clock.monotonic_s,
             wait=wait,
         ).run()
@@ -202,8 +205,8 @@ def test_orders_are_carried_out_and_their_results_reported_long_before_the_next_
 
     reporter = Reporter()
     runner = AgentRunner(
-        FakeAgent(FakeClock()), reporter, FakeFiles(), poll_period_s=600, report_period_s=600, node_id="n",
-        incarnation="i",
+        FakeAgent(FakeClock()), DirectReporter(reporter.report), FakeFiles(), poll_period_s=600,
+        report_period_s=600, node_id="n", incarnation="i",
     )  # fmt: skip
     runner.start()
     assert reported.wait(30)
@@ -221,10 +224,61 @@ def test_the_thread_starts_and_stops_with_real_time() -> None:
             polled.set()
 
     runner = AgentRunner(
-        Agent(FakeClock()), FakeReporter(), FakeFiles(), poll_period_s=60, report_period_s=60, node_id="n",
-        incarnation="i",
+        Agent(FakeClock()), DirectReporter(FakeReporter().report), FakeFiles(), poll_period_s=60,
+        report_period_s=60, node_id="n", incarnation="i",
     )  # fmt: skip
     runner.start()
     assert polled.wait(10)
     runner.stop()
     assert "tidegauge-agent" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_paced_agent_polls_as_before_and_reports_when_it_was_asked_to() -> None:
+    stage = Stage(address="node-a:9494")
+    stage.reporter.reply = ReportReply(accepted=True, coordinator="c1", report_every_s=4.0)
+    agent = FakeAgent(stage.clock)
+    stage.run(agent, until_s=20)
+    sent_s = [summary.sent_unix_s for summary in stage.reporter.summaries]
+    assert len(agent.polls_s) == 40
+    assert sent_s[0] == 0
+    assert [after - before for before, after in zip(sent_s[1:], sent_s[2:])] == [4.0] * (len(sent_s) - 2)
+
+
+def test_a_paced_agent_reports_again_at_once_after_a_failure() -> None:
+    stage = Stage(address="node-a:9494")
+    stage.reporter.reply = ReportReply(accepted=True, coordinator="c1", report_every_s=10.0)
+
+    def fails_once() -> None:
+        stage.reporter.failing = 14 < stage.clock.now_s < 21
+
+    stage.after_wait = fails_once
+    stage.run(FakeAgent(stage.clock), until_s=25)
+    sent_s = [summary.sent_unix_s for summary in stage.reporter.summaries]
+    assert next(second for second in sent_s if second > 14) == 21
+
+
+def test_a_reply_is_taken_at_the_next_poll_not_at_the_next_report() -> None:
+    class Late(FakeReporter):
+        def hear(self) -> ReportReply | None:
+            return self.reply if stage.clock.now_s == 1.5 else None
+
+        def report(self, summary: NodeSummary) -> bool:  # type: ignore[override]  # as Ray: the answer comes later
+            self.summaries.append(summary)
+            return True
+
+    stage = Stage()
+    reporter = Late(reply=ReportReply(accepted=True, coordinator="c1", evidence_kept=("e1",)))
+    agent = FakeAgent(stage.clock)
+    heard_s: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        stage.clock.pass_s(seconds)
+        if agent.kept and not heard_s:
+            heard_s.append(stage.clock.now_s)
+        return stage.clock.now_s >= 5
+
+    AgentRunner(
+        agent, reporter, FakeFiles(), poll_period_s=0.5, report_period_s=4.0, node_id="n", incarnation="i",
+        monotonic_s=stage.clock.monotonic_s, wait=wait,
+    ).run()  # fmt: skip
+    assert heard_s == [2.0]

@@ -113,15 +113,32 @@ def test_what_is_no_key_is_refused(bad: str, store: SnapshotStore) -> None:
 def test_a_key_can_be_read_by_people() -> None:
     plain = JobKey("4711", 0, 1001)
     made = snapshot_key(cluster="lab", job=plain, rank=17, step=1200, at_unix_s=NOW_S)
-    assert made == "lab/4711/0/rank-17/step-1200-1700000000250.snap.zst"
+    assert made == "lab/1001/4711/0/rank-17/step-1200-1700000000250.snap.zst"
 
 
 def test_jobs_with_names_that_look_alike_have_folders_of_their_own() -> None:
     folders = {
-        snapshot_key(cluster="lab", job=JobKey(name, 0, 1), rank=0, step=1, at_unix_s=0).split("/")[1]
+        snapshot_key(cluster="lab", job=JobKey(name, 0, 1), rank=0, step=1, at_unix_s=0).split("/")[2]
         for name in ("team-a/llm", "team-a_llm", "team-a:llm", "team-a\nllm")
     }
     assert len(folders) == 4
+
+
+def test_users_whose_jobs_have_one_name_have_folders_of_their_own() -> None:
+    mine, theirs = (
+        snapshot_key(cluster="lab", job=JobKey("llm", 0, uid), rank=0, step=1, at_unix_s=0) for uid in (1001, 1002)
+    )
+    assert mine.split("/")[:3] != theirs.split("/")[:3]
+
+
+def test_a_store_from_before_keys_had_a_uid_is_still_read_and_cleared(tmp_path: Path) -> None:
+    old = "lab/llm/0/rank-3/step-7-1700000000250.snap.zst"
+    store = in_folder(tmp_path)
+    store.put(old, b"columns", at_unix_s=NOW_S)
+    assert [entry.key for entry in store.entries()] == [old]
+    assert store.get(old, most_bytes=100) == b"columns"
+    store.remove(old)
+    assert store.entries() == ()
 
 
 @given(cluster=st.text(min_size=1, max_size=300), job_id=st.text(max_size=300))
@@ -129,7 +146,7 @@ def test_any_name_makes_a_key_that_stays_in_the_store(cluster: str, job_id: str)
     made = snapshot_key(cluster=cluster, job=JobKey(job_id, 0, 0), rank=0, step=0, at_unix_s=0.0)
     check_key(made)
     parts = made.split("/")
-    assert len(parts) == 5
+    assert len(parts) == 6
     assert not {"..", ".", ""} & set(parts)
     assert max(map(len, parts)) <= 120
 

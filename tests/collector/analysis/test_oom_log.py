@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.analysis.oom_elsewhere import KINDS, recognise
-from tidegauge.analysis.oom_log import LINES_BEFORE, MOST_KEPT, MOST_LINE, OomLog, read_log
+from tidegauge.analysis.oom_log import LINES_BEFORE, MOST_IN_LINE, MOST_KEPT, MOST_LINE, OomLog, read_log
 
 DATA = Path(__file__).parents[2] / "data" / "oom"
 MESSAGE = (
@@ -188,6 +188,14 @@ def test_a_long_log_is_read_without_being_kept() -> None:
     (found,) = log.found
     assert found.line_number == log.lines == lines_given + 5
     assert found.place is None  # its traceback would be too far above
+
+
+def test_a_line_of_nothing_but_messages_is_counted_and_takes_no_minutes() -> None:
+    crowded = "CUDA out of memory. Tried to allocate 2.00 GiB. " * 1_000
+    log = log_of(*[crowded] * 3)
+    assert (len(log.found), log.not_kept) == (3 * MOST_IN_LINE, 3 * (1_000 - MOST_IN_LINE))
+    log = log_of(*[MESSAGE] * (MOST_KEPT - 1), crowded)
+    assert (len(log.found), log.not_kept) == (MOST_KEPT, 999)
 
 
 def test_more_messages_than_anybody_reads_are_counted() -> None:

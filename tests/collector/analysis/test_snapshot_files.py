@@ -6,8 +6,10 @@ import contextlib
 import gzip
 import io
 import pickle
+import random
 import subprocess
 import sys
+import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -93,6 +95,24 @@ def test_what_is_cut_off_or_damaged_is_an_error_with_the_place(wrap: Any) -> Non
     damaged[-3] ^= 0xFF  # the checksum
     with pytest.raises(BadTraceError, match="damaged"):
         decompressed(bytes(damaged))
+
+
+@pytest.mark.parametrize("wrap", [gzip.compress, zlib.compress])
+def test_joined_members_cost_what_their_length_does(wrap: Any) -> None:
+    few, many = 1_000, 60_000  # at 8 bytes each, where each copied what follows it this took a minute
+    content = wrap(b"x" * 100) + wrap(b"") * many + wrap(b"y")
+    began_s = time.process_time()
+    assert decompressed(wrap(b"x" * 100) + wrap(b"") * few + wrap(b"y")) == b"x" * 100 + b"y"
+    few_s = time.process_time() - began_s
+    assert decompressed(content) == b"x" * 100 + b"y"
+    assert time.process_time() - began_s - few_s < 10 * (many / few) * max(few_s, 0.001)
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 3 * 4096, 100_000])
+def test_pieces_and_members_may_end_anywhere(size: int) -> None:
+    noise = random.Random(size).randbytes(size)
+    for wrap in (gzip.compress, zlib.compress):
+        assert decompressed(wrap(noise) + wrap(bytes(5 * MIB)) + wrap(noise)) == noise + bytes(5 * MIB) + noise
 
 
 def test_a_frame_that_wants_a_window_beyond_reason_is_refused() -> None:

@@ -71,3 +71,38 @@ def test_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> Non
 def test_show_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", "--set", "cluster=c1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cluster"] == {"value": "c1", "origin": "--set cluster"}
+
+
+def test_an_empty_assignment_takes_a_setting_away_that_a_file_made(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("web_config_file: /etc/web.yml\nmetrics_readers: someone\n")
+    settings = config.load_settings(arguments("web_config_file=", file=file), {})
+    assert settings.web_config_file is None
+    assert settings.metrics_readers == "someone"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql+psycopg://tg:CANARY@db/tg", "postgresql+psycopg://tg:***@db/tg"),
+        ("postgresql://tg:CAN@RY@db/tg", "postgresql://tg:***@db/tg"),
+        ("postgresql://:CANARY@db/tg", "postgresql://:***@db/tg"),
+        ("postgresql://tg@db/tg?sslPassword=CANARY&a=b", "postgresql://tg@db/tg?sslPassword=***&a=b"),
+        ("az://c/p?se=1&sig=CANARY&sessionToken=CANARY", "az://c/p?se=1&sig=***&sessionToken=***"),
+        ("postgresql://tg@db/tg?x=a:b@c", "postgresql://tg@db/tg?x=a:b@c"),
+        ("sqlite:////var/lib/t.db", "sqlite:////var/lib/t.db"),
+        ("http://[::1]:9093", "http://[::1]:9093"),
+    ],
+)
+def test_a_password_in_a_url_is_not_shown(url: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--json", "--set", f"database_url={url}"]) == 0
+    assert json.loads(capsys.readouterr().out)["database_url"]["value"] == shown
+
+
+def test_a_token_in_the_environment_is_neither_a_setting_nor_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEGAUGE_API_TOKEN", "CANARY")
+    assert main(["config", "show"]) == 0
+    captured = capsys.readouterr()
+    assert "CANARY" not in captured.out + captured.err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.cli import incident_page, incidents, jobs
-from tidegauge.cli.output import narrowed, plain_lines
+from tidegauge.cli.output import narrowed, plain_lines, print_table, print_wrapped
 
 HEADER = ("job", "user", "step")
 ROWS = [("4711", "ada", "1000000"), ("4712", "grace", "5")]
@@ -36,3 +36,16 @@ def test_what_may_not_give_way_stays_however_narrow_it_is() -> None:
 )
 def test_what_gives_way_are_columns_of_the_table(header: tuple[str, ...], gives_way: tuple[str, ...]) -> None:
     assert set(gives_way) < set(header)
+
+
+HOSTILE = "llm\x1b]0;owned\x07\x9b31m\r\n\u202e[red]x[/red]"
+
+
+def test_nothing_in_a_cell_or_a_sentence_is_obeyed_by_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever names a job chooses what is in a table; a coordinator that lies chooses all of it."""
+    print_table(("job", "user"), [(HOSTILE, "ada"), ("4711", HOSTILE)])
+    print_wrapped("because     ", HOSTILE.replace("\n", ""))
+    out = capsys.readouterr().out
+    assert [mark for mark in ("\x1b", "\x07", "\x9b", "\r", "\u202e") if mark in out] == []
+    assert len(out.splitlines()) == 4, "a line end in a name ends no row"
+    assert out.count("[red]x[/red]") == 3

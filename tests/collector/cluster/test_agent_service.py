@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from direct_reporter import DirectReporter
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.agent_service import AgentService
@@ -48,8 +49,8 @@ def service(tmp_path: Path, listener: Listener, **changes: object) -> AgentServi
     }  # fmt: skip
     settings = Settings.model_validate(values | changes)
     return AgentService(
-        open_node_agent(settings), settings, node_id="n1", reporter=listener, open_metrics=open_metrics,
-        advertise=lambda bound: bound.replace("127.0.0.1", "node7"),
+        open_node_agent(settings), settings, node_id="n1", reporter=DirectReporter(listener.report),
+        open_metrics=open_metrics, advertise=lambda bound: bound.replace("127.0.0.1", "node7"),
     )  # fmt: skip
 
 

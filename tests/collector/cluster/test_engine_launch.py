@@ -42,6 +42,11 @@ def test_the_agent_is_not_the_first_victim_when_memory_runs_out() -> None:
     assert (result["RAY_worker_oom_score_adjustment"], result["RAY_memory_monitor_refresh_ms"]) == ("0", "0")
 
 
+def test_free_memory_does_not_lie_about_in_heaps_of_other_threads() -> None:
+    assert environ(NODE)["MALLOC_ARENA_MAX"] == "2"
+    assert environ(NODE, {"MALLOC_ARENA_MAX": "8"})["MALLOC_ARENA_MAX"] == "8", "an admin knows better"
+
+
 def test_actors_find_the_spec_of_their_own_node() -> None:
     assert environ(NODE)[NODE_SPEC_VARIABLE] == "/s/node.json"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -67,3 +69,68 @@ def test_a_damaged_answer_is_said_to_be_one(asks: EvidenceAsks, folder: Path) ->
     assert answer is not None
     assert answer.error is not None
     assert "cannot be read" in answer.error
+
+
+def test_a_link_in_place_of_the_folder_is_never_written_through(tmp_path: Path) -> None:
+    """The service's user may put one there, and root would write, and give away, what lies behind it."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "asks").symlink_to(elsewhere)
+    with pytest.raises(OSError, match="nothing was written"):
+        EvidenceAsks(tmp_path / "asks").put(JOB, 3, REQUEST)
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: a service of another user")
+def test_what_root_wishes_is_the_services_users_to_read_and_remove(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    os.chown(state, 4100, 4101)
+    EvidenceAsks(state / "asks").put(JOB, 3, REQUEST)
+    [wish] = (state / "asks").iterdir()
+    for path in (state / "asks", wish):
+        assert (path.stat().st_uid, path.stat().st_gid) == (4100, 4101)
+    assert wish.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: a service of another user")
+def test_a_folder_that_its_owner_swaps_for_a_link_meanwhile_leads_root_nowhere(tmp_path: Path) -> None:
+    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    for folder in (state, elsewhere):
+        folder.mkdir()
+    os.chown(state, 4100, 4101)
+    swapping = os.fork()
+    if swapping == 0:  # the service's user, as fast as it can
+        with contextlib.suppress(BaseException):
+            swap_for_ever(state, elsewhere)
+        os._exit(0)
+    try:
+        refused = sum(not was_written(state) for _ in range(4000))
+    finally:
+        os.kill(swapping, signal.SIGKILL)
+        os.waitpid(swapping, 0)
+    assert refused, "nothing was ever swapped"
+    assert list(elsewhere.iterdir()) == []
+    assert (elsewhere.stat().st_uid, elsewhere.stat().st_gid) == (0, 0)
+
+
+def was_written(state: Path) -> bool:
+    try:
+        EvidenceAsks(state / "asks").put(JOB, 3, REQUEST)
+    except OSError:
+        return False
+    return True
+
+
+def swap_for_ever(state: Path, elsewhere: Path) -> None:
+    os.chdir(state)
+    os.setgroups([])
+    os.setgid(4101)
+    os.setuid(4100)
+    while True:
+        with contextlib.suppress(OSError):
+            os.symlink(elsewhere, "asks")
+        with contextlib.suppress(OSError):
+            os.unlink("asks")
+        with contextlib.suppress(OSError):
+            os.rename("asks", f"away-{time.monotonic_ns()}")

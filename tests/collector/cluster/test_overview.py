@@ -40,7 +40,7 @@ def node(health: NodeHealth, *gpus: GpuView) -> NodeStatus:
 
 
 def at_a_glance(jobs: list[JobView], nodes: list[NodeStatus]) -> Overview:
-    return overview(jobs, nodes, STATUS, line_of, cluster="lab", version="1", now_unix_s=5.0)
+    return overview(jobs, nodes, STATUS, lambda one: job_line(one, line_of), cluster="lab", version="1", now_unix_s=5.0)
 
 
 def test_a_job_is_told_by_the_rank_to_look_at_first_and_by_the_fullest() -> None:

@@ -19,8 +19,10 @@ from tidegauge.cluster.service_record import (
     StateFiles,
     prepare_state_dir,
     read_record,
+    write_address,
     write_spec,
 )
+from tidegauge.cluster.supervisor import COORDINATOR_AWAY_S, CoordinatorCare
 from tidegauge.core.ids import ProcessId
 from tidegauge.launch.processes import descendants, is_alive, send_signal
 
@@ -152,6 +154,40 @@ def test_cluster_state_that_the_engine_cannot_start_from_is_put_aside(node: Node
     assert [path.name for path in node.files.root.glob("gcs.broken-*/*")] == ["broken"]
 
 
+def test_a_start_that_fails_once_costs_no_cluster_state(node: Node, tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    node.files.gcs.mkdir()
+    (node.files.gcs / "kept").touch()
+    node.supervise(f"test -e {tried} || {{ touch {tried}; exit 1; }}; {node.engine}")
+    node.until(lambda: node.phase == "running")
+    assert (node.files.gcs / "kept").exists()
+    assert list(node.files.root.glob("gcs.broken-*")) == []
+
+
+def test_cluster_state_that_breaks_while_the_service_runs_is_put_aside_too(node: Node) -> None:
+    earlier = node.files.root / "gcs.broken-1"
+    earlier.mkdir()
+    node.supervise(f"test -e {node.files.gcs}/broken && exit 1; {node.engine}")
+    node.until(lambda: node.phase == "running")
+    (first,) = node.raylets()
+    node.files.gcs.mkdir()
+    (node.files.gcs / "broken").touch()
+    send_signal(first, signal.SIGKILL)
+    node.until(lambda: node.raylets() not in ([], [first]) and node.phase == "running")
+    assert [path.name for path in node.files.root.glob("gcs.broken-*/*")] == ["broken"]
+    assert not earlier.exists()
+
+
+def test_one_start_that_fails_is_no_reason_to_give_up_the_cluster_state(node: Node, tmp_path: Path) -> None:
+    """A host that is busy may be too slow once; the nodes of a head that forgets them have to start anew."""
+    node.files.gcs.mkdir()
+    tried = tmp_path / "tried"
+    node.supervise(f"test -e {tried} || {{ touch {tried}; exit 1; }}; {node.engine}")
+    node.until(lambda: node.phase == "running")
+    assert node.files.gcs.is_dir()
+    assert list(node.files.root.glob("gcs.broken-*")) == []
+
+
 def test_a_coordinator_that_does_not_start_is_a_failed_start(node: Node) -> None:
     node.supervise(node.engine, "echo no actors today; exit 3")
     assert node.supervisor is not None
@@ -192,3 +228,35 @@ def test_what_a_killed_supervisor_leaves_is_found_and_ended(node: Node) -> None:
     assert any(is_alive(process) for process in left)
     assert service_control.end(StateFiles(node.files.root), lambda _: None) is True
     assert not any(is_alive(process) for process in left)
+
+
+def test_a_coordinator_that_announces_itself_is_left_alone(node: Node) -> None:
+    now_s = [0.0]
+    care = CoordinatorCare(node.files, lambda: now_s[0])
+    write_address(node.files.api, "http://127.0.0.1:9495")
+    for now_s[0] in range(0, 600, 2):
+        assert not care.is_due()
+
+
+def test_a_coordinator_that_is_not_announced_is_seen_to_less_and_less_often(node: Node) -> None:
+    now_s = [0.0]
+    care = CoordinatorCare(node.files, lambda: now_s[0])
+    due_s = []
+    for now_s[0] in range(0, 300, 2):
+        if care.is_due():
+            due_s.append(now_s[0])
+    assert due_s == [10, 30, 70, 130, 190, 250]
+    write_address(node.files.api, "http://127.0.0.1:9495")
+    assert not care.is_due()
+    node.files.api.unlink()
+    assert not care.is_due()
+    now_s[0] += COORDINATOR_AWAY_S
+    assert care.is_due()
+
+
+def test_a_coordinator_that_failed_to_start_later_is_started_again(node: Node, tmp_path: Path) -> None:
+    """The deploy command is called once with the engine, and again as nobody is announced."""
+    calls = tmp_path / "calls"
+    node.supervise(node.engine, f"echo once >> {calls}")
+    node.until(lambda: calls.exists() and len(calls.read_text().split()) == 2)
+    assert node.phase == "running"

@@ -97,6 +97,10 @@ def test_anything_else_is_refused_with_a_value_error(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        ({"alloc_conf": {"a:b": "1"}}, "no allocator setting"),
+        ({"alloc_conf": {"expandable_segments": "True,backend:cudaMallocAsync"}}, "no allocator setting"),
+        ({"alloc_conf": {"expandable_segments": "["}}, "no allocator setting"),
+        ({"alloc_conf": {" a": "1"}}, "no allocator setting"),
         ({"version": 2}, "another version"),
         ({"environ": {"LD_PRELOAD": "/tmp/evil.so"}}, "it would set LD_PRELOAD"),
         ({"environ": {"TIDEGAUGE_X": 1}}, "no usable text"),

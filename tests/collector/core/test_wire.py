@@ -84,7 +84,15 @@ def test_what_a_newer_service_adds_is_passed_over_and_what_an_older_one_lacks_is
 
 @pytest.mark.parametrize(
     "damage",
-    [{"severity": "awful"}, {"number": "1"}, {"number": True}, {"findings": 3}, {"key": None}, {"flaps": None}],
+    [
+        {"severity": "awful"},
+        {"number": "1"},
+        {"number": True},
+        {"findings": 3},
+        {"key": None},
+        {"flaps": None},
+        {"opened_unix_s": 10**400},
+    ],
 )
 def test_a_thing_that_is_no_incident_is_refused(damage: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="this is no Incident that"):

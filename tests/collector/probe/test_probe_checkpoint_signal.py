@@ -178,7 +178,7 @@ class Asking(SignalTestCase):
         self.handle(lambda *_: None)
         self.ask()
         self.step()
-        self.guest.checkpoints._wall_s = lambda: 9.1e9
+        self.guest.checkpoints._mono_s = lambda: 9.1e9
         reply = self.look()
         self.assertEqual(reply["stage"], "failed")
         self.assertIn("no fresh file yet; the deadline has passed", reply["detail"])

@@ -116,6 +116,13 @@ class AWindow(WindowTestCase):
             self.assertEqual((facts["step"], facts["recording"], facts["history_began_step"]), (step, "ours", 41))
             self.assertEqual(os.stat(os.path.join(self.run_dir, str(os.geteuid()), name)).st_mode & 0o777, 0o600)
 
+    def test_a_clock_that_is_set_back_meanwhile_makes_no_time_that_the_agent_refuses(self) -> None:
+        window = self.window()
+        self.train(window, 8)
+        window.began_unix_s += 3600.0
+        self.gather(window)
+        self.assertEqual(self.evidence().ended_unix_s, window.began_unix_s)
+
     def test_only_the_late_snapshot_has_events(self) -> None:
         self.backend.stats[0]["allocation"]["all"]["allocated"] = 900
         self.train(self.window(), 8)

@@ -69,3 +69,8 @@ def test_what_is_no_token_is_refused_without_being_quoted(file: Path, content: s
 def test_the_environment_is_checked_alike() -> None:
     with pytest.raises(SecretError, match=f"variable {NAME} does not hold a token"):
         read_secret(None, {NAME: "two words"}, NAME)
+
+
+def test_a_folder_is_no_secret(tmp_path: Path) -> None:
+    with pytest.raises(SecretError, match="not a regular file"):
+        read_secret(tmp_path, {}, "X")

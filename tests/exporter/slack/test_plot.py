@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import threading
@@ -11,6 +12,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
 
 from sample_views import GIB, NOW_S
@@ -54,6 +56,16 @@ def test_limit_and_forecast_are_in_the_picture() -> None:
 
     without_forecast = replace(leak(), incident=replace(leak().incident, seconds_to_oom=None))
     assert reddish(leak()) > reddish(without_forecast) + 300 > 2_000
+
+
+def test_nothing_of_a_picture_stays_in_memory_until_the_collector_comes_by() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        forecast_png(leak(), now_unix_s=NOW_S)
+        assert sum(isinstance(one, Figure) for one in gc.get_objects()) == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -105,6 +105,7 @@ def test_jobs_that_do_not_run(jobs: dict[int, SlurmJob]) -> None:
         (7, 7), (7.0, 7), (None, None), ({"set": True, "infinite": False, "number": 7}, 7), ({"number": 7}, 7),
         ({"set": False, "infinite": False, "number": 7}, None), ({"set": True, "infinite": True, "number": 0}, None),
         ("7", None), ([], None), (-7, None), (True, None), (float("inf"), None), ({"set": True}, None),
+        (10**400, None), (1e300, None), (float("nan"), None),
     ],
 )  # fmt: skip
 def test_numbers_in_all_their_shapes(value: object, expected: int | None) -> None:

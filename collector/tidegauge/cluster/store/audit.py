@@ -51,19 +51,21 @@ class SqlAudit:
         """Decisions to carry out that have no outcome yet, oldest first."""
         return self._records(select(decisions).where(decisions.c.status != DecisionStatus.FINISHED.value))
 
-    def records(self, *, since_s: float, limit: int | None = None) -> Sequence[DecisionRecord]:
-        """Decisions made at or after ``since_s``, oldest first: all, or the newest ``limit``."""
-        query = select(decisions).where(decisions.c.decided_s >= since_s)
+    def records(
+        self, *, since_s: float, limit: int | None = None, user_name: str | None = None
+    ) -> Sequence[DecisionRecord]:
+        """Decisions made at or after ``since_s``, oldest first: all, or the newest ``limit``; about the jobs of one
+        owner, if one is named."""
+        query = _since(select(decisions), since_s, user_name)
         newest_first = query.order_by(decisions.c.decided_s.desc(), decisions.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
             rows = connection.execute(newest_first).all()
         return [_record(row) for row in reversed(rows)]
 
-    def count(self, *, since_s: float) -> int:
-        """How many decisions were made at or after ``since_s``."""
+    def count(self, *, since_s: float, user_name: str | None = None) -> int:
+        """How many ``records`` there are."""
         with self._database.reading() as connection:
-            query = select(func.count()).select_from(decisions).where(decisions.c.decided_s >= since_s)
-            return connection.scalar(query) or 0
+            return connection.scalar(_since(select(func.count()).select_from(decisions), since_s, user_name)) or 0
 
     def records_of(self, incident_number: int) -> Sequence[DecisionRecord]:
         """The decisions about one incident, oldest first."""
@@ -107,6 +109,15 @@ class SqlAudit:
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(decisions.c.decided_s, decisions.c.seq)).all()
         return [_record(row) for row in rows]
+
+
+def _since(query: Select[Any], since_s: float, user_name: str | None) -> Select[Any]:
+    query = query.where(decisions.c.decided_s >= since_s)
+    if user_name is None:
+        return query
+    # One whose incident is not there any more is nobody's.
+    theirs = select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
+    return query.where(decisions.c.incident_number.in_(theirs))
 
 
 def _insert(connection: Connection, decision: Decision) -> bool:

@@ -40,14 +40,22 @@ class IncidentStore:
             return counts.read(connection, counts.LAST_NUMBER).get(("", ""), 0) + 1
 
     def incidents(
-        self, *, open_only: bool = False, since_s: float | None = None, limit: int | None = 1000
+        self,
+        *,
+        open_only: bool = False,
+        since_s: float | None = None,
+        limit: int | None = 1000,
+        user_name: str | None = None,
     ) -> Sequence[Incident]:
-        """The newest first. ``since_s``: those that are open, or were closed at or after it."""
+        """The newest first. ``since_s``: those that are open, or were closed at or after it. ``user_name``: of this
+        owner's jobs alone."""
         query = select(incidents.c.number, incidents.c.value).order_by(incidents.c.number.desc()).limit(limit)
         if open_only:
             query = query.where(incidents.c.closed_s.is_(None))
         if since_s is not None:
             query = query.where(incidents.c.closed_s.is_(None) | (incidents.c.closed_s >= since_s))
+        if user_name is not None:
+            query = query.where(incidents.c.user_name == column_name(user_name))
         return [_incident(row) for row in self._rows(query)]
 
     def incident(self, number: int) -> Incident | None:
@@ -59,15 +67,27 @@ class IncidentStore:
         """What was told of one incident, oldest first: all, or the newest ``limit``."""
         return self._changes(select(incident_changes).where(incident_changes.c.number == number), limit)
 
-    def changes(self, *, since_s: float, limit: int | None = None) -> Sequence[IncidentChange]:
-        """What was told at or after ``since_s``, oldest first: all, or the newest ``limit``."""
-        return self._changes(select(incident_changes).where(incident_changes.c.at_s >= since_s), limit)
+    def changes(
+        self, *, since_s: float, limit: int | None = None, user_name: str | None = None
+    ) -> Sequence[IncidentChange]:
+        """What was told at or after ``since_s``, oldest first: all, or the newest ``limit``; of the jobs of one owner,
+        if one is named."""
+        query = select(incident_changes).where(incident_changes.c.at_s >= since_s)
+        if user_name is not None:
+            query = query.where(incident_changes.c.number.in_(_numbers_of(user_name)))
+        return self._changes(query, limit)
 
-    def marks(self, *, since_s: float, limit: int) -> Mapping[int, str]:
+    def has_owner(self, job: JobKey, user_name: str) -> bool:
+        """Whether there is an incident of this attempt of a job, and it is ``user_name``'s."""
+        of_job = {"job_id": column_name(job.job_id), "attempt": job.attempt, "uid": job.uid}
+        query = select(incidents.c.user_name).filter_by(**of_job).distinct()
+        return [row[0] for row in self._rows(query)] == [column_name(user_name)]
+
+    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
         """A word for each incident that is open, or was closed at or after ``since_s``, by number: the open ones first
         (however many were closed, they are among the ``limit``), each kind the newest first. The word
         changes whenever anything is told of the incident, or decided or done about it: whoever remembers it need not
-        read the incident again."""
+        read the incident again. ``user_name``: of this owner's jobs alone."""
         one, of = incidents.c, decisions.c
         told = select(func.max(incident_changes.c.seq)).where(incident_changes.c.number == one.number).scalar_subquery()
         words = (one.updated_s, one.state, told, func.count(of.seq), func.sum(of.starts), func.max(of.decided_s),
@@ -84,6 +104,8 @@ class IncidentStore:
             .order_by(one.closed_s.is_not(None), one.number.desc())
             .limit(limit)
         )
+        if user_name is not None:
+            query = query.where(one.user_name == column_name(user_name))
         return {row[0]: " ".join(map(str, row[1:])) for row in self._rows(query)}
 
     def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:
@@ -145,6 +167,10 @@ def _row(incident: Incident, value: str) -> dict[str, Any]:
         "closed_s": incident.closed_unix_s,
         "value": value,
     }
+
+
+def _numbers_of(user_name: str) -> Select[Any]:
+    return select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
 
 
 def _incident(row: Row[Any]) -> Incident:

@@ -5,7 +5,8 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional
 
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
@@ -47,8 +48,9 @@ def judge_job(verdicts: Mapping[int, Verdict]) -> JobVerdict:
     growing = {rank: verdict for rank, verdict in verdicts.items() if verdict.state is not LeakState.OK}
     if not growing:
         return JobVerdict(LeakState.OK, None, None, False, ())
+    rates = _sorted_rates(growing.values())
     suspects: list[Suspect] = [
-        Suspect(rank, _is_odd(rank, verdict, verdicts), verdict) for rank, verdict in growing.items()
+        Suspect(rank, _is_odd(verdict, rates, peers=len(verdicts) - 1), verdict) for rank, verdict in growing.items()
     ]
     suspects.sort(key=_first_to_look_at)
     first = suspects[0]
@@ -69,14 +71,24 @@ def _rate(verdict: Verdict) -> float:
     return 0.0 if verdict.bytes_per_step is None else verdict.bytes_per_step.likely
 
 
-def _is_odd(rank: int, verdict: Verdict, verdicts: Mapping[int, Verdict]) -> bool:
-    """Fewer than half of the peers grow on the same signal at a similar or higher rate."""
-    peers = [other for other_rank, other in verdicts.items() if other_rank != rank]
+def _sorted_rates(growing: Iterable[Verdict]) -> Mapping[Optional[Signal], list[float]]:
+    """What grows on each signal, the slowest first."""
+    rates: dict[Optional[Signal], list[float]] = {}
+    for verdict in growing:
+        rates.setdefault(verdict.signal, []).append(_rate(verdict) * ALIKE_FACTOR)
+    for found in rates.values():
+        found.sort()
+    return rates
+
+
+def _is_odd(verdict: Verdict, rates: Mapping[Optional[Signal], list[float]], *, peers: int) -> bool:
+    """Fewer than half of the peers grow on the same signal at a similar or higher rate.
+
+    Counted in sorted ``rates`` (times ``ALIKE_FACTOR``), its own among them: where thousands of ranks grow alike,
+    looking from each of them at all others would take seconds.
+    """
     if not peers:
         return False
-    alike = sum(
-        other.signal is verdict.signal and _rate(other) * ALIKE_FACTOR >= _rate(verdict)
-        for other in peers
-        if other.state is not LeakState.OK
-    )
-    return alike < COMMON_SHARE * len(peers)
+    same, rate = rates[verdict.signal], _rate(verdict)
+    alike = len(same) - bisect_left(same, rate) - (rate * ALIKE_FACTOR >= rate)
+    return alike < COMMON_SHARE * peers

@@ -1,0 +1,117 @@
+"""The one place where a piece of evidence is put together: by the agent, by ``tidegauge snapshot``, by ``report``.
+
+What of it is the job's word, lines of code above all, is made printable and bounded here, so that whoever builds one
+cannot forget to: causes and advice are worded from it, and terminals, pages and messages show it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.diff import Comparison
+from tidegauge.core.cause_input import CauseInput
+from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, MOST_LIVE, Evidence, SnapshotRef, StackGrowth
+from tidegauge.core.evidence_causes import name_cause
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.launch_record import printable
+from tidegauge.core.owners import CodeLine
+from tidegauge.core.rank_evidence import MOST_TEXT, NO_FACTS, RankEvidence
+
+_NOTHING = CauseInput()
+
+
+class Whose(NamedTuple):
+    """The rank that a piece is of, as kernel and scheduler say."""
+
+    job: JobKey
+    rank: int
+    hostname: str
+    process: ProcessId
+
+
+def evidence_of(
+    whose: Whose,
+    found: Optional[RankEvidence],
+    comparison: Optional[Comparison],
+    *,
+    beside: CauseInput = _NOTHING,
+    early_step: Optional[int] = None,
+    late_step: Optional[int] = None,
+    at_unix_s: float,
+    snapshots: Sequence[SnapshotRef] = (),
+    problems: Sequence[str] = (),
+    most_growths: Optional[int] = MOST_GROWTHS,
+) -> Evidence:
+    """What the rank ``found``, bounded already (``evidence_checks``), and what a comparison of its snapshots shows.
+
+    ``beside`` has what else is known for naming the cause: verdict, readings, children. ``most_growths``: ``None`` for
+    all stacks, where the piece is not sent anywhere.
+    """
+    growth = () if comparison is None else _tamed(comparison.growth)
+    case = beside._replace(
+        growth=growth,
+        grown_bytes=None if comparison is None else comparison.grown_bytes,
+        window_steps=None if early_step is None or late_step is None else late_step - early_step,
+        search=None if found is None else found.search,
+        facts=NO_FACTS if found is None else found.facts,
+        early_facts=NO_FACTS if found is None else found.early_facts,
+    )
+    through = None if comparison is None else comparison.through
+    return Evidence(
+        evidence_id="files" if found is None else found.evidence_id,
+        job=whose.job,
+        rank=whose.rank,
+        hostname=whose.hostname,
+        process=whose.process,
+        reason="asked" if found is None else found.reason,
+        began_step=(early_step or 0) if found is None else found.began_step,
+        at_unix_s=at_unix_s,
+        early_step=early_step,
+        late_step=late_step,
+        grown_bytes=case.grown_bytes,
+        growth=tuple(one for one in growth if one.grown_bytes > 0)[:most_growths],
+        through=None if through is None else _tame_line(through),
+        live=() if comparison is None else _tamed(comparison.live[: None if most_growths is None else MOST_LIVE]),
+        search=case.search,
+        facts=case.facts,
+        cause=name_cause(case),
+        snapshots=tuple(snapshots),
+        longest_stall_s=0.0 if found is None else found.longest_stall_s,
+        problems=tuple(printable(problem, MOST_TEXT) for problem in problems),
+    )
+
+
+def evidence_of_one(
+    whose: Whose,
+    evidence_id: str,
+    comparison: Optional[Comparison],
+    *,
+    step: int,
+    at_unix_s: float,
+    snapshots: Sequence[SnapshotRef] = (),
+    problems: Sequence[str] = (),
+) -> Evidence:
+    """What one snapshot shows that somebody asked for, compared with itself: what lives. Nothing is said of growth."""
+    piece = evidence_of(
+        whose, None, None, late_step=step, at_unix_s=at_unix_s, snapshots=snapshots, problems=problems
+    )  # fmt: skip
+    live = () if comparison is None else _tamed(comparison.live[:MOST_LIVE])
+    return dataclasses.replace(piece, evidence_id=evidence_id, began_step=step, live=live)
+
+
+def _tamed(growths: Sequence[StackGrowth]) -> tuple[StackGrowth, ...]:
+    """With printable lines of bounded length: file names and functions are the job's."""
+    return tuple(
+        one._replace(
+            stack=tuple(map(_tame_line, one.stack[:MOST_FRAMES])),
+            line=None if one.line is None else _tame_line(one.line),
+        )
+        for one in growths
+    )
+
+
+def _tame_line(line: CodeLine) -> CodeLine:
+    return CodeLine(printable(line.filename, MOST_TEXT), line.line, printable(line.function, MOST_TEXT // 2))

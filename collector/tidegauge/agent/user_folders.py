@@ -1,0 +1,144 @@
+"""The users' folders of one run directory, told from what else lies there: anybody may make any number of names in it.
+
+A folder counts if it bears the uid of its owner, so one user has one, however many names they make. Whose a name is
+costs some 15 us to see, for the file system itself must not be asked (``safe_files``); so it is looked at once, as long
+as it stays the same file, and so many of them at a time. What is known is never pushed out by what is new.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
+from tidegauge.agent.safe_files import mount_of, opened_name
+
+MAX_FOLDERS = 4096
+"""Users of a node whose folders are known at a time."""
+MAX_FOLDERS_OF_CONTAINER = 256
+"""In a container a folder's owner says nothing, so every name counts; users there are few."""
+MAX_ENTRIES = 1 << 18
+"""Names of a run directory that are seen at all; more are one user's attempt to hide the others'."""
+ENTRIES_PER_S = 25_000
+"""Names that are gone through in a second on average, each for some 0.7 us: after many of them there is a pause."""
+MAX_LOOKS = 512
+"""New names whose owner is seen at a time."""
+LOOKS_AGAIN = 16
+"""Refused names that are looked at again at a time: root may have given a folder back to its user."""
+
+
+class FoundFolders(NamedTuple):
+    """What one look brought."""
+
+    folders: list[tuple[UserFolder, int | None]]
+    """With when names in each last changed: mtime in ns, ``None`` if that cannot be told."""
+    refused: list[tuple[UserFolder, RefusedError]]
+    """Names that are new, and no user's folder."""
+
+
+class UserFolders:
+    """Of one run directory. For one thread."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._most = MAX_FOLDERS if run_dir.mount_namespaces is None else MAX_FOLDERS_OF_CONTAINER
+        self._known: dict[str, int] = {}
+        """Inodes by name, those known longest first."""
+        self._refused: dict[str, int] = {}
+        """Likewise, the one to look at again first."""
+        self._new: list[tuple[str, int]] = []
+        """Names whose owner is still to be seen, with their inodes, in any order: nobody is always the last."""
+        self._next_s = float("-inf")
+        self._random = random.Random(0)
+        self._said_too_many = False
+
+    def look(self, now_s: float) -> FoundFolders:
+        """``now_s`` is a monotonic clock. Nothing is found where there is no run directory.
+
+        Raises ``RefusedError`` for a run directory that is none, and ``OSError``.
+        """
+        try:
+            fd = self._run_dir.open()
+        except FileNotFoundError:
+            return FoundFolders([], [])
+        try:
+            mount = mount_of(fd)
+            refused = self._list(fd, now_s) if now_s >= self._next_s else []
+            refused += self._look_at_new(fd, mount)
+            self._look_again(fd, mount)
+            folders = [(UserFolder(self._run_dir, int(name)), _changed_ns(fd, name, mount)) for name in self._known]
+            return FoundFolders(folders, refused)
+        finally:
+            os.close(fd)
+
+    def _list(self, fd: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
+        seen, entries = _uids_in(fd)
+        self._next_s = now_s + entries / ENTRIES_PER_S
+        self._known = {name: inode for name, inode in self._known.items() if seen.get(name) == inode}
+        self._refused = {name: inode for name, inode in self._refused.items() if seen.get(name) == inode}
+        self._new = [one for one in seen.items() if one[0] not in self._known and one[0] not in self._refused]
+        self._random.shuffle(self._new)
+        too_many = entries >= MAX_ENTRIES or len(self._known) >= self._most
+        before, self._said_too_many = self._said_too_many, too_many
+        if not too_many or before:
+            return []
+        return [(UserFolder(self._run_dir, -1), RefusedError("too_many", "more names than are looked at"))]
+
+    def _look_at_new(self, fd: int, mount: int) -> list[tuple[UserFolder, RefusedError]]:
+        chosen, self._new = self._new[:MAX_LOOKS], self._new[MAX_LOOKS:]
+        return [
+            (UserFolder(self._run_dir, int(name)), error)
+            for name, inode in chosen
+            if (error := self._judge(fd, name, mount, inode)) is not None
+        ]
+
+    def _judge(self, fd: int, name: str, mount: int, inode: int) -> RefusedError | None:
+        """Take a name for a user's folder, or refuse it and say why, in words once."""
+        if len(self._known) >= self._most:
+            return None
+        try:
+            self._check(fd, name, mount)
+        except OSError:
+            return None  # gone again, or we may not look: next time is another chance
+        except RefusedError as error:
+            self._refused[name] = inode
+            return error
+        self._known[name] = inode
+        return None
+
+    def _check(self, fd: int, name: str, mount: int) -> None:
+        """Raises ``RefusedError`` unless it is a user's folder, and ``OSError``."""
+        with opened_name(fd, name, mount=mount) as found:
+            status = os.fstat(found)
+        if not stat.S_ISDIR(status.st_mode):
+            raise RefusedError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
+        if self._run_dir.mount_namespaces is None and str(status.st_uid) != name:
+            raise RefusedError("owner", f"the folder belongs to uid {status.st_uid}")
+
+    def _look_again(self, fd: int, mount: int) -> None:
+        for name, inode in list(islice(self._refused.items(), LOOKS_AGAIN)):
+            del self._refused[name]
+            self._judge(fd, name, mount, inode)  # at the end again, if it is refused again
+
+
+def _uids_in(fd: int) -> tuple[dict[str, int], int]:
+    """Inodes by name of all that is called like a uid, and how many names were gone through."""
+    seen: dict[str, int] = {}
+    entries = 0
+    with os.scandir(fd) as found:
+        for entry in islice(found, MAX_ENTRIES):
+            entries += 1
+            name = entry.name
+            if name.isdigit() and name.isascii() and (name[0] != "0" or name == "0") and len(name) <= 10:
+                seen[name] = entry.inode()
+    return seen, entries
+
+
+def _changed_ns(fd: int, name: str, mount: int) -> int | None:
+    with suppress(RefusedError, OSError), opened_name(fd, name, mount=mount) as found:
+        return os.fstat(found).st_mtime_ns
+    return None

@@ -1,0 +1,92 @@
+"""All jobs across their nodes, each made anew only when something was heard of one of its ranks. No lock, no clock.
+
+``jobs_of`` over everything is what ``jobs`` is equal to at any moment; the board is for a cluster of ten thousand ranks
+of which a fifth reports each second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidegauge.cluster.jobs import RankOnNode, alarm_first, group_of, make_job, one_per_rank
+from tidegauge.cluster.known_node import KnownNode, RankOfProcess
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.views import JobView, RankSummary
+
+
+class _Place(NamedTuple):
+    """A job's ranks on one node."""
+
+    node: KnownNode
+    keys: dict[RankOfProcess, None]
+
+
+class JobBoard:
+    """The ranks of all ``KnownNode``s by job. Whoever changes ``KnownNode.ranks`` does it here, and calls ``touch``
+    when anything else about a node has changed that a job tells of. For use under the coordinator's lock."""
+
+    def __init__(self) -> None:
+        self._places: dict[JobKey, dict[str, _Place]] = {}
+        self._views: dict[JobKey, JobView] = {}
+        self._touched: set[JobKey] = set()
+        self._sorted: tuple[JobView, ...] = ()
+
+    def put(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
+        """What is known of a rank now."""
+        before, job = node.ranks.get(key), group_of(rank)
+        node.ranks[key] = rank
+        if before is not None and before.uid != rank.uid:
+            self._leave(node, key, group_of(before))
+            before = None
+        if before is None:
+            self._places.setdefault(job, {}).setdefault(node.node_id, _Place(node, {})).keys[key] = None
+        self._touched.add(job)
+
+    def remove(self, node: KnownNode, key: RankOfProcess) -> None:
+        """A rank is forgotten."""
+        rank = node.ranks.pop(key, None)
+        if rank is not None:
+            self._leave(node, key, group_of(rank))
+
+    def touch(self, node: KnownNode) -> None:
+        """Something about a node itself has changed: its health, its name, its launches."""
+        self._touched.update(map(group_of, node.ranks.values()))
+
+    def jobs(self) -> tuple[JobView, ...]:
+        """The most alarming first, then by id. A job of which nothing was heard is the same object as last time."""
+        if self._touched:
+            for job in self._touched:
+                self._make(job)
+            self._touched.clear()
+            self._sorted = tuple(sorted(self._views.values(), key=alarm_first))
+        return self._sorted
+
+    def members(self, job: JobKey) -> Iterator[RankOnNode]:
+        """A job's ranks, by process: two for one that was restarted in place."""
+        for node, keys in self._places.get(job, {}).values():
+            hostname, node_id = node.hostname, node.node_id
+            stale = node.was_stale or node.gone_s is not None
+            for key in keys:
+                rank = node.ranks[key]
+                yield RankOnNode(rank, hostname, stale, node_id, node.launch_of(rank))
+
+    def job_keys(self) -> tuple[JobKey, ...]:
+        """Whose jobs there are."""
+        return tuple(self._places)
+
+    def _make(self, job: JobKey) -> None:
+        if job in self._places:
+            self._views[job] = make_job(job, one_per_rank(self.members(job)))
+        else:
+            self._views.pop(job, None)
+
+    def _leave(self, node: KnownNode, key: RankOfProcess, job: JobKey) -> None:
+        places = self._places[job]
+        keys = places[node.node_id].keys
+        del keys[key]
+        if not keys:
+            del places[node.node_id]
+        if not places:
+            del self._places[job]
+        self._touched.add(job)

@@ -1,0 +1,57 @@
+"""How often agents are to report: as often as their settings say on a small cluster, less often on a large one.
+
+What a call of the coordinator costs is Ray's own work, about half a millisecond whatever it says, so the number of
+calls is what has to be bounded. Agents report at once, whatever their pace, when something happens that the coordinator
+acts on (``agent.report_pace``); the pace is for figures that only move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tidegauge.core.verdicts import LeakState
+from tidegauge.core.views import JobView
+
+MOST_REPORTS_PER_S = 200.0
+"""Of nodes where nothing happens, in all: up to 200 nodes report every second, 1,250 every 6.25 s, 5,000 every 25 s."""
+MOST_QUICK_NODES = 50
+"""Nodes that report as often as their setting says because of what their jobs do."""
+SOON_S = 600.0
+"""A job that may be out of memory within this is quick: what is done about it should not wait for a report."""
+MISSED_REPORTS = 3.0
+"""An agent that was asked to report less often is stale when it has missed so many."""
+
+
+def stale_limit_s(expected_every_s: float, *, at_least_s: float) -> float:
+    """After how long without a report a node's figures are old."""
+    return max(at_least_s, MISSED_REPORTS * expected_every_s)
+
+
+class ReportPacing:
+    """Who is to report how often. For use under the coordinator's lock."""
+
+    def __init__(self) -> None:
+        self._quick: frozenset[str] = frozenset()
+
+    def look_at(self, jobs: Iterable[JobView]) -> None:
+        """The jobs as they are now, the most alarming first."""
+        quick: dict[str, None] = {}
+        for job in jobs:
+            if job.state is LeakState.OK or len(quick) >= MOST_QUICK_NODES:
+                break
+            if job.running and _soonest_s(job) <= SOON_S:
+                quick.update(dict.fromkeys(job.rank_nodes))
+        self._quick = frozenset(list(quick)[:MOST_QUICK_NODES])
+
+    def every_s(self, node_id: str, *, nodes: int) -> float:
+        """For the reply to a node's report; 0: as often as its setting says."""
+        if nodes <= MOST_REPORTS_PER_S or node_id in self._quick:
+            return 0.0
+        return nodes / MOST_REPORTS_PER_S
+
+
+def _soonest_s(job: JobView) -> float:
+    """When the first of its ranks may be out of memory."""
+    bands = [rank.verdict.seconds_to_oom for rank in job.ranks if rank.alive]
+    return min((band.low for band in bands if band is not None), default=math.inf)

@@ -1,0 +1,322 @@
+"""What stands before the HTTP servers: TLS, names and headers, from files that are read again when they change.
+
+exporter-toolkit reads its file at every request; here its signature is looked at, which is cheaper and means the same.
+What cannot be used while the servers run is said once, and the last good state stays in force: nobody is let in, and
+nobody is locked out, by half a file. Whether there is TLS, and whether names are asked for, is decided at the start.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.web_config import WebConfig, WebConfigError, parse_web_config
+from tidegauge.cluster.web_passwords import Bucket, Password, Passwords
+from tidegauge.cluster.web_tls import certificate_files, check_client, server_context
+from tidegauge.cluster.web_tokens import ApiToken, name_of, read_tokens
+from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
+from tidegauge_exporter.notify.secrets import SecretError
+
+log = logging.getLogger(__name__)
+
+CHALLENGE = (("WWW-Authenticate", 'Basic realm="tidegauge", charset="UTF-8"'), ("WWW-Authenticate", "Bearer"))
+WHO = "say who you are: a token (Authorization: Bearer) or a name and password; see docs/web_access.md"
+UNKNOWN = "this token, or this name and password, is not known here"
+LATER = "too many passwords were tried: try again in some seconds, or use a token"
+TOO_MANY = "too many requests, as the web configuration's rate_limit has it"
+LONGEST_HEADER = 4096
+TRY_AGAIN_S = 1.0
+"""How often files that could not be used at the start are read again, while somebody knocks."""
+
+
+@dataclass(frozen=True)
+class DoorSettings:
+    """What of the settings is about who may come in."""
+
+    web_config_file: Path | None = None
+    tokens_file: Path | None = None
+    admins: frozenset[str] = frozenset()
+    metrics_readers: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, settings: Settings) -> DoorSettings:
+        return cls(
+            settings.web_config_file, settings.api_tokens_file, _names(settings.api_admins),
+            _names(settings.metrics_readers),
+        )  # fmt: skip
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing is asked of anybody."""
+        return self.web_config_file is None and self.tokens_file is None
+
+
+@dataclass(frozen=True)
+class _State:
+    """All files as they were when they were last good."""
+
+    config: WebConfig
+    context: ssl.SSLContext | None
+    tokens: tuple[ApiToken, ...]
+    asks_names: bool
+
+
+_Signature = tuple[tuple[str, int, int, int] | tuple[str], ...]
+
+
+class WebDoor:
+    """``Door`` by files. Thread-safe."""
+
+    def __init__(self, settings: DoorSettings, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        """Raises ``WebConfigError`` if a file cannot be used."""
+        self._settings = settings
+        self._passwords = Passwords(monotonic_s=monotonic_s)
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._said = ""
+        self._state, self._signature = _read(settings)
+        self._scheme = "http" if self._state.context is None else "https"
+        rate = self._state.config.rate_limit
+        self._requests = None if rate is None else Bucket(rate.burst, rate.interval_s, monotonic_s())
+
+    @property
+    def scheme(self) -> str:
+        return self._scheme
+
+    @property
+    def asks_names(self) -> bool:
+        return self._state.asks_names
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return self._state.config.headers
+
+    def tls(self) -> ssl.SSLContext | None:
+        return self._latest().context
+
+    def check_client(self, connection: ssl.SSLSocket) -> None:
+        tls = self._state.config.tls
+        check_client(connection, None if tls is None else tls.client_allowed_sans)
+
+    def admit(self, authorization: str | None, peer: str) -> Viewer | Refusal:
+        state = self._latest()
+        if self._requests is not None:
+            with self._lock:
+                if not self._requests.take(self._monotonic_s()):
+                    return Refusal(429, TOO_MANY)
+        if not state.asks_names:
+            return EVERYBODY
+        scheme, _, shown = (authorization or "")[:LONGEST_HEADER].partition(" ")
+        if scheme.lower() == "bearer":
+            name = name_of(shown.strip(), state.tokens)
+            return Refusal(401, UNKNOWN, CHALLENGE) if name is None else self._viewer(name)
+        if scheme.lower() == "basic":
+            return self._by_password(state, shown, peer)
+        return Refusal(401, WHO, CHALLENGE)
+
+    def _by_password(self, state: _State, shown: str, peer: str) -> Viewer | Refusal:
+        try:
+            name, colon, password = base64.b64decode(shown.strip(), validate=True).partition(b":")
+            user = name.decode()
+        except (binascii.Error, ValueError):
+            return Refusal(401, UNKNOWN, CHALLENGE)
+        if not colon or not state.config.users:
+            return Refusal(401, UNKNOWN, CHALLENGE)
+        answer = self._passwords.check(state.config.users, user, password, peer=peer)
+        if answer is Password.NOT_NOW:
+            return Refusal(429, LATER, (("Retry-After", "5"),))
+        return self._viewer(user) if answer is Password.RIGHT else Refusal(401, UNKNOWN, CHALLENGE)
+
+    def _viewer(self, name: str) -> Viewer:
+        is_admin = name in self._settings.admins
+        return Viewer(name, sees_all=is_admin, reads_metrics=is_admin or name in self._settings.metrics_readers)
+
+    def _latest(self) -> _State:
+        """Read again what has changed, by one thread at a time."""
+        with self._lock:
+            if _signature(self._settings, self._state.config) == self._signature:
+                return self._state
+            try:
+                state, signature = _read(self._settings)
+                _check_not_weaker(self._state, state)
+            except WebConfigError as error:
+                if str(error) != self._said:
+                    log.error("%s; what was in force before stays so", error)
+                self._said = str(error)
+                return self._state
+            self._state, self._signature, self._said = state, signature, ""
+            log.info("who may come in to the HTTP servers was read again")
+            return state
+
+
+class ClosedDoor:
+    """``Door`` for files that cannot be used at the start: every connection is closed without a word, until they can.
+
+    An exporter of Prometheus would not start at all; a coordinator has more to do than to serve pages.
+    """
+
+    def __init__(
+        self, settings: DoorSettings, problem: str, *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._problem = problem
+        self._lock = threading.Lock()
+        self._monotonic_s = monotonic_s
+        self._tried_s = monotonic_s()
+        self._door: WebDoor | None = None
+
+    @property
+    def scheme(self) -> str:
+        """``https`` while it is not known: nobody is to send a password in the clear meanwhile."""
+        return "https" if self._door is None else self._door.scheme
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return () if self._door is None else self._door.headers
+
+    def tls(self) -> ssl.SSLContext | None:
+        return self._opened().tls()
+
+    def check_client(self, connection: ssl.SSLSocket) -> None:
+        self._opened().check_client(connection)
+
+    def admit(self, authorization: str | None, peer: str) -> Viewer | Refusal:
+        return self._opened().admit(authorization, peer)
+
+    def _opened(self) -> WebDoor:
+        """Raises ``ConnectionRefusedError`` as long as the files cannot be used."""
+        with self._lock:
+            if self._door is None:
+                self._try()
+            if self._door is None:
+                raise ConnectionRefusedError(self._problem)
+            return self._door
+
+    def _try(self) -> None:
+        now_s = self._monotonic_s()
+        if now_s - self._tried_s < TRY_AGAIN_S:
+            return
+        self._tried_s = now_s
+        try:
+            self._door = WebDoor(self._settings)
+        except WebConfigError as error:
+            if self._problem != str(error):
+                log.error("nothing is served over HTTP: %s", error)
+            self._problem = str(error)
+        else:
+            log.info("HTTP is served again, over %s", self._door.scheme)
+
+
+def open_door(settings: Settings, *, what: str, asks_names: bool = True) -> Door:
+    """As the settings have it; what it leaves open is said in the log. Never raises: see ``ClosedDoor``.
+
+    ``what``: the server, for the log; ``asks_names``: whether it does, where the settings have names.
+    """
+    wanted = DoorSettings.of(settings)
+    if wanted.is_open:
+        if asks_names:
+            _warn(settings.listen_host, what, tls=False, names=False)
+        return OPEN_DOOR
+    try:
+        door = WebDoor(wanted)
+    except WebConfigError as error:
+        log.error("%s answers nobody: %s", what, error)
+        return ClosedDoor(wanted, str(error))
+    if asks_names:
+        _warn(settings.listen_host, what, tls=door.scheme == "https", names=door.asks_names)
+    return door
+
+
+def check_door(settings: Settings) -> None:
+    """Raises ``WebConfigError`` for files that cannot be used, before anything is started."""
+    wanted = DoorSettings.of(settings)
+    if not wanted.is_open:
+        _read(wanted)
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _warn(host: str, what: str, *, tls: bool, names: bool) -> None:
+    if is_loopback(host):
+        return
+    if not names:
+        log.warning(
+            "%s listens on %s and asks nobody for a name: whoever reaches it sees everybody's jobs. Set "
+            "web_config_file or api_tokens_file (docs/web_access.md)", what, host,
+        )  # fmt: skip
+    elif not tls:
+        log.warning(
+            "%s listens on %s without TLS: tokens and passwords travel in the clear. Set tls_server_config in "
+            "web_config_file (docs/web_access.md)", what, host,
+        )  # fmt: skip
+
+
+def _names(text: str | None) -> frozenset[str]:
+    return frozenset(name for name in (part.strip() for part in (text or "").split(",")) if name)
+
+
+def _read(settings: DoorSettings) -> tuple[_State, _Signature]:
+    """Raises ``WebConfigError``."""
+    config, context = WebConfig(), None
+    tokens: tuple[ApiToken, ...] = ()
+    file, before = settings.web_config_file, _signature(settings, config)
+    if file is not None:
+        try:
+            config = parse_web_config(_text(file))
+            before += _signature(settings, config)[len(before) :]
+            context = None if config.tls is None else server_context(config.tls, file.parent)
+        except WebConfigError as error:
+            raise WebConfigError(f"web_config_file {file}: {error}") from None
+    if settings.tokens_file is not None:
+        try:
+            tokens = read_tokens(settings.tokens_file)
+        except SecretError as error:
+            raise WebConfigError(f"api_tokens_file: {error}") from None
+    # Taken before the files were read: what changed meanwhile is read again.
+    return _State(config, context, tokens, bool(config.users) or settings.tokens_file is not None), before
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WebConfigError(f"it cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise WebConfigError("it is no text") from None
+
+
+def _check_not_weaker(old: _State, new: _State) -> None:
+    """A file that was emptied by mistake must not open the door. Raises ``WebConfigError``."""
+    if (old.context is None) is not (new.context is None):
+        raise WebConfigError("web_config_file: TLS was switched on or off, which takes a restart of the service")
+    if old.asks_names and not new.asks_names:
+        raise WebConfigError(
+            "web_config_file: it has no basic_auth_users any more, which takes a restart of the service"
+        )
+
+
+def _signature(settings: DoorSettings, config: WebConfig) -> _Signature:
+    """Changes when one of the files does. Follows links: that is how Kubernetes replaces mounted secrets."""
+    files = [file for file in (settings.web_config_file, settings.tokens_file) if file is not None]
+    if config.tls is not None and settings.web_config_file is not None:
+        files += certificate_files(config.tls, settings.web_config_file.parent)
+    return tuple(_file_signature(file) for file in files)
+
+
+def _file_signature(file: Path) -> tuple[str, int, int, int] | tuple[str]:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return (str(file),)
+    return str(file), status.st_mtime_ns, status.st_ino, status.st_size

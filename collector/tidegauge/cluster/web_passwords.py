@@ -1,0 +1,134 @@
+"""Names and passwords (bcrypt): who was right is remembered for a while, who is wrong again and again has to wait.
+
+A check at cost 10 takes 50 ms of a core. A scrape every 15 s and a ``top`` every second must not pay that each time,
+and nobody who guesses may keep the coordinator busy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+import bcrypt
+
+MOST_REMEMBERED = 256
+"""Right answers, and as many wrong ones; the longest unused are forgotten. exporter-toolkit remembers 100 in all."""
+PEER_BURST, PEER_EVERY_S = 5, 2.0
+"""Checks that are no repetition, of one address: five, then one every two seconds."""
+ALL_BURST, ALL_EVERY_S = 20, 0.5
+"""The same over all addresses: two a second are a tenth of a core at cost 10."""
+MOST_PEERS = 1024
+LONGEST_PASSWORD_BYTES = 72
+"""bcrypt looks at no more."""
+_NOBODY = b"$2b$10$WPWVvOqCwjq/4khyypxWw.k.ULcq5OT2ORyevXCeu/qdZ7w4fyaky"
+"""Checked for a name that does not exist, so that time does not tell which ones do."""
+
+
+class Password(Enum):
+    """What is to be said of a name and a password."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    NOT_NOW = "not now"
+    """It was not checked: too many others were, lately."""
+
+
+class Bucket:
+    """Holds ``burst`` at most, one more every ``every_s``; not thread-safe."""
+
+    def __init__(self, burst: float, every_s: float, now_s: float) -> None:
+        self._burst = burst
+        self._every_s = every_s
+        self._left = float(burst)
+        self._at_s = now_s
+
+    def take(self, now_s: float) -> bool:
+        """One out of it, if there is one."""
+        self._left = min(self._burst, self._left + (now_s - self._at_s) / self._every_s)
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def is_full(self, now_s: float) -> bool:
+        return self._left + (now_s - self._at_s) / self._every_s >= self._burst
+
+
+class Passwords:
+    """Thread-safe. One check at a time: so many threads would only take the core from each other."""
+
+    def __init__(
+        self,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        check: Callable[[bytes, bytes], bool] = bcrypt.checkpw,
+    ) -> None:
+        self._monotonic_s = monotonic_s
+        self._check = check
+        self._key = os.urandom(32)
+        """Of the digests that are kept instead of passwords; of this process alone."""
+        self._known: Mapping[Password, OrderedDict[bytes, None]] = {
+            Password.RIGHT: OrderedDict(), Password.WRONG: OrderedDict(),
+        }  # fmt: skip
+        self._peers: OrderedDict[str, Bucket] = OrderedDict()
+        self._all = Bucket(ALL_BURST, ALL_EVERY_S, monotonic_s())
+        self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()
+
+    def check(self, users: Mapping[str, bytes], name: str, password: bytes, *, peer: str) -> Password:
+        """``peer``: the address of whoever asks."""
+        hashed = users.get(name, _NOBODY)
+        digest = self._digest(name.encode(errors="replace"), hashed, password)
+        with self._lock:
+            known = self._remembered(digest)
+            if known is not None:
+                return known
+            if not self._may_try(peer):
+                return Password.NOT_NOW
+        with self._one_at_a_time:
+            with self._lock:
+                known = self._remembered(digest)  # another thread may have asked the same meanwhile
+            is_right = self._is_right(password, hashed) if known is None else known is Password.RIGHT
+        answer = Password.RIGHT if is_right and name in users else Password.WRONG
+        with self._lock:
+            self._remember(digest, answer)
+        return answer
+
+    def _is_right(self, password: bytes, hashed: bytes) -> bool:
+        try:
+            return self._check(password[:LONGEST_PASSWORD_BYTES], hashed)
+        except ValueError:  # a NUL in it, which no bcrypt takes
+            return False
+
+    def _digest(self, *parts: bytes) -> bytes:
+        """Depends on the hash too: with a new password in the file the old one is forgotten."""
+        message = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        return hmac.new(self._key, message, hashlib.sha256).digest()
+
+    def _remembered(self, digest: bytes) -> Password | None:
+        for answer, digests in self._known.items():
+            if digest in digests:
+                digests.move_to_end(digest)
+                return answer
+        return None
+
+    def _remember(self, digest: bytes, answer: Password) -> None:
+        digests = self._known[answer]
+        digests[digest] = None
+        if len(digests) > MOST_REMEMBERED:
+            digests.popitem(last=False)
+
+    def _may_try(self, peer: str) -> bool:
+        now_s = self._monotonic_s()
+        bucket = self._peers.pop(peer, None) or Bucket(PEER_BURST, PEER_EVERY_S, now_s)
+        self._peers[peer] = bucket
+        if len(self._peers) > MOST_PEERS:
+            self._peers.popitem(last=False)
+        return bucket.take(now_s) and self._all.take(now_s)

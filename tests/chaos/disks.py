@@ -1,0 +1,50 @@
+"""Disks of a node that can be filled: its state directory on a small file system of its own, and its /dev/shm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chaos.nodes import Node
+from chaos.site import ChaosSite
+from integration.small_disks import fill, make_room
+
+STATE_BYTES = 512 << 20
+"""Room for all that a node writes in a suite, and for snapshots, which leave 256 MiB free."""
+WHOLE_WITHIN_S = 150.0
+
+_MOVE = """
+set -e
+if mountpoint -q "$0"; then exit 0; fi
+mount -t tmpfs -o size="$1",mode=700 tidegauge-chaos "$0.small"
+cp -a "$0/." "$0.small"
+mount --move "$0.small" "$0"
+"""
+
+
+def inside(node: Node, path: Path) -> Path:
+    """``path`` as the node sees it, which may have mounts of its own there."""
+    return Path(f"/proc/{node.pid}/root") / path.relative_to("/")
+
+
+def put_state_on_a_small_disk(site: ChaosSite, node: Node) -> None:
+    """Move the node's state to a small file system; its service is stopped and started for that. It stays there."""
+    node.down()
+    small = node.state_dir.with_name(f"{node.state_dir.name}.small")
+    small.mkdir(exist_ok=True)
+    done = node.run_in(["sh", "-c", _MOVE, str(node.state_dir), str(STATE_BYTES)])
+    assert done.returncode == 0, done.stderr
+    node.up()
+    site.wait_full_service(WHOLE_WITHIN_S)
+
+
+@contextmanager
+def full(node: Node, path: Path) -> Iterator[None]:
+    """Not a byte is free on the node's file system at ``path``; at the end there is room again."""
+    folder = inside(node, path)
+    try:
+        fill(folder)
+        yield
+    finally:
+        make_room(folder)

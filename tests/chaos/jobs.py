@@ -1,0 +1,91 @@
+"""The site's training jobs: real PyTorch on fake GPUs under ``tidegauge run``, and what they tell of themselves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chaos.nodes import Node, number_inside
+from chaos.promises import Step
+from tidegauge.launch.processes import descendants, send_signal
+
+SCRIPT = Path(__file__).with_name("training.py")
+RANKS = 2
+HIGH_PRIORITY = ["nice", "-n", "-5"]
+"""Where training runs, cores are plenty. Here three nodes share the cores of one machine, so ranks go first."""
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Two ranks under ``torchrun``, under ``tidegauge run --requeue``."""
+
+    name: str
+    node: Node
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    def story(self) -> list[dict[str, Any]]:
+        """What the ranks wrote of beginnings (``began``) and checkpoints (``saving``, ``saved``), in order."""
+        path = self.folder / f"{self.name}.story"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def told(self, what: str, *, rank: int = 0) -> list[dict[str, Any]]:
+        return [line for line in self.story() if line["what"] == what and line["rank"] == rank]
+
+    def steps(self, rank: int) -> list[Step]:
+        """All of them, of all attempts, in order."""
+        path = self.folder / f"{self.name}.{rank}.steps"
+        return list(_steps(path.read_text())) if path.exists() else []
+
+    def rank_pids(self) -> dict[int, int]:
+        """By rank: the pid on its own host, of the latest attempt."""
+        return {line["rank"]: line["pid"] for line in self.story() if line["what"] == "began"}
+
+    def host_pid_of(self, rank: int) -> int:
+        """The rank's pid as this machine numbers it."""
+        wanted = self.rank_pids()[rank]
+        (found,) = [pid for pid in self.node.host.pids() if number_inside(pid) == wanted]
+        return found
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """End it and all of it, as its owner would."""
+        for stat in descendants(self.process.pid):
+            send_signal(stat.process, signal.SIGKILL)
+        self.process.wait()
+
+    def words(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
+
+
+def start_training(
+    name: str, node: Node, *, python: Path, environ: Mapping[str, str], folder: Path, leak_bytes: int = 0,
+    save_seconds: float = 0.0, requeue: bool = True,
+) -> TrainingJob:  # fmt: skip
+    """Rank 1 leaks ``leak_bytes`` a step, if that is not 0; a checkpoint takes ``save_seconds``."""
+    command = [*HIGH_PRIORITY, sys.executable, "-m", "tidegauge", "run", "--job-name", name]
+    command += [*(["--requeue"] if requeue else []), "--", str(python), "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={RANKS}", str(SCRIPT), str(folder), name, "--save-seconds", str(save_seconds)]
+    if leak_bytes:
+        command += ["--leak-rank", "1", "--leak-bytes", str(leak_bytes)]
+    process = node.start_job(command, {**environ, "OMP_NUM_THREADS": "1"}, folder / f"{name}.log")
+    return TrainingJob(name, node, folder, process)
+
+
+def _steps(text: str) -> Iterator[Step]:
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3:  # else it is being written
+            yield Step(int(words[0]), int(words[1]), int(words[2]) / 1e9)

@@ -1,0 +1,200 @@
+"""One scenario's account: what was there before it, all that was shown while it ran, and what is there after it.
+
+While a scenario runs, the API is asked again and again: whatever it ever showed was acknowledged, and has to be there
+in the end. What the jobs say of themselves (their pids, steps and checkpoints) is the other side of the account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import threading
+import time
+from pathlib import Path
+
+from chaos.jobs import TrainingJob
+from chaos.promises import (
+    FRESH,
+    KEPT,
+    ONCE,
+    UNDISTURBED,
+    Account,
+    JobRecord,
+    allowed_gap,
+    disturbed,
+    interrupted,
+    longest_gap,
+    lost,
+    twice,
+)
+from chaos.site import SCRAPE_S, ChaosSite
+from tidegauge.cluster import client
+
+BEFORE_S = 15.0
+"""How much of the training before the trouble is what its steps are compared with."""
+STALE_WITHIN_S = 3.0 * SCRAPE_S
+"""A sample is one scrape old at most, has waited for the agent's look (0.5 s), and a scrape may take its timeout."""
+SAMPLE_AGE = """
+(time() - tidegauge_rank_last_sample_timestamp_seconds)
+and on (job_id, attempt, rank) tidegauge_rank_allocated_bytes
+"""
+"""Of ranks whose memory is shown. (Counters, and when a rank was last seen, linger for two minutes after its end.)"""
+LOOK_EVERY_S = 1.0
+TOLD = "tidegauge: Tidegauge, incident"
+"""How a message to the owner begins where the job prints."""
+CHECK_DATABASE = """
+import sqlite3, sys
+print(*sqlite3.connect(sys.argv[1], uri=True).execute("pragma quick_check").fetchone())
+"""
+
+
+class Watch:
+    """``begin``, the trouble, ``finish``."""
+
+    def __init__(self, site: ChaosSite) -> None:
+        self._site = site
+        self._shown = Account()
+        self._before: dict[str, JobRecord] = {}
+        self._requeues: dict[str, int] = {}
+        self._open: set[int] = set()
+        self._ended: set[str] = set()
+        self._frozen: set[tuple[str, int]] = set()
+        self._dateless: set[str] = set()
+        self._stop = threading.Event()
+        self._looker = threading.Thread(target=self._look_on, name="chaos-ledger", daemon=True)
+        self.agents: dict[str, list[int]] = {}
+        """By node: the pids of its agent when the scenario began."""
+        self._began_s = 0.0
+        self._began_unix_s = 0.0
+        self.longest_gap_s = 0.0
+        """Between two steps of one rank, of all that were to go on; after ``finish``."""
+        self.stalest_s = 0.0
+        """The oldest sample that Prometheus showed of a rank; after ``finish``."""
+
+    def dead(self, job: str) -> None:
+        """This job was ended on purpose: it need not go on. Its series must end like any other's."""
+        self._ended.add(job)
+
+    def frozen(self, job: str, rank: int) -> None:
+        """This rank is stopped for a while: it makes no steps, and its samples get old."""
+        self._frozen.add((job, rank))
+
+    def dateless(self, job: str) -> None:
+        """The clock of this job's node is wrong on purpose: the time that its samples bear means nothing."""
+        self._dateless.add(job)
+
+    def requeues_before(self, job: str) -> int:
+        """How often the job had been requeued when the scenario began."""
+        return self._requeues[job]
+
+    def begin(self) -> None:
+        """Raises ``ApiError``."""
+        look(self._site, self._shown)
+        self._before = {job.name: record_of(job) for job in self._site.jobs.values() if job.is_running()}
+        self._requeues = {name: self._shown.carried_out(name, "requeue") for name in self._before}
+        self._open = self._shown.open_numbers()
+        self.agents = {node.name: node.pids("agent") for node in self._site.nodes}
+        self._began_s, self._began_unix_s = time.monotonic(), time.time()
+        self._looker.start()
+
+    def finish(self) -> dict[str, list[str]]:
+        """What is wrong, by promise. Raises ``ApiError`` if nothing can be compared."""
+        self._stop.set()
+        self._looker.join()
+        now = Account()
+        look(self._site, now)
+        records = {name: record_of(self._site.jobs[name]) for name in self._site.jobs}
+        going_on = [
+            name for name, record in self._before.items()
+            if name not in self._ended and records[name].starts == record.starts
+        ]  # fmt: skip
+        return {
+            UNDISTURBED: self._disturbed(records, now),
+            KEPT: lost(self._shown, now) + interrupted(self._open, now, going_on) + self._damaged(),
+            ONCE: [line for record in records.values() for line in twice(record, now)],
+            FRESH: self._stale(),
+        }
+
+    def _look_on(self) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            with contextlib.suppress(client.ApiError):
+                look(self._site, self._shown)
+
+    def _disturbed(self, records: dict[str, JobRecord], now: Account) -> list[str]:
+        said = []
+        for name, before in self._before.items():
+            if name not in self._ended:
+                requeues = now.carried_out(name, "requeue") - self._requeues[name]
+                said += disturbed(before, records[name], requeues=requeues)
+                said += [line for rank in before.pids for line in self._gaps(self._site.jobs[name], rank)]
+        return said
+
+    def _gaps(self, job: TrainingJob, rank: int) -> list[str]:
+        if (job.name, rank) in self._frozen:
+            return []
+        steps, saving = job.steps(rank), {line["step"] for line in job.told("saving", rank=rank)}
+        before_s = longest_gap([s for s in steps if self._began_s - BEFORE_S < s.at_s <= self._began_s], saving)
+        # From the last step before the trouble on: the gap may have begun with it.
+        gap_s = longest_gap([s for s in steps if s.at_s > self._began_s - 1.0], saving)
+        is_beginning = steps[-1].pid != job.rank_pids()[rank]
+        if steps[-1].step not in saving and not is_beginning:
+            gap_s = max(gap_s, time.monotonic() - steps[-1].at_s)
+        self.longest_gap_s = max(self.longest_gap_s, gap_s)
+        if gap_s <= allowed_gap(before_s):
+            return []
+        return [f"{job.name} rank {rank} made no step for {gap_s:.1f} s (before: {before_s:.1f} s)"]
+
+    def _damaged(self) -> list[str]:
+        """What the database says of itself."""
+        base = f"file:{self._site.head.state_dir}/tidegauge.db?mode=ro"
+        done = self._site.head.run_in([sys.executable, "-c", CHECK_DATABASE, base])
+        return [] if done.stdout.strip() == "ok" else [f"the database is damaged: {done.stdout}{done.stderr[-300:]}"]
+
+    def _stale(self) -> list[str]:
+        """Samples of ranks that were older than a scrape explains, whenever Prometheus would have shown them: of ranks
+        and agents that are gone, and of values of before that came back."""
+        said = []
+        for series in self._site.prometheus.range(SAMPLE_AGE, self._began_unix_s, time.time()):
+            job, rank = self._name_of(series["metric"]["job_id"]), int(series["metric"]["rank"])
+            if (job, rank) in self._frozen or job in self._dateless:
+                continue
+            oldest_s = max(float(value) for _, value in series["values"])
+            self.stalest_s = max(self.stalest_s, oldest_s)
+            if oldest_s > STALE_WITHIN_S:
+                said.append(f"Prometheus showed {job} rank {rank} with a sample {oldest_s:.1f} s old")
+        return said
+
+    def _name_of(self, job_id: str) -> str:
+        return next((job.name for job in self._site.jobs.values() if job_id in job.log.read_text()), job_id)
+
+
+def look(site: ChaosSite, account: Account) -> None:
+    """Add what the API shows now. Raises ``ApiError``."""
+    for line in site.api("/api/v1/incidents?all=1&limit=1000")["incidents"]:
+        page, number = site.api(f"/api/v1/incident?number={line['number']}"), line["number"]
+        account.incidents[number] = page["incident"]
+        lines = {(change["kind"], change["at_unix_s"]) for change in page["history"] if change["kind"] != "updated"}
+        account.lines.setdefault(number, set()).update(lines)
+        account.decisions.update({record["decision"]["decision_id"]: record for record in page["decisions"]})
+        for place in page["incident"]["snapshots"]:
+            account.snapshots.setdefault(place, _digest(place))
+
+
+def record_of(job: TrainingJob) -> JobRecord:
+    return JobRecord(
+        name=job.name,
+        running=job.is_running(),
+        starts=len(job.told("began")),
+        pids=job.rank_pids(),
+        saved_for=[line["request"] for line in job.told("saving")],
+        messages=job.log.read_text(errors="replace").count(TOLD),
+    )
+
+
+def _digest(place: str) -> str:
+    """Of a snapshot at ``HOST:PATH``; hosts share their files."""
+    try:
+        return hashlib.sha256(Path(place.partition(":")[2]).read_bytes()).hexdigest()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"

@@ -1,0 +1,144 @@
+"""Files that end the agent: tried once more, then left alone, and their user with them for a while."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rank_windows import leave_window, window
+from tidegauge.agent.evidence_attempts import HOLD_S, MOST_TRIES, MOST_UNFINISHED, EvidenceAttempts
+from tidegauge.agent.evidence_files import EvidenceFinder, FoundFiles, RankFolder
+from tidegauge.agent.folders import HostRunDir, UserFolder
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.core.ids import ProcessId
+
+NOW_S = 1.7e9
+TESTS = Path(__file__).parents[2]
+
+DEADLY = """
+import logging, os, signal, sys
+from pathlib import Path
+from rank_windows import leave_window
+from sample_views import rank_view
+from tidegauge.agent.evidence_attempts import EvidenceAttempts
+from tidegauge.agent.evidence_budget import EvidenceBudget
+from tidegauge.agent.evidence_files import EvidenceFinder, RankFolder
+from tidegauge.agent.evidence_making import NodeWord
+from tidegauge.agent.evidence_waiting import WaitingEvidence
+from tidegauge.agent.evidence_work import EvidenceWork
+from tidegauge.agent.folders import HostRunDir, RefusedError, UserFolder
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.snapshot_store import FolderStore
+from tidegauge.core.ids import ProcessId
+
+class Deadly(FolderStore):
+    def put(self, key, content, *, at_unix_s):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+run_dir, state = Path(sys.argv[1]), Path(sys.argv[2])
+store = {"deadly": Deadly, "sound": FolderStore}[sys.argv[3]]
+process = ProcessId(int(sys.argv[4]), 777)
+folder = UserFolder(HostRunDir(run_dir), os.getuid())
+ranks = {process: RankFolder(folder, process, os.getuid(), ended=False)}
+[found] = EvidenceFinder(SkipCounts(logging.getLogger())).new_files(ranks, 0.0)
+budget = EvidenceBudget()
+shelf = SnapshotShelf(store(state / "snapshots", hostname="n"), Keeping(1e9, 1 << 30), budget, cluster="lab")
+work = EvidenceWork(shelf, WaitingEvidence(state / "evidence"), EvidenceAttempts(state / "evidence"))
+try:
+    done = work.do(found, NodeWord(rank_view(process=process), "n", (), 1.7e9), now_s=0.0, protected=())
+except RefusedError as refused:
+    print("refused", refused.reason)
+else:
+    print("done", len(done.evidence.snapshots))
+"""
+"""One agent's life: it takes what lies beside a ring, with a store in whose hands it dies, or with a sound one."""
+
+
+def live(scratch: Path, store: str, pid: int = 4242) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", DEADLY, scratch / "run", scratch / "state", store, str(pid)],
+        env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run" / str(os.getuid())
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_what_ended_the_agent_twice_is_left_alone(tmp_path: Path, folder: Path) -> None:
+    leave_window(folder, ProcessId(4242, 777))
+    for _ in range(MOST_TRIES):
+        assert live(tmp_path, "deadly").returncode == -signal.SIGKILL
+    after = live(tmp_path, "deadly")
+    assert (after.returncode, after.stdout) == (0, "refused deadly\n"), after.stderr
+    leave_window(folder, ProcessId(5000, 777), replace(window(ProcessId(5000, 777)), evidence_id="auto-8"))
+    assert live(tmp_path, "sound", 5000).stdout == "done 2\n"
+
+
+def test_an_agent_that_was_ended_for_other_reasons_takes_it_up_again(tmp_path: Path, folder: Path) -> None:
+    leave_window(folder, ProcessId(4242, 777))
+    assert live(tmp_path, "deadly").returncode == -signal.SIGKILL
+    assert live(tmp_path, "sound").stdout == "done 2\n"
+
+
+def found(folder: Path, pid: int, tenant: int | str) -> FoundFiles:
+    """Nothing of it is read: its descriptors may be closed."""
+    process = ProcessId(pid, 777)
+    leave_window(folder, process)
+    at = RankFolder(UserFolder(HostRunDir(folder.parent), os.getuid()), process, tenant, ended=False)
+    [files] = EvidenceFinder(SkipCounts(logging.getLogger("test"))).new_files({process: at}, 0.0)
+    files.close()
+    return files
+
+
+def dies_over(state: Path, files: FoundFiles, now_unix_s: float = NOW_S) -> str | None:
+    """An agent that begins and never ends; why it does not begin."""
+    return EvidenceAttempts(state).begin(files, now_unix_s=now_unix_s)
+
+
+def test_what_was_finished_is_nobodys_fault(tmp_path: Path, folder: Path) -> None:
+    files = found(folder, 1, 1001)
+    for _ in range(2 * MOST_TRIES):
+        attempts = EvidenceAttempts(tmp_path)
+        assert attempts.begin(files, now_unix_s=NOW_S) is None
+        attempts.end(files)
+
+
+def test_a_user_cannot_go_on_under_other_names(tmp_path: Path, folder: Path) -> None:
+    for pid in range(MOST_UNFINISHED):
+        assert dies_over(tmp_path, found(folder, pid + 1, 1001)) is None
+    why = dies_over(tmp_path, found(folder, 99, 1001))
+    assert why is not None
+    assert "this user" in why
+    assert dies_over(tmp_path, found(folder, 99, "pod-1")) is None
+    assert dies_over(tmp_path, found(folder, 100, 1001), NOW_S + HOLD_S) is None
+
+
+def test_a_file_that_was_written_again_is_another_one(tmp_path: Path, folder: Path) -> None:
+    first = found(folder, 1, 1001)
+    for _ in range(MOST_TRIES):
+        assert dies_over(tmp_path, first) is None
+    assert dies_over(tmp_path, first) is not None
+    assert dies_over(tmp_path, found(folder, 1, 1001)) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"a": 1}', b'{"a": [1]}', b"\xff", b"[" * 100_000])
+def test_a_damaged_ledger_costs_what_it_remembered(content: bytes, tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "begun.json").write_bytes(content)
+    assert dies_over(tmp_path, found(folder, 1, 1001)) is None
+
+
+def test_a_disk_that_cannot_be_written_to_stops_no_work(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "in the way").write_text("a file")
+    assert dies_over(tmp_path / "in the way" / "evidence", found(folder, 1, 1001)) is None

@@ -1,0 +1,129 @@
+"""Users' folders among any number of names that others made in the same run directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidegauge.agent.folders import HostRunDir
+from tidegauge.agent.user_folders import ENTRIES_PER_S, LOOKS_AGAIN, MAX_LOOKS, UserFolders
+
+ME = os.getuid()
+as_root = pytest.mark.skipif(ME != 0, reason="only root may give files away")
+FLOOD = 3 * MAX_LOOKS
+
+
+class Node:
+    """A run directory, looked at twice a second."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.folders = UserFolders(HostRunDir(run_dir))
+        self.now_s = 0.0
+        self.refused: list[str] = []
+
+    def look(self) -> list[int]:
+        found = self.folders.look(self.now_s)
+        self.now_s += 0.5
+        self.refused += [error.reason for _, error in found.refused]
+        return sorted(folder.uid for folder, _ in found.folders)
+
+    def flood(self, names: int = FLOOD) -> None:
+        """What any user may do in a folder like /tmp."""
+        for uid in range(100_000, 100_000 + names):
+            (self.run_dir / str(uid)).mkdir()
+
+    def user(self, uid: int) -> None:
+        (self.run_dir / str(uid)).mkdir()
+        os.chown(self.run_dir / str(uid), uid, uid)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    (tmp_path / "run").mkdir()
+    return Node(tmp_path / "run")
+
+
+def test_each_user_has_one_folder_however_many_names_they_make(node: Node) -> None:
+    (node.run_dir / str(ME)).mkdir()
+    node.flood()
+    for _ in range(20):
+        found = node.look()
+    assert found == [ME]
+    assert node.refused == ["owner"] * FLOOD, "each is said once"
+
+
+@as_root
+def test_who_was_there_before_a_flood_stays(node: Node) -> None:
+    node.user(4100)
+    assert node.look() == [4100]
+    node.flood()
+    for _ in range(20):
+        assert node.look() == [4100]
+
+
+@as_root
+def test_who_comes_after_a_flood_is_found(node: Node) -> None:
+    node.flood()
+    node.look()
+    node.user(4100)
+    assert any(node.look() == [4100] for _ in range(20))
+
+
+@as_root
+def test_a_flood_that_goes_on_hides_nobody(node: Node) -> None:
+    node.user(4100)
+    for turn in range(3):
+        for uid in range(200_000 + turn * FLOOD, 200_000 + (turn + 1) * FLOOD):
+            (node.run_dir / str(uid)).mkdir()
+        node.look()
+        node.user(4101 + turn)
+    for _ in range(40):
+        found = node.look()
+    assert found == [4100, 4101, 4102, 4103]
+
+
+def test_after_many_names_there_is_a_pause(node: Node) -> None:
+    """Going through them is what they cost: 40 ms of a second at most."""
+    (node.run_dir / str(ME)).mkdir()
+    for number in range(int(ENTRIES_PER_S * 0.1)):
+        os.close(os.open(node.run_dir / f"junk-{number}", os.O_CREAT, 0o600))
+    assert node.folders.look(0.0).folders
+    (node.run_dir / str(ME)).rename(node.run_dir / "away")
+    assert node.folders.look(0.09).folders, "it is not looked for yet"
+    assert not node.folders.look(0.11).folders
+
+
+@as_root
+def test_a_folder_that_its_user_gets_back_is_found(node: Node) -> None:
+    for uid in range(4100, 4100 + 2 * LOOKS_AGAIN):
+        (node.run_dir / str(uid)).mkdir()
+    node.look()
+    os.chown(node.run_dir / "4110", 4110, 4110)
+    assert any(node.look() == [4110] for _ in range(5))
+
+
+def test_another_file_under_a_refused_name_is_looked_at(node: Node) -> None:
+    mine = node.run_dir / str(ME)
+    mine.symlink_to("/etc")
+    assert node.look() == []
+    assert node.refused == ["symlink"]
+    mine.unlink()
+    mine.mkdir()
+    assert node.look() == [ME]
+
+
+def test_a_folder_that_is_gone_is_forgotten(node: Node) -> None:
+    (node.run_dir / str(ME)).mkdir()
+    assert node.look() == [ME]
+    (node.run_dir / str(ME)).rmdir()
+    assert node.look() == []
+
+
+@pytest.mark.parametrize("name", ["007", "-1", "1e3", "\u0661", "9" * 11, "root", "1 "])
+def test_what_is_no_uid_is_nobodys_folder(name: str, node: Node) -> None:
+    (node.run_dir / name).mkdir()
+    assert node.look() == []
+    assert node.refused == []

@@ -1,0 +1,49 @@
+"""What is being waited for, on a terminal: words of a job are words there, neither markup nor commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import sys
+
+import pytest
+
+from tidegauge.cli.progress import progress
+
+HOSTILE = "rank [red]0[/red] on [link=file:///etc]x[/link] \x1b]0;owned\x07 \x9b31m \u202ehost [/]"
+
+
+def test_on_a_terminal_a_sentence_is_shown_as_it_is_and_commands_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
+    try:
+        with open(theirs, "w", encoding="utf-8") as terminal, monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", terminal)
+            with progress("snapshot") as say:
+                say(HOSTILE)
+            terminal.flush()
+            text = drawn_on(ours)
+    finally:
+        os.close(ours)
+    assert "[red]0[/red] on [link=file:///etc]" in text, "brackets are no markup"
+    assert [mark for mark in ("\x1b]", "\x07", "\x9b", "\u202e") if mark in text] == []
+
+
+def test_where_stderr_is_no_terminal_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("snapshot") as say:
+        say(HOSTILE)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "[red]0[/red]" in line
+    assert line.isprintable()
+
+
+def drawn_on(terminal: int) -> str:
+    """All that is there by now."""
+    os.set_blocking(terminal, False)
+    chunks: list[bytes] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            chunks.append(os.read(terminal, 1 << 16))
+    return b"".join(chunks).decode(errors="replace")

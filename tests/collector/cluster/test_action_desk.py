@@ -1,0 +1,70 @@
+"""When old incidents go: by the time that really passed, not by what the clock of the head is set to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store_contract import closed, opened
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.action_desk import DAY_S, ActionDesk, Opened, open_actions
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.service_record import StateFiles
+from tidegauge.cluster.store import Store, open_store, sqlite_url
+from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.loop_figures import SlurmLabels
+
+NOW_S = 1.8e9
+YEAR_S = 365 * DAY_S
+
+
+class QuietLoop:
+    def tick(self) -> None: ...
+
+    def status(self) -> LoopStatus:
+        return LoopStatus("observe", None)
+
+    def slurm_labels(self) -> dict[JobKey, SlurmLabels]:
+        return {}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """With one incident that was closed a week ago."""
+    store = open_store(sqlite_url(tmp_path))
+    told = opened(1, at_s=NOW_S - 8 * DAY_S)
+    store.incidents.save([told, closed(told, NOW_S - 7 * DAY_S)])
+    return store
+
+
+def turned(store: Store, *, loop_s: float, ages_s: float) -> list[int]:
+    """The incidents that a coordinator leaves that keeps them for thirty days."""
+    desk = ActionDesk(
+        lambda: Opened(store, QuietLoop(), lambda: loop_s, lambda: ages_s), keep_incidents_s=30 * DAY_S
+    )  # fmt: skip
+    desk.turn()
+    return [one.number for one in store.incidents.incidents()]
+
+
+def test_a_coordinator_that_starts_with_the_clock_a_year_ahead_deletes_nothing(store: Store) -> None:
+    assert turned(store, loop_s=NOW_S + YEAR_S, ages_s=NOW_S) == [1]
+
+
+def test_what_is_old_by_both_goes(store: Store) -> None:
+    assert turned(store, loop_s=NOW_S + 24 * DAY_S, ages_s=NOW_S + 24 * DAY_S) == []
+
+
+def test_a_clock_that_was_behind_deletes_nothing_either(store: Store) -> None:
+    assert turned(store, loop_s=NOW_S, ages_s=NOW_S + YEAR_S) == [1]
+
+
+def test_the_time_that_passed_is_kept_with_the_state(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path)
+    coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 1.0, incarnation="c")
+    made = open_actions(Settings(state_dir=tmp_path), coordinator, files)
+    assert made.ages_s is not None
+    assert made.ages_s() == pytest.approx(made.now_s(), abs=60.0)
+    assert files.clock.is_file()
+    made.store.close()

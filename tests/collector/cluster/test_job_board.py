@@ -1,0 +1,139 @@
+"""`JobBoard`: whatever is heard in whatever order, it is what `jobs_of` makes of everything; and it makes no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from sample_views import LEAK, identity, rank_summary
+from tidegauge.cluster.job_board import JobBoard
+from tidegauge.cluster.jobs import RankOnNode, alarm_first, jobs_of
+from tidegauge.cluster.known_node import KnownNode, RankOfProcess
+from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.verdicts import OK, LeakState
+from tidegauge.core.views import JobView, NodeSummary, RankSummary
+
+NODES = ("a", "b", "c")
+SUSPECTED = LEAK._replace(state=LeakState.SUSPECTED)
+KEEPER = ProcessId(9, 9)
+
+
+def rank_of(job: str, number: int, pid: int, **changes: Any) -> RankSummary:
+    who = identity(number, job_id=JobId(job))
+    return replace(rank_summary(number), identity=who, process=ProcessId(pid, 5), **changes)
+
+
+def key_of(rank: RankSummary) -> RankOfProcess:
+    return rank.identity.key, rank.process
+
+
+def known(node_id: str) -> KnownNode:
+    node = KnownNode(node_id, first_seen_s=0.0)
+    node.take_summary(summary(node_id), 0.0)
+    return node
+
+
+def summary(node_id: str, *, exempt: bool | None = None) -> NodeSummary:
+    launch = None if exempt is None else LaunchSummary(
+        KEEPER, 1001, "j", None, 0, LaunchState.RUNNING, requeueable=True, exempt=exempt, gpu_share=None,
+        started_unix_s=1.0,
+    )  # fmt: skip
+    return NodeSummary(node_id, f"host-{node_id}", 1, "i", None, 0.0, launches=() if launch is None else (launch,))
+
+
+RANKS = st.builds(
+    rank_of,
+    st.sampled_from(["j1", "j2"]),
+    st.integers(0, 2),
+    st.integers(1, 3),
+    uid=st.sampled_from([1001, 1002]),
+    alive=st.booleans(),
+    verdict=st.sampled_from([OK, SUSPECTED, LEAK]),
+    last_sample_unix_s=st.sampled_from([1.0, 2.0]),
+    launch=st.sampled_from([None, KEEPER]),
+)
+
+
+class Board(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.board = JobBoard()
+        self.nodes = {name: known(name) for name in NODES}
+
+    @rule(name=st.sampled_from(NODES), rank=RANKS)
+    def hear(self, name: str, rank: RankSummary) -> None:
+        self.board.put(self.nodes[name], key_of(rank), rank)
+
+    @rule(name=st.sampled_from(NODES), place=st.integers(0, 5))
+    def forget(self, name: str, place: int) -> None:
+        keys = list(self.nodes[name].ranks)
+        if keys:
+            self.board.remove(self.nodes[name], keys[place % len(keys)])
+
+    @rule(name=st.sampled_from(NODES), stale=st.booleans())
+    def go_stale(self, name: str, stale: bool) -> None:
+        self.nodes[name].was_stale = stale
+        self.board.touch(self.nodes[name])
+
+    @rule(name=st.sampled_from(NODES), exempt=st.sampled_from([None, True, False]))
+    def hear_of_launches(self, name: str, exempt: bool | None) -> None:
+        self.nodes[name].take_summary(summary(name, exempt=exempt), 0.0)
+        self.board.touch(self.nodes[name])
+
+    @rule()
+    def look(self) -> None:
+        self.board.jobs()
+
+    @invariant()
+    def it_is_what_everything_comes_to(self) -> None:
+        whole = jobs_of(
+            RankOnNode(rank, node.hostname, node.was_stale, node.node_id, node.launch_of(rank))
+            for node in self.nodes.values()
+            for rank in node.ranks.values()
+        )
+        assert sorted(self.board.jobs(), key=in_order) == sorted(whole, key=in_order)
+        assert [alarm_first(job) for job in self.board.jobs()] == sorted(map(alarm_first, whole))
+
+
+class LazyBoard(Board):
+    """Looked at only now and then, so that changes pile up."""
+
+    @invariant()
+    def it_is_what_everything_comes_to(self) -> None: ...
+
+    @rule()
+    def look(self) -> None:
+        super().it_is_what_everything_comes_to()
+
+
+def in_order(job: JobView) -> tuple[object, ...]:
+    return job.key
+
+
+TestBoard = Board.TestCase
+TestBoard.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestLazyBoard = LazyBoard.TestCase
+TestLazyBoard.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_a_job_of_which_nothing_was_heard_is_the_same_object() -> None:
+    board, node = JobBoard(), known("a")
+    for job in ("j1", "j2"):
+        board.put(node, key_of(rank_of(job, 0, 1)), rank_of(job, 0, 1))
+    before = {job.job_id: job for job in board.jobs()}
+    changed = rank_of("j2", 0, 1, step=999)
+    board.put(node, key_of(changed), changed)
+    after = {job.job_id: job for job in board.jobs()}
+    assert after["j1"] is before["j1"]
+    assert after["j2"].ranks[0].step == 999
+
+
+@given(st.permutations([rank_of("j1", 0, pid, last_sample_unix_s=1.0) for pid in (1, 2, 3)]))
+def test_who_speaks_for_a_rank_does_not_depend_on_who_was_heard_first(ranks: list[RankSummary]) -> None:
+    (job,) = jobs_of(RankOnNode(rank, "host", False, "n") for rank in ranks)
+    assert job.ranks[0].process.pid == 3

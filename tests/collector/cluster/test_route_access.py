@@ -1,0 +1,343 @@
+"""Every page of the API, for a stranger, two users, Prometheus and an admin: over HTTP, with a real store."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+
+from evidence_values import evidence
+from sample_views import LEAK, identity, rank_summary
+from scheduler_values import decision, finding, incident
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.action_desk import ActionDesk, Opened
+from tidegauge.cluster.agent_keeper import EngineError
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.coordinator_service import CoordinatorService
+from tidegauge.cluster.evidence_asks import EvidenceAsks
+from tidegauge.cluster.exporter_pages import exporter_pages
+from tidegauge.cluster.http_api import Answer, HttpApi
+from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
+from tidegauge.cluster.store.store import Store, open_store
+from tidegauge.cluster.views import EngineNode
+from tidegauge.cluster.web_door import open_door
+from tidegauge.cluster.web_tokens import make_token, token_line
+from tidegauge.core.actions import ActionKind, LoopStatus, UnderWay
+from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.incidents import ChangeKind, IncidentChange, JobKey
+from tidegauge.core.loop_figures import SlurmLabels
+from tidegauge.core.views import NodeSummary, RankSummary
+from tidegauge.core.web_access import EVERYBODY, Viewer
+
+NAMES = ("ada", "bob", "root", "prometheus")
+TOKENS = {name: make_token() for name in NAMES}
+UIDS = {"ada": 1001, "bob": 1002}
+NUMBERS = {"ada": 1, "bob": 2}
+NOW_S = 1_800_000_000.0
+
+
+def job_of(name: str) -> JobKey:
+    return JobKey(f"{name}s-job", 0, UIDS[name])
+
+
+def ranks_of(name: str) -> list[RankSummary]:
+    return [
+        rank_summary(
+            number, identity=identity(number, job_id=JobId(f"{name}s-job"), job_name=f"{name}s-model"), uid=UIDS[name],
+            user_name=name, process=ProcessId(UIDS[name] * 10 + number, 5), verdict=LEAK,
+        )
+        for number in range(2)
+    ]  # fmt: skip
+
+
+class NoEngine:
+    def alive_nodes(self) -> tuple[EngineNode, ...]:
+        raise EngineError("away")
+
+    def ensure_agent(self, node_id: str) -> None:
+        raise EngineError("away")
+
+    hold_agent = end_agent = ensure_agent
+
+
+class Loop:
+    """``action_desk.Loop`` that is always at bob's job."""
+
+    def tick(self, *_: object) -> None:
+        """Nothing more."""
+
+    def status(self) -> LoopStatus:
+        return LoopStatus("act", None, under_way=(UnderWay("d", ActionKind.CHECKPOINT, job_of("bob"), NOW_S, "waits"),))
+
+    def slurm_labels(self) -> dict[JobKey, SlurmLabels]:
+        return {}
+
+
+def fill(store: Store, name: str) -> None:
+    """An incident of this user's job, what was decided about it, and evidence."""
+    opened = incident(
+        job=job_of(name), number=NUMBERS[name], user_name=name, job_name=f"{name}s-model", findings=(finding(1),),
+        opened_unix_s=NOW_S - 600.0, updated_unix_s=NOW_S,
+    )  # fmt: skip
+    store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S - 600.0, opened)])
+    store.audit.write_ahead([decision(decision_id=f"{name}s-decision", incident=opened, decided_s=NOW_S - 500.0)])
+    store.evidence.keep([evidence(1, job=job_of(name), hostname=f"{name}s-node")], at_s=NOW_S)
+
+
+@dataclass
+class Site:
+    """An API with two users' jobs, and what it answers."""
+
+    service: CoordinatorService
+    api: HttpApi
+    store: Store
+
+    def ask(self, path: str, name: str | None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=20)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {TOKENS[name]}"} if name else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("site")) as site:
+        yield site
+
+
+@pytest.fixture
+def own_site(tmp_path: Path) -> Iterator[Site]:
+    """For a test that adds to it."""
+    with running_site(tmp_path) as site:
+        yield site
+
+
+@contextlib.contextmanager
+def running_site(folder: Path) -> Iterator[Site]:
+    tokens = folder / "tokens"
+    tokens.write_text("\n".join(token_line(name, TOKENS[name]) for name in NAMES))
+    tokens.chmod(0o600)
+    settings = Settings(cluster="lab", api_tokens_file=tokens, api_admins="root")
+    coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c")
+    store = open_store(f"sqlite:///{folder}/t.db")
+    desk = ActionDesk(lambda: Opened(store, Loop(), lambda: NOW_S), keep_incidents_s=1e9)
+    desk.turn()
+    service = CoordinatorService(
+        coordinator, NoEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
+        advertise_host="127.0.0.1", asks=EvidenceAsks(folder / "asks"),
+    )  # fmt: skip
+    for name in UIDS:
+        fill(store, name)
+    ranks = tuple(rank for name in UIDS for rank in ranks_of(name))
+    for sent_s in (1.0, 2.0):  # verdicts become events with the second report
+        coordinator.report(NodeSummary("id", "node7", 321, "i", "node7:9494", sent_s, ranks))
+    api = HttpApi(service.routes(), host="127.0.0.1", port=0, door=open_door(settings, what="a test"))
+    service._api = api  # /sd asks it for its own address
+    api.start()
+    try:
+        yield Site(service, api, store)
+    finally:
+        api.stop()
+        store.database.close()
+
+
+class Page(NamedTuple):
+    """A page as a user asks for it about somebody's job."""
+
+    path: str
+    about_one: bool = False
+    """Of one job or incident alone: 404, or nothing, for anybody but its owner."""
+
+
+def pages(whose: str) -> dict[str, Page]:
+    """Every page that some decision is needed for, asked about ``whose`` job where it is about one."""
+    key = job_of(whose)._asdict()
+    job = urlencode(key)
+    without_uid = urlencode({"job_id": key["job_id"], "attempt": 0})
+    number = NUMBERS[whose]
+    return {
+        "/healthz": Page("/healthz"),
+        "/runbooks": Page("/runbooks"),
+        "/api/v1/openapi.json": Page("/api/v1/openapi.json"),
+        "/api/v1/status": Page("/api/v1/status"),
+        "/api/v1/nodes": Page("/api/v1/nodes"),
+        "/api/v1/policy": Page("/api/v1/policy"),
+        "/api/v1/jobs": Page("/api/v1/jobs"),
+        "/api/v1/job": Page(f"/api/v1/job?{job}", about_one=True),
+        "/api/v1/job without uid": Page(f"/api/v1/job?{without_uid}", about_one=True),
+        "/api/v1/overview": Page("/api/v1/overview"),
+        "/api/v1/events": Page("/api/v1/events"),
+        "/api/v1/memory": Page(f"/api/v1/memory?{job}"),
+        "/api/v1/memory without uid": Page(f"/api/v1/memory?{without_uid}"),
+        "/api/v1/incidents": Page("/api/v1/incidents?all=1"),
+        "/api/v1/incident": Page(f"/api/v1/incident?number={number}", about_one=True),
+        "/api/v1/incident-marks": Page("/api/v1/incident-marks?since=0"),
+        "/api/v1/incident-changes": Page("/api/v1/incident-changes?since=0"),
+        "/api/v1/decisions": Page("/api/v1/decisions?since=0"),
+        "/api/v1/evidence": Page(f"/api/v1/evidence?{job}"),
+        "/api/v1/evidence of an incident": Page(f"/api/v1/evidence?incident={number}", about_one=True),
+        "/report": Page(f"/report?incident={number}", about_one=True),
+        "/sd": Page("/sd"),
+        "/metrics": Page("/metrics"),
+    }
+
+
+def access_of(name: str) -> Access:
+    return ROUTE_ACCESS[name.split()[0]]
+
+
+OWN = [name for name in pages("ada") if access_of(name) is Access.OWN]
+
+
+def test_every_page_has_a_decision_and_every_decision_a_page_and_a_question_here(site: Site) -> None:
+    assert set(site.service.routes()) == set(ROUTE_ACCESS)
+    assert {name.split()[0] for name in pages("ada")} == set(ROUTE_ACCESS)
+
+
+def test_a_page_without_a_decision_is_for_admins_alone(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("\n".join(token_line(name, TOKENS[name]) for name in NAMES))
+    tokens.chmod(0o600)
+    door = open_door(Settings(api_tokens_file=tokens, api_admins="root"), what="a test")
+    api = HttpApi({"/new": lambda _: Answer(b"new")}, host="127.0.0.1", port=0, door=door)
+    api.start()
+    try:
+        site = Site(None, api, None)  # type: ignore[arg-type]  # only the API is asked
+        assert [site.ask("/new", name)[0] for name in (None, "ada", "prometheus", "root")] == [401, 403, 403, 200]
+    finally:
+        api.stop()
+
+
+@pytest.mark.parametrize("name", pages("ada"))
+def test_a_stranger_gets_nothing_but_health(site: Site, name: str) -> None:
+    for page in (pages("ada")[name].path, "/no-such-page"):
+        status, body = site.ask(page, None)
+        if page == "/healthz":
+            assert (status, body) == (200, "ok\n")
+        else:
+            assert status == 401
+            assert json.loads(body).keys() == {"error"}, "not even which pages there are"
+
+
+@pytest.mark.parametrize("name", pages("ada"))
+def test_an_admin_gets_all(site: Site, name: str) -> None:
+    if name not in site.service.routes() and " " not in name:
+        pytest.skip("not served yet")
+    assert site.ask(pages("bob")[name].path, "root")[0] == 200
+
+
+@pytest.mark.parametrize("name", [name for name in pages("ada") if access_of(name) in (Access.METRICS, Access.ADMIN)])
+def test_what_tells_of_all_jobs_is_for_those_who_are_named(site: Site, name: str) -> None:
+    path = pages("ada")[name].path
+    status, body = site.ask(path, "ada")
+    assert (status, "metrics_readers" in body, "bob" in body) == (403, True, False)
+    assert site.ask(path, "prometheus")[0] == 200
+
+
+@pytest.mark.parametrize("name", pages("ada"))
+@pytest.mark.parametrize("viewer", ["ada", "prometheus"])
+def test_no_page_tells_a_user_anything_of_anothers_job(site: Site, name: str, viewer: str) -> None:
+    if access_of(name) is Access.METRICS and viewer == "prometheus":
+        return  # it is what they are for
+    assert "bob" not in site.ask(pages("ada")[name].path, viewer)[1]
+    _, body = site.ask(pages("bob")[name].path, viewer)
+    for echo in ("'bobs-job'", '"job_id":"bobs-job"'):  # some answers repeat what was asked for
+        body = body.replace(echo, "", 1) if "bobs-job" in pages("bob")[name].path else body
+    assert "bob" not in body
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if pages("ada")[name].about_one])
+def test_anothers_job_looks_exactly_like_one_that_does_not_exist(site: Site, name: str) -> None:
+    theirs = site.ask(pages("bob")[name].path, "ada")
+    nobodys = site.ask(pages("bob")[name].path.replace("bobs-job", "nobodys-job").replace("=2", "=999"), "ada")
+    assert theirs[0] == nobodys[0] == 404
+    assert theirs[1].replace("bobs-job", "nobodys-job").replace("incident 2", "incident 999") == nobodys[1]
+
+
+@pytest.mark.parametrize("name", ["/api/v1/memory", "/api/v1/memory without uid", "/api/v1/evidence"])
+def test_of_anothers_job_there_are_no_figures(site: Site, name: str) -> None:
+    answer = json.loads(site.ask(pages("bob")[name].path, "ada")[1])
+    assert [answer[key] for key in ("ranks", "evidence") if key in answer] == [[]]
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if name != "/api/v1/policy"])
+def test_ones_own_job_is_told_in_full(site: Site, name: str) -> None:
+    """As an admin has it, but for what is somebody else's."""
+    path = pages("ada")[name].path
+    status, body = site.ask(path, "ada")
+    assert status == 200
+    mine = {"/api/v1/memory": "points", "/api/v1/incident-marks": '"1"'}.get(name.split()[0], "ada")
+    assert mine in body
+    if pages("ada")[name].about_one and name != "/report":
+        assert {**json.loads(body), "now_unix_s": 0} == {**json.loads(site.ask(path, "root")[1]), "now_unix_s": 0}
+
+
+def test_lists_hold_ones_own_alone_and_say_how_many_of_those_are_left_out(site: Site) -> None:
+    def numbers(path: str, key: str, name: str) -> int:
+        return len(json.loads(site.ask(path, name)[1])[key])
+
+    for path, key in (("/api/v1/jobs", "jobs"), ("/api/v1/incidents", "incidents"), ("/api/v1/decisions", "decisions"),
+                      ("/api/v1/incident-changes", "changes"), ("/api/v1/incident-marks", "marks"),
+                      ("/api/v1/overview", "jobs")):  # fmt: skip
+        found = {name: numbers(path, key, name) for name in ("ada", "bob", "prometheus", "root")}
+        assert found == {"ada": 1, "bob": 1, "prometheus": 0, "root": 2}, path
+    assert json.loads(site.ask("/api/v1/decisions", "ada")[1])["left_out"] == 0
+
+
+def test_events_of_nodes_are_everybodys_and_those_of_ranks_their_owners(site: Site) -> None:
+    events = {name: json.loads(site.ask("/api/v1/events", name)[1])["events"] for name in ("ada", "root")}
+    assert {one["user_name"] for one in events["root"]} == {None, "ada", "bob"}
+    assert {one["user_name"] for one in events["ada"]} == {None, "ada"}
+
+
+def test_the_clusters_figures_are_the_same_for_all(site: Site) -> None:
+    overviews = [json.loads(site.ask("/api/v1/overview", name)[1]) for name in ("ada", "root")]
+    assert overviews[0]["nodes"] == overviews[1]["nodes"]
+    status = json.loads(site.ask("/api/v1/status", "ada")[1])
+    assert (status["jobs_running"], len(status["nodes"])) == (2, 1)
+
+
+def test_what_is_done_now_is_told_to_admins(site: Site) -> None:
+    for path in ("/api/v1/policy", "/api/v1/overview"):
+        told = [json.loads(site.ask(path, name)[1]) for name in ("ada", "root")]
+        ways = [one.get("actions", one)["under_way"] for one in told]
+        assert ways[0] == []
+        assert len(ways[1]) == 1
+
+
+def test_a_job_with_a_rank_of_anothers_is_nobodys_but_an_admins(own_site: Site) -> None:
+    """Pods of two namespaces may run as one uid: then a claimed job id is not enough to see the job."""
+    mixed = [replace(rank, user_name=name) for rank, name in zip(ranks_of("bob"), ("ada", "bob"), strict=True)]
+    own_site.service.coordinator.report(NodeSummary("other", "node8", 1, "i", "node8:9494", 1.0, tuple(
+        replace(rank, identity=rank.identity._replace(job_id=JobId("mixed"))) for rank in mixed
+    )))  # fmt: skip
+    for name, seen in (("ada", False), ("bob", False), ("root", True)):
+        assert ("mixed" in own_site.ask("/api/v1/jobs", name)[1]) is seen
+        asked = urlencode({"job_id": "mixed", "attempt": 0, "uid": UIDS["bob"]})
+        assert bool(json.loads(own_site.ask(f"/api/v1/memory?{asked}", name)[1])["ranks"]) is seen
+
+
+def test_evidence_of_a_job_that_is_gone_is_its_owners_as_its_incident_says(own_site: Site) -> None:
+    gone = JobKey("gone", 0, UIDS["bob"])
+    asked = f"/api/v1/evidence?{urlencode(gone._asdict())}"
+    own_site.store.evidence.keep([evidence(1, job=gone)], at_s=NOW_S)
+    assert [len(json.loads(own_site.ask(asked, name)[1])["evidence"]) for name in ("ada", "bob", "root")] == [0, 0, 1]
+    of_bob = incident(job=gone, number=3, user_name="bob")
+    own_site.store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, of_bob)])
+    assert [len(json.loads(own_site.ask(asked, name)[1])["evidence"]) for name in ("ada", "bob", "root")] == [0, 1, 1]
+
+
+def test_without_authentication_everybody_may_read_everything() -> None:
+    assert all(may_read(EVERYBODY, access) for access in Access)
+    nobody = Viewer("x", sees_all=False, reads_metrics=False)
+    assert [access for access in Access if may_read(nobody, access)] == [Access.OPEN, Access.SIGNED_IN, Access.OWN]

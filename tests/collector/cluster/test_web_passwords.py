@@ -1,0 +1,123 @@
+"""`Passwords`: a right one costs one check, a wrong one no more, and whoever guesses has to wait."""
+
+from __future__ import annotations
+
+import threading
+
+import bcrypt
+import pytest
+
+from tidegauge.cluster.web_passwords import (
+    ALL_BURST,
+    LONGEST_PASSWORD_BYTES,
+    MOST_REMEMBERED,
+    PEER_BURST,
+    Password,
+    Passwords,
+)
+
+CHEAP = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4))
+USERS = {"ada": CHEAP}
+
+
+class Bench:
+    """Passwords with a clock, and a count of the checks that cost something."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.checks = 0
+        self.passwords = Passwords(monotonic_s=lambda: self.now_s, check=self._check)
+
+    def _check(self, password: bytes, hashed: bytes) -> bool:
+        self.checks += 1
+        return bcrypt.checkpw(password, hashed) if hashed == CHEAP else False
+
+    def ask(self, password: str = "open sesame", *, name: str = "ada", peer: str = "10.0.0.1") -> Password:
+        return self.passwords.check(USERS, name, password.encode(), peer=peer)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_the_real_bcrypt_knows_right_from_wrong() -> None:
+    passwords = Passwords()
+    assert passwords.check(USERS, "ada", b"open sesame", peer="a") is Password.RIGHT
+    assert passwords.check(USERS, "ada", b"open sesam", peer="a") is Password.WRONG
+    assert passwords.check(USERS, "bob", b"open sesame", peer="a") is Password.WRONG
+    assert passwords.check(USERS, "ada", b"open\0sesame", peer="a") is Password.WRONG
+
+
+def test_hashes_that_htpasswd_writes_are_taken_and_long_passwords_are_cut_as_bcrypt_does() -> None:
+    long = b"x" * 100
+    hashed = bcrypt.hashpw(long[:LONGEST_PASSWORD_BYTES], bcrypt.gensalt(4)).replace(b"$2b$", b"$2y$")
+    assert Passwords().check({"ada": hashed}, "ada", long, peer="a") is Password.RIGHT
+
+
+def test_a_thousand_scrapes_cost_one_check(bench: Bench) -> None:
+    assert {bench.ask() for _ in range(1000)} == {Password.RIGHT}
+    assert bench.checks == 1
+
+
+def test_the_same_wrong_password_costs_one_check(bench: Bench) -> None:
+    assert {bench.ask("wrong") for _ in range(1000)} == {Password.WRONG}
+    assert bench.checks == 1
+
+
+def test_a_name_that_does_not_exist_costs_as_much_as_one_that_does(bench: Bench) -> None:
+    bench.ask("wrong", name="nobody")
+    assert bench.checks == 1
+
+
+def test_whoever_guesses_has_to_wait_and_others_need_not(bench: Bench) -> None:
+    answers = [bench.ask(f"guess {number}", peer="10.0.0.66") for number in range(100)]
+    assert answers == [Password.WRONG] * PEER_BURST + [Password.NOT_NOW] * (100 - PEER_BURST)
+    assert bench.ask() is Password.RIGHT
+    bench.now_s += 2.0
+    assert [bench.ask(f"more {number}", peer="10.0.0.66") for number in range(2)] == [Password.WRONG, Password.NOT_NOW]
+
+
+def test_many_addresses_together_cannot_keep_a_core_busy_either(bench: Bench) -> None:
+    for number in range(5000):
+        bench.ask(f"guess {number}", peer=f"10.{number >> 8}.{number & 255}.1")
+    assert bench.checks == ALL_BURST
+    bench.now_s += 10.0
+    for number in range(5000):
+        bench.ask(f"more {number}", peer=f"10.{number >> 8}.{number & 255}.2")
+    assert bench.checks == ALL_BURST + 20
+
+
+def test_who_was_right_stays_so_while_others_guess(bench: Bench) -> None:
+    assert bench.ask() is Password.RIGHT
+    for number in range(2 * MOST_REMEMBERED):
+        bench.now_s += 10.0
+        assert bench.ask(f"guess {number}", peer="10.0.0.66") is Password.WRONG
+    checks = bench.checks
+    assert bench.ask(peer="10.0.0.66") is Password.RIGHT
+    assert bench.checks == checks
+
+
+def test_a_new_password_in_the_file_ends_the_old_one(bench: Bench) -> None:
+    assert bench.ask() is Password.RIGHT
+    other = {"ada": bcrypt.hashpw(b"another", bcrypt.gensalt(4))}
+    assert bench.passwords.check(other, "ada", b"open sesame", peer="a") is Password.WRONG
+
+
+def test_no_password_is_kept(bench: Bench) -> None:
+    bench.ask()
+    assert "sesame" not in repr(vars(bench.passwords))
+
+
+def test_fifty_threads_with_the_same_password_cost_one_check(bench: Bench) -> None:
+    answers: list[Password] = []
+    threads = [
+        threading.Thread(target=lambda peer=f"10.0.1.{number}": answers.append(bench.ask(peer=peer)))
+        for number in range(ALL_BURST)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [Password.RIGHT] * ALL_BURST
+    assert bench.checks == 1

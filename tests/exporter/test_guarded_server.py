@@ -1,0 +1,265 @@
+"""Connections that say nothing, drip, or do not speak TLS: over real sockets, for all servers that stand on it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import TCPServer
+
+import pytest
+
+from sample_views import node_view
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.http_api import HttpApi, json_route
+from tidegauge.cluster.route_access import Access
+from tidegauge.cluster.web_door import ClosedDoor, DoorSettings, open_door
+from tidegauge.core.web_access import OPEN_DOOR, Door
+from tidegauge_exporter.guarded_server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, Limits
+from tidegauge_exporter.notify.receiver import Receiver
+from tidegauge_exporter.server import MetricsServer
+from web_certificates import Authority
+
+
+class _Handler(GuardedRequest, BaseHTTPRequestHandler):
+    timeout = 30.0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Not here."""
+
+
+class _Server(GuardedMixIn, TCPServer):
+    request_queue_size = 64
+
+    def __init__(self, limits: Limits, door: Door = OPEN_DOOR) -> None:
+        self.guard(limits, door)
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+@contextlib.contextmanager
+def serving(limits: Limits, door: Door = OPEN_DOOR) -> Iterator[int]:
+    server = _Server(limits, door)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Tls:
+    """A door with TLS, and a client's side of it."""
+
+    def __init__(self, folder: Path, more: str = "") -> None:
+        self.authority = Authority(folder)
+        self.authority.issue("node7", "127.0.0.1", "node7")
+        self.web = folder / "web.yml"
+        self.web.write_text(f"tls_server_config: {{cert_file: node7.pem, key_file: node7.key{more}}}\n")
+        self.door = open_door(Settings(web_config_file=self.web), what="a test")
+
+    def client(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.authority.certificate)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    return Tls(tmp_path)
+
+
+def ask(port: int, context: ssl.SSLContext | None = None, path: str = "/") -> tuple[int, bytes]:
+    connection = (
+        http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        if context is None
+        else http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+    )
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def silent(port: int, count: int) -> contextlib.ExitStack:
+    """So many connections on which nothing is said."""
+    stack = contextlib.ExitStack()
+    for _ in range(count):
+        stack.enter_context(connected(port))
+    return stack
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has hung up, waiting for it."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_silent_clients_lock_nobody_out() -> None:
+    with serving(Limits(4, ask_within_s=60, whole_s=60)) as port, silent(port, 40):
+        assert ask(port) == (200, b"ok")
+
+
+def test_clients_that_never_shake_hands_lock_nobody_out(tls: Tls) -> None:
+    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port, silent(port, 40):
+        assert ask(port, tls.client()) == (200, b"ok")
+
+
+def test_a_handshake_has_to_end_in_time(tls: Tls) -> None:
+    with serving(Limits(4, ask_within_s=0.1, whole_s=60), tls.door) as port, connected(port) as connection:
+        assert is_closed(connection)
+
+
+def test_a_client_that_drips_bytes_has_to_end_its_request_in_time() -> None:
+    """Each byte comes within the handler's own timeout, so that only the limit over all of them ends it."""
+    with serving(Limits(4, ask_within_s=0.2, whole_s=60)) as port, connected(port) as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\nX: ")
+        assert is_closed(connection)
+
+
+def test_a_client_that_does_not_read_has_to_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(self: _Handler) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"x" * 65536)
+        ended.set()
+
+    ended = threading.Event()
+    monkeypatch.setattr(_Handler, "do_GET", endless)
+    with serving(Limits(4, ask_within_s=60, whole_s=0.3)) as port, connected(port) as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert ended.wait(20)
+
+
+def test_headers_without_end_are_not_read_to_the_end() -> None:
+    line = b"X: " + b"x" * 60_000 + b"\r\n"
+    with serving(Limits(4, ask_within_s=60, whole_s=60)) as port:
+        with connected(port) as connection:
+            with contextlib.suppress(OSError):
+                for part in [b"GET / HTTP/1.0\r\n", *[line] * (2 + MOST_HEADER_BYTES // len(line)), b"\r\n"]:
+                    connection.sendall(part)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+        assert ask(port) == (200, b"ok")
+
+
+def test_plain_http_to_a_tls_port_gets_no_answer_and_ends_nothing(tls: Tls) -> None:
+    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port:
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(port)
+        assert ask(port, tls.client())[0] == 200
+
+
+def test_a_renewed_certificate_is_shown_to_the_next_client(tls: Tls) -> None:
+    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port:
+        shown = [ssl.get_server_certificate(("127.0.0.1", port))]
+        tls.authority.issue("node7", "127.0.0.1")
+        shown.append(ssl.get_server_certificate(("127.0.0.1", port)))
+        assert shown[0] != shown[1]
+        assert ask(port, tls.client())[0] == 200
+
+
+def test_while_a_file_is_broken_from_the_start_connections_are_closed_without_a_word(tls: Tls) -> None:
+    good = tls.web.read_text()
+    tls.web.write_text("tls_server_config: {cert_file: none.pem, key_file: none.key}")
+    now_s = [0.0]
+    door = ClosedDoor(DoorSettings(tls.web), "", monotonic_s=lambda: now_s[0])
+    with serving(Limits(4, ask_within_s=60, whole_s=60), door) as port:
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(port)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(port, tls.client())
+        tls.web.write_text(good)
+        now_s[0] += 1.0
+        assert ask(port, tls.client())[0] == 200
+
+
+CLIENTS = ", client_auth_type: RequireAndVerifyClientCert, client_ca_file: test-authority.pem"
+
+
+def test_only_clients_with_a_certificate_of_the_authority_come_in(tmp_path: Path) -> None:
+    tls = Tls(tmp_path, CLIENTS)
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other").issue("mallory")
+    ours = tls.authority.issue("prometheus")
+    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port:
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(port, tls.client())
+        for pair, comes_in in ((stranger, False), (ours, True)):
+            context = tls.client()
+            context.load_cert_chain(pair.certificate, pair.key)
+            if comes_in:
+                assert ask(port, context) == (200, b"ok")
+            else:
+                with pytest.raises((http.client.HTTPException, OSError)):
+                    ask(port, context)
+
+
+@pytest.mark.parametrize(
+    ("san", "comes_in"),
+    [
+        ("prometheus.example", True), ("10.1.2.3", True), ("2001:db8::1", True), ("ops@example.org", True),
+        ("spiffe://example/prometheus", True), ("evil-prometheus.example", False), ("10.1.2.4", False),
+    ],
+)  # fmt: skip
+def test_a_clients_certificate_has_to_name_one_of_the_allowed(tmp_path: Path, san: str, comes_in: bool) -> None:
+    allowed = "[prometheus.example, 10.1.2.3, '2001:db8::1', ops@example.org, 'spiffe://example/prometheus']"
+    tls = Tls(tmp_path, f"{CLIENTS}, client_allowed_sans: {allowed}")
+    context, pair = tls.client(), tls.authority.issue("client", san)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port:
+        if comes_in:
+            assert ask(port, context) == (200, b"ok")
+        else:
+            with pytest.raises((http.client.HTTPException, OSError)):
+                ask(port, context)
+
+
+def _api(door: Door) -> tuple[Callable[[], None], Callable[[], int], Callable[[], None]]:
+    api = HttpApi(
+        {"/healthz": json_route(lambda _: "ok")}, host="127.0.0.1", port=0, door=door, access={"/healthz": Access.OPEN}
+    )
+    return api.start, lambda: api.port, api.stop
+
+
+def _metrics(door: Door) -> tuple[Callable[[], None], Callable[[], int], Callable[[], None]]:
+    server = MetricsServer(node_view, door=door)
+    return server.start, lambda: server.port, server.stop
+
+
+def _alerts(door: Door) -> tuple[Callable[[], None], Callable[[], int], Callable[[], None]]:
+    receiver = Receiver(lambda _: None, door=door)
+    return receiver.start, lambda: receiver.port, receiver.stop
+
+
+@pytest.mark.parametrize("open_server", [_api, _metrics, _alerts])
+def test_every_server_speaks_tls_while_silent_clients_hold_its_connections(
+    tls: Tls, open_server: Callable[[Door], tuple[Callable[[], None], Callable[[], int], Callable[[], None]]]
+) -> None:
+    start, port, stop = open_server(tls.door)
+    start()
+    try:
+        with silent(port(), 100):
+            assert ask(port(), tls.client(), "/healthz")[0] == 200
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(port(), None, "/healthz")
+    finally:
+        stop()

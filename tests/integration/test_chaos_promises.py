@@ -1,0 +1,160 @@
+"""The chaos suite's own judgement: each broken promise is seen. No cluster: what a site would show, by hand."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chaos.promises import (
+    PROMISES,
+    Account,
+    JobRecord,
+    Step,
+    allowed_gap,
+    disturbed,
+    interrupted,
+    longest_gap,
+    lost,
+    twice,
+)
+from chaos.table import Row, as_table
+
+JOB = JobRecord("leaky", running=True, starts=1, pids={0: 7, 1: 8}, saved_for=(), messages=1)
+
+
+def decision(action: str, *, outcome: str | None = "done", started_s: float | None = 5.0) -> dict[str, Any]:
+    about = {"action": action, "incident": {"job_name": "leaky"}}
+    return {"decision": about, "outcome": outcome, "started_s": started_s}
+
+
+def account() -> Account:
+    incident = {
+        "number": 1, "key": {"job": "leaky", "cause": "leak"}, "job_name": "leaky", "opened_unix_s": 10.0,
+        "closed_unix_s": None, "closure": None, "snapshots": ["n:/a"], "reports": [],
+    }  # fmt: skip
+    return Account(
+        incidents={1: incident},
+        lines={1: {("opened", 10.0), ("evidence", 12.0)}},
+        decisions={"1:leak:0:1": decision("notify")},
+        snapshots={"n:/a": "digest"},
+    )
+
+
+def changed(**values: Any) -> Account:
+    """The same with other values in incident 1."""
+    one = account()
+    one.incidents[1].update(values)
+    return one
+
+
+def test_nothing_is_wrong_where_nothing_changed() -> None:
+    assert lost(account(), account()) == []
+    assert interrupted({1}, account(), ["leaky"]) == []
+    assert twice(JOB, account()) == []
+    assert disturbed(JOB, JOB, requeues=0) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "word"),
+    [
+        (replace(account(), incidents={}), "incident 1 is lost"),
+        (changed(opened_unix_s=11.0), "incident 1 is another one"),
+        (changed(snapshots=[]), "some of its snapshots"),
+        (replace(account(), lines={1: {("opened", 10.0)}}), "('evidence', 12.0)"),
+        (replace(account(), decisions={}), "the decision 1:leak:0:1 is lost"),
+        (replace(account(), decisions={"1:leak:0:1": decision("notify", outcome="failed")}), "was done, and is failed"),
+        (replace(account(), snapshots={"n:/a": "cannot be read"}), "the snapshot n:/a"),
+    ],
+)
+def test_what_was_shown_and_is_gone_or_different_is_named(now: Account, word: str) -> None:
+    (said,) = lost(account(), now)
+    assert word in said
+
+
+def test_a_closed_incident_that_is_open_again_is_named() -> None:
+    (said,) = lost(changed(closed_unix_s=20.0), account())
+    assert said == "incident 1 was closed, and is not"
+
+
+def test_an_incident_that_was_closed_though_its_job_goes_on_is_named() -> None:
+    now = changed(closed_unix_s=20.0, closure="job_ended")
+    assert interrupted({1}, now, ["leaky"]) == ["incident 1 was closed (job_ended), though its job goes on"]
+    assert interrupted({1}, now, []) == []
+
+
+def test_a_second_open_incident_about_the_same_is_named() -> None:
+    now = account()
+    now.incidents[2] = {**deepcopy(now.incidents[1]), "number": 2}
+    (said,) = interrupted({1}, now, ["leaky"])
+    assert said.startswith("more than one incident is open")
+
+
+@pytest.mark.parametrize(
+    ("job", "word"),
+    [
+        (replace(JOB, starts=2), "was started again 1 times, and the audit has 0 times requeue"),
+        (replace(JOB, saved_for=("a",)), "saved 1 times, and the audit has 0 times checkpoint"),
+        (replace(JOB, messages=2), "was told of an incident 2 times, and the audit has 1 times notify"),
+    ],
+)
+def test_what_a_job_felt_more_often_than_the_audit_has_it_is_named(job: JobRecord, word: str) -> None:
+    (said,) = twice(job, account())
+    assert word in said
+
+
+def test_two_checkpoints_for_one_request_are_named() -> None:
+    now = account()
+    now.decisions |= {"a": decision("checkpoint"), "b": decision("checkpoint")}
+    assert twice(replace(JOB, saved_for=("a", "a")), now) == ["leaky saved twice for a"]
+
+
+def test_a_decision_that_was_never_begun_explains_nothing() -> None:
+    now = account()
+    now.decisions["q"] = decision("requeue", outcome="superseded", started_s=None)
+    assert len(twice(replace(JOB, starts=2), now)) == 1
+
+
+@pytest.mark.parametrize(
+    ("now", "word"),
+    [
+        (replace(JOB, running=False), "has ended"),
+        (replace(JOB, starts=2, pids={0: 9, 1: 10}), "was started again 1 times, 0 of them by a requeue"),
+        (replace(JOB, pids={0: 7, 1: 9}), "has other processes"),
+    ],
+)
+def test_a_job_that_does_not_go_on_as_it_was_is_named(now: JobRecord, word: str) -> None:
+    (said,) = disturbed(JOB, now, requeues=0)
+    assert word in said
+
+
+def test_a_restart_that_the_audit_explains_disturbs_nobody() -> None:
+    assert disturbed(JOB, replace(JOB, starts=2, pids={0: 9, 1: 10}), requeues=1) == []
+
+
+def test_gaps_are_counted_within_one_process_and_not_while_it_saves() -> None:
+    steps = [Step(7, 1, 1.0), Step(7, 2, 1.5), Step(7, 3, 5.5), Step(9, 3, 20.0), Step(9, 4, 20.2)]
+    assert longest_gap(steps, saving=()) == 4.0
+    assert longest_gap(steps, saving={2}) == 0.5
+
+
+def test_a_gap_is_allowed_by_what_was_usual_before() -> None:
+    assert allowed_gap(0.1) == 2.0
+    assert allowed_gap(1.5) == 4.5
+
+
+def test_a_row_fails_by_a_broken_promise_a_missed_bound_or_no_service() -> None:
+    fine = Row("agent", 30.0, seconds=3.0, broken={promise: [] for promise in PROMISES})
+    assert fine.passed
+    assert not replace(fine, seconds=30.1).passed
+    assert not replace(fine, seconds=None).passed
+    assert not replace(fine, failure="no incident").passed
+    assert not replace(fine, broken={PROMISES[0]: ["leaky has ended"]}).passed
+
+
+def test_the_table_says_which_promise_was_broken() -> None:
+    row = Row("agent", 30.0, seconds=3.0, broken={promise: [] for promise in PROMISES} | {PROMISES[1]: ["lost"]})
+    assert as_table([row]).splitlines()[1].split()[:5] == ["agent", "yes", "NO", "yes", "yes"]
+    assert row.troubles() == ["agent: nothing lost: lost"]

@@ -1,0 +1,36 @@
+"""The chaos suite itself, in short: a real cluster of three nodes, two of its scenarios, every promise looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.network import NoNamespacesError
+from chaos.play import play
+from chaos.scenarios_kills import SCENARIOS
+from chaos.site import ChaosSite, NoRigError, chaos_site
+from integration.needs import missing
+
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
+
+PLAYED = ("agent", "coordinator")
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[ChaosSite]:
+    try:
+        with chaos_site() as site:
+            yield site
+    except (NoNamespacesError, NoRigError) as error:
+        missing(str(error))
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_nothing_is_lost_and_nobody_disturbed(site: ChaosSite, name: str) -> None:
+    (scenario,) = [one for one in SCENARIOS if one.name == name]
+    row = play(site, scenario, lambda _: None)
+    assert row.seconds is not None, row.failure
+    # How long it took is for `make chaos` to judge, on a machine that does nothing else.
+    assert row.failure is None
+    assert {promise: lines for promise, lines in row.broken.items() if lines} == {}

@@ -1,0 +1,110 @@
+"""A service whose state lies on a full disk: what it can do it does, it says what it cannot, and it needs no hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.service import Service, eventually
+from integration.small_disks import fill, make_room, small_disk
+from scheduler_values import decision
+from store_contract import opened
+from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
+
+DISK_BYTES = 192 << 20
+BACK_WITHIN_S = 60.0
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """On a disk of its own."""
+    service = Service()
+    try:
+        with small_disk(service.files.root, size_bytes=DISK_BYTES):
+            service.files.root.chmod(0o700)
+            service.up()
+            try:
+                yield service
+            finally:
+                make_room(service.files.root)
+                service.call("down")
+    finally:
+        service.close()
+
+
+def is_whole(service: Service) -> bool:
+    return service.get("/api/v1/status")["healthy"] is True and service.get("/api/v1/policy")["store_problem"] is None
+
+
+def test_what_dies_while_the_disk_is_full_comes_back_by_itself(service: Service) -> None:
+    """Those that the engine starts again at once start on the full disk; the engine itself once there is room."""
+    disk = service.files.root
+    fill(disk)
+    (coordinator,), (agent,) = service.coordinators(), service.agents()
+    for pid in (coordinator, agent):
+        os.kill(pid, signal.SIGKILL)
+    eventually(
+        lambda: service.coordinators() not in ([], [coordinator]) and service.agents() not in ([], [agent]),
+        "coordinator and agent are started again on a full disk", within_s=BACK_WITHIN_S,
+    )  # fmt: skip
+    make_room(disk)
+    eventually(lambda: is_whole(service), "the service is whole again", within_s=BACK_WITHIN_S)
+
+    fill(disk)
+    os.kill(service.pid_of("gcs_server"), signal.SIGKILL)
+    eventually(lambda: not service.agents(), "the engine has ended", within_s=BACK_WITHIN_S)
+    assert service.record.alive, "the supervisor has not outlived a full disk"
+    make_room(disk)
+    eventually(lambda: is_whole(service), "the engine is whole again", within_s=BACK_WITHIN_S)
+
+
+# --- the database
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20) as folder:
+        yield folder
+
+
+def written(store: Store) -> tuple[list[int], list[str]]:
+    incidents = [one.number for one in store.incidents.incidents()]
+    return incidents, [one.decision.decision_id for one in store.audit.records(since_s=0.0)]
+
+
+def test_what_cannot_be_written_is_an_error_and_what_was_is_there(disk: Path) -> None:
+    store = open_store(sqlite_url(disk))
+    store.incidents.save([opened(1)])
+    store.audit.write_ahead([decision(decision_id="before")])
+    fill(disk)
+    with pytest.raises(StoreError):
+        store.audit.write_ahead([decision(decision_id="never carried out")])
+    with pytest.raises(StoreError):
+        store.incidents.save([opened(2)])
+    make_room(disk)
+    assert written(store) == ([1], ["before"])
+    store.audit.write_ahead([decision(decision_id="after")])
+    assert written(store) == ([1], ["before", "after"])
+
+
+def fill_with_decisions(store: Store, acknowledged: list[str]) -> None:
+    for number in range(10_000):
+        store.audit.write_ahead([decision(decision_id=f"d{number}", reason="x" * 8000, decided_s=float(number))])
+        acknowledged.append(f"d{number}")
+
+
+def test_a_disk_that_fills_up_amid_writing_loses_nothing_that_was_acknowledged(disk: Path) -> None:
+    store = open_store(sqlite_url(disk))
+    reserve = disk / "reserve"
+    reserve.write_bytes(b"\0" * (3 << 20))
+    acknowledged: list[str] = []
+    with pytest.raises(StoreError, match="free some space on its disk"):
+        fill_with_decisions(store, acknowledged)
+    assert len(acknowledged) > 10
+    reserve.unlink()
+    assert written(store)[1] == acknowledged
+    assert written(open_store(sqlite_url(disk)))[1] == acknowledged

@@ -1,0 +1,215 @@
+"""Parts of different versions meet on one node: ranks live longer than services, and services longer than releases.
+
+The older part is the real code of an earlier commit in a process of its own; ranks train on the rig.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakegpu.rig import Rig
+from integration.needs import missing
+from integration.service import eventually
+from integration.upgrade_releases import old_code, probe_environ, say, service_environ, why_not
+from tidegauge.agent.node_agent import NodeAgent, open_node_agent
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.escalation_desk import NO_SUCH_COMMAND
+from tidegauge.core.orders import Order, OrderResult, OrderTo
+from tidegauge.core.ring_layout import LAYOUT_VERSION
+from tidegauge.core.views import RankView
+from tidegauge.core.wire import to_json
+from tidegauge.probe.activation.launch import activation_environ
+from upgrade_fixtures import ring
+
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(240)]
+
+TRAINING = Path(__file__).parents[1] / "soak" / "training.py"
+CONSOLE = Path(__file__).with_name("agent_console.py")
+GIB = 1 << 30
+OLD_PROBES = ("1-probe", "2-closed-loop", "6-allocator")
+NEWER_COMMANDS = {
+    "1-probe": ("checkpoint", "evidence", "snapshot"),
+    "2-closed-loop": ("evidence", "snapshot"),
+    "6-allocator": ("evidence", "snapshot"),
+}
+"""Commands of today's agent that the probe of a release does not know."""
+
+
+def needed(release: str) -> str:
+    reason = why_not(release)
+    if reason is not None:
+        missing(reason)
+    return release
+
+
+@contextmanager
+def training(rig: Rig, run_dir: Path, environ: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A rank of one fake GPU; ended afterwards."""
+    environ |= {"TIDEGAUGE_RUN_DIR": str(run_dir), "TIDEGAUGE_JOB_ID": "llm", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([str(rig.python), str(TRAINING), "--pause-s", "0.02"], env=environ)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def gpus(rig: Rig, tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that sees one fake GPU."""
+    return rig.environ(devices=1, total_bytes=8 * GIB, state=tmp_path / "gpus")
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[NodeAgent]:
+    agent = open_node_agent(Settings(run_dir=tmp_path / "run", kubernetes="off", slurm="off"))
+    yield agent
+    agent.close()
+
+
+class TestOldProbe:
+    """A rank that was started before the upgrade, and the agent of after it."""
+
+    @pytest.fixture(params=OLD_PROBES)
+    def release(self, request: pytest.FixtureRequest) -> str:
+        return needed(str(request.param))
+
+    @pytest.fixture
+    def rank(
+        self, release: str, rig: Rig, gpus: dict[str, str], agent: NodeAgent, tmp_path: Path
+    ) -> Iterator[RankView]:
+        with old_code(release) as code, training(rig, tmp_path / "run", probe_environ(code, gpus, level="auto")):
+            yield eventually(lambda: seen(agent), "a rank that makes steps", within_s=60)
+
+    def test_it_is_watched(self, rank: RankView, agent: NodeAgent) -> None:
+        assert rank.identity.job_id == "llm"
+        assert rank.allocated_bytes > 0
+        later = eventually(lambda: seen(agent, after_step=rank.steps + 10), "further steps")
+        assert later.alive
+        view = agent.view()
+        assert (view.records_lost, view.records_refused, sum(view.rings_skipped.values())) == (0, 0, 0)
+
+    def test_commands_that_it_knows_are_carried_out(self, rank: RankView, agent: NodeAgent) -> None:
+        reply = ask(agent, rank, {"command": "ping"}).reply
+        assert reply is not None
+        assert reply["ok"] is True
+        reply = ask(agent, rank, {"command": "fraction", "value": 0.5}).reply
+        assert reply == {"ok": True, "limit_fraction": 0.5}
+        capped = eventually(lambda: seen(agent, after_step=rank.steps + 10), "further steps")
+        assert capped.identity.limit_fraction == 0.5 or capped.cap_fraction == 0.5
+
+    def test_what_it_does_not_know_it_refuses_in_words_that_the_service_understands(
+        self, release: str, rank: RankView, agent: NodeAgent
+    ) -> None:
+        for command in NEWER_COMMANDS[release]:
+            reply = ask(agent, rank, {"command": command, "id": "r1", "reason": "suspected"}).reply
+            assert reply is not None
+            unknown = NO_SUCH_COMMAND in reply["error"]
+            # The first probes had names for commands that they could not carry out yet. The service asks for evidence
+            # by itself, and must see that it need not ask again.
+            assert unknown or (command != "evidence" and "not supported by this version" in reply["error"])
+        assert seen(agent) is not None, "and trains on"
+
+
+class TestNewProbe:
+    """A rank of a newer environment, and an agent that was not upgraded yet."""
+
+    @pytest.fixture(params=("1-probe", "6-allocator"))
+    def code(self, request: pytest.FixtureRequest) -> Iterator[Path]:
+        with old_code(needed(str(request.param))) as code:
+            yield code
+
+    def test_it_is_watched_by_an_old_agent(self, code: Path, rig: Rig, gpus: dict[str, str], tmp_path: Path) -> None:
+        new = {**gpus, **activation_environ("auto", gpus, pythonpath=True)}
+        with training(rig, tmp_path / "run", new), old_agent(code, gpus, tmp_path / "run") as look:
+            rank = eventually(lambda: next((r for r in look()["ranks"] if r["steps"] > 5), None), "a rank", within_s=60)
+            assert rank["identity"]["job_id"] == "llm"
+            later = eventually(lambda: next(r for r in look()["ranks"]), "it again")
+            assert later["steps"] >= rank["steps"]
+            assert look()["rings_skipped"] == {}
+
+    def test_a_layout_of_tomorrow_is_refused_by_its_version(
+        self, code: Path, gpus: dict[str, str], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "run" / str(os.getuid())
+        folder.mkdir(parents=True, mode=0o700)
+        content = bytearray(ring("1-probe"))
+        content[8:12] = (LAYOUT_VERSION + 1).to_bytes(4, "little")
+        (folder / "4194301-7.ring").write_bytes(content)
+        with old_agent(code, gpus, tmp_path / "run") as look:
+            assert look()["rings_skipped"] == {"version": 1}
+            assert look()["rings_skipped"] == {"version": 1}, "counted once"
+            assert look()["ranks"] == []
+
+
+REPORT = """
+import base64, pickle, sys, time
+from pathlib import Path
+from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.agent.settings import Settings
+agent = open_node_agent(Settings(run_dir=Path(sys.argv[1])))
+until_s = time.monotonic() + 30
+while not any(rank.steps > 5 for rank in agent.view().ranks) and time.monotonic() < until_s:
+    agent.poll()
+    time.sleep(0.05)
+summary = agent.summary(node_id="n1", incarnation="i1", metrics_address="127.0.0.1:1")
+print(base64.b64encode(pickle.dumps(summary)).decode())
+"""
+
+
+@pytest.mark.parametrize("release", ["2-closed-loop", "4-slurm", "6-allocator", "7-evidence"])
+def test_a_report_of_an_old_agent_is_taken_in(release: str, rig: Rig, gpus: dict[str, str], tmp_path: Path) -> None:
+    """A node's agent that was not restarted yet reports to a coordinator that was."""
+    with old_code(needed(release)) as code, training(rig, tmp_path / "run", probe_environ(code, gpus)):
+        summary = pickle.loads(base64.b64decode(say(code, REPORT, str(tmp_path / "run"))))
+    coordinator = Coordinator(wall_s=time.time, monotonic_s=time.monotonic, incarnation="c1")
+    assert coordinator.report(summary).accepted
+    (job,) = coordinator.jobs()
+    assert (job.job_id, len(job.ranks)) == ("llm", 1)
+    assert json.loads(to_json(job))["ranks"][0]["identity"]["attempts_each"] == 1
+
+
+def seen(agent: NodeAgent, *, after_step: int = 5) -> RankView | None:
+    """The rank, once it has made so many steps."""
+    agent.poll()
+    return next((rank for rank in agent.view().ranks if rank.steps > after_step), None)
+
+
+def ask(agent: NodeAgent, rank: RankView, request: dict[str, Any]) -> OrderResult:
+    return agent.carry_out(Order("o1", OrderTo.RANK, rank.process, rank.uid, request, timeout_s=20.0))
+
+
+@contextmanager
+def old_agent(code: Path, gpus: dict[str, str], run_dir: Path) -> Iterator[Any]:
+    """The agent of that code at work; gives a function that polls once and returns its view."""
+    environ = {**service_environ(code, gpus), "TIDEGAUGE_RUN_DIR": str(run_dir)}
+    process = subprocess.Popen(
+        [sys.executable, str(CONSOLE)], env=environ, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def look() -> dict[str, Any]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        view: dict[str, Any] = json.loads(process.stdout.readline())
+        return view
+
+    try:
+        yield look
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,296 @@
+"""A real service behind TLS and names: its own commands, users' commands, a real Prometheus, and where no secret is.
+
+Every secret has CANARY in it, or is a token or a hash that is looked for: at the end all that the service and its
+commands wrote, printed and showed in the process table is searched for them. The tests run in this order.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from fake_node import MIB, FakeClock, FakeRank, identity
+from integration.needs import missing
+from integration.prometheus_server import prometheus_binary, running_prometheus
+from integration.service import Finished, Service, eventually
+from tidegauge.cluster import client
+from tidegauge.cluster.client import ApiAccess
+from tidegauge.cluster.service_record import read_address
+from tidegauge.cluster.web_tokens import make_token, token_line
+from tidegauge.core.ids import GlobalRank, JobId, LocalRank
+from tidegauge.launch.processes import identity_of
+from web_certificates import Authority
+
+pytestmark = pytest.mark.timeout(300)
+
+ME = getpass.getuser()
+"""Whose job runs here, as the kernel says."""
+NAMES = (ME, "ada", "boss")
+PASSWORD = "CANARY-scrape-password"
+HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(5)).decode()
+
+PROMETHEUS = """
+global: {scrape_interval: 1s, scrape_timeout: 1s}
+scrape_configs:
+  - job_name: tidegauge
+    honor_labels: true
+    basic_auth: {username: prometheus, password_file: FOLDER/scrape-password}
+    tls_config: {ca_file: FOLDER/test-authority.pem}
+    http_sd_configs:
+      - url: "API/sd"
+        refresh_interval: 1s
+        basic_auth: {username: prometheus, password_file: FOLDER/scrape-password}
+        tls_config: {ca_file: FOLDER/test-authority.pem}
+    relabel_configs:
+      - {source_labels: [__meta_tidegauge_component], target_label: component}
+"""
+
+
+class Site:
+    """A service behind TLS and names, on loopback, and whoever asks it."""
+
+    def __init__(self) -> None:
+        self.service = Service()
+        self.folder = self.service.root / "web"
+        self.folder.mkdir()
+        self.authority = Authority(self.folder)
+        self.tokens = {name: make_token() for name in NAMES}
+        self.outputs: list[str] = []
+        self._write()
+        self.service.environ |= {
+            "TIDEGAUGE_WEB_CONFIG_FILE": str(self.folder / "web.yml"),
+            "TIDEGAUGE_API_TOKENS_FILE": str(self.folder / "tokens"),
+            "TIDEGAUGE_API_ADMINS": "boss",
+            "TIDEGAUGE_ALERTMANAGER_URL": "http://127.0.0.1:9",
+            "TIDEGAUGE_DATABASE_URL": f"sqlite:///{self.service.root}/t.db",
+        }
+
+    def _write(self) -> None:
+        self.authority.issue("node7", "127.0.0.1")
+        self.web("prometheus")
+        (self.folder / "scrape-password").write_text(PASSWORD)
+        tokens = self.folder / "tokens"
+        tokens.write_text("\n".join(token_line(name, token) for name, token in self.tokens.items()))
+        tokens.chmod(0o600)
+        for name, token in self.tokens.items():
+            path = self.folder / f"token-of-{name}"
+            path.write_text(token)
+            path.chmod(0o600)
+
+    def web(self, *users: str) -> None:
+        lines = "".join(f"  {name}: {HASH}\n" for name in users)
+        text = f"tls_server_config: {{cert_file: node7.pem, key_file: node7.key}}\nbasic_auth_users:\n{lines}"
+        draft = self.folder / "web.new"
+        draft.write_text(text)
+        draft.replace(self.folder / "web.yml")
+
+    @property
+    def url(self) -> str:
+        url = read_address(self.service.files.api)
+        assert url is not None
+        return url
+
+    def access(self, name: str) -> ApiAccess:
+        return ApiAccess(self.tokens[name], self.authority.certificate)
+
+    def call(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Finished:
+        done = self.service.call(*arguments, environ=environ)
+        self.outputs += [done.out, done.err]
+        return done
+
+    def ask_as(self, name: str, *arguments: str) -> Finished:
+        """A command on another machine: it knows the head's address, its own token and the authority."""
+        return self.call(
+            *arguments, "--api", self.url,
+            environ={
+                "TIDEGAUGE_STATE_DIR": str(self.folder / "elsewhere"),
+                "TIDEGAUGE_API_TOKEN_FILE": str(self.folder / f"token-of-{name}"),
+                "TIDEGAUGE_API_CA_FILE": str(self.authority.certificate),
+            },
+        )  # fmt: skip
+
+    def secrets(self) -> list[str]:
+        keys = [line for line in (self.folder / "node7.key").read_text().splitlines() if "---" not in line]
+        return ["CANARY", HASH, *self.tokens.values(), *keys]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    site = Site()
+    try:
+        # A token of the caller's own, by mistake in the environment that the service is started with.
+        site.outputs.append(site.call("up", "--json", environ={"TIDEGAUGE_API_TOKEN": "CANARY-of-the-caller"}).err)
+        yield site
+    finally:
+        site.service.close()
+
+
+def watch_a_rank(site: Site) -> None:
+    """The ring of a rank of this user's that has just done 200 steps."""
+    process, now_s = identity_of(os.getpid()), time.monotonic()
+    assert process is not None
+    clock = FakeClock(now_s=now_s - 2.0, unix_offset_s=time.time() - now_s)
+    who = identity(
+        job_id=JobId("mine"), rank=GlobalRank(0), local_rank=LocalRank(0), world_size=1, job_name="train",
+        device_uuids=(),
+    )  # fmt: skip
+    writer = FakeRank(site.service.run_dir, clock, process=process, capacity=4096, who=who)
+    for step in range(200):
+        writer.record(step=step, allocated=4096 * MIB)
+        clock.pass_s(0.01)
+
+
+def test_the_heads_own_commands_and_parts_need_no_token(site: Site) -> None:
+    assert site.url.startswith("https://")
+    status = site.call("status", "--json")
+    assert (status.code, status.json["healthy"]) == (0, True), status.err
+    (node,) = status.json["service"]["nodes"]
+    assert node["metrics_address"].startswith("https://127.0.0.1:")
+    assert "https://127.0.0.1:" in site.call("status").out
+    assert site.call("incidents", "--all").code == 0
+    assert site.call("policy", "status").code == 0
+
+    def notifier_stands() -> Mapping[str, str] | None:
+        told = site.call("status", "--json").json["actions"]["telling"]
+        return told if "alertmanager" in told else None
+
+    # It reads incidents from the API like everybody else: were it not let in, "service" would be among its problems.
+    assert eventually(notifier_stands, "the notifier says how it stands").keys() == {"alertmanager"}
+
+
+def test_a_user_sees_their_own_job_and_no_other(site: Site) -> None:
+    watch_a_rank(site)
+    eventually(lambda: "mine" in site.ask_as("boss", "jobs").out, "the job is watched")
+    assert "mine" in site.ask_as(ME, "jobs").out
+    ada = site.ask_as("ada", "jobs", "--json")
+    assert (ada.code, ada.json["jobs"]) == (0, [])
+    assert site.ask_as("ada", "status").code == 0
+    asked = "/api/v1/memory?job_id=mine&attempt=0"
+    assert [bool(client.get(site.url, asked, access=site.access(name))["ranks"]) for name in NAMES] == [
+        True, False, True,
+    ]  # fmt: skip
+
+
+def test_a_stranger_is_told_what_to_do(site: Site) -> None:
+    nobody = {"TIDEGAUGE_STATE_DIR": str(site.folder / "elsewhere")}
+    trusting = nobody | {"TIDEGAUGE_API_CA_FILE": str(site.authority.certificate)}
+    wrong = trusting | {"TIDEGAUGE_API_TOKEN": "CANARY-not-a-token"}
+    for environ, said in (
+        (nobody, "is not trusted here"), (trusting, "tidegauge config token"), (wrong, "does not know the token"),
+    ):  # fmt: skip
+        done = site.call("jobs", "--api", site.url, environ=environ)
+        assert (done.code, said in done.err) == (3, True), done.err
+    plain = site.call("jobs", "--api", site.url.replace("https", "http"), environ=nobody)
+    assert plain.code == 3
+
+
+def test_prometheus_scrapes_every_node_and_the_coordinator_by_name_and_password_over_tls(site: Site) -> None:
+    if prometheus_binary() is None:
+        missing("prometheus (Debian package) is not installed")
+    folder = site.service.root / "prometheus"
+    folder.mkdir()
+    config = PROMETHEUS.replace("FOLDER", str(site.folder)).replace("API", site.url)
+    with running_prometheus(folder, config) as prometheus:
+        up = prometheus.wait_for("up", lambda found: len(found) == 2 and all(one["value"][1] == "1" for one in found))
+        assert {one["metric"]["component"] for one in up} == {"agent", "coordinator"}
+        assert {target["scrapeUrl"][:8] for target in prometheus.targets()} == {"https://"}
+        prometheus.wait_for('tidegauge_rank_allocated_bytes{job_id="mine"}')
+        prometheus.wait_for('tidegauge_job_info{job_id="mine"}')
+
+        # Its name is taken away and another gets in: the next scrape is refused, without a restart of anything.
+        site.web("grafana")
+        prometheus.wait_for("up", lambda found: bool(found) and all(one["value"][1] == "0" for one in found))
+        assert all("401" in target["lastError"] for target in prometheus.targets())
+        site.web("prometheus")
+        prometheus.wait_for("up", lambda found: len(found) == 2 and all(one["value"][1] == "1" for one in found))
+
+        # A renewed certificate of another authority is not Prometheus' any more: it was read again.
+        mine = site.authority.certificate.read_bytes()
+        other = site.service.root / "other"
+        other.mkdir()
+        Authority(other).issue("node7", "127.0.0.1")
+        kept = {name: (site.folder / name).read_bytes() for name in ("node7.pem", "node7.key")}
+        for name in kept:
+            shutil.copy(other / name, site.folder / name)
+        prometheus.wait_for("up", lambda found: bool(found) and all(one["value"][1] == "0" for one in found))
+        for name, content in kept.items():
+            (site.folder / name).write_bytes(content)
+        assert site.authority.certificate.read_bytes() == mine
+        prometheus.wait_for("up", lambda found: len(found) == 2 and all(one["value"][1] == "1" for one in found))
+
+
+def test_a_file_that_breaks_while_it_is_used_lets_nobody_in_and_locks_nobody_out(site: Site) -> None:
+    good = (site.folder / "web.yml").read_text()
+    (site.folder / "web.yml").write_text("basic_auth_users: {prometheus: CANARY-in-a-broken-file}")
+    try:
+        assert site.ask_as("boss", "jobs").code == 0
+        log = site.service.files.logs / "coordinator.log"
+        assert "what was in force before stays so" in log.read_text()
+    finally:
+        (site.folder / "web.yml").write_text(good)
+
+
+def test_a_coordinator_that_was_killed_comes_back_behind_the_same_door(site: Site) -> None:
+    (pid,) = site.service.coordinators()
+    os.kill(pid, 9)
+    eventually(lambda: site.service.coordinators() not in ([], [pid]), "another coordinator")
+    eventually(lambda: site.call("status", "--json").code == 0, "the head's own commands work again")
+    with pytest.raises(client.ApiError, match="wants to know who asks"):
+        client.get(site.url, "/api/v1/jobs", access=ApiAccess(None, site.authority.certificate))
+    assert client.get(site.url, "/api/v1/jobs", access=site.access("boss"))["jobs"]
+
+
+def test_up_refuses_a_file_that_cannot_be_used(site: Site) -> None:
+    broken = site.folder / "broken.yml"
+    broken.write_text("basic_auth_users: {prometheus: CANARY}")
+    done = site.call("up", environ={"TIDEGAUGE_WEB_CONFIG_FILE": str(broken),
+                                    "TIDEGAUGE_STATE_DIR": str(site.service.root / "x")})  # fmt: skip
+    assert (done.code, "this is no bcrypt hash" in done.err) == (2, True)
+
+
+def test_no_secret_is_in_a_log_an_output_a_command_line_or_an_environment(site: Site) -> None:
+    shown = site.call("config", "show", environ={
+        "TIDEGAUGE_API_TOKEN": "CANARY-in-the-environment",
+        "TIDEGAUGE_DATABASE_URL": "postgresql+psycopg://tg:CANARY:@x@db.example/tg",
+    })  # fmt: skip
+    assert "postgresql+psycopg://tg:***@db.example/tg" in " ".join(shown.out.split())
+    assert "CANARY" not in site.call("config", "show", "--json", environ={
+        "TIDEGAUGE_DATABASE_URL": "postgresql+psycopg://tg:CANARY@db.example/tg"}).out  # fmt: skip
+    looked_at = {f"output {number}": text for number, text in enumerate(site.outputs)}
+    looked_at |= {f"log {path}": path.read_text(errors="replace") for path in log_files(site)}
+    looked_at |= {f"{what} of {pid}": text for pid in of_the_service(site) for what, text in shown_by_proc(pid)}
+    assert len([name for name in looked_at if name.startswith("log ")]) >= 3
+    assert len([name for name in looked_at if name.startswith("cmdline ")]) >= 5
+    for what in ("output", "log", "cmdline", "environ"):  # what is no secret is found everywhere
+        assert any(str(site.service.root) in text for name, text in looked_at.items() if name.startswith(what))
+    found = [(name, secret[:12]) for name, text in looked_at.items() for secret in site.secrets() if secret in text]
+    assert found == []
+
+
+def log_files(site: Site) -> list[Path]:
+    """The service's own, the engine's, and what lies in the state directory beside them; not what was put there."""
+    roots = (site.service.files.root, site.service.root / "prometheus")
+    return [
+        path
+        for root in roots
+        for path in root.rglob("*")
+        if path.is_file() and not path.is_symlink() and "tsdb" not in path.parts
+    ]
+
+
+def of_the_service(site: Site) -> list[int]:
+    return [site.service.record.supervisor.pid, *(stat.process.pid for stat in site.service.processes())]
+
+
+def shown_by_proc(pid: int) -> Iterator[tuple[str, str]]:
+    for name in ("cmdline", "environ"):
+        with suppress(OSError):  # it ended
+            yield name, Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
