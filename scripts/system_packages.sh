@@ -16,6 +16,8 @@ needed=(
   "slurmdbd slurmdbd slurm-wlm-mysql-plugin"        # ... and whose operators are in an accounting database
   "mariadbd mariadb-server-core mariadb-client-core"   # core: the programs, and no service
   "ip iproute2"                # ... each host with a network of its own
+  "unshare util-linux"         # ... and the chaos suite's with all else of its own
+  "systemd-analyze systemd"    # how hardened the units are; nothing of it is started
 )
 # Debian keeps PostgreSQL's server off the path, and daemons off a user's.
 for folder in /usr/sbin /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done

@@ -2,7 +2,8 @@
 
 Each simulated second: the reports that agents send at the pace that the coordinator asks for (taken from their pickled
 form, the reply pickled, as Ray does), one turn of incidents and policy on a real SQLite file, one look after the
-agents, one look of ``tidegauge top``; every two seconds a turn of escalation, every 15 a scrape of ``/metrics``.
+agents, one look of ``tidegauge top``; every two seconds a turn of escalation, every 15 a scrape of ``/metrics``, every
+600 a garbage collection.
 Processor time of these calls is counted, that of the simulated agents is not.
 """
 
@@ -30,6 +31,7 @@ from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.http_api import Request
 from tidegauge.cluster.loop_api import loop_figures
 from tidegauge.cluster.overview_api import overview_routes
+from tidegauge.cluster.short_pauses import COLLECT_EVERY_S, collect, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.actions import Switches
@@ -146,6 +148,8 @@ class Site:
             self._counted("escalation", self.escalation.turn)
         if second % SCRAPE_EVERY_S == 0:
             self._counted("/metrics", self._scrape)
+        if second % COLLECT_EVERY_S == 0:
+            self._counted("garbage collection", collect)
 
     def _report(self, node: int) -> None:
         data = pickle.dumps(self.fleet.summary(node, self.now_s), protocol=5)
@@ -205,6 +209,7 @@ def cost(
     per_minute = 50.0 * ranks / 10_000 if incidents_per_minute is None else incidents_per_minute
     nodes = -(-ranks // 8)
     fleet = Fleet(nodes, ranks_per_node=min(ranks, 8), incidents_per_minute=per_minute, now_s=BEGAN_S)
+    keep_pauses_short()  # as the actor does
     with opened(fleet) as site:
         for _ in range(warm_up_s):
             site.second()

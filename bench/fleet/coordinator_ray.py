@@ -115,7 +115,9 @@ class Agents:
 @contextmanager
 def coordinator_in_ray(nodes: int) -> Iterator[Any]:
     """The real actor's handle, in a Ray that is ended afterwards with all its files."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"
+    from tidegauge.cluster.engine_launch import FEW_HEAPS, QUIET, SLOW_TIMERS, SURVIVE
+
+    os.environ.update({**QUIET, **SLOW_TIMERS, **SURVIVE, **FEW_HEAPS, "RAY_AUTH_MODE": "disabled"})
     os.environ["PYTHONPATH"] = os.pathsep.join([str(BENCH), *filter(None, [os.environ.get("PYTHONPATH")])])
     import ray
 

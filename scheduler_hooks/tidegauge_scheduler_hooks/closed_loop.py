@@ -230,7 +230,7 @@ class ClosedLoop:
         # All of them, so that something is known of a job by the time it has its first incident, which may be its last.
         self._watch.ask(views.values())
         policy = self._policy.current()
-        around = surroundings(jobs, usable_bytes, asked=[views[incident.key.job] for incident in incidents])
+        around = surroundings(jobs, usable_bytes)
         judged: dict[int, _Judged] = {}
         for incident in sorted(incidents, key=_most_urgent_first):
             job = views[incident.key.job]

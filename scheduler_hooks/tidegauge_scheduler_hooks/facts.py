@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from tidegauge.core.actions import CheckpointWay, JobFacts, JobTarget, RankTarget, SchedulerFacts
@@ -22,28 +23,29 @@ class Surroundings(NamedTuple):
     """What the facts of one job need of all others: gathered once a turn, not once for each job."""
 
     tenants: Mapping[GpuPlace, Sequence[tuple[_Job, RankSummary]]]
-    """The living ranks on each GPU of the jobs that facts are asked of, and whose they are."""
+    """The living ranks on each GPU that several jobs are on, and whose they are."""
     usable_bytes: Mapping[DeviceUuid, int]
     """CUDA's total of each GPU."""
     jobs_running: int
 
 
-def surroundings(
-    jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int], *, asked: Iterable[JobView] | None = None
-) -> Surroundings:
-    """Of all ``jobs``. ``asked``: those among them that facts will be asked of; ``None``: all."""
-    places = {place for job in (jobs if asked is None else asked) for place, _ in job.living_places}
+def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]) -> Surroundings:
+    """Of all ``jobs``."""
+    jobs_on = Counter(chain.from_iterable([job.places for job in jobs]))
+    # Of ten thousand GPUs few have two jobs, if any: only those are looked at rank by rank.
+    shared = {place for place, jobs_there in jobs_on.items() if jobs_there > 1}
     tenants: dict[GpuPlace, list[tuple[_Job, RankSummary]]] = defaultdict(list)
-    for job in jobs:
-        found = [(place, job.ranks[index]) for place, index in job.living_places if place in places]
-        who = _job(job) if found else ("", 0)
-        for place, rank in found:
-            tenants[place].append((who, rank))
-    return Surroundings(tenants, usable_bytes, sum(job.running for job in jobs))
+    for job in jobs if shared else ():
+        if not shared.isdisjoint(job.places):
+            who = _job(job)
+            for place, index in job.living_places:
+                if place in shared:
+                    tenants[place].append((who, job.ranks[index]))
+    return Surroundings(tenants, usable_bytes, sum([job.running for job in jobs]))
 
 
 def job_facts(job: JobView, around: Surroundings, scheduler_facts: SchedulerFacts | None) -> JobFacts:
-    """The facts of ``job``, one of those that ``around`` was made for."""
+    """The facts of ``job``, one of those that ``around`` was made of."""
     living = [rank for rank in job.ranks if rank.alive]
     if scheduler_facts is not None and job.exempt:
         scheduler_facts = replace(scheduler_facts, exempt=True)
@@ -113,7 +115,7 @@ def _is_whole(living: Sequence[RankSummary]) -> bool:
 def _shares_a_gpu(job: JobView, around: Surroundings) -> bool:
     """Whether a living rank of another job is on one of its GPUs."""
     me = _job(job)
-    neighbours = (tenant for place, _ in job.living_places for tenant in around.tenants[place])
+    neighbours = (tenant for place in job.places for tenant in around.tenants.get(place, ()))
     return any(other != me and is_neighbour(rank, me[1]) for other, rank in neighbours)
 
 

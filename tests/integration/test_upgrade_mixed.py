@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
-from integration.needs import missing
 from integration.service import eventually
 from integration.upgrade_releases import old_code, probe_environ, say, service_environ, why_not
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
@@ -51,7 +50,7 @@ NEWER_COMMANDS = {
 def needed(release: str) -> str:
     reason = why_not(release)
     if reason is not None:
-        missing(reason)
+        pytest.skip(reason)
     return release
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
-from integration.needs import missing
 from integration.service import Service, eventually
 from integration.upgrade_releases import old_code, probe_environ, service_environ, why_not
 from tidegauge.launch.processes import stat_of
@@ -76,7 +75,7 @@ def head(request: pytest.FixtureRequest, rig: Rig, tmp_path: Path) -> Iterator[H
     release = str(request.param)
     reason = why_not(release)
     if reason is not None:
-        missing(reason)
+        pytest.skip(reason)
     with old_code(release) as code:
         head = Head(rig, code, tmp_path)
         try:

@@ -29,7 +29,8 @@ COMMITS = {
 
 
 def why_not(release: str) -> str | None:
-    """Why the code of a release cannot be had here, or ``None``."""
+    """Why the code of a release cannot be had here, or ``None``. A shallow clone lacks it, in CI too: then what it
+    left behind stands for it (tests/data/upgrade, tests/collector/test_upgrade_*.py)."""
     asked = subprocess.run(
         ["git", "cat-file", "-e", f"{COMMITS[release]}^{{commit}}"], cwd=ROOT, capture_output=True, check=False
     )

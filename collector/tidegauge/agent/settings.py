@@ -52,7 +52,8 @@ class Settings(BaseModel):
     poll_period_s: float = Field(default=0.5, ge=0.05, le=60)
     """Seconds between two readings of rings and NVML by a node agent. 0.5: no scrape sees older figures than that."""
     report_period_s: float = Field(default=1.0, ge=0.05, le=60)
-    """Seconds between two summaries of a node agent to the coordinator."""
+    """Seconds between two summaries of a node agent to the coordinator. On more than 160 nodes the coordinator asks for
+    fewer (docs/performance.md); news is still sent at this rate."""
     linger_s: float = Field(default=120.0, ge=0, le=86400)
     """Seconds for which the last figures of an ended rank are still exported, so that the counters of a rank
     that died of an OOM are scraped at least once. 120: three scrapes at 30 s and some delay."""

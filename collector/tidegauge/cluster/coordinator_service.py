@@ -27,6 +27,7 @@ from tidegauge.cluster.memory_api import memory_routes
 from tidegauge.cluster.openapi import openapi_json
 from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.ownership import Ownership, seen_by
+from tidegauge.cluster.short_pauses import COLLECT_EVERY_S, collect
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.core.loop_figures import LoopFigures
 from tidegauge.core.memory_history import MemoryPoint
@@ -196,8 +197,12 @@ class CoordinatorService:
         return Answer(page.body, page.content_type)
 
     def _keep(self) -> None:
+        collect_s = time.monotonic() + COLLECT_EVERY_S
         while not self._stopped.wait(KEEP_PERIOD_S):
             self._keep_once()
+            if time.monotonic() >= collect_s:
+                collect()
+                collect_s = time.monotonic() + COLLECT_EVERY_S
 
     def _keep_once(self) -> None:
         try:

@@ -25,8 +25,9 @@ from tidegauge.core.wire import to_wire, wire_json
 
 KEPT_S = 0.9
 """How long an answer is given again: a little less than the second after which a screen asks anew."""
-REST = 4.0
-"""How long an answer is kept beyond that, in times of what making it took."""
+REST = 30.0
+"""How long an answer is kept beyond that, in times of the processor time that making it took."""
+LONGEST_REST_S = 10.0
 LINE_COLUMNS = 32
 """Points of a sparkline at most."""
 
@@ -35,11 +36,15 @@ T = TypeVar("T")
 
 class Kept(Generic[T]):
     """What ``make`` returns, made anew when it is older than ``kept_s``, by one thread at a time; not so soon where
-    making it is slow, so that screens never take more than a fifth of a core."""
+    making it is slow, so that screens never take more than a thirtieth of a core."""
 
-    def __init__(self, make: Callable[[], T], *, kept_s: float, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self, make: Callable[[], T], *, kept_s: float, monotonic_s: Callable[[], float],
+        processor_s: Callable[[], float] = time.thread_time,
+    ) -> None:  # fmt: skip
         self._make = make
         self._kept_s = kept_s
+        self._processor_s = processor_s
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._made: tuple[float, T] | None = None
@@ -47,11 +52,11 @@ class Kept(Generic[T]):
 
     def __call__(self) -> T:
         with self._lock:
-            began_s = self._monotonic_s()
-            if self._made is None or began_s > self._made[0]:
+            if self._made is None or self._monotonic_s() > self._made[0]:
+                began_s = self._processor_s()
                 value = self._make()
-                ended_s = self._monotonic_s()
-                self._made = ended_s + self._kept_s + REST * (ended_s - began_s), value
+                rest_s = min(REST * (self._processor_s() - began_s), LONGEST_REST_S)
+                self._made = self._monotonic_s() + self._kept_s + rest_s, value
             return self._made[1]
 
 

@@ -110,8 +110,10 @@ class CoordinatorActor:
         from tidegauge.cluster.coordinator_service import CoordinatorService
         from tidegauge.cluster.evidence_asks import EvidenceAsks
         from tidegauge.cluster.exporter_pages import exporter_pages
+        from tidegauge.cluster.short_pauses import keep_pauses_short
         from tidegauge.cluster.web_door import open_door
 
+        keep_pauses_short()
         spec, files = _this_node()
         _log_to(files.logs / "coordinator.log")
         settings = Settings(**spec.settings)

@@ -279,6 +279,11 @@ class JobView:
         )
 
     @cached_property
+    def places(self) -> frozenset[GpuPlace]:
+        """The GPUs of its living ranks."""
+        return frozenset([place for place, _ in self.living_places])
+
+    @cached_property
     def growing_signals(self) -> frozenset[Signal]:
         """Of all verdicts that are not OK, be their ranks stale or ended."""
         verdicts = [rank.verdict for rank in self.ranks if rank.verdict.state is not LeakState.OK]

@@ -155,18 +155,24 @@ def test_fifty_screens_cost_as_much_as_one() -> None:
 
 
 def test_an_answer_that_takes_long_is_kept_longer() -> None:
-    now_s = [0.0]
+    now_s, costs_s = [0.0], [0.1]
 
     def make() -> float:
-        now_s[0] += 2.0
+        now_s[0] += costs_s[0]
         return now_s[0]
 
-    kept = Kept(make, kept_s=0.9, monotonic_s=lambda: now_s[0])
-    assert kept() == 2.0
-    now_s[0] = 2.0 + 0.9 + 7.9
-    assert kept() == 2.0
+    kept = Kept(make, kept_s=0.9, monotonic_s=lambda: now_s[0], processor_s=lambda: now_s[0])
+    assert kept() == 0.1
+    now_s[0] = 0.1 + 0.9 + 2.9
+    assert kept() == 0.1
     now_s[0] += 0.2
-    assert kept() > 10.0
+    costs_s[0] = 5.0
+    at_s = kept()
+    assert at_s > 9.0
+    now_s[0] += 0.9 + 9.9
+    assert kept() == at_s, "for ten seconds more at most"
+    now_s[0] += 0.2
+    assert kept() > at_s
 
 
 def test_an_answer_that_could_not_be_made_is_tried_again_at_once() -> None:
