@@ -119,7 +119,7 @@ fuzz: $(BIN)/.made ## hostile input for every reader and the API; controls that 
 audit: $(BIN)/.made ## known vulnerabilities of what is pinned (asks a service on the internet)
 	@scripts/audit.sh
 
-sbom: $(BIN)/.made ## what the service's environment is made of, as CycloneDX, in dist/
+sbom: $(BIN)/.made ## what the service's environment is made of, as CycloneDX, in build/supply_chain/
 	@scripts/sbom.sh
 
 clean: ## remove what was made here

@@ -272,7 +272,7 @@ def test_down_leaves_no_process_and_no_file_but_token_logs_and_incidents(head: S
     assert (down.code, down.out) == (0, "down\n"), time.monotonic() - begin_s
     assert head.traces(record) == []
     assert sorted(path.name for path in head.files.root.iterdir()) == [
-        "lock", "logs", "node.json", "tidegauge.db", "token",
+        "clock.json", "evidence", "lock", "logs", "node.json", "tidegauge.db", "token",
     ]  # fmt: skip
     assert head.call("down").code == 0
     assert head.call("status").code == 3

@@ -20,6 +20,8 @@ from tidegauge.core.slurm import SlurmPlace
 NESTED_REFRESH_S = 5.0
 """Looking through all processes for one in a container costs about 30 us each: not more often than this."""
 
+ASK_AGAIN_S = 60.0
+"""Before a uid without a name is looked up once more."""
 MAX_GENERATIONS = 64
 """Parents of parents that are looked at; a chain that changes while it is read could have a loop."""
 
@@ -47,6 +49,8 @@ class ProcFs:
         self._nested: dict[ProcessId, list[ProcessId]] = {}
         self._nested_at_s = float("-inf")
         self._user_names: dict[int, str] = {}
+        self._ask_again_s: dict[int, float] = {}
+        """When, on the monotonic clock, a uid that had no name is asked about again."""
         self._statms = OpenStatms(self._root, monotonic_s=monotonic_s)
 
     def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
@@ -97,12 +101,13 @@ class ProcFs:
         return any(module in command for module in MULTIPROCESSING)
 
     def user_name(self, uid: int) -> str:
-        if uid not in self._user_names:
+        if uid not in self._user_names and time.monotonic() >= self._ask_again_s.get(uid, 0.0):
             try:
                 self._user_names[uid] = pwd.getpwuid(uid).pw_name
             except (KeyError, OverflowError):
-                self._user_names[uid] = str(uid)
-        return self._user_names[uid]
+                # Also when the directory service is away for a moment: whose a job is must not hang on that for ever.
+                self._ask_again_s[uid] = time.monotonic() + ASK_AGAIN_S
+        return self._user_names.get(uid, str(uid))
 
     def _is_in(self, pid: int, mount_namespaces: Collection[int] | None) -> bool:
         if mount_namespaces is None:

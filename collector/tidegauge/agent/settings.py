@@ -33,7 +33,8 @@ class Settings(BaseModel):
     database_url: str | None = None
     """Where the coordinator keeps incidents and the audit of actions. Default: sqlite:///STATE_DIR/tidegauge.db, for
     which the head needs a local disk. PostgreSQL: postgresql+psycopg://USER@HOST/NAME, which needs
-    tidegauge[postgresql]; put the password into ~/.pgpass (``tidegauge config show`` prints this setting as it is)."""
+    tidegauge[postgresql]; put the password into ~/.pgpass (for one that stands here ``tidegauge config show``
+    prints ``***``)."""
     keep_incidents_days: float = Field(default=90.0, ge=30, le=3650)
     """Days for which closed incidents, their history and the decisions about them are kept; open ones always are. 90:
     a quarter to look back on; 30 at least, because limits of a policy may reach back that far. Totals in the metrics do

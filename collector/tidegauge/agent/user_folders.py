@@ -78,7 +78,13 @@ class UserFolders:
     def _list(self, fd: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
         seen, entries = _uids_in(fd)
         self._next_s = now_s + entries / ENTRIES_PER_S
-        self._known = {name: inode for name, inode in self._known.items() if seen.get(name) == inode}
+        all_seen = entries < MAX_ENTRIES
+        self._known = {
+            name: inode
+            for name, inode in self._known.items()
+            # A listing that was cut short may lack it: then the name itself is asked.
+            if (seen.get(name) if all_seen or name in seen else _inode_of(fd, name)) == inode
+        }
         self._refused = {name: inode for name, inode in self._refused.items() if seen.get(name) == inode}
         self._new = [one for one in seen.items() if one[0] not in self._known and one[0] not in self._refused]
         self._random.shuffle(self._new)
@@ -136,6 +142,12 @@ def _uids_in(fd: int) -> tuple[dict[str, int], int]:
             if name.isdigit() and name.isascii() and (name[0] != "0" or name == "0") and len(name) <= 10:
                 seen[name] = entry.inode()
     return seen, entries
+
+
+def _inode_of(fd: int, name: str) -> int | None:
+    with suppress(OSError):
+        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ino
+    return None
 
 
 def _changed_ns(fd: int, name: str, mount: int) -> int | None:

@@ -99,7 +99,11 @@ def read_file(path: Path) -> str:
 
 def _file_in_force(args: argparse.Namespace) -> Path | None:
     """The file of the policy in force; ``None``: the default. Raises ``CommandError`` where it cannot be shown."""
+    from tidegauge.cluster.loop_api import POLICY_FILE_UNTOLD
+
     found = read(LoopStatus, ask(args, "/api/v1/policy"))
+    if found.policy_file == POLICY_FILE_UNTOLD:
+        raise CommandError("the policy in force is in a file of the head; admins (api_admins) are told which")
     if found.policy_problem is not None:
         raise CommandError(
             f"{found.policy_problem}. What is in force is the policy as it was before that, or the default if the "

@@ -78,7 +78,7 @@ def get_bytes(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S, access: 
     except ssl.SSLError as error:
         raise ApiError(_tls_words(api_url, error, access)) from error
     except (OSError, http.client.HTTPException) as error:
-        raise ApiError(f"{api_url} does not answer: {error or type(error).__name__}") from error
+        raise ApiError(f"{api_url} does not answer: {error or type(error).__name__}{_hint(api_url, error)}") from error
     finally:
         connection.close()
     return body
@@ -146,6 +146,12 @@ def _who_words(api_url: str, access: ApiAccess) -> str:
         f"{api_url} wants to know who asks: put your token into a file (chmod 600) and name it in "
         "TIDEGAUGE_API_TOKEN_FILE; an admin makes one by `tidegauge config token NAME`"
     )
+
+
+def _hint(api_url: str, error: Exception) -> str:
+    """To a request without TLS a server that speaks it hangs up, or says something that is no HTTP."""
+    is_cut_off = isinstance(error, (ConnectionResetError, http.client.BadStatusLine))
+    return "; perhaps it speaks TLS: try https://" if is_cut_off and api_url.startswith("http://") else ""
 
 
 def _tls_words(api_url: str, error: ssl.SSLError, access: ApiAccess) -> str:

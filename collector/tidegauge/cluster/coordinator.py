@@ -127,6 +127,8 @@ class Coordinator:
                 known = self._nodes.setdefault(node_id, KnownNode(node_id, first_seen_s=now_s))
                 if known.gone_s is not None:
                     known.gone_s, self._usable_bytes = None, None
+                    # What was taken for ended when it was lost may well train: nobody knows before its next report.
+                    known.was_stale = known.heard_s is not None
                     self._board.touch(known)
                 known.engine = engine
             for node in list(self._nodes.values()):

@@ -8,18 +8,17 @@ Who may read what: ``route_access``.
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer, UnixStreamServer
-from typing import Any
+from socketserver import TCPServer
 from urllib.parse import parse_qs
 
+from tidegauge.cluster.local_server import LocalServing
 from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
 from tidegauge.core.wire import to_json
@@ -28,7 +27,9 @@ from tidegauge_exporter.guarded_server import GuardedMixIn, GuardedRequest, Limi
 log = logging.getLogger(__name__)
 
 MAX_REQUESTS_AT_ONCE = 16
-"""People, scripts, one or two Prometheus servers: more at once is somebody's mistake, answered with 503."""
+"""That are worked on, on the port and on the local socket each: people, scripts, one or two Prometheus servers. More
+is somebody's mistake, answered with 503. An answer that is being sent is no work: a slow reader holds up nobody, and
+``LIMITS`` bounds how many answers wait for theirs."""
 REQUEST_TIMEOUT_S = 10.0
 LIMITS = Limits(connections=64, ask_within_s=REQUEST_TIMEOUT_S, whole_s=120.0)
 """A history of weeks takes the coordinator seconds to tell, and a slow client some more to read."""
@@ -37,6 +38,7 @@ LOOK_S = 0.5
 MAX_QUERY_CHARS = 16_000
 """A job id may have 1024 characters, each of them up to 12 in a URL."""
 MOST_FIELDS = 32
+METHODS = (("Allow", "GET, HEAD"),)
 JSON_TYPE = "application/json"
 HTML_TYPE = "text/html; charset=utf-8"
 HTML_HEADERS = (
@@ -138,20 +140,23 @@ class HttpApi:
         self._access = access
         self._local_socket = local_socket
         self._server: _Server | None = None
-        self._local: _LocalServer | None = None
+        self._local: LocalServing | None = None
 
     def start(self) -> None:
         """Bind and serve. Raises ``OSError`` if the port is taken or the host is not one of this machine."""
-        handler = _handler(self._routes, self._access, threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE))
-        self._server = _Server((self._host, self._port), handler, self._door)
-        self._serve(self._server, "tidegauge-api")
+        self._server = _Server((self._host, self._port), self._handler(), self._door)
+        threading.Thread(
+            target=self._server.serve_forever, args=(LOOK_S,), name="tidegauge-api", daemon=True
+        ).start()  # fmt: skip
         if self._local_socket is not None:
-            try:
-                self._local = _LocalServer(self._local_socket, handler)
-            except OSError as error:
-                log.warning("commands on this node ask over %s: %s: %s", self.url, self._local_socket, error.strerror)
-            else:
-                self._serve(self._local, "tidegauge-api-local")
+            self._local = LocalServing(self._local_socket, self._handler(), LIMITS, look_s=LOOK_S)
+            problem = self._local.start()
+            if problem is not None:
+                log.warning("commands on this node ask over %s for now: %s: %s", self.url, self._local_socket, problem)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        """Of one server, with slots of its own: what strangers ask for takes none from the head's own commands."""
+        return _handler(self._routes, self._access, threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE))
 
     @property
     def port(self) -> int:
@@ -170,14 +175,12 @@ class HttpApi:
         )
 
     def stop(self) -> None:
-        for server in (self._server, self._local):
-            if server is not None:
-                server.shutdown()
-                server.server_close()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        if self._local is not None:
+            self._local.stop()
         self._server = self._local = None
-
-    def _serve(self, server: TCPServer, name: str) -> None:
-        threading.Thread(target=server.serve_forever, args=(LOOK_S,), name=name, daemon=True).start()
 
 
 class _Server(GuardedMixIn, TCPServer):
@@ -191,36 +194,14 @@ class _Server(GuardedMixIn, TCPServer):
         super().__init__(address, handler)
 
 
-class _LocalServer(GuardedMixIn, UnixStreamServer):
-    """On a socket in the state directory, which only its owner enters; the kernel says who connects all the same."""
+@dataclass(frozen=True)
+class _Reply:
+    """What is sent once the work for it is done."""
 
-    request_queue_size = 64
-
-    def __init__(self, path: Path, handler: type[BaseHTTPRequestHandler]) -> None:
-        self.guard(LIMITS)
-        self._path = path
-        super().__init__(path.name, handler)
-
-    def server_bind(self) -> None:
-        # By the folder's descriptor: a name of its own may be longer than the 107 bytes that unix(7) allows.
-        folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._path.unlink(missing_ok=True)
-            self.socket.bind(f"/proc/self/fd/{folder}/{self._path.name}")
-        finally:
-            os.close(folder)
-        self._path.chmod(0o600)
-        self.server_address = self.socket.getsockname()
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
-        _, uid, _ = struct.unpack(
-            "3i", request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        )
-        return uid in (0, os.geteuid())
-
-    def server_close(self) -> None:
-        super().server_close()
-        self._path.unlink(missing_ok=True)
+    status: int
+    body: bytes
+    content_type: str = JSON_TYPE
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def _handler(
@@ -232,65 +213,69 @@ def _handler(
         sys_version = ""
 
         def do_GET(self) -> None:
-            path, _, query = self.path.partition("?")
-            viewer = self._admitted(path)
-            if viewer is None:
-                return
-            if not slots.acquire(blocking=False):
-                self._send(503, b'{"error":"too many requests at once"}')
-                return
-            try:
-                self._answer(path, query.partition("#")[0], viewer)
-            finally:
-                slots.release()
+            self._send(self._reply())
 
         do_HEAD = do_GET  # noqa: N815 - the name that the base class calls
 
-        def _admitted(self, path: str) -> Viewer | None:
-            """Who asks; ``None``: they were refused, and told so. A stranger does not learn which pages there are."""
+        def _reply(self) -> _Reply:
+            path, _, query = self.path.partition("?")
             decision = access.get(path, Access.ADMIN if path in routes else Access.SIGNED_IN)
-            if decision is Access.OPEN:
-                return EVERYBODY
+            if decision is Access.OPEN:  # costs nothing, and whoever asks whether this lives has to be answered
+                return self._answer(path, query, EVERYBODY)
+            viewer = self._admitted(path, decision)
+            if isinstance(viewer, _Reply):
+                return viewer
+            if not slots.acquire(blocking=False):
+                return _Reply(503, b'{"error":"too many requests at once"}')
+            try:
+                return self._answer(path, query, viewer)
+            finally:
+                slots.release()
+
+        def _admitted(self, path: str, decision: Access) -> Viewer | _Reply:
+            """Who asks, or how they are refused. A stranger does not learn which pages there are."""
             door: Door = self.server.door
             viewer = door.admit(self.headers.get("Authorization"), self.address_string())
             if isinstance(viewer, Refusal):
-                self._send(viewer.status, to_json({"error": viewer.text}), headers=viewer.headers)
-                return None
+                return _Reply(viewer.status, to_json({"error": viewer.text}), headers=viewer.headers)
             if not may_read(viewer, decision):
-                self._send(403, to_json({"error": _not_allowed(viewer, path, decision)}))
-                return None
+                return _Reply(403, to_json({"error": _not_allowed(viewer, path, decision)}))
             return viewer
 
-        def _answer(self, path: str, query: str, viewer: Viewer) -> None:
+        def _answer(self, path: str, query: str, viewer: Viewer) -> _Reply:
             route = routes.get(path)
             if route is None:
-                self._send(404, to_json({"error": "no such page", "pages": sorted(routes)}))
-                return
+                return _Reply(404, to_json({"error": "no such page", "pages": sorted(routes)}))
             try:
-                values = {name: values[-1] for name, values in _parsed(query).items()}
+                values = {name: values[-1] for name, values in _parsed(query.partition("#")[0]).items()}
                 answer = route(Request(values, self.headers.get("Accept"), viewer))
             except (BadRequestError, NotFoundError, UnavailableError) as error:
-                self._send(_STATUS[type(error)], to_json({"error": str(error)}))
+                return _Reply(_STATUS[type(error)], to_json({"error": str(error)}))
             except Exception:
                 log.exception("the API failed on %s", path)
-                self._send(500, b'{"error":"internal error; see the coordinator\'s log"}')
-            else:
-                self._send(200, answer.body, answer.content_type, answer.headers)
+                return _Reply(500, b'{"error":"internal error; see the coordinator\'s log"}')
+            return _Reply(200, answer.body, answer.content_type, answer.headers)
 
-        def _send(
-            self, status: int, body: bytes, content_type: str = JSON_TYPE, headers: Iterable[tuple[str, str]] = ()
-        ) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
+        def _send(self, reply: _Reply) -> None:
+            self.send_response(reply.status)
+            self.send_header("Content-Type", reply.content_type)
+            self.send_header("Content-Length", str(len(reply.body)))
             self.send_header("Cache-Control", "no-store")
             self.send_header("X-Content-Type-Options", "nosniff")
-            ours = {name.lower() for name, _ in headers} | {"x-content-type-options"}
-            for name, value in (*headers, *(more for more in self.server.door.headers if more[0].lower() not in ours)):
+            ours = {name.lower() for name, _ in reply.headers} | {"x-content-type-options"}
+            of_the_door = (more for more in self.server.door.headers if more[0].lower() not in ours)
+            for name, value in (*reply.headers, *of_the_door):
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body)
+                self.wfile.write(reply.body)
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """What the base class says to other methods, as everything else here is said."""
+            if code == HTTPStatus.NOT_IMPLEMENTED:
+                self._send(_Reply(405, b'{"error":"only GET and HEAD are answered here"}', headers=METHODS))
+            else:
+                super().send_error(code, message, explain)
 
         def address_string(self) -> str:
             return self.client_address[0] if self.client_address else "local"

@@ -14,6 +14,9 @@ from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
 
+MOST_NAMES = 4
+"""Of one job's owners."""
+
 
 class RankOnNode(NamedTuple):
     """A rank and where its figures come from."""
@@ -88,7 +91,7 @@ def make_job(group: JobKey, members: Sequence[RankOnNode]) -> JobView:
         job_id=group.job_id,
         attempt=group.attempt,
         job_name=identity.job_name,
-        user_name=ranks[0].user_name,
+        user_name=_user_name(ranks),
         scheduler=identity.scheduler,
         world_size=max(rank.identity.world_size for rank in ranks),
         hostnames=tuple(sorted({one.hostname for one in members})),
@@ -106,6 +109,15 @@ def make_job(group: JobKey, members: Sequence[RankOnNode]) -> JobView:
         launch_node=launch_node,
         exempt=any(one.launch is not None and one.launch.exempt for one in members if one.rank.alive),
     )
+
+
+def _user_name(ranks: Sequence[RankSummary]) -> str:
+    """Whose it is. Of nodes that do not know the name of the job's uid the others speak; names that differ are all
+    told, and the job is then nobody's in particular."""
+    names = {rank.user_name for rank in ranks}
+    if len(names) > 1:
+        names -= {str(rank.uid) for rank in ranks}
+    return ", ".join(sorted(names)[:MOST_NAMES])
 
 
 def _launch_of(members: Iterable[RankOnNode]) -> tuple[LaunchSummary | None, str | None]:

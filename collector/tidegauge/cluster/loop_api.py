@@ -34,6 +34,9 @@ MOST_FINDINGS = 16
 """Ranks with their figures in an answer that holds an incident many times."""
 FINDINGS_IN_ALL = 30_000
 """The same over all changes in one answer: some 30 MB."""
+UNTOLD = "(admins are told why)"
+POLICY_FILE_UNTOLD = "(a file; admins are told which)"
+"""In the place of words that are for those who see all jobs."""
 LAST_ACTIONS_S = 86_400.0
 """How far back a scrape looks for what was last done to a job."""
 
@@ -123,8 +126,25 @@ class IncidentStory(NamedTuple):
 
 
 def status_for(viewer: Viewer, status: LoopStatus) -> LoopStatus:
-    """What is done about jobs now is told to those who may see all jobs."""
-    return status if viewer.sees_all else replace(status, under_way=())
+    """What is done about jobs now, and what exactly is wrong, is told to those who may see all jobs: reasons name other
+    people, their jobs, files and hosts. Everybody else is told whether."""
+    if viewer.sees_all:
+        return status
+    return replace(
+        status,
+        policy_file=None if status.policy_file is None else POLICY_FILE_UNTOLD,
+        policy_problem=_untold(status.policy_problem),
+        paused=_untold(status.paused),
+        breaker=_untold(status.breaker),
+        store_problem=_untold(status.store_problem),
+        scheduler_problems=dict.fromkeys(status.scheduler_problems, UNTOLD),
+        under_way=(),
+        telling={who: how if how == "ok" else UNTOLD for who, how in status.telling.items()},
+    )
+
+
+def _untold(words: str | None) -> str | None:
+    return None if words is None else UNTOLD
 
 
 def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewer = EVERYBODY) -> IncidentStory:

@@ -26,7 +26,10 @@ def may_see(viewer: Viewer, job: JobView) -> bool:
     """Every rank has to be theirs: one that only claims to belong to the job must not open it to its owner."""
     if viewer.sees_all:
         return True
-    return viewer.sees(job.user_name) and all(viewer.sees(rank.user_name) for rank in job.ranks)
+    # A node that does not know the name of the job's uid tells the uid instead.
+    return viewer.sees(job.user_name) and all(
+        viewer.sees(rank.user_name) or rank.user_name == str(rank.uid) for rank in job.ranks
+    )
 
 
 def seen_by(viewer: Viewer, jobs: Sequence[JobView]) -> tuple[JobView, ...]:

@@ -90,6 +90,8 @@ class Supervisor:
         self._environ = engine_environ(spec, environ, node_file=files.node, gcs_dir=gcs_dir)
         self._essential: tuple[ProcessId, ...] = ()
         self._failures = 0
+        self._state_is_new = False
+        """The state of before was put aside, and no start has succeeded since: what lies there now is nothing."""
         """Starts that failed since the engine last ran."""
         self._record = ServiceRecord(
             supervisor=me, boot_id=boot_id(), phase="starting", detail="starting", spec=spec,
@@ -145,13 +147,16 @@ class Supervisor:
         aside = self._files.root / f"gcs.broken-{int(time.time())}"
         log.warning("%s; the cluster state kept from before is put aside as %s", error, aside)
         self._end_engine()
+        self._state_is_new = True
         for earlier in self._files.root.glob("gcs.broken-*"):
             shutil.rmtree(earlier, ignore_errors=True)
         self._files.gcs.rename(aside)
 
     def _may_be_broken(self) -> bool:
         """Whether a start may have failed over what is kept of the cluster's state."""
-        return self._spec.is_head and self._files.gcs.exists() and not self._lacks_something()
+        return (
+            self._spec.is_head and not self._state_is_new and self._files.gcs.exists() and not self._lacks_something()
+        )
 
     def _watch(self) -> None:
         wait_s = FIRST_RETRY_S
@@ -230,6 +235,7 @@ class Supervisor:
         if self._spec.is_head:
             self._say(self._starting(), "starting the coordinator")
             self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
+        self._state_is_new = False
         self._say("running", "running")
         log.info("the engine runs (%s)", role)
 

@@ -18,6 +18,8 @@ MOST_BYTES = 256 * 1024
 """Of a file: a thousand users and some certificates."""
 MOST_COST = 16
 """Of a bcrypt hash: 2^16 rounds take 3 s. More would let a handful of requests keep a core busy for minutes."""
+HASH_COMMAND = """`htpasswd -nBC 10 "" | tr -d ':\\n'`"""
+"""Asks for the password; prints its hash alone."""
 _BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _GO_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ns|us|ms|s|m|h))+|0")
 _GO_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -210,6 +212,7 @@ def _tls(raw: _Tls) -> TlsConfig | None:
         raise WebConfigError("tls_server_config: client_auth_type needs client_ca_file: whose certificates are taken?")
     if len(raw.curve_preferences) > 1:
         raise WebConfigError("tls_server_config.curve_preferences: one curve at most can be chosen here")
+    _check_versions(raw)
     return TlsConfig(
         certificate=_pem("cert", raw.cert_file, raw.cert),
         key=_pem("key", raw.key_file, raw.key),
@@ -222,6 +225,19 @@ def _tls(raw: _Tls) -> TlsConfig | None:
         prefer_server_cipher_suites=raw.prefer_server_cipher_suites,
         curve=next((_choice("curve_preferences", name, CURVES) for name in raw.curve_preferences), None),
     )
+
+
+def _check_versions(raw: _Tls) -> None:
+    """Whether any handshake could succeed."""
+    lowest, highest = (
+        _choice("min_version", raw.min_version, VERSIONS),
+        _choice("max_version", raw.max_version, VERSIONS),
+    )
+    if VERSIONS.index(lowest) > VERSIONS.index(highest):
+        raise WebConfigError("tls_server_config: min_version is above max_version")
+    suites = [_choice("cipher_suites", name, CIPHERS) for name in raw.cipher_suites]
+    if highest == "TLS12" and suites and not any(CIPHERS[name] for name in suites):
+        raise WebConfigError("tls_server_config: these cipher_suites are of TLS 1.3 alone, and max_version is TLS12")
 
 
 VERSIONS = ("TLS12", "TLS13")
@@ -296,7 +312,7 @@ def _hash(name: str, value: str) -> bytes:
     if not name or ":" in name or not name.isprintable():
         raise WebConfigError("basic_auth_users: a name is printable, without a colon")
     if found is None:
-        raise WebConfigError(f"basic_auth_users.{name}: this is no bcrypt hash; `htpasswd -nBC 10 ''` makes one")
+        raise WebConfigError(f"basic_auth_users.{name}: this is no bcrypt hash; {HASH_COMMAND} makes one")
     if not 4 <= int(found[1]) <= MOST_COST:
         raise WebConfigError(f"basic_auth_users.{name}: the hash's cost is {found[1]}; 4 to {MOST_COST} are taken")
     return value.encode()

@@ -34,6 +34,9 @@ UNKNOWN = "this token, or this name and password, is not known here"
 LATER = "too many passwords were tried: try again in some seconds, or use a token"
 TOO_MANY = "too many requests, as the web configuration's rate_limit has it"
 LONGEST_HEADER = 4096
+BROKEN_AGAIN_S = 5.0
+"""How often files that broke while the service runs are read again, unless they change: what they name may be there by
+now. In between nobody who knocks, of whom nothing is known yet, makes the service read a file."""
 TRY_AGAIN_S = 1.0
 """How often files that could not be used at the start are read again, while somebody knocks."""
 
@@ -70,7 +73,7 @@ class _State:
     asks_names: bool
 
 
-_Signature = tuple[tuple[str, int, int, int] | tuple[str], ...]
+_Signature = tuple[tuple[str | int, ...], ...]
 
 
 class WebDoor:
@@ -83,6 +86,8 @@ class WebDoor:
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._said = ""
+        self._broken: tuple[_Signature, float] | None = None
+        """Files that could not be used, and when they were read."""
         self._state, self._signature = _read(settings)
         self._scheme = "http" if self._state.context is None else "https"
         rate = self._state.config.rate_limit
@@ -143,8 +148,13 @@ class WebDoor:
     def _latest(self) -> _State:
         """Read again what has changed, by one thread at a time."""
         with self._lock:
-            if _signature(self._settings, self._state.config) == self._signature:
+            signature = _signature(self._settings, self._state.config)
+            if signature == self._signature:
+                self._broken, self._said = None, ""
                 return self._state
+            if self._is_known_broken(signature):
+                return self._state
+            self._broken = signature, self._monotonic_s()
             try:
                 state, signature = _read(self._settings)
                 _check_not_weaker(self._state, state)
@@ -153,9 +163,14 @@ class WebDoor:
                     log.error("%s; what was in force before stays so", error)
                 self._said = str(error)
                 return self._state
-            self._state, self._signature, self._said = state, signature, ""
+            self._state, self._signature, self._said, self._broken = state, signature, "", None
             log.info("who may come in to the HTTP servers was read again")
             return state
+
+    def _is_known_broken(self, signature: _Signature) -> bool:
+        if self._broken is None or self._broken[0] != signature:
+            return False
+        return self._monotonic_s() - self._broken[1] < BROKEN_AGAIN_S
 
 
 class ClosedDoor:
@@ -314,9 +329,12 @@ def _signature(settings: DoorSettings, config: WebConfig) -> _Signature:
     return tuple(_file_signature(file) for file in files)
 
 
-def _file_signature(file: Path) -> tuple[str, int, int, int] | tuple[str]:
+def _file_signature(file: Path) -> tuple[str | int, ...]:
+    """With mode and owner: a file of tokens that others may read from now on is to be noticed."""
     try:
         status = os.stat(file)
     except OSError:
         return (str(file),)
-    return str(file), status.st_mtime_ns, status.st_ino, status.st_size
+    return (
+        str(file), status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode, status.st_uid, status.st_gid,
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import os
 import threading
 import time
@@ -23,11 +24,15 @@ PEER_BURST, PEER_EVERY_S = 5, 2.0
 """Checks that are no repetition, of one address: five, then one every two seconds."""
 ALL_BURST, ALL_EVERY_S = 20, 0.5
 """The same over all addresses: two a second are a tenth of a core at cost 10."""
+MOST_WAITING = 4
+"""For the check under way, which takes seconds where hashes have a high cost. Each of them holds a connection."""
 MOST_PEERS = 1024
 LONGEST_PASSWORD_BYTES = 72
 """bcrypt looks at no more."""
 _NOBODY = b"$2b$10$WPWVvOqCwjq/4khyypxWw.k.ULcq5OT2ORyevXCeu/qdZ7w4fyaky"
-"""Checked for a name that does not exist, so that time does not tell which ones do."""
+"""Of no password that anybody knows."""
+_COST = slice(4, 6)
+"""Where a hash has its cost."""
 
 
 class Password(Enum):
@@ -81,25 +86,49 @@ class Passwords:
         self._all = Bucket(ALL_BURST, ALL_EVERY_S, monotonic_s())
         self._lock = threading.Lock()
         self._one_at_a_time = threading.Lock()
+        self._at_it = 0
+        """Threads that check or wait until they may."""
+        self._dummy: tuple[Mapping[str, bytes], bytes] = ({}, _NOBODY)
+
+    @property
+    def waiting(self) -> int:
+        """Threads that wait until they may check."""
+        return max(self._at_it - 1, 0)
 
     def check(self, users: Mapping[str, bytes], name: str, password: bytes, *, peer: str) -> Password:
         """``peer``: the address of whoever asks."""
-        hashed = users.get(name, _NOBODY)
+        hashed = users.get(name, self._nobody(users))
         digest = self._digest(name.encode(errors="replace"), hashed, password)
         with self._lock:
             known = self._remembered(digest)
             if known is not None:
                 return known
-            if not self._may_try(peer):
+            if self._at_it > MOST_WAITING or not self._may_try(_counted_as(peer)):
                 return Password.NOT_NOW
+            self._at_it += 1
+        try:
+            return self._checked(digest, password, hashed, is_user=name in users)
+        finally:
+            with self._lock:
+                self._at_it -= 1
+
+    def _checked(self, digest: bytes, password: bytes, hashed: bytes, *, is_user: bool) -> Password:
         with self._one_at_a_time:
             with self._lock:
                 known = self._remembered(digest)  # another thread may have asked the same meanwhile
             is_right = self._is_right(password, hashed) if known is None else known is Password.RIGHT
-        answer = Password.RIGHT if is_right and name in users else Password.WRONG
-        with self._lock:
-            self._remember(digest, answer)
+            answer = Password.RIGHT if is_right and is_user else Password.WRONG
+            with self._lock:
+                self._remember(digest, answer)
         return answer
+
+    def _nobody(self, users: Mapping[str, bytes]) -> bytes:
+        """Found out once for a file: what it takes must not tell of names either."""
+        of, dummy = self._dummy
+        if of is not users:
+            dummy = dummy_hash(users)
+            self._dummy = users, dummy
+        return dummy
 
     def _is_right(self, password: bytes, hashed: bytes) -> bool:
         try:
@@ -132,3 +161,20 @@ class Passwords:
         if len(self._peers) > MOST_PEERS:
             self._peers.popitem(last=False)
         return bucket.take(now_s) and self._all.take(now_s)
+
+
+def dummy_hash(users: Mapping[str, bytes]) -> bytes:
+    """Checked for a name that does not exist, so that it takes as long as the dearest of those that do."""
+    cost = max((hashed[_COST] for hashed in users.values()), default=_NOBODY[_COST])
+    return _NOBODY[: _COST.start] + cost + _NOBODY[_COST.stop :]
+
+
+def _counted_as(peer: str) -> str:
+    """An address of IPv6 by its /64: whoever has one has all of it."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if address.version == 4:
+        return str(address)
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((int(address), 64), strict=False))

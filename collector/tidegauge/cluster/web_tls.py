@@ -74,6 +74,17 @@ def _canonical(kind: str, name: str) -> str:
 
 
 def _choose_ciphers(context: ssl.SSLContext, config: TlsConfig) -> None:
+    """Raises ``WebConfigError``: an OpenSSL built with less, or with a policy of the system, may refuse some."""
+    try:
+        _set_ciphers(context, config)
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "not known to it"
+        raise WebConfigError(
+            f"tls_server_config: OpenSSL here does not take these cipher_suites or curve_preferences ({reason})"
+        ) from None
+
+
+def _set_ciphers(context: ssl.SSLContext, config: TlsConfig) -> None:
     if config.cipher_suites:
         chosen = [CIPHERS[name] for name in config.cipher_suites if CIPHERS[name]]
         if chosen:

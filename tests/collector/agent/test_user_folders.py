@@ -115,6 +115,18 @@ def test_another_file_under_a_refused_name_is_looked_at(node: Node) -> None:
     assert node.look() == [ME]
 
 
+@as_root
+def test_a_listing_that_was_cut_short_forgets_nobody(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for uid in (4100, 4101, 4102):
+        node.user(uid)
+    assert node.look() == [4100, 4101, 4102]
+    monkeypatch.setattr("tidegauge.agent.user_folders.MAX_ENTRIES", 2)
+    for _ in range(20):
+        assert node.look() == [4100, 4101, 4102]
+    (node.run_dir / "4101").rmdir()
+    assert node.look() == [4100, 4102]
+
+
 def test_a_folder_that_is_gone_is_forgotten(node: Node) -> None:
     (node.run_dir / str(ME)).mkdir()
     assert node.look() == [ME]

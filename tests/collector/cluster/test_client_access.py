@@ -147,6 +147,14 @@ def test_this_nodes_own_commands_need_no_token_and_no_certificate(site: Site) ->
     assert client.get(url, "/secret") == {"name": None, "sees_all": True}
 
 
+def test_whoever_forgets_tls_is_told_of_it(site: Site) -> None:
+    with pytest.raises(ApiError, match="perhaps it speaks TLS: try https://"):
+        client.get(site.api.url.replace("https", "http"), "/who")
+    with pytest.raises(ApiError) as caught:
+        client.get("http://127.0.0.1:1", "/who")
+    assert "TLS" not in str(caught.value)
+
+
 def test_the_local_socket_is_its_owners_alone(site: Site) -> None:
     """Another user cannot open it by its mode; and if they could, the kernel says who they are."""
     assert site.files.api_socket.stat().st_mode & 0o777 == 0o600

@@ -160,6 +160,18 @@ def test_a_node_that_the_engine_lost_is_gone_then_forgotten(site: Site) -> None:
     assert [rank.identity.rank for rank in site.coordinator.jobs()[0].ranks] == [0]
 
 
+def test_a_node_that_comes_back_without_a_report_is_not_taken_for_one_whose_ranks_have_ended(site: Site) -> None:
+    site.engine_lists("a")
+    site.report(rank_summary(0), node="a")
+    site.engine_lists()
+    site.engine_lists("a")
+    (job,) = site.coordinator.jobs()
+    assert job.stale == (0,), "nobody knows before its next report"
+    site.report(rank_summary(0), node="a")
+    (job,) = site.coordinator.jobs()
+    assert (job.running, job.stale) == (True, ())
+
+
 def test_a_node_that_is_gone_stays_gone_whatever_its_agent_still_sends(site: Site) -> None:
     site.engine_lists("a")
     site.report()

@@ -8,10 +8,12 @@ import pytest
 
 from sample_views import LEAK, identity, rank_summary
 from tidegauge.cluster.jobs import RankOnNode, jobs_of
+from tidegauge.cluster.ownership import may_see
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import RankSummary
+from tidegauge.core.web_access import Viewer
 
 
 def on(
@@ -47,6 +49,19 @@ def test_another_user_who_claims_the_same_job_id_does_not_touch_the_job() -> Non
     hostile = rank_summary(0, uid=6666, user_name="mallory", verdict=LEAK)
     jobs = {job.user_name: job for job in jobs_of(on(rank_summary(0), hostile))}
     assert (jobs["ada"].state, jobs["mallory"].state) == (LeakState.OK, LeakState.LEAK)
+
+
+def test_a_job_whose_ranks_have_owners_of_several_names_is_nobodys_in_particular() -> None:
+    (job,) = jobs_of(on(rank_summary(0, user_name="bob"), rank_summary(1, user_name="alice")))
+    assert job.user_name == "alice, bob"
+
+
+def test_a_node_that_knows_a_uid_by_no_name_leaves_the_word_to_the_others() -> None:
+    nameless = rank_summary(0)
+    (job,) = jobs_of(on(replace(nameless, user_name=str(nameless.uid)), rank_summary(1, user_name="ada")))
+    assert job.user_name == "ada"
+    assert may_see(Viewer("ada", sees_all=False, reads_metrics=False), job)
+    assert not may_see(Viewer(str(nameless.uid), sees_all=False, reads_metrics=False), job)
 
 
 def test_the_living_process_speaks_for_a_rank_not_the_dead_one_with_the_newer_sample() -> None:

@@ -25,6 +25,7 @@ from tidegauge.cluster.loop_api import (
     MOST_READ,
     loop_figures,
     loop_routes,
+    status_for,
 )
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import NodeHealth, NodeStatus
@@ -33,6 +34,7 @@ from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, Incide
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView
+from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import from_wire
 
 STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1)
@@ -295,3 +297,21 @@ def test_of_a_very_long_history_only_the_newest_changes_are_read() -> None:
     many = [IncidentChange(ChangeKind.ESCALATED, float(at), incident()) for at in range(MOST_READ + 5)]
     answer = get(FakeStore(FakeIncidents(many)), "/api/v1/incident-changes")
     assert len(answer["changes"]) + answer["left_out"] == MOST_READ
+
+
+def test_who_sees_their_own_jobs_is_told_whether_something_is_wrong_and_not_what() -> None:
+    words = "CANARY: job 77 of grace on node12, /srv/grace/policy.yaml"
+    status = LoopStatus(
+        "act", words, policy_problem=words, paused=words, breaker=words, store_problem=words,
+        scheduler_problems={"slurm": words}, incidents_open=3, telling={"slack": "ok", "grafana": words},
+    )  # fmt: skip
+    told = status_for(Viewer("ada", sees_all=False, reads_metrics=True), status)
+    assert "CANARY" not in repr(told)
+    assert (told.mode, told.incidents_open) == ("act", 3)
+    assert None not in (told.policy_file, told.policy_problem, told.paused, told.breaker, told.store_problem)
+    assert list(told.scheduler_problems) == ["slurm"]
+    assert told.telling["slack"] == "ok"
+    assert told.telling["grafana"] != "ok"
+    fine = LoopStatus("observe", None)
+    assert status_for(Viewer("ada", sees_all=False, reads_metrics=False), fine) == fine
+    assert status_for(EVERYBODY, status) is status

@@ -178,6 +178,20 @@ def test_cluster_state_that_breaks_while_the_service_runs_is_put_aside_too(node:
     assert not earlier.exists()
 
 
+def test_what_was_put_aside_is_kept_however_often_the_next_starts_fail(node: Node, tmp_path: Path) -> None:
+    fail, tries = tmp_path / "fail", tmp_path / "tries"
+    node.supervise(f"echo >> {tries}; mkdir -p {node.files.gcs}; test -e {fail} && exit 1; {node.engine}")
+    node.until(lambda: node.phase == "running")
+    (first,) = node.raylets()
+    (node.files.gcs / "good").touch()
+    fail.touch()
+    send_signal(first, signal.SIGKILL)
+    node.until(
+        lambda: len(tries.read_text()) > 4
+    )  # the first, two that failed over the state, one without it: the next
+    assert [path.name for path in node.files.root.glob("gcs.broken-*/*")] == ["good"]
+
+
 def test_one_start_that_fails_is_no_reason_to_give_up_the_cluster_state(node: Node, tmp_path: Path) -> None:
     """A host that is busy may be too slow once; the nodes of a head that forgets them have to start anew."""
     node.files.gcs.mkdir()

@@ -77,6 +77,14 @@ def test_a_file_that_asks_for_nothing_is_one(text: str) -> None:
         ),
         ("tls_server_config: {cert_file: a, key_file: c, min_version: TLS10}", "none of TLS12, TLS13"),
         ("tls_server_config: {cert_file: a, key_file: c, cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]}", "none of TLS_"),
+        (
+            "tls_server_config: {cert_file: a, key_file: c, min_version: TLS13, max_version: TLS12}",
+            "min_version is above max_version",
+        ),
+        (
+            "tls_server_config: {cert: a, key: c, max_version: TLS12, cipher_suites: [TLS_AES_128_GCM_SHA256]}",
+            "are of TLS 1.3 alone",
+        ),
         ("tls_server_config: {cert_file: a, key_file: c, curve_preferences: [X25519, CurveP256]}", "one curve"),
         ("http_server_config: {headers: {Server: x}}", "only Content-Security-Policy"),
         ("http_server_config: {headers: {X-Frame-Options: allow}}", "deny or sameorigin"),
@@ -185,3 +193,16 @@ def test_a_certificate_that_cannot_be_used_is_said(tmp_path: Path, break_it: obj
     with pytest.raises(WebConfigError, match=said) as caught:
         server_context(config.tls, tmp_path)
     assert "CANARY" not in str(caught.value)
+
+
+def test_what_openssl_does_not_take_is_a_refusal_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An OpenSSL that was built with less, or has a policy (`crypto-policies`), may refuse what is on our lists."""
+    Authority(tmp_path).issue("node7")
+    for more, table in (("curve_preferences: [X25519]", "CURVES"), ("cipher_suites: [ODD]", "CIPHERS")):
+        odd = {"X25519": "no-such-curve"} if table == "CURVES" else {"ODD": "NO-SUCH-CIPHER"}
+        for module in ("web_config", "web_tls"):
+            monkeypatch.setattr(f"tidegauge.cluster.{module}.{table}", odd)
+        config = parse_web_config(f"tls_server_config: {{cert_file: node7.pem, key_file: node7.key, {more}}}")
+        assert config.tls is not None
+        with pytest.raises(WebConfigError, match="cipher_suites or curve_preferences"):
+            server_context(config.tls, tmp_path)

@@ -5,13 +5,23 @@ from __future__ import annotations
 import base64
 import logging
 from pathlib import Path
+from typing import Any
 
 import bcrypt
 import pytest
 
 from tidegauge.agent.settings import Settings
+from tidegauge.cluster import web_door
 from tidegauge.cluster.web_config import WebConfigError
-from tidegauge.cluster.web_door import LATER, ClosedDoor, DoorSettings, WebDoor, check_door, open_door
+from tidegauge.cluster.web_door import (
+    BROKEN_AGAIN_S,
+    LATER,
+    ClosedDoor,
+    DoorSettings,
+    WebDoor,
+    check_door,
+    open_door,
+)
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, Refusal, Viewer
 from web_certificates import Authority
@@ -139,6 +149,49 @@ def test_a_file_that_breaks_while_it_is_used_changes_nothing_and_is_said_once(
     assert "CANARY" not in caplog.text
     place.write(users=("bob",))
     assert isinstance(door.admit(basic("bob"), "a"), Viewer)
+
+
+def test_a_broken_file_is_read_once_and_again_when_it_changes_or_after_some_seconds(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, reads = [0.0], []
+
+    def counted(settings: DoorSettings) -> Any:
+        reads.append(settings)
+        return real(settings)
+
+    door = WebDoor(DoorSettings(place.web), monotonic_s=lambda: now_s[0])
+    real = web_door._read
+    monkeypatch.setattr(web_door, "_read", counted)
+    place.web.write_text("CANARY: x")
+    for _ in range(100):
+        door.tls()
+        door.admit(None, "a")
+    assert len(reads) == 1
+    now_s[0] += BROKEN_AGAIN_S  # what it names, a certificate say, may have come to be there
+    door.tls()
+    door.tls()
+    assert len(reads) == 2
+    place.write(users=("bob",))
+    assert isinstance(door.admit(basic("bob"), "a"), Viewer)
+    assert len(reads) == 3
+
+
+def test_a_token_file_that_others_may_read_now_is_noticed_and_what_was_in_force_stays(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.write_tokens("ada")
+    door = place.door(tokens=True)
+    place.tokens.chmod(0o644)
+    for _ in range(3):
+        assert isinstance(door.admit(f"Bearer {TOKEN}", "a"), Viewer)
+    (said,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert "has mode 0644" in said.getMessage()
+    assert "what was in force before stays so" in said.getMessage()
+    for mode in (0o600, 0o644):
+        place.tokens.chmod(mode)
+        door.admit(f"Bearer {TOKEN}", "a")
+    assert caplog.text.count("has mode 0644") == 2  # it happened twice
 
 
 def test_a_file_that_goes_away_changes_nothing(place: Place) -> None:

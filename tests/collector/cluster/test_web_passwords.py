@@ -11,9 +11,11 @@ from tidegauge.cluster.web_passwords import (
     ALL_BURST,
     LONGEST_PASSWORD_BYTES,
     MOST_REMEMBERED,
+    MOST_WAITING,
     PEER_BURST,
     Password,
     Passwords,
+    dummy_hash,
 )
 
 CHEAP = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4))
@@ -109,15 +111,77 @@ def test_no_password_is_kept(bench: Bench) -> None:
     assert "sesame" not in repr(vars(bench.passwords))
 
 
-def test_fifty_threads_with_the_same_password_cost_one_check(bench: Bench) -> None:
+def test_threads_with_the_same_password_cost_one_check(bench: Bench) -> None:
     answers: list[Password] = []
     threads = [
         threading.Thread(target=lambda peer=f"10.0.1.{number}": answers.append(bench.ask(peer=peer)))
-        for number in range(ALL_BURST)
+        for number in range(1 + MOST_WAITING)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers == [Password.RIGHT] * ALL_BURST
+    assert answers == [Password.RIGHT] * (1 + MOST_WAITING)
     assert bench.checks == 1
+
+
+def test_beyond_a_few_that_wait_for_a_slow_check_nobody_waits() -> None:
+    """Hashes of a high cost take seconds: whoever waits holds a connection."""
+    begun, gate = threading.Semaphore(0), threading.Event()
+
+    def slow(_: bytes, __: bytes) -> bool:
+        begun.release()
+        return gate.wait(20) and False
+
+    passwords = Passwords(check=slow)
+    answers: list[Password] = []
+
+    def guess(number: int) -> None:
+        answers.append(passwords.check(USERS, "ada", b"guess %d" % number, peer=f"10.0.1.{number}"))
+
+    threads = [threading.Thread(target=guess, args=(number,)) for number in range(1 + MOST_WAITING)]
+    for thread in threads:
+        thread.start()
+    assert begun.acquire(timeout=20)
+    while passwords.waiting < MOST_WAITING:
+        threads[0].join(0.001)
+    assert passwords.check(USERS, "ada", b"open sesame", peer="10.0.0.1") is Password.NOT_NOW  # at once
+    gate.set()
+    for thread in threads:
+        thread.join(20)
+    assert answers == [Password.WRONG] * (1 + MOST_WAITING)
+    assert passwords.waiting == 0
+
+
+def test_a_name_that_does_not_exist_is_checked_at_the_highest_cost_that_a_user_has() -> None:
+    costs = []
+
+    def check(_: bytes, hashed: bytes) -> bool:
+        costs.append(int(hashed[4:6]))
+        return False
+
+    dear = b"$2y$12$" + CHEAP[7:]
+    passwords = Passwords(check=check)
+    passwords.check({"ada": dear, "bob": CHEAP}, "nobody", b"x", peer="a")
+    passwords.check({"bob": CHEAP}, "nobody", b"x", peer="a")
+    assert costs == [12, 4]
+    assert not bcrypt.checkpw(b"x", dummy_hash({"bob": CHEAP}))  # bcrypt takes it as a hash
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_one"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("local", "10.0.0.1", False),
+    ],
+)
+def test_an_address_of_ipv6_counts_by_its_network(bench: Bench, one: str, other: str, are_one: bool) -> None:
+    for number in range(PEER_BURST):
+        bench.ask(f"guess {number}", peer=one)
+    answer = bench.ask("one more", peer=other)
+    assert answer is (Password.NOT_NOW if are_one else Password.WRONG)
