@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from sample_views import MIB, NOW_S
@@ -13,6 +14,7 @@ from scheduler_values import decision, facts, finding, incident
 from tidegauge.cluster.evidence_api import evidence_routes
 from tidegauge.cluster.http_api import HttpApi
 from tidegauge.cluster.loop_api import LoopStore, loop_routes
+from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.actions import (
     ActionKind,
     AuditError,
@@ -166,6 +168,20 @@ def serving(store: Callable[[], LoopStore], status: LoopStatus) -> Iterator[str]
         yield api.url
     finally:
         api.stop()
+
+
+def real_store(told: FakeStore, folder: Path) -> Store:
+    """A database in ``folder`` that was told the same incidents and decisions; the caller closes it."""
+    real = open_store(sqlite_url(folder))
+    real.incidents.save(told.incidents.story)
+    for made in told.audit.made:
+        name = made.decision.decision_id
+        real.audit.write_ahead([made.decision])
+        for _ in range(made.starts):
+            real.audit.begin(name, at_s=made.started_s or 0.0)
+        if made.outcome is not None:
+            real.audit.finish(name, made.outcome, made.detail or "", at_s=made.finished_s or 0.0)
+    return real
 
 
 def told_store() -> FakeStore:

@@ -18,14 +18,13 @@ from pathlib import Path
 
 import pytest
 
+from still_service import AwayEngine
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import ActionDesk, open_actions
-from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.service_record import StateFiles
-from tidegauge.cluster.views import EngineNode
 from top_world import World
 
 COLUMNS, LINES = 80, 24
@@ -136,18 +135,6 @@ class Terminal:
         os.close(self._end)
 
 
-class NoEngine:
-    """An engine that is away: the service answers from what agents have told."""
-
-    def alive_nodes(self) -> tuple[EngineNode, ...]:
-        raise EngineError("away")
-
-    def ensure_agent(self, node_id: str) -> None:
-        raise EngineError("away")
-
-    hold_agent = end_agent = ensure_agent
-
-
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     """A coordinator that was told of a cluster, with its own loop of incidents and actions."""
@@ -156,7 +143,7 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     desk = ActionDesk(lambda: open_actions(settings, coordinator, StateFiles(tmp_path)), keep_incidents_s=1e6)
     pages = exporter_pages(settings)
     service = CoordinatorService(
-        coordinator, NoEngine(), pages, desk, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",
+        coordinator, AwayEngine(), pages, desk, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",
         asks=EvidenceAsks(tmp_path / "asks"),
     )  # fmt: skip
     service.start()

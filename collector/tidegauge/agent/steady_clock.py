@@ -24,7 +24,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id() -> str:
-    """Changes at every boot."""
+    """Changes at every boot; start ticks count from there, so a pid and its ticks mean nothing across a reboot."""
     return BOOT_ID.read_text().strip()
 
 

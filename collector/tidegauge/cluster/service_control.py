@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cluster import client
 from tidegauge.cluster.service_record import (
     RecordError,
@@ -26,7 +27,6 @@ from tidegauge.cluster.supervisor import END_DEADLINE_S, END_GRACE_S, remove_eng
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.launch.processes import (
-    boot_id,
     end_processes,
     is_alive,
     send_signal,
@@ -137,7 +137,7 @@ def sweep(record: ServiceRecord) -> list[ProcStat]:
 
     With the supervisor's own end nothing is left. After it was killed, its session and its record tell who is ours.
     """
-    if record.boot_id != boot_id():
+    if record.boot_id != read_boot_id():
         return []
 
     def ours() -> list[ProcStat]:

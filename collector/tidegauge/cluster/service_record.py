@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch.processes import boot_id, identity_of, is_alive
+from tidegauge.launch.processes import identity_of, is_alive
 
 LONGEST_ENGINE_DIR = 40
 """Ray puts sockets at ``<dir>/session_<33 characters>/sockets/plasma_store``, and unix(7) allows 107 bytes."""
@@ -136,7 +137,7 @@ class ServiceRecord:
     @property
     def alive(self) -> bool:
         """Whether the supervisor still runs."""
-        return self.boot_id == boot_id() and is_alive(self.supervisor)
+        return self.boot_id == read_boot_id() and is_alive(self.supervisor)
 
 
 def prepare_state_dir(root: Path) -> StateFiles:
@@ -240,14 +241,14 @@ def _spec(raw: dict[str, Any]) -> NodeSpec:
 def write_address(path: Path, address: str) -> None:
     """Announce ``address`` (a URL, ``host:port``) on behalf of this process."""
     process = identity_of(os.getpid())
-    write_private(path, json.dumps({"address": address, "process": process, "boot_id": boot_id()}))
+    write_private(path, json.dumps({"address": address, "process": process, "boot_id": read_boot_id()}))
 
 
 def read_address(path: Path) -> str | None:
     """The announced address, or ``None`` if nobody announced one or the process that did has ended."""
     try:
         raw = _read_json(path)
-        if raw is None or raw["boot_id"] != boot_id() or not is_alive(ProcessId(*raw["process"])):
+        if raw is None or raw["boot_id"] != read_boot_id() or not is_alive(ProcessId(*raw["process"])):
             return None
         return str(raw["address"])
     except (RecordError, KeyError, TypeError):

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cluster.engine_launch import answers, engine_environ, explain, start_command
 from tidegauge.cluster.service_record import (
     NodeSpec,
@@ -35,7 +36,7 @@ from tidegauge.cluster.service_record import (
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.launch.kernel_calls import become_subreaper
-from tidegauge.launch.processes import boot_id, descendants, end_processes, identity_of, is_alive
+from tidegauge.launch.processes import descendants, end_processes, identity_of, is_alive
 
 log = logging.getLogger("tidegauge.cluster.supervisor")
 
@@ -90,18 +91,19 @@ class Supervisor:
         self._environ = engine_environ(spec, environ, node_file=files.node, gcs_dir=gcs_dir)
         self._essential: tuple[ProcessId, ...] = ()
         self._failures = 0
+        """Starts that failed since the engine last ran."""
         self._state_is_new = False
         """The state of before was put aside, and no start has succeeded since: what lies there now is nothing."""
-        """Starts that failed since the engine last ran."""
         self._record = ServiceRecord(
-            supervisor=me, boot_id=boot_id(), phase="starting", detail="starting", spec=spec,
+            supervisor=me, boot_id=read_boot_id(), phase="starting", detail="starting", spec=spec,
             started_unix_s=time.time(),
         )  # fmt: skip
 
     def run(self) -> int:
         try:
             try:
-                self._start_first()
+                while not self._starts():
+                    pass  # it has put right what it could
             except EngineStartError as error:
                 log.error("%s", error)
                 self._end_engine()
@@ -121,26 +123,24 @@ class Supervisor:
         self._files.record.unlink(missing_ok=True)
         return 3 if left else 0
 
-    def _start_first(self) -> None:
-        """Start. Over the state of a service that crashed start twice before the state is put aside: a host that is
-        busy with starting everything at once may be too slow for Ray, and without the state its nodes are lost."""
+    def _starts(self) -> bool:
+        """Whether the engine starts now; after a false, at the next try it may. The cluster state that is kept is put
+        aside after two failures over it: a host that is busy with starting everything at once may be too slow for Ray,
+        and without the state its nodes are lost. Raises ``EngineStartError`` where that state is not to blame."""
         try:
             self._start()
         except EngineStartError as error:
+            self._failures += 1
             if not self._may_be_broken():
                 raise  # a full disk is no reason to give up what is on it
-            log.warning("%s; trying once more over the cluster state kept from before", error)
-            self._end_engine()
-            self._start_over_state_or_without()
-
-    def _start_over_state_or_without(self) -> None:
-        try:
-            self._start()
-        except EngineStartError as error:
-            if not self._may_be_broken():
-                raise
-            self._put_state_aside(error)
-            self._start()
+            if self._failures >= TRIES_OVER_STATE:
+                self._put_state_aside(error)
+            else:
+                log.warning("%s; trying once more over the cluster state kept from before", error)
+                self._end_engine()
+            return False
+        self._failures = 0
+        return True
 
     def _put_state_aside(self, error: EngineStartError) -> None:
         """The next start begins without. The latest one is kept, for people."""
@@ -178,15 +178,10 @@ class Supervisor:
         self._end_engine()
         self._pause(wait_s)
         try:
-            self._start()
+            return self._starts()
         except EngineStartError as error:
             log.error("%s", error)
-            self._failures += 1
-            if self._failures >= TRIES_OVER_STATE and self._may_be_broken():
-                self._put_state_aside(error)
             return False
-        self._failures = 0
-        return True
 
     def _deploy_again(self) -> None:
         """Ray starts a coordinator that died again, but not one that failed to start."""

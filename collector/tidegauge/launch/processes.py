@@ -128,8 +128,3 @@ def send_signal(process: ProcessId, number: int) -> bool:
     finally:
         os.close(handle)
     return True
-
-
-def boot_id() -> str:
-    """Changes at every boot; start ticks count from there, so a pid and its ticks mean nothing across a reboot."""
-    return (PROC / "sys/kernel/random/boot_id").read_text().strip()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cli import up
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, prepare_state_dir, write_address
-from tidegauge.launch.processes import boot_id, identity_of
+from tidegauge.launch.processes import identity_of
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,9 @@ def test_port_that_was_taken_is_mentioned(
     )  # fmt: skip
     me = identity_of(os.getpid())
     assert me is not None
-    record = ServiceRecord(supervisor=me, boot_id=boot_id(), phase="running", detail="", spec=spec, started_unix_s=1.0)
+    record = ServiceRecord(
+        supervisor=me, boot_id=read_boot_id(), phase="running", detail="", spec=spec, started_unix_s=1.0
+    )
     up._tell(files, record, as_json=False, already=False)
     out = capsys.readouterr().out
     assert "http://127.0.0.1:9494/metrics" in out

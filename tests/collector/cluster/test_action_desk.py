@@ -6,28 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from still_service import StillLoop
 from store_contract import closed, opened
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import DAY_S, ActionDesk, Opened, open_actions
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, open_store, sqlite_url
-from tidegauge.core.actions import LoopStatus
-from tidegauge.core.incidents import JobKey
-from tidegauge.core.loop_figures import SlurmLabels
 
 NOW_S = 1.8e9
 YEAR_S = 365 * DAY_S
-
-
-class QuietLoop:
-    def tick(self) -> None: ...
-
-    def status(self) -> LoopStatus:
-        return LoopStatus("observe", None)
-
-    def slurm_labels(self) -> dict[JobKey, SlurmLabels]:
-        return {}
 
 
 @pytest.fixture
@@ -42,7 +30,7 @@ def store(tmp_path: Path) -> Store:
 def turned(store: Store, *, loop_s: float, ages_s: float) -> list[int]:
     """The incidents that a coordinator leaves that keeps them for thirty days."""
     desk = ActionDesk(
-        lambda: Opened(store, QuietLoop(), lambda: loop_s, lambda: ages_s), keep_incidents_s=30 * DAY_S
+        lambda: Opened(store, StillLoop(), lambda: loop_s, lambda: ages_s), keep_incidents_s=30 * DAY_S
     )  # fmt: skip
     desk.turn()
     return [one.number for one in store.incidents.incidents()]

@@ -12,32 +12,19 @@ from typing import Any
 import pytest
 
 from sample_views import LEAK, identity, rank_summary
+from still_service import AwayEngine
 from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import main
 from tidegauge.cluster.action_desk import ActionDesk, Opened
-from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError
-from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge_exporter.jobs import job_metrics
-
-
-class NoEngine:
-    """An engine that is away: the service answers from what agents have told."""
-
-    def alive_nodes(self) -> tuple[EngineNode, ...]:
-        raise EngineError("away")
-
-    def ensure_agent(self, node_id: str) -> None:
-        raise EngineError("away")
-
-    hold_agent = end_agent = ensure_agent
 
 
 def no_database() -> Opened:
@@ -57,7 +44,7 @@ class Lab:
             ),
         )
         self.service = CoordinatorService(
-            coordinator, NoEngine(), pages, ActionDesk(no_database, keep_incidents_s=0.0), cluster="lab",
+            coordinator, AwayEngine(), pages, ActionDesk(no_database, keep_incidents_s=0.0), cluster="lab",
             host="127.0.0.1", port=port, advertise_host="10.0.0.1", asks=EvidenceAsks(Path(__file__) / "no folder"),
         )  # fmt: skip
         self.service.start()

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from loop_store import FakeAudit, FakeIncidents, FakeStore, serving, told_store
+from loop_store import FakeAudit, FakeIncidents, FakeStore, real_store, serving, told_store
 from sample_views import NOW_S, job_view, rank_summary
 from scheduler_values import decision, facts, finding, incident, record
 from tidegauge.cluster import client
@@ -27,7 +27,6 @@ from tidegauge.cluster.loop_api import (
     loop_routes,
     status_for,
 )
-from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
@@ -204,15 +203,7 @@ def test_pages_and_refusals_travel_over_http(url: str, store: FakeStore) -> None
 
 
 def test_the_real_store_is_read_like_the_one_of_these_tests(store: FakeStore, tmp_path: Path) -> None:
-    real = open_store(sqlite_url(tmp_path))
-    real.incidents.save(store.incidents.story)
-    for made in store.audit.made:
-        name = made.decision.decision_id
-        real.audit.write_ahead([made.decision])
-        for _ in range(made.starts):
-            real.audit.begin(name, at_s=made.started_s or 0.0)
-        if made.outcome is not None:
-            real.audit.finish(name, made.outcome, made.detail or "", at_s=made.finished_s or 0.0)
+    real = real_store(store, tmp_path)
     routes = (loop_routes(store, lambda: STATUS), loop_routes(lambda: real, lambda: STATUS))
     for path, query in (
         ("/api/v1/incidents", {}),

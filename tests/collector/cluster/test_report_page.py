@@ -13,6 +13,7 @@ import pytest
 from html_text import Page
 from loop_store import told_store
 from sample_views import NOW_S
+from still_service import AwayEngine, StillLoop
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.coordinator import Coordinator
@@ -20,28 +21,6 @@ from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError, open_store, sqlite_url
-from tidegauge.core.actions import LoopStatus
-from tidegauge.core.incidents import JobKey
-from tidegauge.core.loop_figures import SlurmLabels
-
-
-class QuietLoop:
-    def tick(self) -> None: ...
-
-    def status(self) -> LoopStatus:
-        return LoopStatus("observe", None)
-
-    def slurm_labels(self) -> dict[JobKey, SlurmLabels]:
-        return {}
-
-
-class NoEngine:
-    def alive_nodes(self) -> tuple[()]:
-        return ()
-
-    def ensure_agent(self, node_id: str) -> None: ...
-
-    hold_agent = end_agent = ensure_agent
 
 
 @pytest.fixture
@@ -50,11 +29,11 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     store = open_store(sqlite_url(tmp_path))
     store.incidents.save(told.incidents.story)
     store.audit.write_ahead([record.decision for record in told.audit.made])
-    desk = ActionDesk(lambda: Opened(store, QuietLoop(), lambda: NOW_S), keep_incidents_s=1e9)
+    desk = ActionDesk(lambda: Opened(store, StillLoop(), lambda: NOW_S), keep_incidents_s=1e9)
     settings = Settings(cluster="lab", grafana_url="http://grafana.example", public_url="http://head.example:9495")
     coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c")
     service = CoordinatorService(
-        coordinator, NoEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
+        coordinator, AwayEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
         advertise_host="127.0.0.1", asks=EvidenceAsks(tmp_path / "asks"),
     )  # fmt: skip
     desk.turn()
@@ -98,7 +77,7 @@ def test_report_says_so_while_there_is_no_database(service: CoordinatorService, 
         raise StoreError("no database here")
 
     other = CoordinatorService(
-        service.coordinator, NoEngine(), exporter_pages(Settings()), ActionDesk(none, keep_incidents_s=0.0),
+        service.coordinator, AwayEngine(), exporter_pages(Settings()), ActionDesk(none, keep_incidents_s=0.0),
         cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1", asks=EvidenceAsks(tmp_path / "asks"),
     )  # fmt: skip
     other.start()

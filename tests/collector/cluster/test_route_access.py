@@ -16,9 +16,9 @@ import pytest
 from evidence_values import evidence
 from sample_views import LEAK, identity, rank_summary
 from scheduler_values import decision, finding, incident
+from still_service import AwayEngine, StillLoop
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import ActionDesk, Opened
-from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
@@ -26,13 +26,11 @@ from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.http_api import Answer, HttpApi
 from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.cluster.store.store import Store, open_store
-from tidegauge.cluster.views import EngineNode
 from tidegauge.cluster.web_door import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.actions import ActionKind, LoopStatus, UnderWay
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentChange, JobKey
-from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.web_access import EVERYBODY, Viewer
 
@@ -55,29 +53,6 @@ def ranks_of(name: str) -> list[RankSummary]:
         )
         for number in range(2)
     ]  # fmt: skip
-
-
-class NoEngine:
-    def alive_nodes(self) -> tuple[EngineNode, ...]:
-        raise EngineError("away")
-
-    def ensure_agent(self, node_id: str) -> None:
-        raise EngineError("away")
-
-    hold_agent = end_agent = ensure_agent
-
-
-class Loop:
-    """``action_desk.Loop`` that is always at bob's job."""
-
-    def tick(self, *_: object) -> None:
-        """Nothing more."""
-
-    def status(self) -> LoopStatus:
-        return LoopStatus("act", None, under_way=(UnderWay("d", ActionKind.CHECKPOINT, job_of("bob"), NOW_S, "waits"),))
-
-    def slurm_labels(self) -> dict[JobKey, SlurmLabels]:
-        return {}
 
 
 def fill(store: Store, name: str) -> None:
@@ -130,10 +105,12 @@ def running_site(folder: Path) -> Iterator[Site]:
     settings = Settings(cluster="lab", api_tokens_file=tokens, api_admins="root")
     coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c")
     store = open_store(f"sqlite:///{folder}/t.db")
-    desk = ActionDesk(lambda: Opened(store, Loop(), lambda: NOW_S), keep_incidents_s=1e9)
+    at_bobs_job = UnderWay("d", ActionKind.CHECKPOINT, job_of("bob"), NOW_S, "waits")
+    loop = StillLoop(LoopStatus("act", None, under_way=(at_bobs_job,)))
+    desk = ActionDesk(lambda: Opened(store, loop, lambda: NOW_S), keep_incidents_s=1e9)
     desk.turn()
     service = CoordinatorService(
-        coordinator, NoEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
+        coordinator, AwayEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
         advertise_host="127.0.0.1", asks=EvidenceAsks(folder / "asks"),
     )  # fmt: skip
     for name in UIDS:

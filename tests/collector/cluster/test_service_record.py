@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cluster import service_control
 from tidegauge.cluster.service_record import (
     LONGEST_ENGINE_DIR,
@@ -29,7 +30,7 @@ from tidegauge.cluster.service_record import (
     write_spec,
 )
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch.processes import boot_id, identity_of
+from tidegauge.launch.processes import identity_of
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def record_for(files: StateFiles, supervisor: ProcessId | None = None) -> Servic
     me = identity_of(os.getpid())
     assert me is not None
     return ServiceRecord(
-        supervisor=supervisor or me, boot_id=boot_id(), phase="running", detail="running", spec=spec_for(files),
+        supervisor=supervisor or me, boot_id=read_boot_id(), phase="running", detail="running", spec=spec_for(files),
         started_unix_s=1.5, processes=((me, "pytest"),),
     )  # fmt: skip
 

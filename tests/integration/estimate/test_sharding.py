@@ -15,7 +15,7 @@ from integration.estimate.interpreter import estimate_python
 HERE = Path(__file__).parent
 SMALL_BYTES = 1 << 20
 """Tables of pointers that DDP's checks and FSDP2's copies pass to the device; the estimate leaves them out."""
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 Requests = Counter[tuple[int, bool]]
 """How often which size was asked for, and whether on a stream of its own."""
 
@@ -36,7 +36,7 @@ def estimated(kind: str, tmp_path: Path) -> Requests:
 
 
 def run(command: list[str], environ: dict[str, str] | None) -> None:
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=110)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

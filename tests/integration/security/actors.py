@@ -69,21 +69,8 @@ class Rank:
 def trains(job_id: str, rank: str, leak_bytes: str = "0") -> None:
     """A job that does what it ought to: a step every 10 ms, and answers on its socket."""
     one = Rank(job_id, int(rank), leak_bytes=int(leak_bytes))
-    commands = CommandSocket(
-        one.folder, socket_name(one.process), lambda _: {"ok": True, "step": one.steps}, allowed_uids=allowed_peers()
-    )
     one.train(5)
-    ready(one.process.pid)
-    while True:
-        with selectors.DefaultSelector() as waiting:
-            for descriptor in [0, *commands.descriptors()]:
-                waiting.register(descriptor, selectors.EVENT_READ)
-            found = [key.fd for key, _ in waiting.select(0.01)]
-        if 0 in found:
-            return
-        for descriptor in found:
-            commands.serve(descriptor, now_s=time.monotonic())
-        one.train()
+    serve(one, step_s=0.01)
 
 
 def swaps(stolen_ring: str, victims_folder: str) -> None:
@@ -185,22 +172,7 @@ def claims(job_id: str, victims_pid: str, rank: str, world_size: str, gpu_uuid: 
         job_id, int(rank), leak_bytes=8 * MIB, world_size=int(world_size), device_uuids=uuids, job_name="healthy"
     )  # fmt: skip
     forge_launch(one.folder, job_id, int(victims_pid), one.process)
-    commands = CommandSocket(
-        one.folder, socket_name(one.process), lambda _: {"ok": True, "step": one.steps, "checkpoint": "callback"},
-        allowed_uids=allowed_peers(),
-    )  # fmt: skip
-    ready(one.process.pid)
-    while True:
-        with selectors.DefaultSelector() as waiting:
-            for descriptor in [0, *commands.descriptors()]:
-                waiting.register(descriptor, selectors.EVENT_READ)
-            found = [key.fd for key, _ in waiting.select(0.02)]
-        if 0 in found:
-            return
-        for descriptor in found:
-            commands.serve(descriptor, now_s=time.monotonic())
-        if one.steps < 8000:
-            one.train()
+    serve(one, step_s=0.02, most_steps=8000, checkpoint="callback")
 
 
 def forge_launch(folder: RunFolder, job_id: str, victims_pid: int, own: ProcessId) -> None:
@@ -252,6 +224,26 @@ def answers(how: str) -> None:
         for connection in kept:
             with suppress(OSError):
                 connection.send({"drips": b"{", "endless": b"x" * 65536, "deep": b"[" * 30_000}.get(how, b""))
+
+
+def serve(one: Rank, *, step_s: float, most_steps: int = sys.maxsize, **says: object) -> None:
+    """Until the test has ended us: answers on the rank's socket what it ``says``, and does a step every ``step_s``."""
+    commands = CommandSocket(
+        one.folder, socket_name(one.process), lambda _: {"ok": True, "step": one.steps, **says},
+        allowed_uids=allowed_peers(),
+    )  # fmt: skip
+    ready(one.process.pid)
+    while True:
+        with selectors.DefaultSelector() as waiting:
+            for descriptor in [0, *commands.descriptors()]:
+                waiting.register(descriptor, selectors.EVENT_READ)
+            found = [key.fd for key, _ in waiting.select(step_s)]
+        if 0 in found:
+            return
+        for descriptor in found:
+            commands.serve(descriptor, now_s=time.monotonic())
+        if one.steps < most_steps:
+            one.train()
 
 
 def ready(*words: object) -> None:

@@ -1,0 +1,42 @@
+"""What a coordinator service has around it in tests of its pages: an engine and a closed loop that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegauge.cluster.agent_keeper import EngineError
+from tidegauge.cluster.views import EngineNode
+from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.loop_figures import SlurmLabels
+
+OBSERVING = LoopStatus("observe", None)
+
+
+class AwayEngine:
+    """``agent_keeper.Engine`` that adds and loses no node: the service answers from what agents have told."""
+
+    def alive_nodes(self) -> tuple[EngineNode, ...]:
+        raise EngineError("away")
+
+    def ensure_agent(self, node_id: str) -> None:
+        raise EngineError("away")
+
+    hold_agent = end_agent = ensure_agent
+
+
+@dataclass(frozen=True)
+class StillLoop:
+    """``action_desk.Loop`` that does nothing more; ``at`` is where it stands."""
+
+    at: LoopStatus = OBSERVING
+
+    def tick(self) -> None:
+        pass
+
+    def status(self) -> LoopStatus:
+        return self.at
+
+    def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
+        return {}
