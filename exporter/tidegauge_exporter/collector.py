@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from tidegauge.core.views import NodeView, RankView
-from tidegauge_exporter.exposition import INFO_VALUE, Exposition, Format, Samples, label_block
+from tidegauge_exporter.exposition import INFO_VALUE, Exposition, Format, Samples
+from tidegauge_exporter.label_blocks import LabelBlocks
 from tidegauge_exporter.metric_rows import ReadMetric
 from tidegauge_exporter.metrics import (
     GPU_LABELS,
@@ -55,6 +56,7 @@ class NodeCollector:
     def __init__(self, view: Callable[[], NodeView], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._view = view
         self._clock = clock
+        self._blocks = LabelBlocks()
         self._lock = threading.Lock()
         self._dropped: Counter[str] = Counter({DUPLICATE: 0, BUDGET: 0})
         self._view_failed = False
@@ -66,7 +68,8 @@ class NodeCollector:
             samples = self._samples(self._view())
         except Exception as error:
             self._note_view(error)
-            samples = Samples(NODE_TABLE)  # without counters: some of them are the view's, and would seem to fall
+            # Without counters: some of them are the view's, and would seem to fall.
+            samples = Samples(NODE_TABLE, self._blocks)
             samples.add(COLLECT_SUCCESS, (VIEW,), 0)
         else:
             self._note_view(None)
@@ -75,7 +78,7 @@ class NodeCollector:
         return samples.exposition(form, only=only)
 
     def _samples(self, view: NodeView) -> Samples:
-        samples = Samples(NODE_TABLE)
+        samples = Samples(NODE_TABLE, self._blocks)
         dropped = _add_ranks(samples, view)
         dropped[DUPLICATE] += _add_gpus(samples, view)
         _add_self(samples, view)
@@ -111,7 +114,7 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
     for rank in view.ranks:
         pod = _pod_labels(rank)
         names, labels = (*RANK_LABELS, *POD_LABELS[: len(pod)]), (*_rank_labels(rank, view), *pod)
-        block = label_block(names, labels)
+        block = samples.block(names, labels)
         readings = _readings(rank)
         size = len(readings) + 1
         if block in seen:
@@ -123,7 +126,7 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
             left -= size
             for metric, value in readings:
                 samples.add_to(block, metric, value)
-            info = label_block((*names, *_FACTS), (*labels, *_rank_facts(rank, view)))
+            info = samples.block((*names, *_FACTS), (*labels, *_rank_facts(rank, view)))
             samples.add_to(info, RANK_INFO, INFO_VALUE)
     return dropped
 
@@ -133,7 +136,7 @@ def _add_gpus(samples: Samples, view: NodeView) -> int:
     dropped = 0
     seen: set[str] = set()
     for gpu in view.gpus:
-        block = label_block(GPU_LABELS, (view.cluster, view.hostname, gpu.gpu, gpu.uuid))
+        block = samples.block(GPU_LABELS, (view.cluster, view.hostname, gpu.gpu, gpu.uuid))
         readings = [(metric, value) for metric in GPU_METRICS if (value := metric.read(gpu)) is not None]
         if block in seen:
             dropped += len(readings)

@@ -1,8 +1,8 @@
 """The text of a scrape, written by hand from the table of metrics: Prometheus' own format 0.0.4, or OpenMetrics 1.0.
 
 prometheus_client escapes the labels of a rank anew for each of its series, and takes five times as long
-(bench/scrape_cost.py). Here a label block is made once and kept between scrapes; what is left to do for a sample is its
-number. The text is the one that prometheus_client would write: a property test compares the two.
+(bench/scrape_cost.py). Here a label block is made once and kept between scrapes (``LabelBlocks``); what is left to do
+for a sample is its number. The text is the one that prometheus_client would write: a property test compares the two.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
-from functools import lru_cache
-from operator import itemgetter
 from typing import NamedTuple
 
-from tidegauge_exporter.labels import label_value
+from tidegauge_exporter.label_blocks import LabelBlocks
 from tidegauge_exporter.metric_rows import Kind, Metric
 
 INFO_VALUE = 1.0
-LABEL_BLOCKS_KEPT = 8192
-"""Of a few hundred bytes each. A rank has two: a target that is full (``metrics.SAMPLES_PER_TARGET``) needs 6,000."""
 _PLAIN_DIGITS = 6
 """A number of more digits before the point is written with an exponent, as clients of Prometheus do."""
 
@@ -41,16 +37,23 @@ class Exposition(NamedTuple):
 class Samples:
     """The samples of one scrape, by the rows of a table and in its order."""
 
-    def __init__(self, table: Iterable[Metric]) -> None:
+    def __init__(self, table: Iterable[Metric], blocks: LabelBlocks | None = None) -> None:
+        """``blocks``: those of the scrapes before."""
+        self._blocks = LabelBlocks() if blocks is None else blocks
+        self._blocks.begin_scrape()
         self._rows = {metric.name: metric for metric in table}
         self._lines: dict[str, list[str]] = {name: [] for name in self._rows}
 
     def add(self, metric: Metric, values: Sequence[object], number: float) -> None:
         """One sample. ``values`` are those of ``metric.labels``, in their order; they may be anything."""
-        self.add_to(label_block(metric.labels, tuple(values)), metric, number)
+        self.add_to(self.block(metric.labels, tuple(values)), metric, number)
+
+    def block(self, names: tuple[str, ...], values: tuple[object, ...]) -> str:
+        """``{name="value",...}``, for ``add_to``."""
+        return self._blocks.block(names, values)
 
     def add_to(self, block: str, metric: Metric, number: float) -> None:
-        """One sample of those that share a ``label_block``."""
+        """One sample of those that share a ``block``."""
         self._lines[metric.name].append(f"{metric.name}{block} {write_number(number)}\n")
 
     def exposition(self, form: Format, *, only: Collection[str] = ()) -> Exposition:
@@ -63,15 +66,6 @@ class Samples:
         if form is Format.OPENMETRICS:
             parts.append("# EOF\n")
         return Exposition("".join(parts).encode(), form.value)
-
-
-@lru_cache(maxsize=LABEL_BLOCKS_KEPT)
-def label_block(names: tuple[str, ...], values: tuple[object, ...]) -> str:
-    """``{name="value",...}``, sorted by name, values made safe (``label_value``) and escaped; empty without labels."""
-    if not names:
-        return ""
-    pairs = sorted(zip(names, values, strict=True), key=itemgetter(0))
-    return "{" + ",".join(f'{name}="{_escaped(label_value(value))}"' for name, value in pairs) + "}"
 
 
 def write_number(number: float) -> str:
@@ -97,7 +91,3 @@ def _head(metric: Metric, form: Format) -> str:
     unit = f"# UNIT {name} {metric.exposed_unit}\n" if metric.exposed_unit else ""
     quoted = text.replace('"', '\\"')
     return f"# HELP {name} {quoted}\n# TYPE {name} {metric.kind.value}\n{unit}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

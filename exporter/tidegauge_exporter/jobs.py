@@ -8,7 +8,8 @@ from tidegauge.core.incidents import JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView, job_array_name
-from tidegauge_exporter.exposition import INFO_VALUE, Exposition, Samples, label_block
+from tidegauge_exporter.exposition import INFO_VALUE, Exposition, Samples
+from tidegauge_exporter.label_blocks import LabelBlocks
 from tidegauge_exporter.loop_metrics import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
 from tidegauge_exporter.metric_rows import JOB_LABELS
 from tidegauge_exporter.metrics import COORDINATOR_TABLE, JOB_INFO, JOB_METRICS
@@ -27,13 +28,14 @@ def job_metrics(
     linger_s: float = LINGER_S,
     accept: str | None = None,
     loop: LoopFigures | None = None,
+    blocks: LabelBlocks | None = None,
 ) -> Exposition:
     """The page for a scrape whose ``Accept`` header is ``accept``: OpenMetrics if it asks for it, else text.
 
     Jobs that ended longer than ``linger_s`` ago are left out, whatever history the coordinator keeps. Without ``loop``
-    there is nothing about incidents and actions.
+    there is nothing about incidents and actions. ``blocks``: those of the scrapes before.
     """
-    samples = Samples(COORDINATOR_TABLE)
+    samples = Samples(COORDINATOR_TABLE, blocks)
     current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
     _add_jobs(samples, current, loop, cluster=cluster)
     if loop is not None:
@@ -48,7 +50,7 @@ def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | Non
     seen: set[str] = set()
     for job in jobs:
         labels = (cluster, job.job_id, job.attempt)
-        block = label_block(JOB_LABELS, labels)
+        block = samples.block(JOB_LABELS, labels)
         if block in seen:
             continue
         seen.add(block)

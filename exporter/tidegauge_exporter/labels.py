@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 LONGEST_LABEL = 128
 """Characters. Prometheus sets no limit of its own, but every value is held in memory once per series."""
 
@@ -16,7 +14,6 @@ def label_value(value: object) -> str:
     return "" if value is None else _safe(str(value))
 
 
-@lru_cache(maxsize=4096)  # the same few texts come by at every scrape
 def _safe(text: str) -> str:
     if len(text) > LONGEST_LABEL:
         text = text[: LONGEST_LABEL - 1] + "\u2026"

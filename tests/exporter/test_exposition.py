@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
-from tidegauge_exporter.exposition import LABEL_BLOCKS_KEPT, Format, Samples, label_block, write_number
+from tidegauge_exporter.exposition import Format, Samples, write_number
 from tidegauge_exporter.labels import label_value
 from tidegauge_exporter.metric_rows import Kind, Metric
 from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE
@@ -127,17 +127,6 @@ def test_only_the_metrics_that_are_asked_for_are_written() -> None:
     assert "test_seen" not in by_us(rows, Format.TEXT, only=["test_plain", "other"])
     assert "test_plain" in by_us(rows, Format.TEXT, only=["test_plain", "other"])
     assert by_us(rows, Format.OPENMETRICS, only=["other"]) == "# EOF\n"
-
-
-def test_labels_are_escaped_once_and_what_is_kept_of_them_is_bounded() -> None:
-    label_block.cache_clear()
-    for _ in range(3):
-        for rank in range(10):
-            label_block(("job", "rank"), ("a", rank))
-    assert (label_block.cache_info().misses, label_block.cache_info().hits) == (10, 20)
-    for rank in range(LABEL_BLOCKS_KEPT + 10):
-        label_block(("job", "rank"), ("b", rank))
-    assert label_block.cache_info().currsize == LABEL_BLOCKS_KEPT
 
 
 PROMETHEUS_2 = (

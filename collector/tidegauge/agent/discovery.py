@@ -121,6 +121,10 @@ class RingFinder:
         self._release(ring)
         self._refused.setdefault(ring.place, None)
 
+    def is_aside(self, place: Place) -> bool:
+        """Whether the ring at ``place`` is to be found again; not if it is gone."""
+        return place in self._refused
+
     def forget(self, ring: RingFile) -> None:
         """Close ``ring``; if its file is still there, it will be found again."""
         self._release(ring)

@@ -144,6 +144,9 @@ class Watches:
                 self._finder.refuse(ring, error.reason, str(error), now_s=now_s)
             except Exception as error:
                 self._give_up(ring, error, now_s)
+        gone = [place for place in self._orphans if not self._finder.is_aside(place)]
+        for place in gone:  # somebody else has deleted them
+            del self._orphans[place]
         if len(self._orphans) > 4 * MAX_RANKS:
             self._orphans.clear()  # they are found again, with their time to linger begun anew
 

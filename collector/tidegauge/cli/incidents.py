@@ -12,7 +12,7 @@ from tidegauge.cli import incident_page
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table, print_wrapped
-from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.timeline import last_action, timeline
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.core.actions import DecisionRecord, LoopStatus
@@ -59,8 +59,15 @@ def _list(args: argparse.Namespace) -> int:
         if len(rows) == args.limit:
             print(f"\nthe newest {len(rows)}; there may be more: --limit N")
     else:
-        print("no incident" if closed_too else "no incident is open; `tidegauge incidents --all` lists closed ones")
+        print(_none(whose(answer), closed_too=bool(closed_too)))
     return FINE
+
+
+def _none(whose_only: str | None, *, closed_too: bool) -> str:
+    of_yours, why = ("", "") if whose_only is None else (" of yours", f": {whose_only}")
+    if closed_too:
+        return f"no incident{of_yours}{why}"
+    return f"no incident{of_yours} is open{why}; `tidegauge incidents --all` lists closed ones"
 
 
 def _row(raw: Mapping[str, Any], *, now_s: float) -> Sequence[str]:

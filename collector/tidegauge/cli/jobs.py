@@ -12,7 +12,7 @@ from typing import Any
 from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table
-from tidegauge.cli.service_api import add_api_arguments, ask
+from tidegauge.cli.service_api import add_api_arguments, ask, whose
 from tidegauge.core.kubernetes import PROFILE_LABEL
 from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
@@ -48,20 +48,19 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_table(HEADER, rows, gives_way=GIVES_WAY)
     else:
-        print(nothing_watched(os.environ))
+        print(nothing_watched(os.environ, whose(answer)))
     leaks = any(job["running"] and job["state"] == "leak" for job in jobs)
     return BAD_NEWS if leaks and args.fail_on_leak else FINE
 
 
-def nothing_watched(environ: Mapping[str, str]) -> str:
+def nothing_watched(environ: Mapping[str, str], whose_only: str | None = None) -> str:
     """How to begin, on this host: Slurm's option is named where there is an ``srun``, and in a pod (as by ``kubectl
-    exec`` in the head's) the label."""
+    exec`` in the head's) the label. ``whose_only``: why others' jobs are not listed, as ``service_api.whose`` says."""
+    none = "no job is watched" if whose_only is None else f"no job of yours is watched: {whose_only}"
     if environ.get("KUBERNETES_SERVICE_HOST"):
-        return (
-            f"no job is watched; give the pods of one the label {PROFILE_LABEL}=auto, on the template or the namespace"
-        )
+        return f"{none}; give the pods of one the label {PROFILE_LABEL}=auto, on the template or the namespace"
     slurm = ", or with `srun --memory-profile CMD`" if shutil.which("srun", path=environ.get("PATH")) else ""
-    return f"no job is watched; start one with `tidegauge run -- CMD`{slurm}"
+    return f"{none}; start one with `tidegauge run -- CMD`{slurm}"
 
 
 def _row(job: Mapping[str, Any]) -> Sequence[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
+from tidegauge.cli.output import tame
 from tidegauge.cluster import client
 from tidegauge.core.wire import from_wire
 
@@ -68,6 +69,15 @@ def ask(args: argparse.Namespace, path: str, *, timeout_s: float = client.TIMEOU
             raise CommandError(error.refusal, exit_code=exit_code) from error
         hint = "" if args.api else "; `tidegauge status` says how the service is"
         raise CommandError(f"{error}{hint}") from error
+
+
+def whose(answer: Mapping[str, Any]) -> str | None:
+    """Why a list may be short, in words, for whoever is shown their own alone; ``None``: everybody's are listed, or the
+    service is too old to tell."""
+    name = answer.get("seen_as")
+    if name is None:
+        return None
+    return f"this service sees you as {tame(str(name))}, and shows what is others' to its admins alone"
 
 
 def read(form: type[T], raw: Mapping[str, Any]) -> T:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
-from tidegauge.cli.output import print_table
+from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.policy_status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
 from tidegauge.core.actions import LoopStatus
@@ -108,11 +108,24 @@ def _print(answer: Mapping[str, Any]) -> None:
             print(f"actions   {in_one_line(loop)}")
             if loop.telling:
                 print(f"telling   {', '.join(f'{who}: {how}' for who, how in loop.telling.items())}")
+        _print_web_access(service.get("web_access_problem"))
         print()
         header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")
         print_table(header, [_row(node) for node in service["nodes"]], gives_way=("metrics", "address", "agent"))
     if not answer["healthy"]:
         print("\nnot healthy: not every node has an agent that reports")
+
+
+def _print_web_access(problem: Mapping[str, Any] | None) -> None:
+    """``problem``: a ``DoorProblem``; also of a service that is older, and tells of none."""
+    if problem is None:
+        return
+    if problem["closed"]:
+        print("access    CLOSED: nobody is answered on the API's port; commands on this node are")
+    else:
+        print("access    as before: what is in the files now was refused, their last good state stays in force")
+    print_wrapped("          ", problem["text"])
+    print_wrapped("          ", f"next: {problem['advice']}")
 
 
 def _row(node: Mapping[str, Any]) -> Sequence[str]:

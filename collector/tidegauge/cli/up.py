@@ -7,11 +7,13 @@ import importlib.util
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
+from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import API_TOKEN
 from tidegauge.core.web_access import split_scheme
@@ -69,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     spec = _spec(args, settings, files)
     write_spec(files, spec)
     if args.foreground:
+        if (warning := _warning(spec)) is not None:
+            print(f"tidegauge up: careful: {warning}", file=sys.stderr)
         return service_control.run_in_foreground(files)
     supervisor = service_control.start_in_background(files)
     try:
@@ -100,6 +104,18 @@ def _check_web_access(settings: Settings) -> None:
         check_door(settings)
     except WebConfigError as error:
         raise CommandError(f"{error}; see docs/web_access.md", exit_code=USAGE) from error
+
+
+def _warning(spec: NodeSpec) -> str | None:
+    """What of this node's pages is open to others; ``None``: nothing to warn of."""
+    from tidegauge.agent.settings import Settings
+    from tidegauge.cluster.web_door import what_is_open
+
+    try:
+        return what_is_open(Settings(**spec.settings), what="the API, with /metrics," if spec.is_head else "/metrics")
+    except ValueError:
+        # A file that broke since, of which `tidegauge status` tells; or settings of a service of another version.
+        return None
 
 
 def _check_same(args: argparse.Namespace, record: ServiceRecord) -> None:
@@ -211,6 +227,7 @@ def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: b
             "already_up": already, "role": "head" if spec.is_head else "node", "head_address": spec.head_address,
             "node_address": spec.node_address, "token_file": spec.token_file, "api_url": api,
             "metrics_address": metrics, "state_dir": spec.state_dir, "supervisor_pid": record.supervisor.pid,
+            "warning": _warning(spec),
         }  # fmt: skip
         print(json.dumps(values, indent=2))
         return
@@ -229,5 +246,7 @@ def _tell(files: StateFiles, record: ServiceRecord, *, as_json: bool, already: b
     if spec.node_address != LOOPBACK and str(spec.settings.get("listen_host", "")).startswith("127."):
         print("careful       /metrics listens on loopback, so a Prometheus elsewhere cannot scrape this node:")
         print("              start it with --set listen_host=0.0.0.0 to change that")
+    if (warning := _warning(spec)) is not None:
+        print_wrapped("careful       ", warning)
     print(f"logs          {files.logs}")
     print("next          tidegauge status, tidegauge run -- CMD, tidegauge jobs, tidegauge down")

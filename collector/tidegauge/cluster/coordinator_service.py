@@ -22,7 +22,7 @@ from tidegauge.cluster.escalation_desk import open_escalation
 from tidegauge.cluster.evidence_api import evidence_routes
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, html_route, json_route
-from tidegauge.cluster.loop_api import IncidentStory, incident_story, loop_figures, loop_routes
+from tidegauge.cluster.loop_api import UNTOLD, IncidentStory, incident_story, loop_figures, loop_routes
 from tidegauge.cluster.memory_api import memory_routes
 from tidegauge.cluster.openapi import openapi_json
 from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
@@ -33,7 +33,7 @@ from tidegauge.core.loop_figures import LoopFigures
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
-from tidegauge.core.web_access import OPEN_DOOR, Door
+from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,8 @@ class CoordinatorService:
 
     def __init__(
         self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionDesk, *, cluster: str, host: str,
-        port: int, advertise_host: str, asks: EvidenceAsks, door: Door = OPEN_DOOR, local_socket: Path | None = None,
+        port: int, advertise_host: str, asks: EvidenceAsks, door: WatchedDoor = OPEN_DOOR,
+        local_socket: Path | None = None,
     ) -> None:  # fmt: skip
         """``door``: who may come in to the API; ``local_socket``: where this node's own commands come in."""
         self.coordinator = coordinator
@@ -107,7 +108,7 @@ class CoordinatorService:
         assert self._api is not None, "not started"
         return self._api.url
 
-    def status(self) -> ServiceStatus:
+    def status(self, viewer: Viewer = EVERYBODY) -> ServiceStatus:
         nodes = self.coordinator.nodes()
         jobs = [job for job in self.coordinator.jobs() if job.running]
         present = [node for node in nodes if node.health is not NodeHealth.GONE]
@@ -122,6 +123,7 @@ class CoordinatorService:
             jobs_running=len(jobs),
             jobs_leaking=sum(job.state is LeakState.LEAK for job in jobs),
             healthy=bool(present) and all(node.health is NodeHealth.OK for node in present),
+            web_access_problem=_told(viewer, self._door.problem()),
         )
 
     def routes(self) -> dict[str, Route]:
@@ -130,9 +132,9 @@ class CoordinatorService:
         ownership = Ownership(jobs, lambda: self._actions.store().incidents)
         document = openapi_json()
         return {
-            "/api/v1/status": json_route(lambda _: self.status()),
+            "/api/v1/status": json_route(lambda request: self.status(request.viewer)),
             "/api/v1/nodes": json_route(lambda _: {"nodes": self.coordinator.nodes()}),
-            "/api/v1/jobs": json_route(lambda request: {"jobs": seen_by(request.viewer, self.coordinator.jobs())}),
+            "/api/v1/jobs": json_route(self._jobs),
             "/api/v1/events": json_route(self._events),
             **memory_routes(self.coordinator),
             **overview_routes(self.coordinator, self._actions.status, cluster=self._cluster),
@@ -165,6 +167,9 @@ class CoordinatorService:
 
     def _sd(self, _: Request) -> Answer:
         return json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address()))(_)
+
+    def _jobs(self, request: Request) -> object:
+        return {"jobs": seen_by(request.viewer, self.coordinator.jobs()), "seen_as": request.viewer.only}
 
     def _events(self, request: Request) -> object:
         events = self.coordinator.events(request.number("after", default=0))
@@ -212,3 +217,10 @@ class CoordinatorService:
         except Exception:
             # The loop is what keeps the agents alive: it must outlive a defect in one round.
             log.exception("a round of keeping agents failed; going on")
+
+
+def _told(viewer: Viewer, problem: DoorProblem | None) -> DoorProblem | None:
+    """To those who may not see all: whether there is one. It names files of the head."""
+    if problem is None or viewer.sees_all:
+        return problem
+    return DoorProblem(problem.closed, None, UNTOLD, "tell an admin of this service")

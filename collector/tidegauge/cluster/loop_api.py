@@ -245,7 +245,10 @@ class _Pages:
         found = store.incidents.incidents(
             open_only=not closed_too, since_s=since_s, limit=limit, user_name=request.viewer.only
         )
-        return {"incidents": [_line(incident, store.audit.records_of(incident.number)) for incident in found]}
+        return {
+            "incidents": [_line(incident, store.audit.records_of(incident.number)) for incident in found],
+            "seen_as": request.viewer.only,
+        }
 
     @_from_store
     def marks(self, request: Request) -> object:

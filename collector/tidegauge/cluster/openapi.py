@@ -68,6 +68,7 @@ _JOB_ID = Parameter(
 _ATTEMPT = Parameter("attempt", "Which attempt of it.", _whole(default=0))
 _UID = Parameter("uid", "Whose job of that id; of whoever claims it, if left out.", _whole())
 _RANK = Parameter("rank", "This rank alone.", _whole())
+_SEEN_AS = "seen_as names the user whose own alone are listed; null: everybody's are."
 _HTML = ("text/html; charset=utf-8",)
 _EXPOSITIONS = (
     "text/plain; version=0.0.4; charset=utf-8",
@@ -99,8 +100,8 @@ PAGES: Mapping[str, Page] = {
     "/api/v1/status": Page("The service and its nodes", ServiceStatus),
     "/api/v1/nodes": Page("Every node", {"nodes": tuple[NodeStatus, ...]}),
     "/api/v1/jobs": Page(
-        "Every watched job with all its ranks", {"jobs": tuple[JobView, ...]},
-        text="Large: some 700 bytes a rank. Screens ask /api/v1/overview.",
+        "Every watched job with all its ranks", {"jobs": tuple[JobView, ...], "seen_as": str | None},
+        text=f"Large: some 700 bytes a rank. Screens ask /api/v1/overview. {_SEEN_AS}",
     ),
     "/api/v1/overview": Page("Every job in a line, the most alarming first", Overview),
     "/api/v1/job": Page("One job, its ranks in a line each", JobPage, (_JOB_ID, _ATTEMPT, _UID, _RANK), errors=(404,)),
@@ -113,8 +114,8 @@ PAGES: Mapping[str, Page] = {
         (_JOB_ID, _ATTEMPT, _UID, _RANK), errors=(404,),
     ),
     "/api/v1/incidents": Page(
-        "Incidents, the newest first", {"incidents": tuple[IncidentLine, ...]},
-        (Parameter("all", "1: closed ones, too.", _whole(default=0, most=1)), _SINCE, _LIMIT),
+        "Incidents, the newest first", {"incidents": tuple[IncidentLine, ...], "seen_as": str | None},
+        (Parameter("all", "1: closed ones, too.", _whole(default=0, most=1)), _SINCE, _LIMIT), text=_SEEN_AS,
     ),
     "/api/v1/incident": Page(
         "One incident with its history and decisions",

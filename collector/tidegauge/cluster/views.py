@@ -10,6 +10,7 @@ from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
+from tidegauge.core.web_access import DoorProblem
 
 
 class NodeHealth(str, Enum):
@@ -123,3 +124,5 @@ class ServiceStatus:
     jobs_leaking: int
     healthy: bool
     """Every alive node has an agent that reports."""
+    web_access_problem: DoorProblem | None
+    """Of the coordinator's files on who may come in to its pages, as they are now."""

@@ -23,7 +23,7 @@ from tidegauge.cluster.web_config import WebConfig, WebConfigError, parse_web_co
 from tidegauge.cluster.web_passwords import Bucket, Password, Passwords
 from tidegauge.cluster.web_tls import certificate_files, check_client, server_context
 from tidegauge.cluster.web_tokens import ApiToken, name_of, read_tokens
-from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
+from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, DoorProblem, Refusal, Viewer, WatchedDoor
 from tidegauge_exporter.notify.secrets import SecretError
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,20 @@ BROKEN_AGAIN_S = 5.0
 now. In between nobody who knocks, of whom nothing is known yet, makes the service read a file."""
 TRY_AGAIN_S = 1.0
 """How often files that could not be used at the start are read again, while somebody knocks."""
+MEND_CLOSED = "mend it: pages are served again as soon as it can be used, without a restart"
+MEND_BROKEN = "mend it: it is read again by itself; a restart of the service before that would close its pages"
+UNDO = "put it back as it was, or, if this is meant, restart the service (`tidegauge down`, `tidegauge up`)"
+
+
+class DoorFileError(WebConfigError):
+    """One of a door's files cannot be used."""
+
+    def __init__(self, message: str, file: Path, *, advice: str = MEND_BROKEN) -> None:
+        super().__init__(message)
+        self.file = file
+        """As the settings name it."""
+        self.advice = advice
+        """What to do next while the last good state is in force."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +87,22 @@ class _State:
     asks_names: bool
 
 
+_NOTHING = _State(WebConfig(), None, (), asks_names=False)
+"""Without files."""
+
 _Signature = tuple[tuple[str | int, ...], ...]
 
 
 class WebDoor:
-    """``Door`` by files. Thread-safe."""
+    """``WatchedDoor`` by files. Thread-safe."""
 
     def __init__(self, settings: DoorSettings, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        """Raises ``WebConfigError`` if a file cannot be used."""
+        """Raises ``DoorFileError`` if a file cannot be used."""
         self._settings = settings
         self._passwords = Passwords(monotonic_s=monotonic_s)
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._said = ""
+        self._problem: DoorProblem | None = None
         self._broken: tuple[_Signature, float] | None = None
         """Files that could not be used, and when they were read."""
         self._state, self._signature = _read(settings)
@@ -98,15 +115,19 @@ class WebDoor:
         return self._scheme
 
     @property
-    def asks_names(self) -> bool:
-        return self._state.asks_names
-
-    @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         return self._state.config.headers
 
     def tls(self) -> ssl.SSLContext | None:
         return self._latest().context
+
+    def problem(self) -> DoorProblem | None:
+        self._latest()
+        return self._problem
+
+    def opening(self, host: str, what: str) -> str | None:
+        """What others can do at a server ``what`` on ``host``, and what closes it; ``None``: nothing to warn of."""
+        return _opening(host, what, self._state)
 
     def check_client(self, connection: ssl.SSLSocket) -> None:
         tls = self._state.config.tls
@@ -150,20 +171,20 @@ class WebDoor:
         with self._lock:
             signature = _signature(self._settings, self._state.config)
             if signature == self._signature:
-                self._broken, self._said = None, ""
+                self._broken = self._problem = None
                 return self._state
             if self._is_known_broken(signature):
                 return self._state
             self._broken = signature, self._monotonic_s()
             try:
                 state, signature = _read(self._settings)
-                _check_not_weaker(self._state, state)
-            except WebConfigError as error:
-                if str(error) != self._said:
+                _check_not_weaker(self._state, state, self._settings)
+            except DoorFileError as error:
+                if self._problem is None or str(error) != self._problem.text:
                     log.error("%s; what was in force before stays so", error)
-                self._said = str(error)
+                self._problem = DoorProblem(False, str(error.file), str(error), error.advice)
                 return self._state
-            self._state, self._signature, self._said, self._broken = state, signature, "", None
+            self._state, self._signature, self._problem, self._broken = state, signature, None, None
             log.info("who may come in to the HTTP servers was read again")
             return state
 
@@ -174,16 +195,18 @@ class WebDoor:
 
 
 class ClosedDoor:
-    """``Door`` for files that cannot be used at the start: every connection is closed without a word, until they can.
+    """``WatchedDoor`` for files that cannot be used at the start: until they can, it closes connections without a word.
 
     An exporter of Prometheus would not start at all; a coordinator has more to do than to serve pages.
     """
 
     def __init__(
-        self, settings: DoorSettings, problem: str, *, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, settings: DoorSettings, problem: str, *, file: Path | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """``problem``: of which ``file``, as it was when the door was made."""
         self._settings = settings
-        self._problem = problem
+        self._problem, self._file = problem, file
         self._lock = threading.Lock()
         self._monotonic_s = monotonic_s
         self._tried_s = monotonic_s()
@@ -207,6 +230,16 @@ class ClosedDoor:
     def admit(self, authorization: str | None, peer: str) -> Viewer | Refusal:
         return self._opened().admit(authorization, peer)
 
+    def problem(self) -> DoorProblem | None:
+        with self._lock:
+            if self._door is None:
+                self._try()
+            if self._door is None:
+                file = None if self._file is None else str(self._file)
+                return DoorProblem(True, file, self._problem, MEND_CLOSED)
+            door = self._door
+        return door.problem()
+
     def _opened(self) -> WebDoor:
         """Raises ``ConnectionRefusedError`` as long as the files cannot be used."""
         with self._lock:
@@ -223,15 +256,15 @@ class ClosedDoor:
         self._tried_s = now_s
         try:
             self._door = WebDoor(self._settings)
-        except WebConfigError as error:
+        except DoorFileError as error:
             if self._problem != str(error):
                 log.error("nothing is served over HTTP: %s", error)
-            self._problem = str(error)
+            self._problem, self._file = str(error), error.file
         else:
             log.info("HTTP is served again, over %s", self._door.scheme)
 
 
-def open_door(settings: Settings, *, what: str, asks_names: bool = True) -> Door:
+def open_door(settings: Settings, *, what: str, asks_names: bool = True) -> WatchedDoor:
     """As the settings have it; what it leaves open is said in the log. Never raises: see ``ClosedDoor``.
 
     ``what``: the server, for the log; ``asks_names``: whether it does, where the settings have names.
@@ -239,42 +272,62 @@ def open_door(settings: Settings, *, what: str, asks_names: bool = True) -> Door
     wanted = DoorSettings.of(settings)
     if wanted.is_open:
         if asks_names:
-            _warn(settings.listen_host, what, tls=False, names=False)
+            _warn(_opening(settings.listen_host, what, _NOTHING))
         return OPEN_DOOR
     try:
         door = WebDoor(wanted)
-    except WebConfigError as error:
+    except DoorFileError as error:
         log.error("%s answers nobody: %s", what, error)
-        return ClosedDoor(wanted, str(error))
+        return ClosedDoor(wanted, str(error), file=error.file)
     if asks_names:
-        _warn(settings.listen_host, what, tls=door.scheme == "https", names=door.asks_names)
+        _warn(door.opening(settings.listen_host, what))
     return door
 
 
 def check_door(settings: Settings) -> None:
-    """Raises ``WebConfigError`` for files that cannot be used, before anything is started."""
+    """Raises ``DoorFileError`` for files that cannot be used, before anything is started."""
     wanted = DoorSettings.of(settings)
     if not wanted.is_open:
         _read(wanted)
+
+
+def what_is_open(settings: Settings, *, what: str) -> str | None:
+    """What others can do at a server with these settings, and what closes it; ``None``: nothing to warn of.
+
+    ``what``: the server. Raises ``DoorFileError`` for files that cannot be used.
+    """
+    wanted = DoorSettings.of(settings)
+    return _opening(settings.listen_host, what, _NOTHING if wanted.is_open else _read(wanted)[0])
 
 
 def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _warn(host: str, what: str, *, tls: bool, names: bool) -> None:
+def _warn(opening: str | None) -> None:
+    if opening is not None:
+        log.warning("%s", opening)
+
+
+def _opening(host: str, what: str, state: _State) -> str | None:
     if is_loopback(host):
-        return
-    if not names:
-        log.warning(
-            "%s listens on %s and asks nobody for a name: whoever reaches it sees everybody's jobs. Set "
-            "web_config_file or api_tokens_file (docs/web_access.md)", what, host,
-        )  # fmt: skip
-    elif not tls:
-        log.warning(
-            "%s listens on %s without TLS: tokens and passwords travel in the clear. Set tls_server_config in "
-            "web_config_file (docs/web_access.md)", what, host,
-        )  # fmt: skip
+        return None
+    tls = state.config.tls
+    if not state.asks_names:
+        only_certificates = tls is not None and tls.client_certificate == "required"
+        who = "has a client certificate" if only_certificates else "reaches it"
+        remedy = (
+            "Set web_config_file or api_tokens_file (docs/web_access.md), as by --set web_config_file=FILE"
+            if state is _NOTHING
+            else "Set basic_auth_users in web_config_file, or api_tokens_file (docs/web_access.md)"
+        )
+        return f"{what} listens on {host} and asks nobody for a name: whoever {who} sees everybody's jobs. {remedy}"
+    if tls is None:
+        return (
+            f"{what} listens on {host} without TLS: tokens and passwords travel in the clear. Set tls_server_config in "
+            "web_config_file (docs/web_access.md)"
+        )
+    return None
 
 
 def _names(text: str | None) -> frozenset[str]:
@@ -282,7 +335,7 @@ def _names(text: str | None) -> frozenset[str]:
 
 
 def _read(settings: DoorSettings) -> tuple[_State, _Signature]:
-    """Raises ``WebConfigError``."""
+    """Raises ``DoorFileError``."""
     config, context = WebConfig(), None
     tokens: tuple[ApiToken, ...] = ()
     file, before = settings.web_config_file, _signature(settings, config)
@@ -292,12 +345,12 @@ def _read(settings: DoorSettings) -> tuple[_State, _Signature]:
             before += _signature(settings, config)[len(before) :]
             context = None if config.tls is None else server_context(config.tls, file.parent)
         except WebConfigError as error:
-            raise WebConfigError(f"web_config_file {file}: {error}") from None
+            raise DoorFileError(f"web_config_file {file}: {error}", file) from None
     if settings.tokens_file is not None:
         try:
             tokens = read_tokens(settings.tokens_file)
         except SecretError as error:
-            raise WebConfigError(f"api_tokens_file: {error}") from None
+            raise DoorFileError(f"api_tokens_file: {error}", settings.tokens_file) from None
     # Taken before the files were read: what changed meanwhile is read again.
     return _State(config, context, tokens, bool(config.users) or settings.tokens_file is not None), before
 
@@ -311,14 +364,18 @@ def _text(file: Path) -> str:
         raise WebConfigError("it is no text") from None
 
 
-def _check_not_weaker(old: _State, new: _State) -> None:
-    """A file that was emptied by mistake must not open the door. Raises ``WebConfigError``."""
+def _check_not_weaker(old: _State, new: _State, settings: DoorSettings) -> None:
+    """A file that was emptied by mistake must not open the door. Raises ``DoorFileError``."""
+    file = settings.web_config_file
+    if file is None:
+        return  # tokens alone switch neither
     if (old.context is None) is not (new.context is None):
-        raise WebConfigError("web_config_file: TLS was switched on or off, which takes a restart of the service")
-    if old.asks_names and not new.asks_names:
-        raise WebConfigError(
-            "web_config_file: it has no basic_auth_users any more, which takes a restart of the service"
-        )
+        changed = "TLS was switched on or off"
+    elif old.asks_names and not new.asks_names:
+        changed = "it has no basic_auth_users any more"
+    else:
+        return
+    raise DoorFileError(f"web_config_file {file}: {changed}, which takes a restart of the service", file, advice=UNDO)
 
 
 def _signature(settings: DoorSettings, config: WebConfig) -> _Signature:

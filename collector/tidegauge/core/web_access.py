@@ -45,6 +45,20 @@ class Refusal(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class DoorProblem:
+    """Why the files that say who may come in do not count as they are now. Quotes nothing of what they hold."""
+
+    closed: bool
+    """Nothing is served; false: the files' last good state stays in force."""
+    file: Optional[str]
+    """The one that a setting names; what it names in turn, a certificate say, is in ``text``. ``None``: untold."""
+    text: str
+    """What is wrong, and with which file."""
+    advice: str
+    """What to do next."""
+
+
 class Door(Protocol):
     """What stands before a server. Every method is called from the connections' threads, and reads files at most."""
 
@@ -67,8 +81,15 @@ class Door(Protocol):
         """``http`` or ``https``, for as long as the server runs."""
 
 
+class WatchedDoor(Door, Protocol):
+    """A door that whoever tells how the service is can ask."""
+
+    def problem(self) -> Optional[DoorProblem]:
+        """Looks whether the files can be used as they are now, also if nobody has come by since they changed."""
+
+
 class OpenDoor:
-    """``Door`` without TLS or names."""
+    """``WatchedDoor`` without TLS or names."""
 
     headers: tuple[tuple[str, str], ...] = ()
     scheme = "http"
@@ -81,6 +102,9 @@ class OpenDoor:
 
     def admit(self, authorization: Optional[str], peer: str) -> Union[Viewer, Refusal]:  # noqa: ARG002 - the port's
         return EVERYBODY
+
+    def problem(self) -> Optional[DoorProblem]:
+        return None
 
 
 OPEN_DOOR = OpenDoor()

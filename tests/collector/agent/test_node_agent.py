@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
+from tidegauge.agent.discovery import Place
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ring_reader import MAX_SANE
@@ -487,6 +489,21 @@ def test_a_leftover_ring_is_not_shown_and_goes_after_a_while(node: FakeNode) -> 
     assert not rank.path.exists()
     assert node.agent.view().rings_skipped == {}
     assert node.procs.searches < 6
+
+
+def test_nothing_is_remembered_of_leftover_rings_that_somebody_else_deleted(node: FakeNode) -> None:
+    def remembered() -> int:
+        gc.collect()
+        places = [one for one in gc.get_objects() if isinstance(one, Place)]
+        return sum(str(one).startswith(str(node.run_dir)) and one.name.endswith(".ring") for one in places)
+
+    leftover = [FakeRank(node.run_dir, node.clock, process=ProcessId(pid, 1)) for pid in range(1, 30)]
+    node.poll()
+    assert remembered() >= len(leftover)
+    for rank in leftover:
+        rank.path.unlink()
+    node.poll(6)
+    assert remembered() == 0
 
 
 def test_a_ring_that_is_still_written_to_is_never_deleted_though_its_process_is_unseen(node: FakeNode) -> None:

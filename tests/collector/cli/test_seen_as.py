@@ -1,0 +1,71 @@
+"""``tidegauge jobs`` and ``incidents`` for somebody who may see their own alone, and has none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from api_world import filled_service
+from tidegauge.agent.settings import Settings
+from tidegauge.cli.main import main
+from tidegauge.cluster.http_api import HttpApi
+from tidegauge.cluster.web_door import open_door
+from tidegauge.cluster.web_tokens import make_token, token_line
+
+TOKENS = {name: make_token() for name in ("ada", "zoe", "root")}
+"""The service watches a job of ada's, and none of zoe's."""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("api")
+    tokens = folder / "tokens"
+    tokens.write_text("\n".join(token_line(name, token) for name, token in TOKENS.items()))
+    tokens.chmod(0o600)
+    door = open_door(Settings(api_tokens_file=tokens, api_admins="root"), what="a test")
+    with filled_service(folder) as service, contextlib.ExitStack() as at_the_end:
+        api = HttpApi(service.routes(), host="127.0.0.1", port=0, door=door)
+        api.start()
+        at_the_end.callback(api.stop)
+        yield api.url
+
+
+@pytest.fixture
+def zoe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGAUGE_API_TOKEN", TOKENS["zoe"])
+
+
+@pytest.mark.usefixtures("zoe")
+def test_whoever_has_no_job_is_told_as_whom_they_are_seen(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "--api", url]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("no job of yours is watched: this service sees you as zoe")
+    assert "shows what is others' to its admins alone" in said
+    assert "tidegauge run -- CMD" in said
+
+
+@pytest.mark.usefixtures("zoe")
+def test_whoever_has_no_incident_is_told_as_whom_they_are_seen(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "--api", url]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("no incident of yours is open: this service sees you as zoe")
+    assert said.endswith("; `tidegauge incidents --all` lists closed ones\n")
+    main(["incidents", "--all", "--api", url])
+    assert capsys.readouterr().out.startswith("no incident of yours: this service sees you as zoe")
+
+
+@pytest.mark.parametrize(("name", "seen_as"), [("ada", "ada"), ("root", None)])
+def test_programs_are_told_it_too_and_whoever_sees_something_is_shown_it_as_ever(
+    url: str, name: str, seen_as: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGAUGE_API_TOKEN", TOKENS[name])
+    for command in ("jobs", "incidents"):
+        main([command, "--json", "--api", url])
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["seen_as"] == seen_as
+        assert answer[command]
+        main([command, "--api", url])
+        assert "yours" not in capsys.readouterr().out

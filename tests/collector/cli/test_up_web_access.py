@@ -1,0 +1,111 @@
+"""``tidegauge up``: what it says where others than this machine's users reach its pages."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegauge.cli import up
+from tidegauge.cli.main import main
+from tidegauge.cluster import service_control
+from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir
+from tidegauge.cluster.web_tokens import make_token, token_line
+from tidegauge.launch.processes import identity_of
+from web_certificates import Authority
+
+CLOSES = "Set web_config_file or api_tokens_file (docs/web_access.md), as by --set web_config_file=FILE"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> StateFiles:
+    return prepare_state_dir(tmp_path / "state")
+
+
+def record(files: StateFiles, *, is_head: bool = True, **settings: Any) -> ServiceRecord:
+    spec = NodeSpec(
+        state_dir=str(files.root), engine_dir="e", token_file=str(files.token), head_address="10.0.0.1:6399",
+        node_address="10.0.0.1", is_head=is_head, settings=settings,
+    )  # fmt: skip
+    me = identity_of(os.getpid())
+    assert me is not None
+    return ServiceRecord(supervisor=me, boot_id="b", phase="running", detail="", spec=spec, started_unix_s=1.0)
+
+
+def warning(files: StateFiles, capsys: pytest.CaptureFixture[str], about: ServiceRecord) -> str | None:
+    """As programs are told; people are told the same."""
+    up._tell(files, about, as_json=True, already=False)
+    said: str | None = json.loads(capsys.readouterr().out)["warning"]
+    up._tell(files, about, as_json=False, already=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("careful  ")] == ([f"careful       {said}"] if said else [])
+    return said
+
+
+def test_a_head_that_anybody_may_ask_says_what_is_open_and_what_closes_it(
+    files: StateFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert warning(files, capsys, record(files, listen_host="0.0.0.0")) == (
+        "the API, with /metrics, listens on 0.0.0.0 and asks nobody for a name: whoever reaches it sees everybody's "
+        f"jobs. {CLOSES}"
+    )
+
+
+def test_of_a_node_it_is_its_metrics(files: StateFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    said = warning(files, capsys, record(files, is_head=False, listen_host="10.0.0.7"))
+    assert said is not None
+    assert said.startswith("/metrics listens on 10.0.0.7 and asks nobody for a name")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_on_loopback_there_is_nothing_to_say(files: StateFiles, host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    up._tell(files, record(files, listen_host=host), as_json=True, already=False)
+    assert json.loads(capsys.readouterr().out)["warning"] is None
+
+
+def test_names_without_tls_are_said_and_with_tls_nothing_is(
+    files: StateFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens, web = tmp_path / "tokens", tmp_path / "web.yml"
+    tokens.write_text(token_line("ada", make_token()))
+    tokens.chmod(0o600)
+    said = warning(files, capsys, record(files, listen_host="0.0.0.0", api_tokens_file=str(tokens)))
+    assert said is not None
+    assert "without TLS: tokens and passwords travel in the clear" in said
+    Authority(tmp_path).issue("node7")
+    web.write_text("tls_server_config: {cert_file: node7.pem, key_file: node7.key}")
+    both = record(files, listen_host="0.0.0.0", api_tokens_file=str(tokens), web_config_file=str(web))
+    assert warning(files, capsys, both) is None
+
+
+def test_where_only_certificates_are_asked_for_their_holders_see_everything(
+    files: StateFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, web = Authority(tmp_path), tmp_path / "web.yml"
+    authority.issue("node7")
+    web.write_text(
+        "tls_server_config: {cert_file: node7.pem, key_file: node7.key, client_auth_type: RequireAndVerifyClientCert, "
+        f"client_ca_file: {authority.certificate.name}}}"
+    )
+    said = warning(files, capsys, record(files, listen_host="0.0.0.0", web_config_file=str(web)))
+    assert said is not None
+    assert "whoever has a client certificate sees everybody's jobs. Set basic_auth_users in web_config_file" in said
+
+
+def test_a_file_that_broke_since_is_for_status_to_tell(files: StateFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    about = record(files, listen_host="0.0.0.0", api_tokens_file=str(files.root / "away"))
+    assert warning(files, capsys, about) is None
+
+
+def test_in_the_foreground_it_is_said_before_the_service_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_control, "run_in_foreground", lambda _: 0)
+    settings = (f"state_dir={tmp_path}/s", "engine_port=0", "listen_host=0.0.0.0")
+    assert main(["up", "--foreground", *(part for one in settings for part in ("--set", one))]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("tidegauge up: careful: the API, with /metrics, listens on 0.0.0.0")
