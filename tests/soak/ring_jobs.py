@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from fleet.ring_files import user_folder
+
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.ring_layout import DEFAULT_CAPACITY, RingHeader
 from tidegauge.core.run_dirs import ring_name
@@ -53,7 +55,9 @@ FATES = (
     *(Fate.RESTARTS, Fate.WRAPS, Fate.DETACHES) * 2,
     *(Fate.LEAKS, Fate.LEAKS, Fate.RUNS_OUT),
 )
-"""Drawn from. Growth is rarer than life: a user gets 100 incidents an hour."""
+"""Drawn from. Growth is rarer than life."""
+USERS = (os.geteuid(), *range(40_000, 40_019)) if os.geteuid() == 0 else (os.geteuid(),)
+"""Whose jobs are, drawn from: a user gets 100 incidents an hour. Others' processes and rings only root can make."""
 LIFE_S = dict.fromkeys(Fate, 20.0) | {Fate.LEAKS: 50.0}
 
 
@@ -72,6 +76,7 @@ class RingJob:
     """What is running of one job."""
 
     name: str
+    uid: int
     attempt: int
     fate: Fate
     ends_s: float
@@ -84,12 +89,12 @@ class RingJobs:
     def __init__(self, run_dir: Path, *, start_every_s: float = 2.0, seed: int = 9) -> None:
         self.begun: Counter[str] = Counter()
         """Jobs by fate, and litter by kind."""
-        self._folder: RunFolder = open_run_folder(str(run_dir), uid=os.geteuid())
+        self._folders = {uid: _folder(run_dir, uid) for uid in USERS}
         self._start_every_s = start_every_s
         self._random = random.Random(seed)
         self._names = (f"soak-{number}" for number in itertools.count(1))
         self._jobs: list[RingJob] = []
-        self._litter = Litter(Path(self._folder.path))
+        self._litter = Litter(Path(self._folders[USERS[0]].path))
         self._next_start_s = time.monotonic()
 
     def turn(self) -> None:
@@ -97,7 +102,8 @@ class RingJobs:
         now_s = time.monotonic()
         if now_s >= self._next_start_s:
             self._next_start_s = now_s + self._start_every_s
-            self._begin(next(self._names), 0, self._random.choice(FATES), now_s)
+            fate, uid = self._random.choice(FATES), self._random.choice(USERS)
+            self._begin(next(self._names), uid, 0, fate, now_s)
             self.begun.update(self._litter.turn(now_s))
         for job in self._jobs:
             for rank in job.ranks:
@@ -118,29 +124,34 @@ class RingJobs:
                 rank.ring.abandon()
         self._jobs.clear()
         self._litter.close()
-        self._folder.close()
+        for folder in self._folders.values():
+            folder.close()
 
-    def _begin(self, name: str, attempt: int, fate: Fate, now_s: float) -> None:
+    def _begin(self, name: str, uid: int, attempt: int, fate: Fate, now_s: float) -> None:
         world_size = self._random.choice((1, 1, 2, 4))
         life_s = LIFE_S[fate] * self._random.uniform(0.5, 1.2)
-        job = RingJob(name, attempt, fate, now_s + life_s)
+        job = RingJob(name, uid, attempt, fate, now_s + life_s)
         profile = self._random.choice(("stats", "auto"))
         for number in range(world_size):
-            job.ranks.append(self._rank(name, attempt, number, world_size, profile, fate))
+            job.ranks.append(self._rank(job, number, world_size, profile))
         self._jobs.append(job)
         self.begun[fate.value] += 1
 
-    def _rank(self, name: str, attempt: int, number: int, world_size: int, profile: str, fate: Fate) -> Rank:
-        process = subprocess.Popen(["sleep", "3600"], stdin=subprocess.DEVNULL)
+    def _rank(self, job: RingJob, number: int, world_size: int, profile: str) -> Rank:
+        user = None if job.uid == os.geteuid() else job.uid
+        process = subprocess.Popen(["sleep", "3600"], stdin=subprocess.DEVNULL, user=user)
         identity = identity_of(process.pid)
         assert identity is not None, "a child that is not waited for has its entry in /proc"
-        capacity = SMALL_CAPACITY if fate is Fate.WRAPS else DEFAULT_CAPACITY
-        ring = RingWriter(self._folder, _header(identity, capacity))
+        capacity = SMALL_CAPACITY if job.fate is Fate.WRAPS else DEFAULT_CAPACITY
+        folder = self._folders[job.uid]
+        ring = RingWriter(folder, _header(identity, capacity))
+        if user is not None:
+            os.chown(Path(folder.path) / ring_name(identity), user, -1)
         ring.reserve(0)
         uuid = DeviceUuid(f"GPU-{number:08x}-5041-0000-0000-000000000000")
         claim = RankIdentity(
-            JobId(name), attempt, GlobalRank(number), LocalRank(number), world_size, "soak", job_name=f"job of {name}",
-            profile=profile, device_uuids=(uuid,), torch_version="2.13.0",
+            JobId(job.name), job.attempt, GlobalRank(number), LocalRank(number), world_size, "soak",
+            job_name=f"job of {job.name}", profile=profile, device_uuids=(uuid,), torch_version="2.13.0",
         )  # fmt: skip
         ring.publish(claim)
         ring.append(0, counts(20 * GIB), kind=RecordKind.EVENT, event=EventCode.ATTACHED)
@@ -169,7 +180,7 @@ class RingJobs:
                 _kill(rank.process)
             rank.ring.abandon()
         if job.fate is Fate.RESTARTS and job.attempt == 0:
-            self._begin(job.name, job.attempt + 1, job.fate, now_s)
+            self._begin(job.name, job.uid, job.attempt + 1, job.fate, now_s)
         if job.fate is Fate.DETACHES:
             for rank in job.ranks:
                 _kill(rank.process)
@@ -231,6 +242,11 @@ def counts(allocated_bytes: int) -> Counts:
 
 def _header(process: ProcessId, capacity: int) -> RingHeader:
     return RingHeader(capacity, 1, process.pid, process.start_ticks, time.time_ns())
+
+
+def _folder(run_dir: Path, uid: int) -> RunFolder:
+    user_folder(run_dir, uid)
+    return open_run_folder(str(run_dir), uid=uid)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
