@@ -19,7 +19,7 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import BadRequestError, HttpApi, NotFoundError, Request, Route, UnavailableError
 from tidegauge.cluster.loop_api import loop_routes
 from tidegauge.cluster.memory_api import memory_routes
-from tidegauge.cluster.overview_api import overview_routes
+from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.core.actions import ActionKind, Disposition, LoopStatus, Outcome
 from tidegauge.core.ids import DeviceUuid, JobId, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange, JobKey
@@ -193,10 +193,11 @@ class World:
         return self
 
     def routes(self) -> dict[str, Route]:
+        jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=lambda: self.elapsed_s)
         return {
             **memory_routes(self.coordinator),
             **overview_routes(
-                self.coordinator, lambda: self.status, cluster="lab",
+                self.coordinator, jobs, lambda: self.status, cluster="lab",
                 wall_s=lambda: NOW_S - LIFE_S + self.elapsed_s, monotonic_s=lambda: self.elapsed_s,
             ),
             **loop_routes(lambda: self.store(), lambda: self.status),

@@ -30,7 +30,7 @@ from tidegauge.cluster.escalation_desk import EscalationDesk
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.http_api import Request
 from tidegauge.cluster.loop_api import loop_figures
-from tidegauge.cluster.overview_api import overview_routes
+from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.short_pauses import COLLECT_EVERY_S, collect, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
@@ -113,8 +113,9 @@ class Site:
             self.coordinator, lambda: self.store, asks=EvidenceAsks(folder / "asks"), now_s=self.clock_s,
             submit=workers.submit,
         )  # fmt: skip
+        jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=self.clock_s)
         pages = overview_routes(
-            self.coordinator, self.loop.status, cluster="bench", wall_s=self.clock_s, monotonic_s=self.clock_s
+            self.coordinator, jobs, self.loop.status, cluster="bench", wall_s=self.clock_s, monotonic_s=self.clock_s
         )
         self._overview = pages["/api/v1/overview"]
         self.cpu_s: defaultdict[str, float] = defaultdict(float)

@@ -15,13 +15,17 @@ STAYS_S = 10.0
 """The service is whole when it stays so for this long: parts that are dead are listed as alive for a while. Longer than
 what the cluster needs to notice the slowest of them, a link that is cut (9 s)."""
 LOOK_EVERY_S = 0.5
+NEW_S = 5.0
+"""Without any trouble a rank is known so long after it began to train: a poll, a report, a busy machine."""
+Lacked = list[tuple[float, str]]
+"""From when on what was missing, in seconds; empty: nothing from then on."""
 
 
 def problem_of_service(site: ChaosSite) -> str | None:
     """What is missing right now, or ``None`` when there is nothing:
 
-    the API answers; every node's agent is the one on that node and reports; every living rank of every job is known;
-    each node's /metrics answers, and Prometheus has it; incidents are kept and the policy is in force; the
+    the API answers; every node's agent is the one on that node and reports; every rank that has trained for ``NEW_S``
+    is known; each node's /metrics answers, and Prometheus has it; incidents are kept and the policy is in force; the
     notifier says that Alertmanager takes what it says.
     """
     try:
@@ -30,14 +34,17 @@ def problem_of_service(site: ChaosSite) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-def full_service(site: ChaosSite, *, within_s: float, since_s: float | None) -> float:
+def full_service(site: ChaosSite, *, within_s: float, since_s: float | None, lacked: Lacked | None) -> float:
     """See ``ChaosSite.wait_full_service``."""
     since_s = time.monotonic() if since_s is None else since_s
     whole_since_s: float | None = None
     missing = "never looked at"
+    lacked = [] if lacked is None else lacked
     while True:
         looked_s = time.monotonic()
         problem = problem_of_service(site)
+        if not lacked or lacked[-1][1] != (problem or ""):
+            lacked.append((round(looked_s - since_s, 1), problem or ""))
         if problem is None:
             whole_since_s = whole_since_s if whole_since_s is not None else looked_s
             if time.monotonic() - max(whole_since_s, since_s) > STAYS_S:
@@ -73,8 +80,8 @@ def _of_ranks(site: ChaosSite) -> str | None:
     known = {(job["job_name"], rank["process"]["pid"]) for job in jobs for rank in job["ranks"] if not job["stale"]}
     for job in site.jobs.values():
         if job.is_running():
-            training = {(job.name, pid) for pid in job.rank_pids().values()}
-            if not training or not training <= known:
+            training = {(job.name, pid) for pid in job.training_pids(NEW_S)}
+            if not training <= known:
                 return f"the ranks {sorted(training - known)} of {job.name} are not known"
     return None
 

@@ -37,7 +37,7 @@ def _play(site: ChaosSite, scenario: Scenario, row: Row, say: Progress) -> None:
         scenario.run(site, watch)
         since_s = time.monotonic()
         say(f"{scenario.name}: {scenario.what}; waiting for full service")
-        row.seconds = site.wait_full_service(scenario.bound_s + LONGER_S, since_s=since_s)
+        row.seconds = site.wait_full_service(scenario.bound_s + LONGER_S, since_s=since_s, lacked=row.lacked)
         if scenario.after is not None:
             scenario.after(site, watch)
     finally:

@@ -34,7 +34,7 @@ from typing import Any
 from chaos.jobs import RANKS, TrainingJob, start_training
 from chaos.network import Network, need_namespaces, write_hosts_file
 from chaos.nodes import API_PORT, FIRST_ADDRESS, HOSTS_FILE, Node, node_name
-from chaos.observe import LOOK_EVERY_S, full_service, problem_of_service
+from chaos.observe import LOOK_EVERY_S, NEW_S, Lacked, full_service, problem_of_service
 from fakegpu.rig import Rig
 from integration.alertmanager_server import AlertmanagerServer, running_alertmanager
 from integration.prometheus_server import PrometheusServer, running_prometheus
@@ -198,12 +198,15 @@ class ChaosSite:
                 raise AssertionError(f"no full service: {problem}\n{self.logs()}")
             time.sleep(LOOK_EVERY_S)
 
-    def wait_full_service(self, within_s: float, *, since_s: float | None = None) -> float:
+    def wait_full_service(
+        self, within_s: float, *, since_s: float | None = None, lacked: Lacked | None = None
+    ) -> float:
         """Seconds from ``since_s`` (monotonic; default: this call) until the service was whole, and stayed so.
 
-        Raises ``AssertionError`` with what is missing if that takes longer than ``within_s``.
+        What was missing meanwhile is added to ``lacked``. Raises ``AssertionError`` with what is missing if that takes
+        longer than ``within_s``.
         """
-        return full_service(self, within_s=within_s, since_s=since_s)
+        return full_service(self, within_s=within_s, since_s=since_s, lacked=lacked)
 
     def logs(self) -> str:
         return "\n".join([node.logs() for node in self.nodes] + [job.words() for job in self.jobs.values()])
@@ -274,6 +277,10 @@ def _begin(site: ChaosSite, say: Progress) -> None:
     site.start_job("leaky", site.nodes[1], leak_bytes=LEAK_BYTES, save_seconds=SAVE_S)
     for node in site.nodes:
         site.start_job(f"steady{node.number}", node)
+    site.eventually(
+        lambda: all(len(job.training_pids(NEW_S)) == RANKS for job in site.jobs.values()), "all jobs train",
+        within_s=UP_WITHIN_S,
+    )  # fmt: skip
     site.wait_until_whole(within_s=UP_WITHIN_S)
     say("waiting for the leak to be seen")
     site.wait_for_incident()

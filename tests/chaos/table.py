@@ -24,6 +24,8 @@ class Row:
     bound_s: float
     seconds: float | None = None
     """Until full service; ``None``: it did not come back."""
+    lacked: list[tuple[float, str]] = field(default_factory=list)
+    """What full service lacked, from when on; empty: nothing from then on."""
     broken: dict[str, list[str]] = field(default_factory=dict)
     """By promise: what is wrong."""
     failure: str | None = None
@@ -48,6 +50,7 @@ class Row:
             found.append(f"{self.name}: {self.failure}")
         if self.seconds is not None and self.seconds > self.bound_s:
             found.append(f"{self.name}: full service after {self.seconds:.1f} s, not {self.bound_s:.0f} s")
+            found += [f"{self.name}: from {since_s:.1f} s on: {what or 'whole'}" for since_s, what in self.lacked]
         return found
 
 

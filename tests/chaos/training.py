@@ -40,7 +40,7 @@ def main() -> None:
     step = json.loads(state.read_text())["step"] if state.exists() else 0
 
     def tell(what: str, **more: object) -> None:
-        line = {"what": what, "rank": rank, "step": step, "pid": os.getpid(), **more}
+        line = {"what": what, "rank": rank, "step": step, "pid": os.getpid(), "mono_s": time.monotonic(), **more}
         line["attempt"] = int(os.environ.get("TIDEGAUGE_ATTEMPT") or "0")
         with story.open("a") as file:
             file.write(json.dumps(line) + "\n")

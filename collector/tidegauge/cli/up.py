@@ -97,8 +97,8 @@ def check_installed() -> None:
 
 def _check_web_access(settings: Settings) -> None:
     """Once the service runs, files that cannot be used only close its pages; here somebody can still mend them."""
-    from tidegauge.cluster.web_config import WebConfigError
-    from tidegauge.cluster.web_door import check_door
+    from tidegauge.cluster.web_config_values import WebConfigError
+    from tidegauge.cluster.web_door_start import check_door
 
     try:
         check_door(settings)
@@ -109,7 +109,7 @@ def _check_web_access(settings: Settings) -> None:
 def _warning(spec: NodeSpec) -> str | None:
     """What of this node's pages is open to others; ``None``: nothing to warn of."""
     from tidegauge.agent.settings import Settings
-    from tidegauge.cluster.web_door import what_is_open
+    from tidegauge.cluster.web_door_start import what_is_open
 
     try:
         return what_is_open(Settings(**spec.settings), what="the API, with /metrics," if spec.is_head else "/metrics")

@@ -137,7 +137,7 @@ class CoordinatorService:
             "/api/v1/jobs": json_route(self._jobs),
             "/api/v1/events": json_route(self._events),
             **memory_routes(self.coordinator),
-            **overview_routes(self.coordinator, self._actions.status, cluster=self._cluster),
+            **overview_routes(self.coordinator, jobs, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
             **evidence_routes(self._actions.store, ownership.owns),
             "/report": html_route(self._report),

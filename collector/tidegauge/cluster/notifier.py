@@ -13,7 +13,7 @@ from tidegauge.agent.settings import Settings
 from tidegauge.cluster.service_record import StateFiles, local_api
 from tidegauge.cluster.story_feed import ApiFeed
 from tidegauge.cluster.telling import GRAFANA_TOKEN, MAIL_PASSWORD, NOTIFY_TOKEN, SLACK_TOKEN, Told
-from tidegauge.cluster.web_door import open_door
+from tidegauge.cluster.web_door_start import open_door
 from tidegauge.core.actions import Decision
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.notebook import NotebookError

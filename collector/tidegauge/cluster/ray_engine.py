@@ -111,7 +111,7 @@ class CoordinatorActor:
         from tidegauge.cluster.evidence_asks import EvidenceAsks
         from tidegauge.cluster.exporter_pages import exporter_pages
         from tidegauge.cluster.short_pauses import keep_pauses_short
-        from tidegauge.cluster.web_door import open_door
+        from tidegauge.cluster.web_door_start import open_door
 
         keep_pauses_short()
         spec, files = _this_node()
@@ -181,7 +181,7 @@ class AgentActor:
     """One node's agent as an actor. All its work is done by threads begun here, so that a restart begins them too."""
 
     def __init__(self, node_id: str) -> None:
-        from tidegauge.cluster.web_door import open_door
+        from tidegauge.cluster.web_door_start import open_door
         from tidegauge_exporter.server import MetricsServer
         from tidegauge_exporter.service_discovery import advertised_address
 

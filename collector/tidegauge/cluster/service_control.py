@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cluster import client
+from tidegauge.cluster.engine_dirs import remove_engine_dir
 from tidegauge.cluster.service_record import (
     RecordError,
     ServiceRecord,
@@ -23,7 +24,7 @@ from tidegauge.cluster.service_record import (
     read_record,
     take_lock,
 )
-from tidegauge.cluster.supervisor import END_DEADLINE_S, END_GRACE_S, remove_engine_dir
+from tidegauge.cluster.supervisor import END_DEADLINE_S, END_GRACE_S
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.launch.processes import (

@@ -17,18 +17,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from tidegauge.agent.steady_clock import read_boot_id
+from tidegauge.cluster.coordinator_care import CoordinatorCare
+from tidegauge.cluster.engine_dirs import free_bytes, open_log, prepare_engine_dir, remove_engine_dir
 from tidegauge.cluster.engine_launch import answers, engine_environ, explain, start_command
 from tidegauge.cluster.service_record import (
     NodeSpec,
     RecordError,
     ServiceRecord,
     StateFiles,
-    read_address,
     read_spec,
     take_lock,
     write_record,
@@ -55,8 +56,6 @@ LEAST_ROOM_BYTES = 32 << 20
 """Below this much on the disk of the state directory the engine is not started: a head's cluster state takes 27 MiB."""
 TRIES_OVER_STATE = 2
 """Starts over the cluster state that is kept, before it is put aside."""
-COORDINATOR_AWAY_S, LONGEST_AWAY_S = 10.0, 60.0
-"""Ray starts one that died again within 2 s."""
 RAN_WELL_S = 60.0
 """After this long the next failure starts again at the shortest wait."""
 
@@ -301,60 +300,6 @@ def supervise(spec: NodeSpec, files: StateFiles, commands: EngineCommands) -> in
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
     become_subreaper()
     return Supervisor(spec, files, os.environ, commands).run()
-
-
-class CoordinatorCare:
-    """Whether somebody should see to the coordinator: it is not announced for a while. Less and less often, for on a
-    full disk it may well be there and unable to announce itself."""
-
-    def __init__(self, files: StateFiles, monotonic_s: Callable[[], float]) -> None:
-        self._files = files
-        self._monotonic_s = monotonic_s
-        self._away_since_s: float | None = None
-        self._wait_s = COORDINATOR_AWAY_S
-
-    def is_due(self) -> bool:
-        """Look once; true when it has been away for long enough, and then not again for twice as long."""
-        now_s = self._monotonic_s()
-        if read_address(self._files.api) is not None:
-            self._away_since_s, self._wait_s = None, COORDINATOR_AWAY_S
-            return False
-        if self._away_since_s is None:
-            self._away_since_s = now_s
-        if now_s - self._away_since_s < self._wait_s:
-            return False
-        self._away_since_s, self._wait_s = now_s, min(2 * self._wait_s, LONGEST_AWAY_S)
-        return True
-
-
-def free_bytes(folder: Path) -> int:
-    """What the file system of ``folder`` has left."""
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize
-
-
-def open_log(path: Path) -> IO[str]:
-    """What a child is to write to; on a disk that is too full for another file, nothing keeps it."""
-    try:
-        return path.open("w")
-    except OSError as error:
-        log.warning("%s cannot be written: %s", path, error.strerror or error)
-        return Path(os.devnull).open("w")
-
-
-def prepare_engine_dir(path: Path) -> None:
-    """An empty folder for Ray: what an engine that died has left there is of no use to the next."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True, mode=0o700)
-
-
-def remove_engine_dir(spec: NodeSpec) -> None:
-    """The engine's folder, and the folder around it where ``choose_engine_dir`` had to make one in /tmp."""
-    path = Path(spec.engine_dir)
-    shutil.rmtree(path, ignore_errors=True)
-    if path.parent != Path(spec.state_dir) and path.parent.name.startswith("tidegauge-"):
-        with contextlib.suppress(OSError):
-            path.parent.rmdir()
 
 
 def _unblock_signals() -> None:

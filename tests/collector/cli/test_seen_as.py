@@ -12,7 +12,7 @@ from api_world import filled_service
 from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import main
 from tidegauge.cluster.http_api import HttpApi
-from tidegauge.cluster.web_door import open_door
+from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 
 TOKENS = {name: make_token() for name in ("ada", "zoe", "root")}

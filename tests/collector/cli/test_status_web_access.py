@@ -19,7 +19,7 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
-from tidegauge.cluster.web_door import open_door
+from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.views import NodeSummary
 from web_certificates import Authority

@@ -21,7 +21,7 @@ from tidegauge.cluster.client import ApiAccess, ApiError
 from tidegauge.cluster.http_api import HttpApi, Request, json_route
 from tidegauge.cluster.route_access import Access
 from tidegauge.cluster.service_record import StateFiles, local_api, write_address
-from tidegauge.cluster.web_door import open_door
+from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from web_certificates import Authority
 

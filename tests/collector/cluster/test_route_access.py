@@ -26,7 +26,7 @@ from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.http_api import Answer, HttpApi
 from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.cluster.store.store import Store, open_store
-from tidegauge.cluster.web_door import open_door
+from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.actions import ActionKind, LoopStatus, UnderWay
 from tidegauge.core.ids import JobId, ProcessId

@@ -19,10 +19,8 @@ from tidegauge.cluster.service_record import (
     StateFiles,
     prepare_state_dir,
     read_record,
-    write_address,
     write_spec,
 )
-from tidegauge.cluster.supervisor import COORDINATOR_AWAY_S, CoordinatorCare
 from tidegauge.core.ids import ProcessId
 from tidegauge.launch.processes import descendants, is_alive, send_signal
 
@@ -233,30 +231,6 @@ def test_what_a_killed_supervisor_leaves_is_found_and_ended(node: Node) -> None:
     assert any(is_alive(process) for process in left)
     assert service_control.end(StateFiles(node.files.root), lambda _: None) is True
     assert not any(is_alive(process) for process in left)
-
-
-def test_a_coordinator_that_announces_itself_is_left_alone(node: Node) -> None:
-    now_s = [0.0]
-    care = CoordinatorCare(node.files, lambda: now_s[0])
-    write_address(node.files.api, "http://127.0.0.1:9495")
-    for now_s[0] in range(0, 600, 2):
-        assert not care.is_due()
-
-
-def test_a_coordinator_that_is_not_announced_is_seen_to_less_and_less_often(node: Node) -> None:
-    now_s = [0.0]
-    care = CoordinatorCare(node.files, lambda: now_s[0])
-    due_s = []
-    for now_s[0] in range(0, 300, 2):
-        if care.is_due():
-            due_s.append(now_s[0])
-    assert due_s == [10, 30, 70, 130, 190, 250]
-    write_address(node.files.api, "http://127.0.0.1:9495")
-    assert not care.is_due()
-    node.files.api.unlink()
-    assert not care.is_due()
-    now_s[0] += COORDINATOR_AWAY_S
-    assert care.is_due()
 
 
 def test_a_coordinator_that_failed_to_start_later_is_started_again(node: Node, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.cluster.web_config import MOST_BYTES, Pem, RateLimit, WebConfig, WebConfigError, parse_web_config
+from tidegauge.cluster.web_config import MOST_BYTES, parse_web_config
+from tidegauge.cluster.web_config_values import Pem, RateLimit, WebConfig, WebConfigError
 from tidegauge.cluster.web_tls import certificate_files, server_context
 from web_certificates import Authority
 

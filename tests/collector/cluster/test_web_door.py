@@ -12,16 +12,10 @@ import pytest
 
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster import web_door
-from tidegauge.cluster.web_config import WebConfigError
-from tidegauge.cluster.web_door import (
-    BROKEN_AGAIN_S,
-    LATER,
-    ClosedDoor,
-    DoorSettings,
-    WebDoor,
-    check_door,
-    open_door,
-)
+from tidegauge.cluster.web_config_values import WebConfigError
+from tidegauge.cluster.web_door import BROKEN_AGAIN_S, LATER, WebDoor
+from tidegauge.cluster.web_door_files import DoorSettings, read_door_files
+from tidegauge.cluster.web_door_start import ClosedDoor, check_door, open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, Refusal, Viewer
 from web_certificates import Authority
@@ -158,11 +152,10 @@ def test_a_broken_file_is_read_once_and_again_when_it_changes_or_after_some_seco
 
     def counted(settings: DoorSettings) -> Any:
         reads.append(settings)
-        return real(settings)
+        return read_door_files(settings)
 
     door = WebDoor(DoorSettings(place.web), monotonic_s=lambda: now_s[0])
-    real = web_door._read
-    monkeypatch.setattr(web_door, "_read", counted)
+    monkeypatch.setattr(web_door, "read_door_files", counted)
     place.web.write_text("CANARY: x")
     for _ in range(100):
         door.tls()
