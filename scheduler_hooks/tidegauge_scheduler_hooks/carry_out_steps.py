@@ -174,8 +174,11 @@ class Steps:
         if over is not None:
             return over
         if record.starts >= self._times.most_starts:
-            last = progress.seen or "interrupted each time"
-            return _over(Outcome.FAILED, f"begun {record.starts} times without success; the last: {last}")
+            if not progress.seen:
+                # Its answer was lost, or the process that got it: an action that leaves no trace may have happened.
+                interrupted = f"begun {record.starts} times and interrupted each time: whether it happened is not known"
+                return _over(Outcome.FAILED, interrupted)
+            return _over(Outcome.FAILED, f"begun {record.starts} times without success; the last: {progress.seen}")
         self._audit.begin(decision.decision_id, at_s=self._now_s())
         if decision.action is ActionKind.CHECKPOINT:
             assert port is not None
