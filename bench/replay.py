@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegauge.core.allocator import Trace
+    from tidegauge.core.allocator.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDINGS = ROOT / "tests" / "data" / "allocator"
@@ -51,7 +51,7 @@ def trace_of(path: Path) -> Trace:
 
 def speeds() -> Answer:
     """Events a second on each recording."""
-    from tidegauge.core.allocator import replay
+    from tidegauge.core.allocator.replay import replay
 
     rates = {}
     for path in sorted(RECORDINGS.glob("*.npz")):
@@ -69,7 +69,7 @@ def processor_s(action: Callable[[], object]) -> float:
 
 def first_call() -> Answer:
     """Seconds of processor time from the start of the process to the first answer."""
-    from tidegauge.core.allocator import replay
+    from tidegauge.core.allocator.replay import replay
 
     replay(trace_of(RECORDINGS / f"{REPEATED}.npz"))
     return {"seconds": time.process_time()}
@@ -77,7 +77,8 @@ def first_call() -> Answer:
 
 def long_trace() -> Answer:
     """Millions of events: their rate, and the most memory that the process ever had."""
-    from tidegauge.core.allocator import parse_settings, replay
+    from tidegauge.core.allocator.conf import parse_settings
+    from tidegauge.core.allocator.replay import replay
 
     trace = repeated(trace_of(RECORDINGS / f"{REPEATED}.npz"), LONG_EVENTS)
     before = highest_bytes()
@@ -96,7 +97,7 @@ def highest_bytes() -> int:
 
 def repeated(trace: Trace, events: int) -> Trace:
     """The requests of a trace, then frees of all that it leaves, as often as it takes."""
-    from tidegauge.core.allocator import Action
+    from tidegauge.core.allocator.trace import Action
 
     live: dict[int, int] = {}
     kept = [event for event, action in enumerate(trace.action) if action <= Action.FREE_COMPLETED]
@@ -122,7 +123,8 @@ def repeated(trace: Trace, events: int) -> Trace:
 
 def peaks() -> Answer:
     """Of each recording under a setting: what was measured, and what the default recording foretells (bytes)."""
-    from tidegauge.core.allocator import parse_settings, replay
+    from tidegauge.core.allocator.conf import parse_settings
+    from tidegauge.core.allocator.replay import replay
 
     found = {}
     for path in sorted(RECORDINGS.glob("*_c[1-9].npz")):

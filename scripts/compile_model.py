@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 
-from tidegauge.core.allocator import Trace, is_ready, replay
+from tidegauge.core.allocator.compiled import is_ready
+from tidegauge.core.allocator.replay import replay
+from tidegauge.core.allocator.trace import Trace
 
 if not is_ready():
     print("compiling the allocator's model (half a minute, once) …", flush=True)

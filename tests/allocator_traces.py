@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tidegauge.analysis.traces import open_trace
-from tidegauge.core.allocator import Action, KnownBlock, KnownSegment, Replay, Trace
+from tidegauge.core.allocator.results import Replay
+from tidegauge.core.allocator.trace import Action, KnownBlock, KnownSegment, Trace
 
 RECORDINGS = Path(__file__).parent / "data" / "allocator"
 MIB = 1 << 20

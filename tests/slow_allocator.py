@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from tidegauge.core.allocator import AllocatorSettings, BlockState, TieBreak
+from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
+from tidegauge.core.allocator.trace import BlockState
 
 MIB = 1 << 20
 FREE, ALLOCATED, PENDING = BlockState.INACTIVE, BlockState.ACTIVE_ALLOCATED, BlockState.ACTIVE_PENDING_FREE

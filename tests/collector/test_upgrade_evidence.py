@@ -12,7 +12,7 @@ import upgrade_fixtures as fixtures
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import compare
 from tidegauge.analysis.snapshot_files import read_snapshot
-from tidegauge.core.allocator import Trace
+from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.wire import from_wire
 from upgrade_fixtures import WITH_EVIDENCE

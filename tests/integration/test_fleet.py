@@ -12,6 +12,7 @@ from fleet.measuring import Bound, bounds_table
 from fleet.ranks import Ending, Idlers, SimulatedJob, SimulatedNode
 from fleet.series import Replay, choose, replays
 
+from integration.service import eventually
 from leakseries.machine import Row, feed
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.settings import Settings
@@ -77,7 +78,13 @@ def test_an_agent_watches_a_simulated_job_from_its_start_to_its_end(
     )  # fmt: skip
     for _ in range(20):
         job.write(job.due_s)
-    node_agent.poll()
+
+    def shown() -> bool:
+        node_agent.poll()
+        return bool(node_agent.view().ranks)
+
+    # Where Slurm is installed, nobody is shown before slurmd has been asked whose processes they are.
+    eventually(shown, "the job is shown")
     view = node_agent.view()
     assert [(rank.identity.rank, rank.identity.world_size, rank.gpu) for rank in view.ranks] == [
         (rank, 3, None) for rank in range(3)

@@ -16,7 +16,8 @@ from typing import NoReturn
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.block_sizes import Held, Lived, with_all_blocks
 from tidegauge.analysis.mapped_ranges import MappedRanges
-from tidegauge.core.allocator import AllocatorSettings, parse_settings
+from tidegauge.core.allocator.conf import parse_settings
+from tidegauge.core.allocator.settings import AllocatorSettings
 from tidegauge.core.allocator.trace import Action, BlockState, KnownSegment, Trace
 
 SMALL_SEGMENT_BYTES = 2 << 20

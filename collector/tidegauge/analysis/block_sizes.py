@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.core.allocator import AllocatorSettings, rounded_bytes
+from tidegauge.core.allocator.beginning import rounded_bytes
+from tidegauge.core.allocator.settings import AllocatorSettings
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
 
 LARGEST_REMAINDER = 1 << 20

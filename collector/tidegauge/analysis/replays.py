@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.core.allocator import parse_settings
-from tidegauge.core.allocator import replay as run_replay
+from tidegauge.core.allocator.conf import parse_settings
+from tidegauge.core.allocator.replay import replay as run_replay
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.trace import Trace
 

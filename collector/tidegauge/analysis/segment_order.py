@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Optional
 
-from tidegauge.core.allocator import TieBreak, parse_settings
-from tidegauge.core.allocator import replay as run_replay
 from tidegauge.core.allocator.compiled import IS_COMPILED
+from tidegauge.core.allocator.conf import parse_settings
+from tidegauge.core.allocator.replay import replay as run_replay
+from tidegauge.core.allocator.settings import TieBreak
 from tidegauge.core.allocator.trace import KnownSegment, Trace
 
 FIRST_WINDOW = 2_000

@@ -16,7 +16,7 @@ from tidegauge.analysis.contents import MOST_BYTES, read_content
 from tidegauge.analysis.npz_traces import read_npz_trace
 from tidegauge.analysis.pools_by_address import with_pools
 from tidegauge.analysis.segment_order import with_segment_order
-from tidegauge.core.allocator import Trace, TraceError
+from tidegauge.core.allocator.trace import Trace, TraceError
 
 _ZIP_MAGIC = b"PK\x03\x04"
 

@@ -12,8 +12,9 @@ from tidegauge.analysis.limits import Limits, own_limits
 from tidegauge.analysis.ranking import best_first, helps, recommended
 from tidegauge.analysis.replays import follow
 from tidegauge.analysis.trials import Trial, WhatIf, titled
-from tidegauge.core.allocator import is_ready, parse_settings
-from tidegauge.core.allocator import replay as run_replay
+from tidegauge.core.allocator.compiled import is_ready
+from tidegauge.core.allocator.conf import parse_settings
+from tidegauge.core.allocator.replay import replay as run_replay
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.settings import MIB, AllocatorSettings
 from tidegauge.core.allocator.trace import Action, Trace

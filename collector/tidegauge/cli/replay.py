@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from tidegauge.analysis.replays import replay_trace
     from tidegauge.analysis.traces import open_trace
     from tidegauge.cli.replay_answer import as_json, print_for_people
-    from tidegauge.core.allocator import is_ready
+    from tidegauge.core.allocator.compiled import is_ready
 
     if not is_ready():
         print("tidegauge replay: compiling the model, once for this installation …", file=sys.stderr, flush=True)

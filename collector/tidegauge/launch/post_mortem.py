@@ -148,7 +148,7 @@ def _with_expandable_segments(snapshot: OomSnapshot) -> list[str]:
     from tidegauge.analysis.oom_history import history_of  # seldom, and this loads the allocator's model
     from tidegauge.analysis.whatif import whatif
     from tidegauge.analysis.whatif_words import findings
-    from tidegauge.core.allocator import is_ready
+    from tidegauge.core.allocator.compiled import is_ready
 
     if not is_ready():  # it would be compiled first, half a minute in which the job's exit code waits
         return []

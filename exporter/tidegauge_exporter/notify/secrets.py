@@ -20,8 +20,8 @@ class SecretError(Exception):
 def read_secret(file: Path | None, environ: Mapping[str, str], variable: str) -> str | None:
     """The secret in ``file``, else the one in ``variable`` of the environment, without the white space around it.
 
-    ``None``: neither is set. A file must be a regular one that only its owner may read; a link to one will do, because
-    that is how Kubernetes mounts secrets. Raises ``SecretError``.
+    ``None``: neither is set. A file must be a regular one that nobody else may read (``others_may``); a link to one
+    will do, because that is how Kubernetes mounts secrets. Raises ``SecretError``.
     """
     if file is not None:
         return _checked(_content(file, LONGEST_SECRET_BYTES), str(file))
@@ -37,6 +37,16 @@ def read_lines(file: Path) -> list[str]:
     return text.splitlines()
 
 
+def others_may(status: os.stat_result, uid: int) -> bool:
+    """Whether others than a process of this user may read or change such a file of secrets.
+
+    Its owner's alone (0600) or, where the process is not root, root's with a group that reads (0640): so the kubelet
+    gives a Secret to a container of another user, root:fsGroup 0440, and PostgreSQL takes its key so, too.
+    """
+    closed_to = 0o037 if status.st_uid == 0 and uid != 0 else 0o077
+    return bool(status.st_mode & closed_to)
+
+
 def _content(file: Path, most_bytes: int) -> str:
     try:
         # O_NONBLOCK: to open a FIFO would wait for somebody who writes into it.
@@ -48,7 +58,7 @@ def _content(file: Path, most_bytes: int) -> str:
         os.close(descriptor)
         raise SecretError(f"{file} is not a regular file")
     with os.fdopen(descriptor, "rb") as opened:
-        if status.st_mode & 0o077:
+        if others_may(status, os.geteuid()):
             mode = stat.S_IMODE(status.st_mode)
             raise SecretError(f"{file} has mode {mode:04o}: others may read or change it; run chmod 600 {file}")
         try:

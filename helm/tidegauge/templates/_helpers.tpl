@@ -140,6 +140,69 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
+{{- /* "true" where TLS and names are to stand before the pages of head and agents. */ -}}
+{{- define "tidegauge.webAccess" -}}
+{{- $web := .Values.webAccess -}}
+{{- if $web.existingSecret -}}
+{{- if and (ne $web.tls "none") (not (has "web.yml" $web.files)) -}}
+{{- fail (printf "webAccess.tls is %s, which web.yml is to say, but webAccess.files has no web.yml: add it, or set webAccess.tls to none" $web.tls) -}}
+{{- end -}}
+true
+{{- else if $web.certificateSecret -}}
+{{- fail "webAccess.certificateSecret is used by a web.yml: give webAccess.existingSecret, a Secret that has one (docs/kubernetes.md)" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What these pages speak: none, server or mutual. */ -}}
+{{- define "tidegauge.tls" -}}
+{{- ternary .Values.webAccess.tls "none" (eq (include "tidegauge.webAccess" .) "true") -}}
+{{- end -}}
+
+{{- define "tidegauge.scheme" -}}
+{{- ternary "http" "https" (eq (include "tidegauge.tls" .) "none") -}}
+{{- end -}}
+
+{{- /* dict "root" . "port" NAME: how the kubelet asks. It shows no name, which /healthz does not want, and no client
+  certificate: where one is wanted it can only see whether the port is open. */ -}}
+{{- define "tidegauge.probe" -}}
+{{- $tls := include "tidegauge.tls" .root -}}
+{{- if eq $tls "mutual" -}}
+tcpSocket: {port: {{ .port }}}
+{{- else -}}
+httpGet: {path: /healthz, port: {{ .port }}{{ if eq $tls "server" }}, scheme: HTTPS{{ end }}}
+{{- end -}}
+{{- end -}}
+
+{{- /* One folder of one or two Secrets, replaced as a whole. Never mount single files of it (subPath), those stay as
+  they were. */ -}}
+{{- define "tidegauge.webVolume" -}}
+- name: web
+  projected:
+    # Tokens that others may read are refused. For an fsGroup the kubelet makes it 0440, which will do.
+    defaultMode: 0400
+    sources:
+      - secret:
+          name: {{ .Values.webAccess.existingSecret }}
+      {{- with .Values.webAccess.certificateSecret }}
+      - secret:
+          name: {{ . }}
+      {{- end }}
+{{- end -}}
+
+{{- define "tidegauge.webMount" -}}
+- name: web
+  mountPath: /etc/tidegauge/web
+  readOnly: true
+{{- end -}}
+
+{{- /* `helm test` asks the head as anybody would: it needs what they need, and has no client certificate. */ -}}
+{{- define "tidegauge.tests" -}}
+{{- $closed := eq (include "tidegauge.webAccess" .) "true" -}}
+{{- if and .Values.tests.enabled (ne (include "tidegauge.tls" .) "mutual") (or .Values.tests.existingSecret (not $closed)) -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{- /* Files that head and agents read: a change of them makes new pods of an agent, and of the head. */ -}}
 {{- define "tidegauge.configChecksum" -}}
 checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
@@ -167,6 +230,13 @@ checksum/config: {{ include "tidegauge.settings" . | sha256sum }}
 {{- with .Values.injection.sharedGpuReplicas }}{{ $_ := set $ours "kubernetes_shared_gpu_replicas" . }}{{ end -}}
 {{- with .Values.publicUrl }}{{ $_ := set $ours "public_url" . }}{{ end -}}
 {{- with .Values.grafanaUrl }}{{ $_ := set $ours "grafana_url" . }}{{ end -}}
+{{- if include "tidegauge.webAccess" . -}}
+{{- $web := .Values.webAccess -}}
+{{- if has "web.yml" $web.files }}{{ $_ := set $ours "web_config_file" "/etc/tidegauge/web/web.yml" }}{{ end -}}
+{{- if has "api-tokens" $web.files }}{{ $_ := set $ours "api_tokens_file" "/etc/tidegauge/web/api-tokens" }}{{ end -}}
+{{- $_ := set $ours "api_admins" (join "," $web.admins) -}}
+{{- $_ := set $ours "metrics_readers" (join "," $web.metricsReaders) -}}
+{{- end -}}
 {{- range $name, $_ := .Values.settings -}}
 {{- if or (hasKey $ours $name) (has $name (list "state_dir" "hostname" "policy_file" "kubernetes_pod_resources" "run_dir" "public_url" "grafana_url" "kubernetes_namespaces" "kubernetes_shared_gpu_replicas")) -}}
 {{- fail (printf "settings.%s is set by the chart itself: use the chart's own value for it (README.md)" $name) -}}

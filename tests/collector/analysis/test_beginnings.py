@@ -18,7 +18,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.beginnings import with_start
 from tidegauge.analysis.pools_by_address import with_pools
 from tidegauge.analysis.traces import open_trace
-from tidegauge.core.allocator import replay
+from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
 
 FOLDER = Path(__file__).parents[2] / "data" / "allocator" / "snapshots"

@@ -8,7 +8,7 @@ from pathlib import Path
 from tidegauge.analysis import snapshots
 from tidegauge.analysis.beginnings import with_start
 from tidegauge.analysis.segment_order import with_segment_order
-from tidegauge.core.allocator import replay
+from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import Trace
 
 FOLDER = Path(__file__).parents[2] / "data" / "allocator" / "snapshots"

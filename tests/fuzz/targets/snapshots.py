@@ -31,7 +31,7 @@ from tidegauge.analysis.restricted_pickle import loads
 from tidegauge.analysis.snapshots import Snapshot, read_bytes
 from tidegauge.analysis.torch_pickle import torch_pickle
 from tidegauge.analysis.traces import with_beginning
-from tidegauge.core.allocator import TraceError
+from tidegauge.core.allocator.trace import TraceError
 from tidegauge.core.snapshot_columns import (
     BLOCKS,
     EVENTS,

@@ -10,7 +10,7 @@ import pytest
 from integration.allocator.recordings import Recorder, addresses_decide, case_name, cases
 from integration.allocator.test_every_address import figures
 from integration.allocator.workloads import Workload
-from tidegauge.core.allocator import replay
+from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import Action, Trace
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]

@@ -6,7 +6,7 @@ import pytest
 
 from integration.allocator.recordings import Recorder, case_name, cases
 from integration.allocator.workloads import Workload
-from tidegauge.core.allocator import replay
+from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.trace import BlockState, KnownSegment
 

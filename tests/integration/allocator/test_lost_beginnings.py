@@ -7,7 +7,7 @@ import pytest
 from integration.allocator.recordings import Recorder, case_name, cases
 from integration.allocator.test_every_address import outlines
 from integration.allocator.workloads import Workload
-from tidegauge.core.allocator import replay
+from tidegauge.core.allocator.replay import replay
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
 

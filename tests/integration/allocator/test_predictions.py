@@ -10,7 +10,7 @@ import pytest
 from integration.allocator import workloads
 from integration.allocator.recordings import RELEASES, Recorder, Recording, addresses_decide, case_name, version
 from integration.allocator.workloads import Workload
-from tidegauge.core.allocator import replay
+from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]

@@ -45,9 +45,10 @@ def probes_ask_ports_that_exist(objects: Sequence[Object]) -> Iterator[str]:
         for container in pod.containers:
             ports = {port["name"] for port in container.get("ports", ())}
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-                port = container.get(probe, {}).get("httpGet", {}).get("port")
-                if port is not None and port not in ports:
-                    yield f"{pod.owner}: {probe} asks port {port!r}, which the container does not name"
+                for how in ("httpGet", "tcpSocket"):
+                    port = container.get(probe, {}).get(how, {}).get("port")
+                    if port is not None and port not in ports:
+                        yield f"{pod.owner}: {probe} asks port {port!r}, which the container does not name"
 
 
 def servers_have_a_readiness_probe(objects: Sequence[Object]) -> Iterator[str]:

@@ -120,28 +120,45 @@ class PodsHere:
         place = f"$v/{volume['name']}"
         yield f"mkdir {place}; mount -t tmpfs -o mode=0777 tmpfs {place}"
         files, mode = self._files(volume)
+        if files:  # which are links, so that the kubelet can replace all of them at once
+            yield f"mkdir {place}/..1; ln -s ..1 {place}/..data"
+        if group is not None:
+            mode |= 0o440  # so that the group can read; what would be writable would be 0660
         for name, content in files.items():
             encoded = base64.b64encode(content).decode()
-            yield f"echo {encoded} | base64 -d >{place}/{name}; chmod {mode:o} {place}/{name}"
+            yield f"echo {encoded} | base64 -d >{place}/..1/{name}; chmod {mode:o} {place}/..1/{name}"
+            yield f"ln -s ..data/{name} {place}/{name}"
         if group is not None:
-            yield f"chown -R :{group} {place}; chmod 2775 {place}"
+            yield f"chown -hR :{group} {place}; chmod 2775 {place}"
 
     def _files(self, volume: Mapping[str, Any]) -> tuple[dict[str, bytes], int]:
         if "configMap" in volume:
             data = self._objects["ConfigMap", volume["configMap"]["name"]]["data"]
             return {name: text.encode() for name, text in data.items()}, 0o644
         if "secret" in volume:
-            data = self._objects["Secret", volume["secret"]["secretName"]]["data"]
-            return {name: base64.b64decode(text) for name, text in data.items()}, volume["secret"]["defaultMode"]
+            wanted = [item["key"] for item in volume["secret"].get("items", ())]
+            files = self._secret(volume["secret"]["secretName"])
+            return {name: files[name] for name in wanted or files}, volume["secret"]["defaultMode"]
+        if "projected" in volume:
+            sources = [self._secret(source["secret"]["name"]) for source in volume["projected"]["sources"]]
+            return {name: data for files in sources for name, data in files.items()}, volume["projected"]["defaultMode"]
         return {}, 0
+
+    def _secret(self, name: str) -> dict[str, bytes]:
+        return {key: base64.b64decode(text) for key, text in self._objects["Secret", name]["data"].items()}
+
+    def _value(self, variable: Mapping[str, Any], fields: Mapping[str, str]) -> str:
+        source = variable.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            return self._secret(source["secretKeyRef"]["name"])[source["secretKeyRef"]["key"]].decode()
+        return fields[source["fieldRef"]["fieldPath"]] if source else variable.get("value", "")
 
     def _command(self, pod: Pod, container: Mapping[str, Any], ip: str) -> str:
         context = {**pod.spec.get("securityContext", {}), **container["securityContext"]}
         fields = {"status.podIP": ip, "spec.nodeName": NODE_NAME}
         environ = {"PATH": f"{PROGRAMS}:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
         for variable in container.get("env", ()):
-            source = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-            environ[variable["name"]] = variable.get("value", "") if source is None else fields[source]
+            environ[variable["name"]] = self._value(variable, fields)
         words = [*container.get("command", ["tidegauge"]), *container.get("args", ())]
         words = [word.replace("$(POD_IP)", environ.get("POD_IP", "")) for word in words]
         kept = [f"+{name.lower()}" for name in context["capabilities"].get("add", ())]

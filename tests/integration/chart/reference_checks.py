@@ -45,6 +45,8 @@ def _references(objects: Sequence[Object]) -> Iterator[tuple[str, str]]:
             ):
                 if key in volume:
                     yield pod.owner, f"{kind}/{volume[key][field]}"
+            for source in volume.get("projected", {}).get("sources", ()):
+                yield pod.owner, f"Secret/{source['secret']['name']}"
         for container in pod.containers:
             for variable in container.get("env", ()):
                 source = variable.get("valueFrom", {}).get("secretKeyRef")
@@ -57,8 +59,21 @@ def _references(objects: Sequence[Object]) -> Iterator[tuple[str, str]]:
             yield name_of(thing), f"{thing['roleRef']['kind']}/{thing['roleRef']['name']}"
             for subject in thing["subjects"]:
                 yield name_of(thing), f"{subject['kind']}/{subject['name']}"
+        spec = thing["spec"] if thing["kind"] in ("PodMonitor", "ServiceMonitor") else {}
+        for endpoint in spec.get("podMetricsEndpoints", spec.get("endpoints", ())):
+            for secret in _secrets_of(endpoint):
+                yield name_of(thing), f"Secret/{secret}"
         for hook in thing.get("webhooks", ()):
             yield name_of(thing), f"Service/{hook['clientConfig']['service']['name']}"
+
+
+def _secrets_of(endpoint: Mapping[str, Any]) -> Iterator[str]:
+    """Of a monitor: what Prometheus shows and trusts there."""
+    tls = endpoint.get("tlsConfig", {})
+    shown = [*endpoint.get("basicAuth", {}).values(), *endpoint.get("authorization", {}).values()]
+    for selector in (*shown, tls.get("ca", {}).get("secret"), tls.get("cert", {}).get("secret"), tls.get("keySecret")):
+        if isinstance(selector, Mapping):
+            yield selector["name"]
 
 
 def selectors_choose_pods(objects: Sequence[Object]) -> Iterator[str]:

@@ -23,6 +23,9 @@ MADE_BY_THE_SITE = {
         "Secret/tidegauge-tls", "Secret/tidegauge-key", "PersistentVolumeClaim/tidegauge-state",
         "ServiceAccount/gpu-memory-head", "ServiceAccount/gpu-memory-agent", "ServiceAccount/gpu-memory-controller",
     ],
+    "web-access": [
+        "Secret/tidegauge-web", "Secret/tidegauge-web-tls", "Secret/tidegauge-scrape", "Secret/tidegauge-test",
+    ],
 }  # fmt: skip
 FIRST_WITH_POLICIES = 36
 """MutatingAdmissionPolicy is admissionregistration.k8s.io/v1 from Kubernetes 1.36 on."""

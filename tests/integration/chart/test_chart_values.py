@@ -45,6 +45,11 @@ def nested(path: str, value: object) -> dict[str, Any]:
         ("head.persistence.size", "5 GB"),
         ("head.resources.limits", {"memory": "2GiB"}),
         ("head.token.key", ""),
+        ("webAccess.files", []),
+        ("webAccess.files", ["tls.key"]),
+        ("webAccess.tls", True),
+        ("webAccess.admins", ["ada, grace"]),
+        ("webAccess.token", "tg_a"),
         ("head.replicas", 2),
         ("agent.podResources.hostPath", "kubelet"),
         ("agent.nodeSelector", ["gpu"]),
@@ -74,6 +79,12 @@ def test_a_bad_value_is_refused_by_name(path: str, value: object) -> None:
         (with_registry(injection={"certificates": {"mode": "secret"}}), "give secretName"),
         (with_registry(settings={"api_port": 80}), "settings.api_port is set by the chart itself"),
         (with_registry(settings={"state_dir": "/tmp"}), "settings.state_dir is set by the chart itself"),
+        (with_registry(webAccess={"certificateSecret": "tls"}), "give webAccess.existingSecret"),
+        (with_registry(webAccess={"existingSecret": "web", "files": ["api-tokens"]}), "set webAccess.tls to none"),
+        (
+            with_registry(webAccess={"existingSecret": "web"}, settings={"api_admins": "ada"}),
+            "settings.api_admins is set by the chart itself",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_refused_with_what_to_do(values: Mapping[str, Any], said: str) -> None:

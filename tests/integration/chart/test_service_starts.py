@@ -2,60 +2,110 @@
 
 from __future__ import annotations
 
+import base64
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+import bcrypt
+import yaml
 
 from integration.chart.pods import Pod, pods_in
 from integration.chart.pods_here import HEAD_IP, NODE_IP, NODE_NAME, PodsHere
-from integration.chart.rendering import NAMESPACE, Rendered, render, with_registry
+from integration.chart.rendering import CHART, NAMESPACE, Object, Rendered, render, values_of, with_registry
 from integration.namespaces import need_namespaces
 from integration.needs import missing
 from integration.service import eventually
+from tidegauge.cluster.web_tokens import make_token, token_line
+from web_certificates import Authority
 
-LOOK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
-
-
-@pytest.fixture
-def rendered() -> Rendered:
-    return render(with_registry())
-
-
-@pytest.fixture
-def pods_here(tmp_path: Path, rendered: Rendered) -> Iterator[PodsHere]:
-    need_namespaces()
-    head = f"{rendered.one('Service', '-head')['metadata']['name']}.{NAMESPACE}.svc"
-    with PodsHere(tmp_path, head, rendered.objects) as pods:
-        if pods.run("setpriv", "--reuid=10001", "--clear-groups", "sh", "-c", f"exec {sys.executable} -V").returncode:
-            missing(f"another user than root cannot run {sys.executable}")
-        yield pods
+LOOK = """
+import ssl, sys, urllib.error, urllib.request
+anybodys = ssl._create_unverified_context()  # as the kubelet: it looks at no certificate
+try:
+    print(urllib.request.urlopen(sys.argv[1], timeout=5, context=anybodys).read().decode())
+except urllib.error.HTTPError as refused:
+    print(refused.code)
+"""
+PASSWORD = "CANARY-password"
 
 
-def pod_of(rendered: Rendered, owner: str) -> Pod:
-    [found] = [pod for pod in pods_in(rendered.objects) if pod.owner.startswith(owner)]
-    return found
+class Service:
+    """Head and agent of a release as they come up, the agent first."""
 
+    def __init__(self, pods: PodsHere, rendered: Rendered) -> None:
+        self._pods, self._rendered = pods, rendered
+        self._agent = pods.start(self._pod("DaemonSet/"), NODE_IP)
+        assert self._agent.stdout is not None
+        assert "waiting for the head" in self._agent.stdout.readline()  # agents come up first at many an installation
+        self._head = pods.start(self._pod("StatefulSet/"), HEAD_IP)
 
-def test_head_and_agent_find_each_other_and_helm_test_says_so(pods_here: PodsHere, rendered: Rendered) -> None:
-    agent = pods_here.start(pod_of(rendered, "DaemonSet/"), NODE_IP)
-    assert agent.stdout is not None
-    assert "waiting for the head" in agent.stdout.readline()  # agents come up first at many an installation
-    head = pods_here.start(pod_of(rendered, "StatefulSet/"), HEAD_IP)
-
-    def page(url: str) -> str:
-        for pod in (agent, head):
+    def page(self, url: str) -> str:
+        for pod in (self._agent, self._head):
             assert pod.poll() is None, pod.communicate()[0]
-        return pods_here.run(sys.executable, "-c", LOOK, url).stdout
+        return self._pods.run(sys.executable, "-c", LOOK, url).stdout.strip()
 
-    assert eventually(lambda: page(f"http://{HEAD_IP}:9495/healthz"), "the head's probe answers").strip() == "ok"
-    metrics = eventually(lambda: page(f"http://{NODE_IP}:9494/metrics"), "the agent's probe answers")
-    assert "tidegauge_collect_success" in metrics
-
-    def status() -> str | None:
-        test = pods_here.start(pod_of(rendered, "Pod/"), HEAD_IP)
+    def helm_test(self) -> str | None:
+        test = self._pods.start(self._pod("Pod/"), HEAD_IP)
         said, _ = test.communicate(timeout=60)
         return said if test.returncode == 0 and NODE_NAME in said else None
 
-    assert NODE_IP in eventually(status, "helm test is content")
+    def _pod(self, owner: str) -> Pod:
+        [found] = [pod for pod in pods_in(self._rendered.objects) if pod.owner.startswith(owner)]
+        return found
+
+
+@contextmanager
+def started(folder: Path, rendered: Rendered) -> Iterator[Service]:
+    need_namespaces()
+    with PodsHere(folder, head_name(rendered), rendered.objects) as pods:
+        if pods.run("setpriv", "--reuid=10001", "--clear-groups", "sh", "-c", f"exec {sys.executable} -V").returncode:
+            missing(f"another user than root cannot run {sys.executable}")
+        yield Service(pods, rendered)
+
+
+def head_name(rendered: Rendered) -> str:
+    return f"{rendered.one('Service', '-head')['metadata']['name']}.{NAMESPACE}.svc"
+
+
+def test_head_and_agent_find_each_other_and_helm_test_says_so(tmp_path: Path) -> None:
+    with started(tmp_path, render(with_registry())) as service:
+        assert eventually(lambda: service.page(f"http://{HEAD_IP}:9495/healthz"), "the head's probe answers") == "ok"
+        metrics = eventually(lambda: service.page(f"http://{NODE_IP}:9494/metrics"), "the agent's probe answers")
+        assert "tidegauge_collect_success" in metrics
+        assert NODE_IP in eventually(service.helm_test, "helm test is content")
+
+
+def test_with_secrets_for_it_only_probes_and_those_with_a_name_come_in(tmp_path: Path) -> None:
+    rendered = render(values_of(CHART / "ci" / "web-access-values.yaml"))
+    (tmp_path / "pods").mkdir()
+    rendered.objects.extend(the_sites_secrets(tmp_path, head_name(rendered)))
+    with started(tmp_path / "pods", rendered) as service:
+        head, agent = f"https://{HEAD_IP}:9495", f"https://{NODE_IP}:9494"
+        assert eventually(lambda: service.page(f"{head}/healthz"), "the head's probe answers") == "ok"
+        assert eventually(lambda: service.page(f"{agent}/healthz"), "the agent's probe answers") == "ok"
+        assert [service.page(f"{head}/api/v1/jobs"), service.page(f"{agent}/metrics")] == ["401", "401"]
+        assert NODE_IP in eventually(service.helm_test, "helm test is content")
+
+
+def the_sites_secrets(folder: Path, name: str) -> Iterator[Object]:
+    """Those of ci/web-access-values.yaml that pods read."""
+    authority = Authority(folder)
+    pair = authority.issue("head", name)
+    ca, token = authority.certificate.read_bytes(), make_token()
+    users = {"prometheus": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}
+    web = {
+        "tls_server_config": {"cert_file": "tls.crt", "key_file": "tls.key"},
+        "basic_auth_users": users,
+    }
+    tokens = token_line("helm-test", token)
+    yield secret("tidegauge-web", {"web.yml": yaml.safe_dump(web).encode(), "api-tokens": tokens.encode()})
+    certificate, key = pair.certificate.read_bytes(), pair.key.read_bytes()
+    yield secret("tidegauge-web-tls", {"tls.crt": certificate, "tls.key": key, "ca.crt": ca})
+    yield secret("tidegauge-test", {"token": token.encode(), "ca.crt": ca})
+
+
+def secret(name: str, files: Mapping[str, bytes]) -> Object:
+    data = {key: base64.b64encode(content).decode() for key, content in files.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}, "data": data}

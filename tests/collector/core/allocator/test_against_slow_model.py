@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from allocator_traces import MIB, Held, Requests
 from slow_allocator import SlowAllocator
-from tidegauge.core.allocator import AllocatorSettings, BlockState, KnownSegment, Replay, TieBreak, Trace, replay
+from tidegauge.core.allocator.replay import replay
+from tidegauge.core.allocator.results import Replay
+from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
+from tidegauge.core.allocator.trace import BlockState, KnownSegment, Trace
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator_traces import MIB
-from tidegauge.core.allocator import AllocatorSettings, TieBreak, parse_settings, settings_conf, tie_break_of
+from tidegauge.core.allocator.conf import parse_settings, settings_conf, tie_break_of
+from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
 
 NEW = "2.13.0"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from allocator_traces import MIB, Requests, block_of
-from tidegauge.core.allocator import AllocatorSettings, Replay, replay
+from tidegauge.core.allocator.replay import replay
+from tidegauge.core.allocator.results import Replay
+from tidegauge.core.allocator.settings import AllocatorSettings
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocator_traces import MIB, Held, Requests
-from tidegauge.core.allocator import Action, AllocatorSettings, Trace, TraceError, replay
+from tidegauge.core.allocator.replay import replay
+from tidegauge.core.allocator.settings import AllocatorSettings
+from tidegauge.core.allocator.trace import Action, Trace, TraceError
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from allocator_traces import MIB, Requests, segment_of
-from tidegauge.core.allocator import MOST_FAILED, AllocatorSettings, FailedRequest, parse_settings, replay
+from tidegauge.core.allocator.conf import parse_settings
+from tidegauge.core.allocator.replay import replay
+from tidegauge.core.allocator.results import MOST_FAILED, FailedRequest
+from tidegauge.core.allocator.settings import AllocatorSettings
 
 pytestmark = pytest.mark.timeout(600)
 

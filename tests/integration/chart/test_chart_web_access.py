@@ -1,0 +1,177 @@
+"""What stands before the pages of head and agents: what the chart says is what service and kubelet take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from integration.chart.checks import problems
+from integration.chart.pods import pods_in
+from integration.chart.rendering import CHART, NAMESPACE, Object, Rendered, render, values_of, with_registry
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.web_door_files import DoorSettings
+
+HEAD = f"gpu-memory-tidegauge-head.{NAMESPACE}.svc"
+PODS = ("StatefulSet", "DaemonSet")
+
+
+@pytest.fixture(scope="module")
+def closed() -> Rendered:
+    return render(values_of(CHART / "ci" / "web-access-values.yaml"))
+
+
+def web(**values: Any) -> Rendered:
+    return render(with_registry(webAccess={"existingSecret": "web", **values}))
+
+
+def door(rendered: Rendered) -> DoorSettings:
+    config = rendered.one("ConfigMap", "-tidegauge")["data"]["config.yaml"]
+    return DoorSettings.of(Settings(**yaml.safe_load(config)))
+
+
+def container(rendered: Rendered, kind: str) -> Any:
+    return rendered.one(kind)["spec"]["template"]["spec"]["containers"][0]
+
+
+def probes(rendered: Rendered) -> list[Any]:
+    return [
+        {how: about for how, about in probe.items() if how in ("httpGet", "tcpSocket")}
+        for kind in PODS
+        for name, probe in container(rendered, kind).items()
+        if name.endswith("Probe")
+    ]
+
+
+def endpoints(rendered: Rendered) -> dict[str, Any]:
+    """Of the monitors, by component."""
+    found = {}
+    for thing in rendered.objects:
+        if thing["kind"] in ("PodMonitor", "ServiceMonitor"):
+            [endpoint] = thing["spec"].get("podMetricsEndpoints") or thing["spec"]["endpoints"]
+            found[thing["metadata"]["labels"]["app.kubernetes.io/component"]] = endpoint
+    return found
+
+
+def test_the_service_takes_files_and_names(closed: Rendered) -> None:
+    folder = Path("/etc/tidegauge/web")
+    wanted = DoorSettings(
+        folder / "web.yml", folder / "api-tokens", frozenset({"ada", "grace"}), frozenset({"prometheus"})
+    )
+    assert door(closed) == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "files"),
+    [
+        ({"files": ["web.yml"]}, (Path("/etc/tidegauge/web/web.yml"), None)),
+        ({"files": ["api-tokens"], "tls": "none"}, (None, Path("/etc/tidegauge/web/api-tokens"))),
+    ],
+)
+def test_only_files_that_the_secret_has_are_named(values: dict[str, Any], files: object) -> None:
+    found = door(web(**values, metricsReaders=[]))
+    assert (found.web_config_file, found.tokens_file) == files
+    assert (found.admins, found.metrics_readers) == (frozenset(), frozenset())
+
+
+def test_head_and_agents_have_the_secrets_as_a_whole_and_readable_by_the_owner_alone(closed: Rendered) -> None:
+    for kind in PODS:
+        spec = closed.one(kind)["spec"]["template"]["spec"]
+        [volume] = [volume for volume in spec["volumes"] if volume["name"] == "web"]
+        sources = [{"secret": {"name": name}} for name in ("tidegauge-web", "tidegauge-web-tls")]
+        assert volume["projected"] == {"defaultMode": 0o400, "sources": sources}
+        [mount] = [mount for mount in container(closed, kind)["volumeMounts"] if mount["name"] == "web"]
+        assert mount == {"name": "web", "mountPath": "/etc/tidegauge/web", "readOnly": True}  # never a subPath
+
+
+def test_no_other_pod_has_them(closed: Rendered) -> None:
+    secrets = ('"tidegauge-web"', '"tidegauge-web-tls"')
+    having = {
+        pod.owner.partition("/")[0]
+        for pod in pods_in(closed.objects)
+        if any(secret in json.dumps(pod.spec) for secret in secrets)
+    }
+    assert having == set(PODS)
+
+
+def test_probes_ask_in_the_way_that_is_answered() -> None:
+    assert {probe["httpGet"].get("scheme") for probe in probes(web())} == {"HTTPS"}
+    assert {probe["httpGet"].get("scheme") for probe in probes(web(tls="none"))} == {None}
+    assert {probe["tcpSocket"]["port"] for probe in probes(web(tls="mutual"))} == {"api", "metrics"}
+    assert len(probes(web(tls="mutual"))) == 5
+    assert {probe["httpGet"]["path"] for probe in probes(web())} == {"/healthz"}
+
+
+def test_prometheus_asks_head_and_agents_over_tls_and_with_what_it_was_given(closed: Rendered) -> None:
+    found = endpoints(closed)
+    for component in ("head", "agent"):
+        assert found[component]["scheme"] == "https"
+        ca = {"secret": {"name": "tidegauge-web-tls", "key": "ca.crt"}}
+        assert found[component]["tlsConfig"] == {"ca": ca, "serverName": HEAD}
+        assert found[component]["basicAuth"]["username"] == {"name": "tidegauge-scrape", "key": "username"}
+        assert "authorization" not in found[component]
+    assert not {"scheme", "tlsConfig", "basicAuth"} & set(found["controller"])
+
+
+def test_a_token_and_a_servers_name_of_the_sites_own_are_taken_as_they_are() -> None:
+    credentials = {"credentials": {"name": "scrape", "key": "token"}}
+    monitors = {"enabled": True, "authorization": credentials, "tlsConfig": {"serverName": "gpu.example"}}
+    rendered = render(with_registry(webAccess={"existingSecret": "web"}, monitoring={"monitors": monitors}))
+    agent = endpoints(rendered)["agent"]
+    assert (agent["authorization"], agent["tlsConfig"]) == (credentials, {"serverName": "gpu.example"})
+    assert "shows no name" not in rendered.notes
+
+
+def test_links_in_alerts_lead_to_tls(closed: Rendered) -> None:
+    rules = json.dumps(closed.one("PrometheusRule", "-alerts")["spec"])
+    assert f"https://{HEAD}:9495" in rules
+    assert "http://gpu-memory" not in rules
+
+
+def helm_tests(rendered: Rendered) -> list[Object]:
+    return [thing for thing in rendered.objects if thing["kind"] == "Pod"]
+
+
+def test_helm_test_shows_a_token_where_one_is_asked_for(closed: Rendered) -> None:
+    [pod] = helm_tests(closed)
+    [told] = pod["spec"]["containers"]
+    assert told["args"] == ["status", "--api", f"https://{HEAD}:9495"]
+    environ = {variable["name"]: variable for variable in told["env"]}
+    assert environ["TIDEGAUGE_API_CA_FILE"]["value"] == "/etc/tidegauge/client/ca.crt"
+    assert environ["TIDEGAUGE_API_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "tidegauge-test"
+    assert "helm -n" in closed.notes
+
+
+@pytest.mark.parametrize(("tls", "secret"), [("server", ""), ("mutual", "mine")])
+def test_there_is_no_helm_test_that_could_only_fail(tls: str, secret: str) -> None:
+    values = {"webAccess": {"existingSecret": "web", "tls": tls}, "tests": {"existingSecret": secret}}
+    rendered = render(with_registry(**values))
+    assert helm_tests(rendered) == []
+    assert "helm -n" not in rendered.notes
+
+
+@pytest.mark.parametrize("tls", ["none", "server", "mutual"])
+def test_an_api_server_takes_all_of_it(tls: str) -> None:
+    monitors = {"enabled": True, "tlsConfig": {"keySecret": {"name": "scrape", "key": "tls.key"}}}
+    rendered = render(with_registry(webAccess={"existingSecret": "web", "tls": tls}, monitoring={"monitors": monitors}))
+    assert problems(rendered.objects, "1.33", given=["Secret/web", "Secret/scrape"]) == []
+
+
+def test_the_notes_tell_who_comes_in(closed: Rendered) -> None:
+    assert "sees everybody's jobs" in render(with_registry()).notes
+    assert "sees everybody's jobs" not in closed.notes
+    assert f"--api https://{HEAD}:9495" in closed.notes
+    assert "exec -it gpu-memory-tidegauge-head-0 -- tidegauge top" in closed.notes
+    assert "no client certificate" in web(tls="mutual").notes
+    values = with_registry(webAccess={"existingSecret": "web"}, monitoring={"monitors": {"enabled": True}})
+    assert "Prometheus shows no name" in render(values).notes
+
+
+def test_without_a_secret_nothing_of_it_is_there() -> None:
+    rendered = render(with_registry(webAccess={"admins": ["ada"], "files": ["web.yml"], "tls": "mutual"}))
+    assert door(rendered).is_open
+    assert "/etc/tidegauge/web" not in json.dumps(rendered.objects)
+    assert {probe["httpGet"].get("scheme") for probe in probes(rendered)} == {None}
