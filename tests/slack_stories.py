@@ -39,7 +39,7 @@ def memory(
     nontorch: Callable[[int], float] | None = lambda _: 0.9,
     *,
     points: int = POINTS,
-) -> tuple[MemoryPoint, ...]:
+) -> Sequence[MemoryPoint]:
     """Points that end now; the functions say GiB by the number of the point."""
     return tuple(
         MemoryPoint(
@@ -240,7 +240,7 @@ def owner_text(story: Story) -> str:
 
 
 def _story(
-    told: Incident, points: tuple[MemoryPoint, ...], decisions: tuple[DecisionRecord, ...] = (), **changes: Any
+    told: Incident, points: Sequence[MemoryPoint], decisions: tuple[DecisionRecord, ...] = (), **changes: Any
 ) -> Story:
     opened = IncidentChange(ChangeKind.OPENED, told.opened_unix_s, told)
     return Story(replace(told, **changes), (opened,), decisions, points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
@@ -20,11 +21,14 @@ PATHS = (
     "/api/v1/status", "/api/v1/nodes", "/api/v1/jobs", "/api/v1/overview", "/api/v1/job?job_id={job}&attempt=0",
     "/api/v1/memory?job_id={job}&attempt=0", "/api/v1/events?after=0", "/api/v1/incidents?all=1",
     "/api/v1/incident?number={incident}", "/api/v1/incident-marks?since=0", "/api/v1/decisions?since=0",
-    "/api/v1/incident-changes?since=0", "/api/v1/policy", "/report?incident={incident}", "/runbooks", "/sd", "/healthz",
+    "/api/v1/incident-changes?since={recent}", "/api/v1/policy", "/report?incident={incident}", "/runbooks",
+    "/sd", "/healthz",
     "/no/such/page", "/api/v1/incident?number=x", "/api/v1/job?job_id=nobody&attempt=7",
     "/api/v1/evidence?job_id={job}&attempt=0&rank=0",
 )  # fmt: skip
-"""{job} and {incident} are filled in from earlier answers."""
+"""{job} and {incident} are filled in from earlier answers. {recent} is some minutes ago: the history of all incidents
+since the beginning is an answer that grows with them, and what holds it grows too."""
+RECENT_S = 300.0
 COMMANDS = (
     ("top", "--once"), ("status",), ("jobs", "--json"), ("incidents", "--all"), ("incidents", "show", "{incident}"),
     ("report", "{incident}", "-o", "-"), ("policy", "status"), ("top", "--once", "--json"), ("policy", "log"),
@@ -90,7 +94,8 @@ class Visitors:
 
         def act() -> None:
             path = next(paths)
-            status, _ = _get(self._api_url + path.format(job=quote(self._job), incident=self._incident), {})
+            filled_in = path.format(job=quote(self._job), incident=self._incident, recent=int(time.time() - RECENT_S))
+            status, _ = _get(self._api_url + filled_in, {})
             self.answers[f"API {status}"] += 1
             if path == "/api/v1/jobs":
                 self._look_around()

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from tidegauge.cluster import client
 from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.incidents import Incident, IncidentChange
-from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.memory_history import MemoryPoint, PackedPoints
 from tidegauge.core.wire import from_wire
 from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.notify.values import Story
@@ -92,7 +92,7 @@ class ApiFeed:
             decisions = tuple(from_wire(DecisionRecord, line) for line in page["decisions"])
         except (KeyError, ValueError) as error:
             raise RetryLaterError(f"the service tells incident {number} in another form: {error}") from error
-        return Story(incident, history, decisions, self._memory(incident))
+        return Story(incident, history, decisions, PackedPoints(self._memory(incident)))
 
     def _mark_of(self, number: int) -> str | None:
         """As of its story that is known."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
-from typing import NamedTuple, Optional
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Optional, Union, overload
 
 BUCKETS = 120
 """Points at most: a forecast plot a column every few pixels wide, a terminal's width of sparkline."""
@@ -34,6 +34,38 @@ class MemoryPoint(NamedTuple):
     def used_bytes(self) -> int:
         """What the rank holds of its GPU, as far as that is known."""
         return self.reserved_bytes + (self.nontorch_bytes or 0)
+
+
+class PackedPoints(Sequence[MemoryPoint]):
+    """Points that somebody keeps for long: 4.8 KiB for 120 of them, where tuples take 26. Numbers as exact as in
+    ``MemoryHistory``."""
+
+    __slots__ = ("_figures",)
+
+    def __init__(self, points: Iterable[MemoryPoint]) -> None:
+        self._figures = array("d")
+        for at_unix_s, step, allocated, reserved, nontorch in points:
+            self._figures.extend((at_unix_s, step, allocated, reserved, math.nan if nontorch is None else nontorch))
+
+    def __len__(self) -> int:
+        return len(self._figures) // _FIGURES
+
+    @overload
+    def __getitem__(self, place: int) -> MemoryPoint: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[MemoryPoint, ...]: ...
+
+    def __getitem__(self, place: Union[int, slice]) -> Union[MemoryPoint, tuple[MemoryPoint, ...]]:
+        if isinstance(place, slice):
+            return tuple(self[at] for at in range(*place.indices(len(self))))
+        at = range(len(self))[place] * _FIGURES
+        return _point(*self._figures[at : at + _FIGURES])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class MemoryHistory:
@@ -79,16 +111,7 @@ class MemoryHistory:
 
     def points(self) -> tuple[MemoryPoint, ...]:
         """Oldest first; times and steps as they were last seen, bytes as the highest in the bucket."""
-        return tuple(
-            MemoryPoint(
-                self._began_unix_s + offset_s,
-                int(step),
-                int(allocated),
-                int(reserved),
-                None if math.isnan(nontorch) else int(nontorch),
-            )
-            for offset_s, step, allocated, reserved, nontorch in self._buckets()
-        )
+        return tuple(_point(self._began_unix_s + offset_s, *figures) for offset_s, *figures in self._buckets())
 
     def used_bytes(self, columns: int) -> tuple[int, ...]:
         """For a sparkline: the highest ``MemoryPoint.used_bytes`` of each of ``columns`` equal stretches of the
@@ -120,6 +143,11 @@ class MemoryHistory:
                 _join(joined, *bucket)
             else:
                 joined.extend(bucket)
+
+
+def _point(at_unix_s: float, step: float, allocated: float, reserved: float, nontorch: float) -> MemoryPoint:
+    nontorch_bytes = None if math.isnan(nontorch) else int(nontorch)
+    return MemoryPoint(at_unix_s, int(step), int(allocated), int(reserved), nontorch_bytes)
 
 
 def _join(

@@ -24,8 +24,9 @@ LONGEST_BACK_OFF_S = 30.0
 """Between two questions, whatever happened: alerts of Alertmanager that are not refreshed for four minutes end."""
 LOOK_BACK_S = 7 * 86400.0
 """At the start: incidents that were closed while no notifier ran are still told of, as closed."""
-OVERLAP_S = 3600.0
-"""Later on: what came of a decision may be known a quarter of an hour after its incident was closed."""
+OVERLAP_S = 1800.0
+"""Later on: what came of a decision may be known a quarter of an hour after its incident was closed. All these stories
+are held in memory."""
 STOP_WITHIN_S = 5.0
 
 

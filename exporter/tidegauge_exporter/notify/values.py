@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegauge.core.actions import DecisionRecord
@@ -19,7 +19,7 @@ class Story:
     """Oldest first."""
     decisions: tuple[DecisionRecord, ...] = ()
     """Oldest first, those that were only considered (``would``, ``withheld``) included."""
-    memory: tuple[MemoryPoint, ...] = ()
+    memory: Sequence[MemoryPoint] = ()
     """Of the rank to look at first (``incident.findings[0]``), oldest first; empty where nobody remembers it."""
 
 

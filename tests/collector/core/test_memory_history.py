@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.core.memory_history import BUCKETS, CLOCK_STEP_S, MemoryHistory, MemoryPoint
+from tidegauge.core.memory_history import BUCKETS, CLOCK_STEP_S, MemoryHistory, MemoryPoint, PackedPoints
 
 BEGAN_S = 1_800_000_000.0
 
@@ -147,3 +148,37 @@ def test_a_gap_is_drawn_as_it_was_before_it() -> None:
 def test_ten_thousand_ranks_take_less_than_sixty_megabytes() -> None:
     history = history_of(ticking(BUCKETS - 1))
     assert 10_000 * (sys.getsizeof(history._figures) + sys.getsizeof(history)) < 60_000_000
+
+
+POINTS = st.lists(
+    st.builds(
+        MemoryPoint,
+        at_unix_s=st.floats(0, 4e9),
+        step=st.integers(0, 2**40),
+        allocated_bytes=st.integers(0, 2**50),
+        reserved_bytes=st.integers(0, 2**50),
+        nontorch_bytes=st.none() | st.integers(0, 2**50),
+    ),
+    max_size=20,
+)
+
+
+@given(POINTS, st.slices(20))
+def test_packed_points_are_the_points_that_were_packed(points: list[MemoryPoint], part: slice) -> None:
+    packed = PackedPoints(points)
+    assert packed == points
+    assert list(packed) == points
+    assert packed[part] == tuple(points[part])
+    assert packed[-len(points) :] == tuple(points)
+    assert bool(packed) == bool(points)
+    with pytest.raises(IndexError):
+        packed[len(points)]
+
+
+def test_packed_points_take_a_fifth_of_the_memory() -> None:
+    points = [MemoryPoint(1.8e9 + at, at, at << 30, at << 31, at << 20) for at in range(120)]
+    tracemalloc.start()
+    packed = PackedPoints(points)
+    assert tracemalloc.get_traced_memory()[0] < 6_000
+    tracemalloc.stop()
+    assert len(packed) == 120

@@ -75,7 +75,7 @@ def test_fewer_than_two_points_are_no_picture(count: int) -> None:
 
 
 def test_points_of_one_moment_are_no_picture() -> None:
-    assert forecast_png(replace(leak(), memory=leak().memory[:1] * 5), now_unix_s=NOW_S) is None
+    assert forecast_png(replace(leak(), memory=[leak().memory[0]] * 5), now_unix_s=NOW_S) is None
 
 
 def test_host_memory_is_not_in_these_points() -> None:
