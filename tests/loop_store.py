@@ -71,9 +71,16 @@ class FakeIncidents:
     def has_owner(self, job: JobKey, user_name: str) -> bool:
         return {one.incident.user_name for one in self.story if one.incident.key.job == job} == {user_name}
 
-    def changes(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[IncidentChange]:
+    def changes(
+        self, *, since_s: float, limit: int, user_name: str | None = None, most_findings: int | None = None
+    ) -> Sequence[IncidentChange]:
         found = [change for change in self.story if change.at_unix_s >= since_s]
-        return _newest([change for change in found if user_name in (None, change.incident.user_name)], limit)
+        told = _newest([change for change in found if user_name in (None, change.incident.user_name)], limit)
+        each = None if most_findings is None else max(most_findings // max(len(told), 1), 1)
+        return [
+            change._replace(incident=replace(change.incident, findings=change.incident.findings[:each]))
+            for change in told
+        ]
 
     def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
         found = self.incidents(open_only=False, since_s=since_s, limit=None, user_name=user_name)

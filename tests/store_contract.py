@@ -239,6 +239,19 @@ class StoreContract:
         first = opened(1, job=odd).incident
         assert figures[0][1] == OpenIncident(1, first.key.cause, first.severity, first.opened_unix_s)
 
+    def test_changes_share_out_the_ranks_whose_figures_are_told(self, store: Store) -> None:
+        first = opened()
+        (finding,) = first.incident.findings
+        wide = first._replace(incident=replace(first.incident, findings=(finding,) * 64))
+        many = [told(ChangeKind.UPDATED, wide, float(at)) for at in range(250)]
+        store.incidents.save(many)
+        for most, each in ((None, 64), (64 * 250, 64), (7 * 250 + 249, 7), (1, 1)):
+            changes = store.incidents.changes(since_s=0.0, most_findings=most)
+            assert [change.at_unix_s for change in changes] == [change.at_unix_s for change in many]
+            assert {len(change.incident.findings) for change in changes} == {each}
+        (newest,) = store.incidents.changes(since_s=0.0, limit=1, most_findings=9)
+        assert (newest.at_unix_s, len(newest.incident.findings)) == (many[-1].at_unix_s, 9)
+
     def test_changes_can_be_asked_for_from_a_moment_on(self, store: Store) -> None:
         first = opened()
         later = told(ChangeKind.UPDATED, first, 100.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from chaos.nodes import Node
@@ -37,6 +38,15 @@ def put_state_on_a_small_disk(site: ChaosSite, node: Node) -> None:
     assert done.returncode == 0, done.stderr
     node.up()
     site.wait_full_service(WHOLE_WITHIN_S)
+
+
+def leave_no_room_in_the_log(node: Node) -> None:
+    """What the head's database has written is in its main file: the next write needs room. SQLite uses what its log
+    once grew to again, and could write for a while on a disk without a free byte."""
+    database = sqlite3.connect(inside(node, node.state_dir / "tidegauge.db"), timeout=30)
+    with closing(database):
+        busy, _, _ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    assert not busy, "the log of the database is being read"
 
 
 @contextmanager

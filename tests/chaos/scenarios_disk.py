@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from chaos.disks import full, put_state_on_a_small_disk
+from chaos.disks import full, leave_no_room_in_the_log, put_state_on_a_small_disk
 from chaos.ledger import Watch
 from chaos.scenario import HEAD_BOUND_S, Scenario
 from chaos.scenarios_kills import cured, watch_only
 from chaos.site import CURE, ChaosSite
 
 FULL_S = 15.0
-SAYS_SO_WITHIN_S = 20.0
+SAYS_SO_WITHIN_S = 60.0
+"""The next time that there is anything to write down."""
 BACK_WITHIN_S = 30.0
 SHM = Path("/dev/shm")
 
@@ -42,6 +43,7 @@ def head_disk(site: ChaosSite, _watch: Watch) -> None:
     head = site.head
     put_state_on_a_small_disk(site, head)
     saved = len(site.jobs["leaky"].told("saving"))
+    leave_no_room_in_the_log(head)
     with full(head, head.state_dir):
         site.eventually(
             lambda: site.api("/api/v1/policy")["store_problem"], "the API says that nothing can be written",

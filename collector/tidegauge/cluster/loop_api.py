@@ -7,10 +7,10 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from tidegauge.cluster.evidence_api import EvidenceReads, evidence_of
-from tidegauge.cluster.http_api import NotFoundError, Request, Route, UnavailableError, json_route
+from tidegauge.cluster.http_api import Answer, NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.evidence import Evidence
@@ -19,11 +19,12 @@ from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, S
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
 from tidegauge.core.web_access import EVERYBODY, Viewer
-from tidegauge.core.wire import Wire, to_wire
+from tidegauge.core.wire import Wire, to_json, to_wire
 from tidegauge.core.wording import change_in_words
 
 FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""
+Told = TypeVar("Told")
 MOST_MARKS = 5000
 """Incidents whose marks are in one answer: of 60 bytes each. Beyond that, some that are open would seem to be gone."""
 MOST_CHANGES = 5000
@@ -33,7 +34,7 @@ MOST_READ = 4 * MOST_CHANGES
 MOST_FINDINGS = 16
 """Ranks with their figures in an answer that holds an incident many times."""
 FINDINGS_IN_ALL = 30_000
-"""The same over all changes in one answer: some 30 MB."""
+"""The same over all changes that are read for one answer: 20 to 30 MB."""
 UNTOLD = "(admins are told why)"
 POLICY_FILE_UNTOLD = "(a file; admins are told which)"
 """In the place of words that are for those who see all jobs."""
@@ -55,8 +56,11 @@ class IncidentReads(Protocol):
     def history(self, number: int, /, *, limit: int) -> Sequence[IncidentChange]:
         """The newest ``limit``, oldest first."""
 
-    def changes(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[IncidentChange]:
-        """Of all incidents, the newest ``limit``, oldest first."""
+    def changes(
+        self, *, since_s: float, limit: int, user_name: str | None = None, most_findings: int | None = None
+    ) -> Sequence[IncidentChange]:
+        """Of all incidents, the newest ``limit``, oldest first; with the figures of ``most_findings`` ranks in all,
+        shared out evenly, one of each change at least."""
 
     def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
         """By number, open ones first, then the newest: a word that changes whenever the incident or a decision about it
@@ -109,7 +113,7 @@ def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]
         "/api/v1/incidents": json_route(pages.incidents),
         "/api/v1/incident": json_route(pages.incident),
         "/api/v1/incident-marks": json_route(pages.marks),
-        "/api/v1/incident-changes": json_route(pages.changes),
+        "/api/v1/incident-changes": pages.changes,
         "/api/v1/decisions": json_route(pages.decisions),
         "/api/v1/policy": json_route(lambda request: status_for(request.viewer, status())),
     }
@@ -217,9 +221,9 @@ def _of_jobs(
     }
 
 
-def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, Request], object]:
+def _from_store(page: Callable[[_Pages, Request], Told]) -> Callable[[_Pages, Request], Told]:
     @functools.wraps(page)
-    def answer(self: _Pages, request: Request) -> object:
+    def answer(self: _Pages, request: Request) -> Told:
         try:
             return page(self, request)
         except AuditError as error:
@@ -277,18 +281,20 @@ class _Pages:
         return {"decisions": [_short_record(record) for record in shown], "left_out": left_out}
 
     @_from_store
-    def changes(self, request: Request) -> object:
-        since_s = float(request.number("since", default=0))
+    def changes(self, request: Request) -> Answer:
+        """Written piece by piece: as one tree of values it would take ten times its length for a while."""
         store = self._store()
-        changes = store.incidents.changes(since_s=since_s, limit=MOST_READ, user_name=request.viewer.only)
+        changes = store.incidents.changes(
+            since_s=float(request.number("since", default=0)), limit=MOST_READ, user_name=request.viewer.only,
+            most_findings=FINDINGS_IN_ALL,
+        )  # fmt: skip
         shown = _thinned(changes, MOST_CHANGES)
-        most_findings = max(FINDINGS_IN_ALL // max(len(shown), 1), 1)
         numbers = {change.incident.number for change in shown}
-        return {
-            "changes": [change._replace(incident=_shortened(change.incident, most_findings)) for change in shown],
+        rest = {
             "facts": {number: facts for number in numbers if (facts := _facts(store.audit.records_of(number)))},
             "left_out": len(changes) - len(shown),
         }
+        return Answer(b'{"changes":[' + b",".join(map(to_json, shown)) + b"]," + to_json(rest).removeprefix(b"{"))
 
 
 def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select, union_all, update
@@ -14,6 +15,8 @@ from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Severity
+
+ROWS_AT_ONCE = 100
 
 
 class IncidentStore:
@@ -68,14 +71,15 @@ class IncidentStore:
         return self._changes(select(incident_changes).where(incident_changes.c.number == number), limit)
 
     def changes(
-        self, *, since_s: float, limit: int | None = None, user_name: str | None = None
-    ) -> Sequence[IncidentChange]:
+        self, *, since_s: float, limit: int | None = None, user_name: str | None = None,
+        most_findings: int | None = None,
+    ) -> Sequence[IncidentChange]:  # fmt: skip
         """What was told at or after ``since_s``, oldest first: all, or the newest ``limit``; of the jobs of one owner,
-        if one is named."""
+        if one is named. ``most_findings``: of so many ranks in all, shared out evenly; one of each change at least."""
         query = select(incident_changes).where(incident_changes.c.at_s >= since_s)
         if user_name is not None:
             query = query.where(incident_changes.c.number.in_(_numbers_of(user_name)))
-        return self._changes(query, limit)
+        return self._changes(query, limit, most_findings)
 
     def has_owner(self, job: JobKey, user_name: str) -> bool:
         """Whether there is an incident of this attempt of a job, and it is ``user_name``'s."""
@@ -129,9 +133,17 @@ class IncidentStore:
             counted = counts.read(connection, counts.INCIDENTS)
         return {cause: counted.get((cause.value, ""), 0) for cause in IncidentCause}
 
-    def _changes(self, query: Select[Any], limit: int | None) -> list[IncidentChange]:
-        rows = self._rows(query.order_by(incident_changes.c.seq.desc()).limit(limit))
-        return [IncidentChange(ChangeKind(row.kind), row.at_s, _incident(row)) for row in reversed(rows)]
+    def _changes(self, query: Select[Any], limit: int | None, most_findings: int | None = None) -> list[IncidentChange]:
+        newest = query.order_by(incident_changes.c.seq.desc()).limit(limit)
+        with self._database.reading() as connection:
+            each = None
+            if most_findings is not None:
+                told = connection.execute(select(func.count()).select_from(newest.subquery())).scalar_one()
+                each = max(most_findings // max(told, 1), 1)
+            # Some rows at a time: of thousands of changes, with a thousand ranks each, the texts alone take a gigabyte.
+            rows = connection.execute(newest.execution_options(yield_per=ROWS_AT_ONCE))
+            changes = [_change(row, each) for row in rows]
+        return changes[::-1]
 
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.reading() as connection:
@@ -171,6 +183,13 @@ def _row(incident: Incident, value: str) -> dict[str, Any]:
 
 def _numbers_of(user_name: str) -> Select[Any]:
     return select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
+
+
+def _change(row: Row[Any], most_findings: int | None) -> IncidentChange:
+    incident = _incident(row)
+    if most_findings is not None:
+        incident = replace(incident, findings=incident.findings[:most_findings])
+    return IncidentChange(ChangeKind(row.kind), row.at_s, incident)
 
 
 def _incident(row: Row[Any]) -> Incident:
