@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from chaos.ledger import Watch
 from chaos.scenario import Scenario
@@ -22,7 +23,7 @@ def play(site: ChaosSite, scenario: Scenario, say: Progress) -> Row:
         site.wait_until_whole(within_s=READY_WITHIN_S)
         site.wait_for_incident()
         _play(site, scenario, row, say)
-    except (AssertionError, client.ApiError) as error:
+    except (AssertionError, OSError, client.ApiError) as error:
         row.failure = str(error)
     finally:
         if scenario.cleanup is not None:
@@ -40,6 +41,9 @@ def _play(site: ChaosSite, scenario: Scenario, row: Row, say: Progress) -> None:
         row.seconds = site.wait_full_service(scenario.bound_s + LONGER_S, since_s=since_s, lacked=row.lacked)
         if scenario.after is not None:
             scenario.after(site, watch)
-    finally:
-        row.broken = watch.finish()
-        row.longest_gap_s, row.stalest_s = watch.longest_gap_s, watch.stalest_s
+    except Exception:
+        with suppress(client.ApiError):  # that nothing can be compared is not why it failed
+            row.broken = watch.finish()
+        raise
+    row.broken = watch.finish()
+    row.longest_gap_s, row.stalest_s = watch.longest_gap_s, watch.stalest_s

@@ -17,7 +17,10 @@ def crash(site: ChaosSite, _watch: Watch) -> None:
 def crash_and_lose_cluster_state(site: ChaosSite, _watch: Watch) -> None:
     """The disk with ``gcs/`` is lost (the database is not): the engine starts afresh, and the nodes join anew."""
     site.head.crash()
-    shutil.rmtree(site.head.files.gcs)
+    # In one step: whoever starts the head again may be at it.
+    lost = site.head.files.gcs.with_name("gcs.lost")
+    site.head.files.gcs.rename(lost)
+    shutil.rmtree(lost)
 
 
 SCENARIOS = (

@@ -57,6 +57,15 @@ OPEN_FILES = 8 * MAX_RANKS
 """Descriptors that an agent asks for: rings and statm of all its ranks, and as many again for everything else."""
 
 
+STALE_AFTER_S = 5.0
+STALE_POLLS = 5
+"""Where polls are rarer than a second, so many of them."""
+
+
+class StaleViewError(Exception):
+    """There has been no complete round for a while; the message says for how long."""
+
+
 class NodeAgent:
     """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread
     but those of ``steps``, ``holders`` and ``evidence``.
@@ -117,6 +126,7 @@ class NodeAgent:
         self._success: dict[str, bool] = {}
         self._duration_s: dict[str, float] = {}
         self._view = NodeView(hostname=hostname, cluster=settings.cluster, now_unix_s=clock.unix_s())
+        self._viewed_ns = clock.monotonic_ns()
         self._sockets: Sockets = {}
 
     def poll(self) -> None:
@@ -126,6 +136,7 @@ class NodeAgent:
                 return
             try:
                 self._view = self._round()
+                self._viewed_ns = self._clock.monotonic_ns()
                 self._poll_failures = 0
             except Exception:
                 self._poll_failures += 1
@@ -134,6 +145,14 @@ class NodeAgent:
 
     def view(self) -> NodeView:
         """The last complete round."""
+        return self._view
+
+    def fresh_view(self) -> NodeView:
+        """``view``, for those who take its figures for those of now. Raises ``StaleViewError`` when polls hang, fail,
+        or have only just gone on: the process was stopped, or the driver did not return."""
+        age_s = (self._clock.monotonic_ns() - self._viewed_ns) / 1e9
+        if age_s > max(STALE_AFTER_S, STALE_POLLS * self._settings.poll_period_s):
+            raise StaleViewError(f"no poll has come to its end for {age_s:.0f} s")
         return self._view
 
     def summary(self, *, node_id: str, incarnation: str, metrics_address: str | None) -> NodeSummary:

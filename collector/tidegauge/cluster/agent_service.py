@@ -95,6 +95,6 @@ class AgentService:
         return None if self._metrics is None else self._advertise(self._metrics.address)
 
     def _serve(self, port: int) -> MetricsServer:
-        server = self._open_metrics(self._agent.view, self._settings.listen_host, port)
+        server = self._open_metrics(self._agent.fresh_view, self._settings.listen_host, port)
         server.start()
         return server

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
 from tidegauge.agent.discovery import Place
-from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_agent
 from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ring_reader import MAX_SANE
 from tidegauge.agent.settings import Settings
@@ -724,6 +724,28 @@ def test_a_poll_that_fails_keeps_the_last_view_and_does_not_raise(
     node.poll()
     assert node.agent.view() is before
     assert caplog.text.count("a poll failed") == 1
+
+
+def test_figures_of_a_while_ago_are_not_those_of_now(node: FakeNode) -> None:
+    """As after SIGCONT, or while a poll hangs in the driver."""
+    settle(node, node.start_rank())
+    assert node.agent.fresh_view() is node.agent.view()
+    node.clock.pass_s(STALE_AFTER_S)
+    assert node.agent.fresh_view().ranks
+    node.clock.pass_s(0.1)
+    with pytest.raises(StaleViewError, match="no poll has come to its end for 5 s"):
+        node.agent.fresh_view()
+    assert node.agent.view().ranks
+    node.poll()
+    assert node.agent.fresh_view().ranks
+
+
+def test_an_agent_that_is_to_poll_rarely_is_given_more_time(tmp_path: Path) -> None:
+    agent = open_node_agent(Settings(run_dir=tmp_path, poll_period_s=10.0))
+    later_ns = agent._clock.monotonic_ns() + 45_000_000_000
+    agent._clock.monotonic_ns = lambda: later_ns  # type: ignore[method-assign] # SAFETY: a clock that runs ahead
+    assert agent.fresh_view().ranks == ()
+    agent.close()
 
 
 def test_close_lets_files_and_driver_go_and_leaves_the_rings(node: FakeNode) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from direct_reporter import DirectReporter
-from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.agent.node_agent import NodeAgent, StaleViewError, open_node_agent
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.agent_service import AgentService
 from tidegauge.cluster.views import ReportReply
@@ -84,6 +84,25 @@ def test_it_serves_its_metrics(running: AgentService) -> None:
     address = str(running.metrics_address).replace("node7", "127.0.0.1")
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
         assert b"tidegauge_collect_success" in answer.read()
+
+
+def test_it_tells_of_no_rank_while_no_poll_comes_to_its_end(
+    tmp_path: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(_: NodeAgent) -> NodeView:
+        raise StaleViewError("no poll has come to its end for 20 s")
+
+    monkeypatch.setattr(NodeAgent, "fresh_view", stale)
+    other = service(tmp_path, listener)
+    other.start()
+    try:
+        address = str(other.metrics_address).replace("node7", "127.0.0.1")
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+            page = answer.read().decode()
+        assert 'tidegauge_collect_success{source="view"} 0.0' in page
+        assert "tidegauge_rank_" not in page
+    finally:
+        other.stop()
 
 
 def test_a_metrics_port_that_is_taken_costs_the_port_not_the_agent(
