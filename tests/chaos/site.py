@@ -56,7 +56,7 @@ version: 1
 mode: act
 brakes:
   {{min_severity: warning, warnings_before_stop: 2, warning_interval: 1s, min_age: 1s,
-    actions_per_job_per_hour: 1000, actions_per_hour: 1000, actions_per_user_per_hour: 1000}}
+    actions_per_job_per_hour: 1000, actions_per_hour: 1000, actions_per_user_per_hour: 1000, requeues_per_job: 1000}}
 rules:
   - name: leak
     when: {{cause: leak}}

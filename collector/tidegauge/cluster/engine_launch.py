@@ -56,6 +56,10 @@ SURVIVE = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     # How long nodes wait for a head that is away before they give up.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+    # Also the kernel's patience with what is not acknowledged (gRPC sets TCP_USER_TIMEOUT to it). With Ray's 120 s a
+    # raylet whose link was cut for 25 s waited up to as long again for the kernel's next try, before it heard that it
+    # had been called dead.
+    "RAY_grpc_client_keepalive_timeout_ms": "10000",
     # What is larger than this goes through the object store, a sparse file in /dev/shm (Ray's own limit: 100 KB). On a
     # full /dev/shm that is a SIGBUS of the raylet, and a report with evidence has some 400 KB.
     "RAY_max_direct_call_object_size": "8388608",
