@@ -127,8 +127,9 @@ class Node:
         self.unit.kill_rest()
 
     def logs(self) -> str:
-        """The ends of the service's logs."""
-        paths = [self.folder / "unit.log", *sorted(self.files.logs.glob("*.log"))]
+        """The ends of the service's logs. The state may be on a disk of the node's own (``disks``)."""
+        logs = Path(f"/proc/{self.pid}/root") / self.files.logs.relative_to("/")
+        paths = [self.folder / "unit.log", *sorted(logs.glob("*.log"))]
         return "\n".join(f"--- {self.name} {path.name}\n{_tail(path)}" for path in paths if path.exists())
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+from chaos.disks import inside
 from chaos.ledger import Watch
 from chaos.scenario import HEAD_BOUND_S, Scenario
 from chaos.scenarios_kills import acting, agents_lived_on
@@ -17,10 +18,7 @@ def crash(site: ChaosSite, _watch: Watch) -> None:
 def crash_and_lose_cluster_state(site: ChaosSite, _watch: Watch) -> None:
     """The disk with ``gcs/`` is lost (the database is not): the engine starts afresh, and the nodes join anew."""
     site.head.crash()
-    # In one step: whoever starts the head again may be at it.
-    lost = site.head.files.gcs.with_name("gcs.lost")
-    site.head.files.gcs.rename(lost)
-    shutil.rmtree(lost)
+    shutil.rmtree(inside(site.head, site.head.files.gcs))
 
 
 SCENARIOS = (

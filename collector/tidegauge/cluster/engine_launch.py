@@ -56,9 +56,10 @@ SURVIVE = {
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     # How long nodes wait for a head that is away before they give up.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
-    # Also the kernel's patience with what is not acknowledged (gRPC sets TCP_USER_TIMEOUT to it). With Ray's 120 s a
-    # raylet whose link was cut for 25 s waited up to as long again for the kernel's next try, before it heard that it
-    # had been called dead.
+    # A raylet whose link was cut has to notice that its connection is dead, or it hears up to half a minute late that
+    # it has been called dead: the kernel's tries come ever more rarely, and an answer that was lost is waited for. Ray
+    # asks only every 5 min whether the other side is there, and waits 2 min for a sign (also TCP_USER_TIMEOUT).
+    "RAY_grpc_client_keepalive_time_ms": "10000",
     "RAY_grpc_client_keepalive_timeout_ms": "10000",
     # What is larger than this goes through the object store, a sparse file in /dev/shm (Ray's own limit: 100 KB). On a
     # full /dev/shm that is a SIGBUS of the raylet, and a report with evidence has some 400 KB.
