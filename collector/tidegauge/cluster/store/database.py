@@ -25,6 +25,9 @@ BUSY_TIMEOUT_S = 5.0
 """How long a transaction waits for another process's: a backup or a slow disk, not a person at a prompt."""
 STATEMENT_TIMEOUT_S = 30.0
 """PostgreSQL: no statement of ours is near this long."""
+CACHE_KIB = 256
+"""Of pages, of each connection. SQLite's own 2 MiB are of no use to connections that live for a statement or two (the
+kernel has the file in memory), and a dozen of them at once leave the heap as full of holes as the database is large."""
 _WAL_PAUSE_S = 0.01
 _FILE_NAME = "tidegauge.db"
 _ACCEPTED = "sqlite:////ABSOLUTE/PATH.db or postgresql+psycopg://USER@HOST/NAME"
@@ -125,7 +128,7 @@ def _sqlite_engine(url: URL) -> Engine:
             # WAL: readers and the writer do not wait for each other. FULL: a commit is on disk when it returns; WAL's
             # own NORMAL may lose the last ones with the power, and what was done to a job must not be forgotten.
             _use_wal(connection, timeout_s)
-            for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+            for pragma in ("synchronous=FULL", "foreign_keys=ON", f"cache_size=-{CACHE_KIB}"):
                 connection.execute(f"PRAGMA {pragma}").close()
         except BaseException:
             connection.close()
