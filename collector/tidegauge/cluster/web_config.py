@@ -249,10 +249,17 @@ def _hash(name: str, value: str) -> bytes:
     if not name or ":" in name or not name.isprintable():
         raise WebConfigError("basic_auth_users: a name is printable, without a colon")
     if found is None:
-        raise WebConfigError(f"basic_auth_users.{name}: this is no bcrypt hash; {HASH_COMMAND} makes one")
+        raise WebConfigError(f"basic_auth_users.{_shown(name)}: this is no bcrypt hash; {HASH_COMMAND} makes one")
     if not 4 <= int(found[1]) <= MOST_COST:
-        raise WebConfigError(f"basic_auth_users.{name}: the hash's cost is {found[1]}; 4 to {MOST_COST} are taken")
+        raise WebConfigError(
+            f"basic_auth_users.{_shown(name)}: the hash's cost is {found[1]}; 4 to {MOST_COST} are taken"
+        )
     return value.encode()
+
+
+def _shown(name: str) -> str:
+    """What a message may quote: a hash may have slipped into the name (``ada$2y$10$...: ``)."""
+    return "…" if "$" in name else name
 
 
 def _rate_limit(raw: _Rate) -> RateLimit | None:

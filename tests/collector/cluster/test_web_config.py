@@ -207,3 +207,10 @@ def test_what_openssl_does_not_take_is_a_refusal_too(tmp_path: Path, monkeypatch
         assert config.tls is not None
         with pytest.raises(WebConfigError, match="cipher_suites or curve_preferences"):
             server_context(config.tls, tmp_path)
+
+
+def test_a_hash_that_slipped_into_a_name_is_not_quoted() -> None:
+    with pytest.raises(WebConfigError) as caught:
+        parse_web_config("basic_auth_users: {'ada" + HASH + "': x}")
+    assert HASH[7:] not in str(caught.value)
+    assert "no bcrypt hash" in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -57,7 +58,8 @@ def _exchange(client: socket.socket, data: bytes) -> bytes:
     """All that comes back until the server closes, which it does at the end of what it is sent."""
     try:
         client.sendall(data)
-        client.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # refused and gone already
+            client.shutdown(socket.SHUT_WR)
         got = b""
         while True:
             piece = client.recv(1 << 16)
