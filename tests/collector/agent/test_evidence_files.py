@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_node import PID
+from open_files import open_below
 from rank_windows import compressed, early, late, leave_snapshot, leave_window, put, window
 from tidegauge.agent.evidence_checks import MOST_ROWS, read_evidence, read_snapshot
 from tidegauge.agent.evidence_files import LOOK_EVERY_S, EvidenceFinder, FoundFiles, RankFolder
@@ -122,9 +123,9 @@ def test_no_descriptor_stays_open_where_a_snapshot_is_refused(beside: Beside) ->
     leave_window(beside.path, PID)
     (beside.path / f"{PID.pid}-{PID.start_ticks}{LATE_SUFFIX}").unlink()
     (beside.path / f"{PID.pid}-{PID.start_ticks}{LATE_SUFFIX}").symlink_to("/etc/passwd")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_below(beside.path)
     assert beside.look() == []
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(beside.path) == before
     assert beside.skips.snapshot() == {"evidence_symlink": 1}
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
+from open_files import open_below
 from tidegauge.agent.discovery import Place
 from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_agent
 from tidegauge.agent.pods import PATIENCE_S
@@ -751,10 +752,10 @@ def test_an_agent_that_is_to_poll_rarely_is_given_more_time(tmp_path: Path) -> N
 def test_close_lets_files_and_driver_go_and_leaves_the_rings(node: FakeNode) -> None:
     rank = node.start_rank()
     settle(node, rank)
-    open_before = len(os.listdir("/proc/self/fd"))
+    assert open_below(rank.path.parents[1])
     node.agent.close()
     node.agent.close()
-    assert len(os.listdir("/proc/self/fd")) == open_before - 1
+    assert open_below(rank.path.parents[1]) == []
     assert node.gpus.closed
     assert rank.path.exists()
     before = node.agent.view()
@@ -764,7 +765,6 @@ def test_close_lets_files_and_driver_go_and_leaves_the_rings(node: FakeNode) -> 
 
 def test_files_do_not_stay_open_when_ranks_come_and_go(tmp_path: Path) -> None:
     node = FakeNode(tmp_path / "run", linger_s=0)
-    open_before = len(os.listdir("/proc/self/fd"))
     for pid in range(1, 30):
         rank = node.start_rank(process=ProcessId(pid, 1))
         settle(node, rank, polls=2)
@@ -773,7 +773,7 @@ def test_files_do_not_stay_open_when_ranks_come_and_go(tmp_path: Path) -> None:
             BREAKS["truncated"](rank)
     for _ in range(30):
         node.poll(5)
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert open_below(tmp_path) == []
     assert node.agent.view().ranks == ()
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 import tidegauge
+from open_files import open_below
 from tidegauge.core.job_settings import JobSettings, encode
 from tidegauge.probe.job_settings import TOLD_VARIABLE, take_settings, tell
 
@@ -204,12 +205,11 @@ class Refusing(SettingsTestCase):
         self.assertIn("a??b.json is ignored", str(news))
 
     def test_no_descriptor_is_left_open(self) -> None:
-        before = len(os.listdir("/proc/self/fd"))
         self.lay(wanted(uid=UID + 1))
         self.take()
         os.chmod(self.folder, 0o777)
         self.take()
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(open_below(self.folder), [])
 
 
 class Telling(unittest.TestCase):

@@ -6,6 +6,7 @@ import os
 import tempfile
 import unittest
 
+from open_files import open_below
 from tidegauge.core.ids import ProcessId
 from tidegauge.probe.process_facts import is_alive, process_id, read_process_facts
 from tidegauge.probe.run_folder import LEFTOVER_AGE_S, RunFolder, UnsafeFolderError, open_run_folder
@@ -74,10 +75,9 @@ class OpeningTheFolder(FolderTestCase):
     def test_no_descriptor_is_left_open_by_a_refusal(self) -> None:
         os.makedirs(self.run_dir)
         os.chmod(self.run_dir, 0o777)
-        before = len(os.listdir("/proc/self/fd"))
         with self.assertRaises(UnsafeFolderError):
             open_run_folder(self.run_dir, uid=UID)
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(open_below(self.run_dir), [])
 
     def test_a_link_is_replaced_by_the_file_not_followed(self) -> None:
         folder = self.open()

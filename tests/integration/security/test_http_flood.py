@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import socket
@@ -13,7 +12,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from integration.security.users import private_bytes
+from integration.security.users import open_files, private_bytes
 from sample_views import node_view
 from tidegauge.cluster.http_api import HttpApi, json_route
 from tidegauge_exporter.server import MetricsServer
@@ -76,7 +75,7 @@ def answered(host: str, port: int, path: str) -> int:
 def test_who_asks_is_answered_in_a_flood_and_after_it(attack: str, served: tuple[str, int, str]) -> None:
     host, port, path = served
     assert answered(host, port, path) == 200
-    before_bytes, before_threads = private_bytes(), threading.active_count()
+    before_bytes, before_threads, before_files = private_bytes(), threading.active_count(), open_files()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500
     with ExitStack() as held:
         kept: list[socket.socket] = []
@@ -97,4 +96,4 @@ def test_who_asks_is_answered_in_a_flood_and_after_it(attack: str, served: tuple
                 assert threading.active_count() <= before_threads + 80
         assert private_bytes() <= before_bytes + 128 * MIB, "most of it is the other end, which is ours too"
     assert answered(host, port, path) == 200
-    assert len(os.listdir("/proc/self/fd")) < 400
+    assert open_files() <= before_files + 400
