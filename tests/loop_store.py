@@ -77,10 +77,7 @@ class FakeIncidents:
         found = [change for change in self.story if change.at_unix_s >= since_s]
         told = _newest([change for change in found if user_name in (None, change.incident.user_name)], limit)
         each = None if most_findings is None else max(most_findings // max(len(told), 1), 1)
-        return [
-            change._replace(incident=replace(change.incident, findings=change.incident.findings[:each]))
-            for change in told
-        ]
+        return [change._replace(incident=change.incident.shortened(each)) for change in told]
 
     def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
         found = self.incidents(open_only=False, since_s=since_s, limit=None, user_name=user_name)

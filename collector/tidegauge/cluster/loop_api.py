@@ -282,7 +282,7 @@ class _Pages:
 
     @_from_store
     def changes(self, request: Request) -> Answer:
-        """Written piece by piece: as one tree of values it would take ten times its length for a while."""
+        """Written piece by piece: as one tree of values, an answer of 21 MB took 40 to 60 MB more for a while."""
         store = self._store()
         changes = store.incidents.changes(
             since_s=float(request.number("since", default=0)), limit=MOST_READ, user_name=request.viewer.only,
@@ -300,7 +300,7 @@ class _Pages:
 def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
     """An incident in a list: with all its ranks by number, and what was last decided about it."""
     last = _short_record(records[-1]) if records else None
-    raw = to_wire(_shortened(incident))
+    raw = to_wire(incident.shortened(MOST_FINDINGS))
     assert isinstance(raw, dict), "an incident is an object"
     return {**raw, "ranks": list(incident.ranks), "last_decision": to_wire(last)}
 
@@ -311,7 +311,7 @@ def _told(change: IncidentChange) -> Wire:
         "kind": change.kind.value,
         "at_unix_s": change.at_unix_s,
         "text": change_in_words(change),
-        "incident": to_wire(_shortened(change.incident)),
+        "incident": to_wire(change.incident.shortened(MOST_FINDINGS)),
     }
 
 
@@ -331,9 +331,7 @@ def _facts(records: Sequence[DecisionRecord]) -> JobFacts | None:
     return next((facts for facts in known if facts.scheduler_facts is not None), known[0] if known else None)
 
 
-def _shortened(incident: Incident, most: int = MOST_FINDINGS) -> Incident:
-    return replace(incident, findings=incident.findings[:most])
-
-
 def _short_record(record: DecisionRecord) -> DecisionRecord:
-    return replace(record, decision=replace(record.decision, incident=_shortened(record.decision.incident)))
+    return replace(
+        record, decision=replace(record.decision, incident=record.decision.incident.shortened(MOST_FINDINGS))
+    )

@@ -33,7 +33,7 @@ class ClosedDoor:
     ) -> None:  # fmt: skip
         """``problem``: of which ``file``, as it was when the door was made."""
         self._settings = settings
-        self._problem, self._file = problem, file
+        self._refuse(problem, file)
         self._lock = threading.Lock()
         self._monotonic_s = monotonic_s
         self._tried_s = monotonic_s()
@@ -58,23 +58,25 @@ class ClosedDoor:
         return self._opened().admit(authorization, peer)
 
     def problem(self) -> DoorProblem | None:
-        with self._lock:
-            if self._door is None:
-                self._try()
-            if self._door is None:
-                file = None if self._file is None else str(self._file)
-                return DoorProblem(True, file, self._problem, MEND_CLOSED)
-            door = self._door
-        return door.problem()
+        door = self._tried()
+        return self._problem if door is None else door.problem()
 
     def _opened(self) -> WebDoor:
         """Raises ``ConnectionRefusedError`` as long as the files cannot be used."""
+        door = self._tried()
+        if door is None:
+            raise ConnectionRefusedError(self._problem.text)
+        return door
+
+    def _tried(self) -> WebDoor | None:
+        """The door by files, as soon as they can be used."""
         with self._lock:
             if self._door is None:
                 self._try()
-            if self._door is None:
-                raise ConnectionRefusedError(self._problem)
             return self._door
+
+    def _refuse(self, problem: str, file: Path | None) -> None:
+        self._problem = DoorProblem(True, None if file is None else str(file), problem, MEND_CLOSED)
 
     def _try(self) -> None:
         now_s = self._monotonic_s()
@@ -84,9 +86,9 @@ class ClosedDoor:
         try:
             self._door = WebDoor(self._settings)
         except DoorFileError as error:
-            if self._problem != str(error):
+            if self._problem.text != str(error):
                 log.error("nothing is served over HTTP: %s", error)
-            self._problem, self._file = str(error), error.file
+            self._refuse(str(error), error.file)
         else:
             log.info("HTTP is served again, over %s", self._door.scheme)
 

@@ -6,7 +6,7 @@ Values only; ``core.incident_tracker`` makes them. Times are unix seconds unless
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple, Optional
 
@@ -167,6 +167,10 @@ class Incident:
     def ranks(self) -> tuple[int, ...]:
         """Global ranks concerned, worst first."""
         return tuple(finding.rank for finding in self.findings)
+
+    def shortened(self, most: Optional[int]) -> Incident:
+        """With the findings of the ``most`` worst ranks alone; ``None``: of all."""
+        return replace(self, findings=self.findings[:most])
 
 
 class ChangeKind(str, Enum):

@@ -65,8 +65,6 @@ class PackedPoints(Sequence[MemoryPoint]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class MemoryHistory:
     """The whole life of one rank in ``BUCKETS`` points or fewer, whatever its length.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select, union_all, update
@@ -142,7 +141,7 @@ class IncidentStore:
                 each = max(most_findings // max(told, 1), 1)
             # Some rows at a time: of thousands of changes, with a thousand ranks each, the texts alone take a gigabyte.
             rows = connection.execute(newest.execution_options(yield_per=ROWS_AT_ONCE))
-            changes = [_change(row, each) for row in rows]
+            changes = [IncidentChange(ChangeKind(row.kind), row.at_s, _incident(row).shortened(each)) for row in rows]
         return changes[::-1]
 
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
@@ -183,13 +182,6 @@ def _row(incident: Incident, value: str) -> dict[str, Any]:
 
 def _numbers_of(user_name: str) -> Select[Any]:
     return select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
-
-
-def _change(row: Row[Any], most_findings: int | None) -> IncidentChange:
-    incident = _incident(row)
-    if most_findings is not None:
-        incident = replace(incident, findings=incident.findings[:most_findings])
-    return IncidentChange(ChangeKind(row.kind), row.at_s, incident)
 
 
 def _incident(row: Row[Any]) -> Incident:
