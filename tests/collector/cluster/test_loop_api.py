@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tidegauge.cluster.loop_api import (
     status_for,
 )
 from tidegauge.cluster.views import NodeHealth, NodeStatus
-from tidegauge.core.actions import DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
@@ -172,6 +172,17 @@ def test_a_database_that_is_away_is_said_so(path: str, store: FakeStore) -> None
     store.problem = "disk full"
     with pytest.raises(UnavailableError, match="the database of incidents and actions does not answer: disk full"):
         get(store, path)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/incidents", "/api/v1/incident", "/api/v1/incident-changes"])
+def test_a_database_that_goes_away_in_the_middle_is_said_so(path: str) -> None:
+    class GoesAway(FakeAudit):
+        def records_of(self, number: int) -> Sequence[DecisionRecord]:
+            raise AuditError("disk full")
+
+    store = FakeStore(FakeIncidents([IncidentChange(ChangeKind.OPENED, NOW_S, incident())]), GoesAway())
+    with pytest.raises(UnavailableError, match="does not answer: disk full"):
+        get(store, path, **({"number": 1} if path.endswith("incident") else {}))
 
 
 @pytest.mark.parametrize(("path", "most"), [("/api/v1/incidents", MANY), ("/api/v1/decisions", MANY)])

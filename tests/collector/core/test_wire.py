@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from scheduler_values import JOB, decision, facts, finding, incident, oom_record
 from tidegauge.core.actions import ActionKind, LoopStatus, Outcome, UnderWay
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
 from tidegauge.core.verdicts import OK, Band, LeakState
-from tidegauge.core.wire import from_wire, to_json, to_wire
+from tidegauge.core.wire import from_wire, to_json, to_wire, wire_json
 
 
 def test_a_job_keeps_the_order_of_its_fields() -> None:
@@ -34,6 +36,30 @@ def test_numbers_that_json_lacks_become_null(number: float) -> None:
 
 def test_enums_tuples_and_mappings() -> None:
     assert to_wire({LeakState.LEAK: (1, 2.5, "x", True)}) == {"leak": [1, 2.5, "x", True]}
+
+
+LISTS: tuple[Mapping[Any, object], ...] = (
+    {},
+    {"jobs": []},
+    {"jobs": (), "left_out": 0},
+    {LeakState.LEAK: [job_view(), job_view()], 'a "name"': None, "z": (1, math.nan, "\u2013")},
+    {"band": Band(1.0, 2.0, math.inf), "by rank": {"0": [1], "1": [2]}, "last": [[1, 2], {}]},
+)
+
+
+@pytest.mark.parametrize("value", LISTS)
+def test_a_mapping_is_written_item_by_item_and_reads_the_same(value: Mapping[Any, object]) -> None:
+    once = {name: iter(part) if isinstance(part, list) or type(part) is tuple else part for name, part in value.items()}
+    assert to_json(value) == to_json(once) == wire_json(to_wire(value))
+
+
+def test_a_long_answer_takes_little_more_than_its_text() -> None:
+    lines = ({"incident": n, "points": [[n, n + 1, n + 2]] * 20} for n in range(2000))
+    tracemalloc.start()
+    text = to_json({"lines": lines})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.5 * len(text)
 
 
 def test_text_that_is_not_ascii_survives() -> None:
