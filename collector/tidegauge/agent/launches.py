@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.ports import ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
@@ -64,6 +65,7 @@ class Launches:
         self._procs = procs
         self._linger_s = linger_s
         self._skips = SkipCounts(_log)
+        self._lines = FewLines(_log)
         self._listings: dict[RunDir, UserFolders] = {}
         self._records: dict[tuple[UserFolder, str], _Launch] = {}
         self._refused: dict[tuple[UserFolder, str], Signature | None] = {}
@@ -213,7 +215,8 @@ class Launches:
                     launch.folder, launch.name, launch.signature, socket=launch_socket_name(launch.claimed)
                 )  # fmt: skip
             except OSError as error:
-                _log.info("could not delete the record of an ended tidegauge run, %s: %s", launch.name, error)
+                text = "could not delete the record of an ended tidegauge run, %s: %s"
+                self._lines.say(logging.INFO, text, launch.name, error, now_s=now_s)
 
     def _refuse(self, place: tuple[UserFolder, str], error: Exception, now_s: float) -> None:
         folder, name = place

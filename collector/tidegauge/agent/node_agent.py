@@ -112,7 +112,6 @@ class NodeAgent:
         self._launches = Launches(self._run_dirs, procs, linger_s=settings.linger_s)
         self._watches = Watches(
             RingFinder(self._run_dirs, self._skips),
-            self._skips,
             procs,
             Witnesses(self._steps, records or SlurmRecords(run_dirs), pods, self._holders),
             hostname=hostname,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
 from tidegauge.agent.evidence_files import RankFolder
+from tidegauge.agent.few_lines import FewLines
+from tidegauge.agent.not_shown import NotShown
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.ranks import RankState
 from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader
-from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.ring_layout import LayoutError
@@ -77,7 +78,6 @@ class Watches:
     def __init__(
         self,
         finder: RingFinder,
-        skips: SkipCounts,
         procs: ProcSource,
         witnesses: Witnesses,
         *,
@@ -86,7 +86,6 @@ class Watches:
         detector_factory: DetectorFactory,
     ) -> None:
         self._finder = finder
-        self._skips = skips
         self._procs = procs
         self._witnesses = witnesses
         self._hostname = hostname
@@ -95,8 +94,8 @@ class Watches:
         self._watches: dict[Place, _Watch] = {}
         self._orphans: dict[Place, _Orphan] = {}
         self._turn = 0
-        self._dropped: dict[str, set[ProcessId]] = {}
-        self._dropped_counts: Counter[str] = Counter()
+        self._lines = FewLines(_log)
+        self._not_shown = NotShown(self._lines)
         self.lost_records = 0
         """Overwritten before they were read, of all ranks so far."""
         self.refused_records = 0
@@ -126,7 +125,7 @@ class Watches:
                     watch.rank.rss_bytes = usage.rss_bytes
             elif now_s - watch.ended_s >= self._linger_s and watch.read_to_the_end:
                 del self._watches[place]
-                self._remove(watch.ring)
+                self._remove(watch.ring, now_s)
         if failure is not None:
             raise failure
 
@@ -167,7 +166,7 @@ class Watches:
             raise LayoutError("owner", f"process {ring.process.pid} belongs to uid {facts.uid}")
         self._orphans.pop(ring.place, None)
         if not self._has_room(facts):
-            self.count_dropped("ranks", [facts.process])
+            self._not_shown.add("ranks", facts.process, now_s=now_s)
             self._finder.set_aside(ring)
             return
         user_name = self._procs.user_name(facts.uid)
@@ -175,7 +174,7 @@ class Watches:
         usage = self._procs.usage(facts.process)
         rank.rss_bytes = None if usage is None else usage.rss_bytes
         self._watches[ring.place] = _Watch(ring, reader, facts, rank)
-        _log.info("watching pid %d of %s", facts.process.pid, user_name)
+        self._lines.say(logging.INFO, "watching pid %d of %s", facts.process.pid, user_name, now_s=now_s)
 
     def _has_room(self, facts: ProcessFacts) -> bool:
         of_tenant = sum(watch.facts.tenant == facts.tenant for watch in self._watches.values())
@@ -187,21 +186,23 @@ class Watches:
         state = (reader.newest_when_opened, ring.signature.mtime_ns)
         if orphan is None or (orphan.newest, orphan.mtime_ns) != state:
             if orphan is not None and ring.place.run_dir.mount_namespaces is None:
-                _log.info("%s is written to, but its process cannot be seen from here", ring.place)
+                text = "%s is written to, but its process cannot be seen from here"
+                self._lines.say(logging.INFO, text, ring.place, now_s=now_s)
             self._orphans[ring.place] = _Orphan(now_s, *state)
         elif now_s - orphan.since_s >= self._linger_s:
             if ring.place.run_dir.mount_namespaces is None:
                 del self._orphans[ring.place]
-                self._remove(ring)
+                self._remove(ring, now_s)
                 return
             self._orphans[ring.place] = _Orphan(now_s, *state)  # not ours to clear (RunDir): search again
         self._finder.set_aside(ring)
 
-    def _remove(self, ring: RingFile) -> None:
+    def _remove(self, ring: RingFile, now_s: float) -> None:
         try:
             self._finder.remove(ring)
         except OSError as error:
-            _log.info("could not delete the ring of an ended rank, %s: %s", ring.place, error)
+            text = "could not delete the ring of an ended rank, %s: %s"
+            self._lines.say(logging.INFO, text, ring.place, error, now_s=now_s)
 
     def read(self, gpus: Sequence[GpuReading], *, gpus_mono_ns: int, now_s: float) -> None:
         """Read what is new in every ring and judge it, in the light of what NVML said at ``gpus_mono_ns``."""
@@ -230,7 +231,7 @@ class Watches:
         if isinstance(error, OSError):
             self._finder.put_off(ring, "unreadable", str(error), now_s=now_s)
             return
-        _log.error("a slip of ours in reading %s", ring.place, exc_info=error)
+        self._lines.say(logging.ERROR, "a slip of ours in reading %s", ring.place, now_s=now_s, exc_info=error)
         self._finder.refuse(ring, "unreadable", str(error), now_s=now_s)
 
     def _read_one(self, watch: _Watch, gpus: Sequence[GpuReading], gpus_mono_ns: int, budget: int, now_s: float) -> int:
@@ -281,23 +282,15 @@ class Watches:
         for views in named.values():
             if len(views) > 1:
                 views.sort(key=_precedence(views))
-                self.count_dropped("duplicate_rank", [view.process for view in views[1:] if view.alive])
+                for view in views[1:]:
+                    if view.alive:
+                        self._not_shown.add("duplicate_rank", view.process, now_s=now_s)
         return tuple(sorted((views[0] for views in named.values()), key=_order))
 
     @property
     def dropped(self) -> Mapping[str, int]:
         """Ranks that are not shown although they live, each counted once."""
-        return self._dropped_counts
-
-    def count_dropped(self, reason: str, processes: Iterable[ProcessId]) -> None:
-        known = self._dropped.setdefault(reason, set())
-        for process in processes:
-            if process not in known:
-                if len(known) >= 4 * MAX_RANKS:
-                    known.clear()
-                known.add(process)
-                self._dropped_counts[reason] += 1
-                _log.warning("pid %d is not shown (%s)", process.pid, reason)
+        return self._not_shown.counts
 
     def living_pids(self) -> frozenset[int]:
         """Pids, as the host counts them, of the processes that are watched."""

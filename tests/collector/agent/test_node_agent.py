@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import pickle
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
 from open_files import open_below
 from tidegauge.agent.discovery import Place
+from tidegauge.agent.few_lines import LINES_PER_MINUTE
 from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_agent
 from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ring_reader import MAX_SANE
@@ -709,6 +711,22 @@ def test_random_damage_neither_stops_the_agent_nor_shows_nonsense(
 
 
 # --- the agent itself
+
+
+def test_a_flood_of_processes_does_not_push_other_lines_out_of_the_log(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        for pid in range(1, 301):
+            rank = node.start_rank(process=ProcessId(pid, 1))
+            rank.record()
+            node.poll(0.1)
+            node.end(rank)
+        assert len(caplog.records) <= LINES_PER_MINUTE + 1
+        node.start_rank(process=ProcessId(301, 1))
+        node.poll(60)
+    assert "280 more lines of this kind were left out in the minute before" in caplog.text
+    assert "watching pid 301" in caplog.text
 
 
 def test_a_poll_that_fails_keeps_the_last_view_and_does_not_raise(

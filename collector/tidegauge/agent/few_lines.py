@@ -1,0 +1,33 @@
+"""A log that no user can flood."""
+
+from __future__ import annotations
+
+import logging
+
+LINES_PER_MINUTE = 20
+"""Whoever may start one process, or write one bad file, may do so a million times: enough lines to see what goes on,
+not enough to fill a disk, or to push what else was said out of logs that are rotated."""
+
+
+class FewLines:
+    """Says what users bring about, at most ``LINES_PER_MINUTE``; how many lines were left out is said afterwards."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._minute_starts_s = float("-inf")
+        self._said = 0
+        self._unsaid = 0
+
+    def say(
+        self, level: int, text: str, *values: object, now_s: float, exc_info: BaseException | None = None
+    ) -> None:  # fmt: skip
+        """``now_s`` is any clock in seconds."""
+        if not 0 <= now_s - self._minute_starts_s < 60:
+            if self._unsaid:
+                self._logger.warning("%d more lines of this kind were left out in the minute before", self._unsaid)
+            self._minute_starts_s, self._said, self._unsaid = now_s, 0, 0
+        if self._said < LINES_PER_MINUTE:
+            self._said += 1
+            self._logger.log(level, text, *values, exc_info=exc_info)
+        else:
+            self._unsaid += 1
