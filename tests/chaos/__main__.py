@@ -73,7 +73,8 @@ def play_all(scenarios: Sequence[Scenario], *, keep: bool = False) -> list[Row]:
             while left:
                 rows.append(_play_one(site, left.pop(0)))
                 if rows[-1].seconds is None:
-                    _say("a new site, for this one is broken")
+                    site.kept = True
+                    _say(f"a new site, for this one is broken; its files stay below {site.folder}")
                     break
     return rows
 

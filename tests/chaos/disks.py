@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from chaos.nodes import Node
@@ -14,6 +15,7 @@ from integration.small_disks import fill, make_room
 STATE_BYTES = 512 << 20
 """Room for all that a node writes in a suite, and for snapshots, which leave 256 MiB free."""
 WHOLE_WITHIN_S = 150.0
+TAKE_EVERY_S = 0.1
 
 _MOVE = """
 set -e
@@ -51,10 +53,25 @@ def leave_no_room_in_the_log(node: Node) -> None:
 
 @contextmanager
 def full(node: Node, path: Path) -> Iterator[None]:
-    """Not a byte is free on the node's file system at ``path``; at the end there is room again."""
-    folder = inside(node, path)
+    """Not a byte is free on the node's file system at ``path``; at the end there is room again.
+
+    What the node deletes meanwhile is taken too: the database's log, when its last connection closes, would otherwise
+    make room for the next one.
+    """
+    folder, over = inside(node, path), threading.Event()
+
+    def take_what_becomes_free() -> None:
+        while not over.wait(TAKE_EVERY_S):
+            with suppress(AssertionError):  # something was deleted just now
+                fill(folder)
+
+    keeper = threading.Thread(target=take_what_becomes_free, daemon=True)
     try:
         fill(folder)
+        keeper.start()
         yield
     finally:
+        over.set()
+        if keeper.ident is not None:
+            keeper.join()
         make_room(folder)

@@ -41,6 +41,7 @@ and on (job_id, attempt, rank) tidegauge_rank_allocated_bytes
 """
 """Of ranks whose memory is shown. (Counters, and when a rank was last seen, linger for two minutes after its end.)"""
 LOOK_EVERY_S = 1.0
+SETTLED_WITHIN_S = 20.0
 TOLD = "tidegauge: Tidegauge, incident"
 """How a message to the owner begins where the job prints."""
 CHECK_DATABASE = """
@@ -102,9 +103,7 @@ class Watch:
         """What is wrong, by promise. Raises ``ApiError`` if nothing can be compared."""
         self._stop.set()
         self._looker.join()
-        now = Account()
-        look(self._site, now)
-        records = {name: record_of(self._site.jobs[name]) for name in self._site.jobs}
+        now, records = self._settled()
         going_on = [
             name for name, record in self._before.items()
             if name not in self._ended and records[name].starts == record.starts
@@ -116,6 +115,24 @@ class Watch:
             FRESH: self._stale(),
         }
 
+    def _settled(self) -> tuple[Account, dict[str, JobRecord]]:
+        """What there is now. A requeue is in the audit before the job has begun again: that is waited for."""
+        deadline_s = time.monotonic() + SETTLED_WITHIN_S
+        while True:
+            now = Account()
+            look(self._site, now)
+            records = {name: record_of(self._site.jobs[name]) for name in self._site.jobs}
+            on_its_way = [
+                name for name, before in self._before.items()
+                if name not in self._ended and self._requeues_since(name, now) > records[name].starts - before.starts
+            ]  # fmt: skip
+            if not on_its_way or time.monotonic() > deadline_s:
+                return now, records
+            time.sleep(LOOK_EVERY_S)
+
+    def _requeues_since(self, name: str, now: Account) -> int:
+        return now.carried_out(name, "requeue") - self._requeues[name]
+
     def _look_on(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
             with contextlib.suppress(client.ApiError):
@@ -125,8 +142,7 @@ class Watch:
         said = []
         for name, before in self._before.items():
             if name not in self._ended:
-                requeues = now.carried_out(name, "requeue") - self._requeues[name]
-                said += disturbed(before, records[name], requeues=requeues)
+                said += disturbed(before, records[name], requeues=self._requeues_since(name, now))
                 said += [line for rank in before.pids for line in self._gaps(self._site.jobs[name], rank)]
         return said
 

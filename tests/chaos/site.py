@@ -111,6 +111,8 @@ class ChaosSite:
     environ_of: Mapping[int, Mapping[str, str]]
     """By node: the environment of training on its GPUs."""
     jobs: dict[str, TrainingJob] = field(default_factory=dict)
+    kept: bool = False
+    """Whether its files (logs, states, what jobs said) stay behind."""
 
     @property
     def head(self) -> Node:
@@ -227,10 +229,16 @@ def chaos_site(
     if reason is not None:
         raise NoRigError(reason)
     root = Path(tempfile.mkdtemp(prefix="tgc-", dir="/tmp"))  # short: Ray's sockets are below it
+    site: ChaosSite | None = None
+
+    def clear() -> None:
+        if site is None or not site.kept:
+            shutil.rmtree(root, ignore_errors=True)
+
     with ExitStack() as stack:
-        if not keep:
-            stack.callback(shutil.rmtree, root, ignore_errors=True)
+        stack.callback(clear)
         site = _build(root, rig, stack)
+        site.kept = keep
         try:
             if before_up is not None:
                 before_up(site.nodes)

@@ -61,6 +61,9 @@ SURVIVE = {
     # asks only every 5 min whether the other side is there, and waits 2 min for a sign (also TCP_USER_TIMEOUT).
     "RAY_grpc_client_keepalive_time_ms": "10000",
     "RAY_grpc_client_keepalive_timeout_ms": "10000",
+    # How often a raylet asks the head whether it is known. A head that has lost gcs/ knows nobody, and it is by this
+    # question alone that raylets hear of it: once a minute with Ray's default, so up to a minute late.
+    "RAY_raylet_liveness_self_check_interval_ms": "10000",
     # What is larger than this goes through the object store, a sparse file in /dev/shm (Ray's own limit: 100 KB). On a
     # full /dev/shm that is a SIGBUS of the raylet, and a report with evidence has some 400 KB.
     "RAY_max_direct_call_object_size": "8388608",

@@ -37,6 +37,10 @@ def test_the_interval_that_makes_gcs_server_spin_is_never_set() -> None:
     assert int(environ(HEAD)["RAY_event_stats_print_interval_ms"]) > 0
 
 
+def test_raylets_hear_within_seconds_of_a_head_that_does_not_know_them() -> None:
+    assert int(environ(NODE)["RAY_raylet_liveness_self_check_interval_ms"]) <= 10_000
+
+
 def test_the_agent_is_not_the_first_victim_when_memory_runs_out() -> None:
     result = environ(NODE)
     assert (result["RAY_worker_oom_score_adjustment"], result["RAY_memory_monitor_refresh_ms"]) == ("0", "0")

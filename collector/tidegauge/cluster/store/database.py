@@ -26,8 +26,8 @@ BUSY_TIMEOUT_S = 5.0
 STATEMENT_TIMEOUT_S = 30.0
 """PostgreSQL: no statement of ours is near this long."""
 CACHE_KIB = 256
-"""Of pages, of each connection. SQLite's own 2 MiB are of no use to connections that live for a statement or two (the
-kernel has the file in memory), and a dozen of them at once leave the heap as full of holes as the database is large."""
+"""Of pages, of each connection while it lives. SQLite's own 2 MiB are of no use to one that lives for a statement or
+two: the kernel has the file in memory."""
 _WAL_PAUSE_S = 0.01
 _FILE_NAME = "tidegauge.db"
 _ACCEPTED = "sqlite:////ABSOLUTE/PATH.db or postgresql+psycopg://USER@HOST/NAME"
