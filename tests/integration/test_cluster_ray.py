@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 from fake_node import MIB, FakeClock, FakeRank, identity
 from integration.service import Service, eventually
+from tidegauge.cluster.engine_launch import engine_environ
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
 from tidegauge.launch.processes import identity_of
 
@@ -27,6 +29,8 @@ pytestmark = pytest.mark.timeout(180)
 
 HEAD_ADDRESS, NODE_ADDRESS = "127.0.0.2", "127.0.0.3"
 """Two addresses of one machine's loopback stand for two hosts."""
+ASKED_WITHIN_S = 5.0
+"""A command reaches Ray, and asks, within this time; on a machine where it takes longer, less is tested."""
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +174,25 @@ def test_a_coordinator_that_is_killed_knows_everything_again(head: Service) -> N
 
     eventually(another, "a new coordinator knows node and job")
     assert (head.agents(), len(head.coordinators())) == (agents, 1)
+
+
+def test_a_coordinator_that_is_just_starting_again_is_waited_for(head: Service) -> None:
+    """A head that starts over the cluster state of before asks for the coordinator of before, which Ray starts again
+    meanwhile: no reason to end the engine and to begin anew."""
+    (killed,) = head.coordinators()
+    os.kill(killed, signal.SIGSTOP)
+    environ = engine_environ(head.record.spec, head.environ, node_file=head.files.node, gcs_dir=None)
+    deploying = subprocess.Popen(
+        [sys.executable, "-m", "tidegauge.cluster.deploy", str(head.files.node)], env=environ, cwd="/",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with suppress(subprocess.TimeoutExpired):  # it asks, and is not answered
+        deploying.wait(timeout=ASKED_WITHIN_S)
+    os.kill(killed, signal.SIGKILL)
+    said, problem = deploying.communicate(timeout=90)
+    assert deploying.returncode == 0, problem
+    assert said.startswith("http://")
+    eventually(lambda: head.get("/api/v1/status")["healthy"], "the coordinator is back")
 
 
 def test_a_node_that_joins_gets_one_agent_and_loses_it_with_its_end(head: Service, node: Service) -> None:

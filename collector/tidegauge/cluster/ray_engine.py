@@ -37,6 +37,7 @@ COORDINATOR = "tidegauge-coordinator"
 NOTIFIER = "tidegauge-notifier"
 AGENT_PREFIX = "tidegauge-agent-"
 CALL_TIMEOUT_S = 5.0
+ASK_AGAIN_S = 0.5
 TELL_TIMEOUT_S = 30.0
 """A message and its plot are three or four requests to Slack."""
 LOG_BYTES = 5_000_000
@@ -52,7 +53,7 @@ def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
     os.environ["RAY_AUTH_TOKEN_PATH"] = spec.token_file
     try:
         ray.init(address=spec.head_address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-        url = str(ray.get(_on_the_head(CoordinatorActor, COORDINATOR).url.remote(), timeout=timeout_s))
+        url = _url_of_the_coordinator(timeout_s)
         if is_notifier_wanted(Settings(**spec.settings), os.environ):
             _on_the_head(NotifierActor, NOTIFIER)
         return url
@@ -60,6 +61,20 @@ def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
         raise EngineError(f"Ray at {spec.head_address}: {str(error).strip().splitlines()[-1]}") from error
     finally:
         ray.shutdown()
+
+
+def _url_of_the_coordinator(timeout_s: float) -> str:
+    """Asked again for as long as it is away: over the cluster state of before, Ray first knows the coordinator of
+    before, and takes seconds to start it again."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        left_s = max(until_s - time.monotonic(), 0.0)
+        try:
+            return str(ray.get(_on_the_head(CoordinatorActor, COORDINATOR).url.remote(), timeout=left_s))
+        except ray.exceptions.ActorUnavailableError:
+            if left_s <= 0:
+                raise
+            time.sleep(ASK_AGAIN_S)
 
 
 class RayEngine:
