@@ -23,6 +23,7 @@ from fakegpu.rig import Rig
 from integration.service import Service, eventually
 from soak.judgement import LEAST_GROWTH_BYTES, WARM_UP_SHARE
 from soak.parts import Parts, ProcessRow, ThingRow
+from soak.past import INCIDENTS
 from soak.planted import FAST_BYTES_PER_S, SLOW_BYTES_PER_S, planted
 from soak.rig_jobs import RigJobs, scratch_folder
 from soak.ring_jobs import STEPS_PER_S, RingJobs
@@ -136,7 +137,7 @@ def failures(processes: list[ProcessRow], things: list[ThingRow], work: Mapping[
         elif row.name != UNWATCHED:
             found += [f"{row.name}: {what} {one.word}" for what, one in row.verdicts.items() if one.grows]
     found += [f"{row.name}: {row.verdict.word}" for row in things if row.verdict.grows]
-    if not work["rows"].get("incidents"):
+    if work["rows"].get("incidents", 0) <= INCIDENTS:
         found.append("no incident was opened: this run proves nothing")
     if not work["messages on Slack"]:
         found.append("nobody was told anything: this run proves nothing of the notifier")

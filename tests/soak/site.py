@@ -9,6 +9,7 @@ from pathlib import Path
 from fakegpu.rig import Rig
 from fakes.fake_slack import FakeSlack
 from integration.service import Service
+from soak.past import leave_past
 
 OWNER = "ada@example.org"
 CHANNEL = "#gpu-memory"
@@ -48,6 +49,7 @@ def soaked_service(rig: Rig, scratch: Path) -> Iterator[tuple[Service, FakeSlack
             "TIDEGAUGE_KEEP_SNAPSHOTS_DAYS": "0.01",
             "TIDEGAUGE_KEEP_SNAPSHOTS_GIB": "0.01",
         }
+        leave_past(service.files.root)
         try:
             service.up()
             yield service, slack
