@@ -26,6 +26,7 @@ EACH_S, LAST_CLOSED_S = 600.0, 10_000.0
 def leave_past(folder: Path) -> None:
     """Closed incidents of jobs that are gone, each with a decision that was carried out, in the database in
     ``folder``."""
+    folder.mkdir(mode=0o700, exist_ok=True)
     now_s = time.time()
     told = [change for number in range(1, INCIDENTS + 1) for change in _story(number, now_s)]
     notified = [
