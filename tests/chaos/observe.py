@@ -24,9 +24,9 @@ Lacked = list[tuple[float, str]]
 def problem_of_service(site: ChaosSite) -> str | None:
     """What is missing right now, or ``None`` when there is nothing:
 
-    the API answers; every node's agent is the one on that node and reports; every rank that has trained for ``NEW_S``
-    is known; each node's /metrics answers, and Prometheus has it; incidents are kept and the policy is in force; the
-    notifier says that Alertmanager takes what it says.
+    the API answers; every node has its supervisor, and its agent is the one on that node and reports; every rank that
+    has trained for ``NEW_S`` is known; each node's /metrics answers, and Prometheus has it; incidents are kept and the
+    policy is in force; the notifier says that Alertmanager takes what it says.
     """
     try:
         return _problem(site)
@@ -69,6 +69,8 @@ def _of_nodes(site: ChaosSite) -> str | None:
         return f"the status is not healthy: {told}"
     there = {node["address"]: node["agent_pid"] for node in status["nodes"] if node["health"] == "ok"}
     for node in site.nodes:
+        if len(node.pids("supervisor")) != 1:
+            return f"{node.name} has no supervisor"
         agents = [number_inside(pid) for pid in node.pids("agent")]
         if agents != [there.get(node.address)]:
             return f"{node.name} has the agents {agents}, and {there.get(node.address)} reports"

@@ -21,6 +21,7 @@ from chaos.network import Host
 RESTART_S = 5.0
 STOP_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 20.0
+WAKE_EVERY_S = 0.5
 JOB_MARK = "TIDEGAUGE_CHAOS_JOB"
 """In the environment of what users start on a host: it is not the unit's, and survives it."""
 
@@ -87,6 +88,15 @@ class Unit:
                 _signal(pid, signal.SIGKILL)
             time.sleep(0.05)
 
+    def _wait_for(self, process: subprocess.Popen[bytes]) -> None:
+        """``nsenter`` stops itself when what it started is stopped, and would not see it end after that."""
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(WAKE_EVERY_S)
+                return
+            if not any(_is_stopped(pid) for pid in self.main_pids()):
+                _signal(process.pid, signal.SIGCONT)
+
     def _give_up(self) -> None:
         with self._wait:
             self._wanted.clear()
@@ -100,7 +110,7 @@ class Unit:
                     self._command, env=self._environ, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     start_new_session=True,
                 )  # fmt: skip
-            self._process.wait()
+            self._wait_for(self._process)
             self.kill_rest()
             with self._wait:
                 self._wait.wait_for(lambda: not self._wanted.is_set(), RESTART_S)
@@ -116,6 +126,10 @@ def _environ(pid: int) -> bytes:
 def _is_entering(pid: int) -> bool:
     """Whether it is a command of ``Host.run`` that has not begun."""
     return _read(f"/proc/{pid}/comm").strip() == "nsenter"
+
+
+def _is_stopped(pid: int) -> bool:
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["T"]
 
 
 def _read(path: str) -> str:
