@@ -50,9 +50,9 @@ class FakeIncidents:
 
     story: list[IncidentChange] = field(default_factory=list)
 
-    def incidents(
+    def each(
         self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
-    ) -> Sequence[Incident]:
+    ) -> Iterator[Incident]:
         latest = {change.incident.number: change.incident for change in self.story}
         found = [
             one
@@ -60,7 +60,7 @@ class FakeIncidents:
             if one.closed_unix_s is None or (not open_only and one.closed_unix_s >= (since_s or 0.0))
             if user_name in (None, one.user_name)
         ]
-        return sorted(found, key=lambda one: -one.number)[:limit]
+        return iter(sorted(found, key=lambda one: -one.number)[:limit])
 
     def incident(self, number: int) -> Incident | None:
         return next((change.incident for change in reversed(self.story) if change.incident.number == number), None)
@@ -80,12 +80,12 @@ class FakeIncidents:
         return [change._replace(incident=change.incident.shortened(each)) for change in told]
 
     def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
-        found = self.incidents(open_only=False, since_s=since_s, limit=None, user_name=user_name)
+        found = self.each(open_only=False, since_s=since_s, limit=None, user_name=user_name)
         open_first = sorted(found, key=lambda one: (not one.is_open, -one.number))[:limit]
         return {one.number: f"{one.updated_unix_s} {one.state.value}" for one in open_first}
 
     def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:
-        found = self.incidents(open_only=True, since_s=None, limit=None)
+        found = self.each(open_only=True, since_s=None, limit=None)
         return [
             (
                 one.key.job if one.key.job in jobs else None,
@@ -104,8 +104,8 @@ class FakeAudit:
 
     made: list[DecisionRecord] = field(default_factory=list)
 
-    def records(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[DecisionRecord]:
-        return _newest(self._since(since_s, user_name), limit)
+    def each(self, *, since_s: float, limit: int, user_name: str | None = None) -> Iterator[DecisionRecord]:
+        return iter(_newest(self._since(since_s, user_name), limit))
 
     def count(self, *, since_s: float, user_name: str | None = None) -> int:
         return len(self._since(since_s, user_name))

@@ -280,7 +280,7 @@ class StoreContract:
 
     def test_it_is_what_the_actions_need(self, store: Store) -> None:
         audit: Audit = store.audit
-        assert audit.records(since_s=0.0) == []
+        assert list(audit.each(since_s=0.0)) == []
 
     def test_a_decision_is_written_down_once(self, store: Store) -> None:
         first, second = decision(decision_id="1"), decision(decision_id="2")

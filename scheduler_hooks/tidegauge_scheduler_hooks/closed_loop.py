@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -124,7 +124,7 @@ class ClosedLoop:
             closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MOST_RECENT),
         )  # fmt: skip
         # All that is kept: a ladder and a breaker that has been open for long must not begin anew.
-        self._state = PolicyState.of(audit.records(since_s=0.0))
+        self._state = PolicyState.of(audit.each(since_s=0.0))
         self._forgot_s = float("-inf")
         self._judged: dict[int, _Judged] = {}
         """What was last judged of each incident, by number, and when."""
@@ -315,7 +315,7 @@ class _WatchedAudit:
         ended = [decision for name, decision in list(self._unfinished.items()) if name not in now]
         if ended:
             since_s = min(decision.decided_s for decision in ended)
-            for record in self._audit.records(since_s=since_s):
+            for record in self._audit.each(since_s=since_s):
                 self._news.put(record)
         for record in records:
             if record.decision.decision_id not in self._unfinished:
@@ -323,8 +323,8 @@ class _WatchedAudit:
         self._unfinished = now
         return records
 
-    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
-        return self._audit.records(since_s=since_s)
+    def each(self, *, since_s: float) -> Iterator[DecisionRecord]:
+        return self._audit.each(since_s=since_s)
 
     def news(self) -> list[DecisionRecord]:
         """What was decided or finished since this was last asked."""

@@ -6,7 +6,7 @@ them to what is said here. Methods may block for tens of seconds; they run in wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -176,5 +176,5 @@ class Audit(Protocol):
     def unfinished(self) -> Sequence[DecisionRecord]:
         """Decisions to carry out (``do``) that have no outcome yet, oldest first."""
 
-    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
-        """All decisions made at or after ``since_s``, oldest first."""
+    def each(self, *, since_s: float) -> Iterator[DecisionRecord]:
+        """All decisions made at or after ``since_s``, oldest first, one at a time: there may be months of them."""

@@ -5,7 +5,7 @@ The world is plain data, so that it can be kept in a file and outlive the proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -303,9 +303,9 @@ class MemoryAudit:
         left = [record for record in self.kept.values() if record.status is not DecisionStatus.FINISHED]
         return sorted(left, key=lambda record: record.decision.decided_s)
 
-    def records(self, *, since_s: float) -> Sequence[DecisionRecord]:
-        self._may("records")
-        return [record for record in self.kept.values() if record.decision.decided_s >= since_s]
+    def each(self, *, since_s: float) -> Iterator[DecisionRecord]:
+        self._may("each")
+        return iter([record for record in self.kept.values() if record.decision.decided_s >= since_s])
 
     def _may(self, method: str) -> None:
         if method in self.failing:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from tidegauge.cluster.evidence_api import EvidenceReads, evidence_of
-from tidegauge.cluster.http_api import NotFoundError, Request, Route, UnavailableError, json_route
+from tidegauge.cluster.http_api import Answer, NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.evidence import Evidence
@@ -19,12 +19,11 @@ from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, S
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
 from tidegauge.core.web_access import EVERYBODY, Viewer
-from tidegauge.core.wire import Wire, to_wire
+from tidegauge.core.wire import Wire, to_json, to_wire
 from tidegauge.core.wording import change_in_words
 
 FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""
-Told = TypeVar("Told")
 MOST_MARKS = 5000
 """Incidents whose marks are in one answer: of 60 bytes each. Beyond that, some that are open would seem to be gone."""
 MOST_CHANGES = 5000
@@ -45,11 +44,11 @@ LAST_ACTIONS_S = 86_400.0
 class IncidentReads(Protocol):
     """What is read of incidents. Every method raises ``AuditError``."""
 
-    def incidents(
+    def each(
         self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
-    ) -> Sequence[Incident]:
-        """Newest first: those that are open, and unless ``open_only`` those that were closed since ``since_s``; here
-        as everywhere of one owner's jobs alone, if ``user_name`` says whose."""
+    ) -> Iterator[Incident]:
+        """Newest first, one at a time: those that are open, and unless ``open_only`` those that were closed since
+        ``since_s``; here as everywhere of one owner's jobs alone, if ``user_name`` says whose."""
 
     def incident(self, number: int, /) -> Incident | None: ...
 
@@ -76,8 +75,8 @@ class IncidentReads(Protocol):
 class AuditReads(Protocol):
     """What is read of decisions. Every method raises ``AuditError``."""
 
-    def records(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[DecisionRecord]:
-        """The newest ``limit``, oldest first."""
+    def each(self, *, since_s: float, limit: int, user_name: str | None = None) -> Iterator[DecisionRecord]:
+        """The newest ``limit``, oldest first, one at a time."""
 
     def count(self, *, since_s: float, user_name: str | None = None) -> int:
         """How many there are."""
@@ -110,11 +109,11 @@ def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]
     """Pages by path. ``store`` raises ``AuditError`` for as long as there is none."""
     pages = _Pages(store)
     return {
-        "/api/v1/incidents": json_route(pages.incidents),
+        "/api/v1/incidents": pages.incidents,
         "/api/v1/incident": json_route(pages.incident),
-        "/api/v1/incident-marks": json_route(pages.marks),
-        "/api/v1/incident-changes": json_route(pages.changes),
-        "/api/v1/decisions": json_route(pages.decisions),
+        "/api/v1/incident-marks": pages.marks,
+        "/api/v1/incident-changes": pages.changes,
+        "/api/v1/decisions": pages.decisions,
         "/api/v1/policy": json_route(lambda request: status_for(request.viewer, status())),
     }
 
@@ -221,11 +220,13 @@ def _of_jobs(
     }
 
 
-def _from_store(page: Callable[[_Pages, Request], Told]) -> Callable[[_Pages, Request], Told]:
+def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, Request], Answer]:
+    """A route of what ``page`` returns, which may read on while it is written."""
+
     @functools.wraps(page)
-    def answer(self: _Pages, request: Request) -> Told:
+    def answer(self: _Pages, request: Request) -> Answer:
         try:
-            return page(self, request)
+            return Answer(to_json(page(self, request)))
         except AuditError as error:
             raise UnavailableError(_away(error)) from error
 
@@ -246,11 +247,11 @@ class _Pages:
         limit = request.number("limit", default=FEW, most=MANY)
         since_s = float(request.number("since", default=0))
         store = self._store()
-        found = store.incidents.incidents(
+        found = store.incidents.each(
             open_only=not closed_too, since_s=since_s, limit=limit, user_name=request.viewer.only
         )
-        decided = [store.audit.records_of(incident.number)[-1:] for incident in found]
-        return {"incidents": map(_line, found, decided), "seen_as": request.viewer.only}
+        lines = (_line(incident, store.audit.records_of(incident.number)) for incident in found)
+        return {"incidents": lines, "seen_as": request.viewer.only}
 
     @_from_store
     def marks(self, request: Request) -> object:
@@ -274,8 +275,8 @@ class _Pages:
         limit = request.number("limit", default=FEW, most=MANY)
         since_s, audit = float(request.number("since", default=0)), self._store().audit
         whose = request.viewer.only
-        shown = audit.records(since_s=since_s, limit=limit, user_name=whose)
-        left_out = max(audit.count(since_s=since_s, user_name=whose) - len(shown), 0)
+        shown = audit.each(since_s=since_s, limit=limit, user_name=whose)
+        left_out = max(audit.count(since_s=since_s, user_name=whose) - limit, 0)
         return {"decisions": map(_short_record, shown), "left_out": left_out}
 
     @_from_store
@@ -291,9 +292,9 @@ class _Pages:
         return {"changes": shown, "facts": facts, "left_out": len(changes) - len(shown)}
 
 
-def _line(incident: Incident, decided: Sequence[DecisionRecord]) -> Wire:
-    """An incident in a list: with all its ranks by number, and what was ``decided`` about it last, if anything was."""
-    last = _short_record(decided[-1]) if decided else None
+def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
+    """An incident in a list: with all its ranks by number, and what was last decided about it."""
+    last = _short_record(records[-1]) if records else None
     raw = to_wire(incident.shortened(MOST_FINDINGS))
     assert isinstance(raw, dict), "an incident is an object"
     return {**raw, "ranks": list(incident.ranks), "last_decision": to_wire(last)}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select, update
 
 from tidegauge.cluster.store import counts
-from tidegauge.cluster.store.database import Database, StoreError
+from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.tables import decisions, incidents
 from tidegauge.cluster.store.values import DECISION, column_name, column_text
 from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition, Outcome
@@ -54,13 +54,25 @@ class SqlAudit:
     def records(
         self, *, since_s: float, limit: int | None = None, user_name: str | None = None
     ) -> Sequence[DecisionRecord]:
+        """``each`` of them, at once."""
+        return list(self.each(since_s=since_s, limit=limit, user_name=user_name))
+
+    def each(
+        self, *, since_s: float, limit: int | None = None, user_name: str | None = None
+    ) -> Iterator[DecisionRecord]:  # fmt: skip
         """Decisions made at or after ``since_s``, oldest first: all, or the newest ``limit``; about the jobs of one
-        owner, if one is named."""
+        owner, if one is named. One at a time: a database may hold months of them, of 4 KB each."""
         query = _since(select(decisions), since_s, user_name)
-        newest_first = query.order_by(decisions.c.decided_s.desc(), decisions.c.seq.desc()).limit(limit)
+        if limit is not None:
+            newest_first = query.order_by(decisions.c.decided_s.desc(), decisions.c.seq.desc()).limit(limit)
+            with self._database.reading() as connection:
+                rows = connection.execute(newest_first).all()
+            yield from map(_record, reversed(rows))
+            return
+        oldest_first = query.order_by(decisions.c.decided_s, decisions.c.seq)
         with self._database.reading() as connection:
-            rows = connection.execute(newest_first).all()
-        return [_record(row) for row in reversed(rows)]
+            for row in connection.execute(oldest_first.execution_options(yield_per=ROWS_AT_ONCE)):
+                yield _record(row)
 
     def count(self, *, since_s: float, user_name: str | None = None) -> int:
         """How many ``records`` there are."""

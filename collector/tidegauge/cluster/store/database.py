@@ -28,6 +28,8 @@ STATEMENT_TIMEOUT_S = 30.0
 CACHE_KIB = 256
 """Of pages, of each connection while it lives. SQLite's own 2 MiB are of no use to one that lives for a statement or
 two: the kernel has the file in memory."""
+ROWS_AT_ONCE = 100
+"""Where all rows might not fit into memory."""
 _WAL_PAUSE_S = 0.01
 _FILE_NAME = "tidegauge.db"
 _ACCEPTED = "sqlite:////ABSOLUTE/PATH.db or postgresql+psycopg://USER@HOST/NAME"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select, union_all, update
 
 from tidegauge.cluster.store import counts
-from tidegauge.cluster.store.database import Database, StoreError
+from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Severity
-
-ROWS_AT_ONCE = 100
 
 
 class IncidentStore:
@@ -49,8 +47,14 @@ class IncidentStore:
         limit: int | None = 1000,
         user_name: str | None = None,
     ) -> Sequence[Incident]:
-        """The newest first. ``since_s``: those that are open, or were closed at or after it. ``user_name``: of this
-        owner's jobs alone."""
+        """``each`` of them, at once."""
+        return list(self.each(open_only=open_only, since_s=since_s, limit=limit, user_name=user_name))
+
+    def each(
+        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
+    ) -> Iterator[Incident]:
+        """The newest first, one at a time: only their texts are held. ``since_s``: those that are open, or were closed
+        at or after it. ``user_name``: of this owner's jobs alone."""
         query = select(incidents.c.number, incidents.c.value).order_by(incidents.c.number.desc()).limit(limit)
         if open_only:
             query = query.where(incidents.c.closed_s.is_(None))
@@ -58,7 +62,7 @@ class IncidentStore:
             query = query.where(incidents.c.closed_s.is_(None) | (incidents.c.closed_s >= since_s))
         if user_name is not None:
             query = query.where(incidents.c.user_name == column_name(user_name))
-        return [_incident(row) for row in self._rows(query)]
+        return map(_incident, self._rows(query))
 
     def incident(self, number: int) -> Incident | None:
         """``None``: no such incident, or it was pruned."""
