@@ -193,7 +193,7 @@ def run_with_kills(bench: Bench, plan: Plan, boundaries: Boundaries) -> None:
     bench.restart(audit, scheduler)
     for _ in range(1_000):
         try:
-            decisions = plan(audit.records(since_s=0.0))
+            decisions = plan(audit.each(since_s=0.0))
             new = audit.write_ahead(decisions)
             if not new and not audit.unfinished():
                 return
