@@ -3,11 +3,13 @@ its lock held."""
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
+from tidegauge.agent.few_lines import FewLines
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.views import Event, EventKind
 from tidegauge.core.units import format_band, format_bytes
@@ -20,18 +22,25 @@ MAX_EVENTS = 1000
 
 
 class EventLog:
-    """The latest ``MAX_EVENTS``, each said in the log as well."""
+    """The latest ``MAX_EVENTS``; of whom most is told, a user or the nodes together, loses the oldest for the next.
+
+    Said in the log as well: all of nodes, of ranks what ``FewLines`` lets through.
+    """
 
     def __init__(self, wall_s: Callable[[], float]) -> None:
         self._wall_s = wall_s
-        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self._events: dict[str | None, deque[Event]] = {}
+        """By the user whose rank it is about; ``None``: about a node."""
         self._last_seq = 0
+        self._kept = 0
+        self._lines = FewLines(log)
         self._announced: dict[RankOfProcess, Verdict] = {}
         """The verdict that was last told of each rank."""
 
     def after(self, seq: int) -> tuple[Event, ...]:
         """What happened since event ``seq``, oldest first."""
-        return tuple(event for event in self._events if event.seq > seq)
+        in_order = heapq.merge(*self._events.values(), key=lambda event: event.seq)
+        return tuple(event for event in in_order if event.seq > seq)
 
     def tell(self, kind: EventKind, node: KnownNode, text: str) -> None:
         """Something happened to a node."""
@@ -45,26 +54,33 @@ class EventLog:
         self._announced[key] = rank.verdict
         if old is rank.verdict.state:
             return
-        event = self._add(EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname))
         who = rank.identity.key
-        self._events[-1] = replace(
-            event, before=old, job_id=who.job_id, attempt=who.attempt, rank=who.rank, step=rank.step,
-            verdict=rank.verdict, user_name=rank.user_name,
+        event = self._add(
+            EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname), before=old, job_id=who.job_id,
+            attempt=who.attempt, rank=who.rank, step=rank.step, verdict=rank.verdict, user_name=rank.user_name,
         )  # fmt: skip
         alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is not Severity.NOTE
-        log.log(logging.WARNING if alarming else logging.INFO, "%s", event.text)
+        level = logging.WARNING if alarming else logging.INFO
+        self._lines.say(level, "%s", event.text, now_s=event.at_unix_s)
 
     def forget(self, key: RankOfProcess) -> None:
         """A rank is not spoken of any more."""
         self._announced.pop(key, None)
 
-    def _add(self, kind: EventKind, node: KnownNode, text: str) -> Event:
+    def _add(self, kind: EventKind, node: KnownNode, text: str, **of_rank: Any) -> Event:
         self._last_seq += 1
         event = Event(
             seq=self._last_seq, at_unix_s=self._wall_s(), kind=kind, text=text, node_id=node.node_id,
-            hostname=node.hostname,
+            hostname=node.hostname, **of_rank,
         )  # fmt: skip
-        self._events.append(event)
+        if self._kept < MAX_EVENTS:
+            self._kept += 1
+        else:
+            whose, longest = max(self._events.items(), key=lambda item: len(item[1]))
+            longest.popleft()
+            if not longest:
+                del self._events[whose]
+        self._events.setdefault(event.user_name, deque()).append(event)
         return event
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sample_views import LEAK, rank_summary
+from tidegauge.agent.few_lines import LINES_PER_MINUTE
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.event_log import MAX_EVENTS
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
@@ -18,6 +19,11 @@ from tidegauge.core.verdicts import OK, LeakState, Severity
 from tidegauge.core.views import NodeSummary, RankSummary
 
 SUSPECTED = LEAK._replace(state=LeakState.SUSPECTED)
+
+
+def flood(ranks: int) -> list[RankSummary]:
+    """Leaks of one user's, of ranks 1 and on."""
+    return [rank_summary(rank, verdict=LEAK, user_name="mallory") for rank in range(1, ranks + 1)]
 
 
 @dataclass
@@ -257,6 +263,31 @@ def test_events_are_bounded_and_can_be_asked_for_from_a_number_on(site: Site) ->
     events = site.coordinator.events()
     assert (len(events), events[-1].seq) == (MAX_EVENTS, MAX_EVENTS + 5)
     assert [event.seq for event in site.coordinator.events(after=MAX_EVENTS + 3)] == [MAX_EVENTS + 4, MAX_EVENTS + 5]
+
+
+def test_who_fills_the_events_pushes_out_their_own(site: Site) -> None:
+    site.report(rank_summary(0, verdict=LEAK))
+    site.report(rank_summary(0, verdict=LEAK), *flood(MAX_EVENTS + 200))
+    site.report(rank_summary(0), *flood(MAX_EVENTS + 200))
+    events = site.coordinator.events()
+    assert len(events) == MAX_EVENTS
+    assert [event.seq for event in events] == sorted(event.seq for event in events)
+    assert [event.kind for event in events if event.user_name != "mallory"] == [
+        EventKind.NODE_JOINED, EventKind.RANK_VERDICT, EventKind.RANK_VERDICT,
+    ]  # fmt: skip
+    assert events[-2].rank == MAX_EVENTS + 200, "of their own it is the oldest that go"
+
+
+def test_ranks_that_change_by_the_thousand_are_told_in_a_few_lines_of_the_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="tidegauge"):
+        site.report(*flood(300))
+        site.pass_s(61)
+        site.report(*flood(300), rank_summary(0, verdict=LEAK))
+    told = [record.getMessage() for record in caplog.records if "leaks" in record.getMessage()]
+    assert (len(told), told[-1].startswith("job 4711 attempt 0 rank 0 ")) == (LINES_PER_MINUTE + 1, True)
+    assert "280 more lines of this kind were left out in the minute before" in caplog.text
 
 
 def test_a_coordinator_that_starts_empty_knows_everything_after_one_report(site: Site) -> None:
