@@ -42,3 +42,5 @@ trainer.add_callback(TidegaugeCallback(save_with=trainer))
 last = get_last_checkpoint(args.output) if Path(args.output).is_dir() else None
 print(f"goes on from {last}", flush=True)
 trainer.train(resume_from_checkpoint=last)
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()  # its threads must not outlive the interpreter

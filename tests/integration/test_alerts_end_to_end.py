@@ -26,7 +26,7 @@ MANY = 30
 HOSTILE = "<!channel>&<http://evil|x>"
 
 PROMETHEUS = """
-global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
+global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 500ms}
 rule_files: [rules/*.yml]
 alerting: {alertmanagers: [{static_configs: [{targets: ["ALERTMANAGER"]}]}]}
 scrape_configs:

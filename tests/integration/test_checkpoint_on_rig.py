@@ -16,7 +16,7 @@ from fakegpu.rig import Rig
 from probe_fakes import Ring, rings_below
 from tidegauge.probe.activation.launch import activation_environ
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).parent / "rig_jobs" / "checkpoint.py"
 Found = TypeVar("Found")

@@ -25,7 +25,7 @@ MIB = 1 << 20
 @pytest.fixture
 def node_agent(tmp_path: Path) -> Iterator[NodeAgent]:
     (tmp_path / "run").mkdir()
-    opened = open_node_agent(Settings(run_dir=tmp_path / "run", state_dir=tmp_path / "state", linger_s=0))
+    opened = open_node_agent(Settings(run_dir=tmp_path / "run", state_dir=tmp_path / "state", linger_s=0, slurm="off"))
     yield opened
     opened.close()
 

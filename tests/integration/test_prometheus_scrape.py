@@ -36,7 +36,7 @@ STEPS_PER_S = 10
 LEAK_BYTES_PER_STEP = 64 * MIB
 
 CONFIG = """
-global: {scrape_interval: 500ms, scrape_timeout: 500ms}
+global: {scrape_interval: 1s, scrape_timeout: 1s}
 scrape_configs:
   - job_name: tidegauge
     honor_labels: true

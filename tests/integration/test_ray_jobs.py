@@ -31,7 +31,7 @@ from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, Presen
 from tidegauge_scheduler_hooks.ray_jobs.adapter import RayJobs
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 NUMBERS = itertools.count()
 

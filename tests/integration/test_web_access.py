@@ -208,7 +208,9 @@ def test_prometheus_scrapes_every_node_and_the_coordinator_by_name_and_password_
         # Its name is taken away and another gets in: the next scrape is refused, without a restart of anything.
         site.web("grafana")
         prometheus.wait_for("up", lambda found: bool(found) and all(one["value"][1] == "0" for one in found))
-        assert all("401" in target["lastError"] for target in prometheus.targets())
+        eventually(
+            lambda: all("401" in target["lastError"] for target in prometheus.targets()), "both are refused by name"
+        )
         site.web("prometheus")
         prometheus.wait_for("up", lambda found: len(found) == 2 and all(one["value"][1] == "1" for one in found))
 

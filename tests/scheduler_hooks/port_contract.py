@@ -37,6 +37,7 @@ from tidegauge_scheduler_hooks.ports import (
 )
 
 GRACE_S = 60.0
+WITHIN_S = 90.0
 STOPS = (ActionKind.REQUEUE, ActionKind.HOLD, ActionKind.CANCEL)
 
 
@@ -82,9 +83,9 @@ class ContractWorld(ABC):
 
     def until(self, true: Callable[[], bool]) -> None:
         """Return once ``true()`` is; fail after a while. A world that does things at once need not wait."""
-        deadline_s = time.monotonic() + 30.0
+        deadline_s = time.monotonic() + WITHIN_S
         while not true():
-            assert time.monotonic() < deadline_s, "it did not happen within 30 s"
+            assert time.monotonic() < deadline_s, f"it did not happen within {WITHIN_S:.0f} s"
             time.sleep(0.05)
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import time
@@ -39,6 +40,10 @@ class LosingDescriptors(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.run_dir = scratch.name
+        # Descriptors of other tests' garbage must not be closed between here and there.
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
         self.before = open_descriptors()
 
     def take_over(self) -> dict[int, int]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from integration.kubernetes.controller_process import ControllerProcess, run_to_its_end, running_controller
-from integration.kubernetes.target import Connection, KubeTarget, eventually
+from integration.kubernetes.target import WITHIN_S, Connection, KubeTarget, eventually
 from integration.server_process import free_port
 from kube_emulator import Emulator
 from tidegauge.core.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION, PROFILE_LABEL, REQUEUE
@@ -123,10 +123,12 @@ class Bench:
         patch = {"metadata": {"annotations": {name: text}}}
         self.admin.do("PATCH", f"{self._jobs}/train", patch, content_type="application/merge-patch+json")
 
-    def wait_until_started_again(self) -> None:
+    def wait_until_started_again(self, *, within_s: float = WITHIN_S) -> None:
         """Its pods are those of the second attempt, and its spec was changed by one suspension and one resumption."""
         eventually(
-            lambda: [pod["metadata"]["annotations"].get(ATTEMPT) for pod in self.pods()], lambda a: a == ["1", "1"]
+            lambda: [pod["metadata"]["annotations"].get(ATTEMPT) for pod in self.pods()],
+            lambda a: a == ["1", "1"],
+            within_s=within_s,
         )
         job = self.job()
         assert REQUEUE not in job["metadata"]["annotations"]
@@ -170,8 +172,9 @@ def test_the_leader_is_killed_in_the_middle_and_another_finishes_it_once(bench: 
     eventually(lambda: (first.metric("queue_length") or 0) > 0)
     first.process.kill()
     bench.hold_pods(False)
-    bench.wait_until_started_again()
+    bench.wait_until_started_again(within_s=90)  # the first one's lease has to run out
     assert second.leads
+    eventually(bench.events)  # told after it was done
     assert len(bench.events()) == 1
 
 
@@ -220,7 +223,7 @@ def test_a_role_without_patch_is_named_and_works_once_it_is_given(bench: Bench) 
     replica = bench.replica(rules=kubeconfig_rules)
     bench.requeue()
     eventually(lambda: replica.metric('steps_total{step="resume",outcome="forbidden"}'))
-    assert "patch jobs.batch" in replica.log
+    eventually(lambda: "patch jobs.batch" in replica.log)
     assert replica.is_ready()
     eventually(lambda: [event["reason"] for event in bench.events()], lambda seen: seen == ["GpuMemoryRequeueWaits"])
     accounts = bench.admin.do("GET", f"/api/v1/namespaces/{bench.namespace}/serviceaccounts")["items"]

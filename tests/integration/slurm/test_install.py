@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from integration.needs import missing
-from integration.slurm.box import CHECKOUT, SERVICE_PYTHON
+from integration.service import eventually
+from integration.slurm.box import CHECKOUT, SERVICE_PYTHON, SlurmBox
 from integration.slurm.conftest import StartBox
 
 INSTALL = CHECKOUT / "deploy/slurm/install.sh"
@@ -162,6 +163,13 @@ def test_systemd_finds_no_fault_in_the_installed_units(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def is_prolog_run(box: SlurmBox) -> bool:
+    """``scontrol reconfigure`` returns before the nodes have read what is new."""
+    job = box.sbatch("test -e /run/tidegauge/slurm/$SLURM_JOB_ID && echo there; true")
+    box.wait(job, "COMPLETED")
+    return "there" in box.output(job)
+
+
 def test_the_installed_option_and_scripts_work_on_a_real_slurm(start_box: StartBox) -> None:
     """From nothing to a job with ``--memory-profile``, in the order of docs/slurm.md."""
     box = start_box(nodes=1, gpus=1)
@@ -172,6 +180,7 @@ def test_the_installed_option_and_scripts_work_on_a_real_slurm(start_box: StartB
     scripts = "".join(f"{name}=/usr/local/lib/tidegauge/{name.lower()}.sh\n" for name in ("Prolog", "Epilog"))
     box.write_file("slurm.conf", conf + scripts)
     box.run("scontrol", "reconfigure")
+    eventually(lambda: is_prolog_run(box), "slurmd has heard of the prolog")
     job = box.sbatch("env; cat /run/tidegauge/slurm/$SLURM_JOB_ID", "--memory-profile=stats")
     box.wait(job, "COMPLETED")
     assert "TIDEGAUGE_PROFILE=stats\n" in box.output(job)

@@ -127,7 +127,9 @@ def test_the_epilog_removes_what_dead_processes_left_long_ago(hooked: SlurmBox, 
     hooked.run("install", "-d", "-m", "700", "-o", "alice", folder, node="n1")
     sleeper = hooked.start(["sleep", "600"], user="alice", node="n1")
     start_ticks = Path(f"/proc/{hooked.pid_of(sleeper)}/stat").read_text().rsplit(") ", 1)[1].split()[19]
-    pid = hooked.run("pgrep", "-u", "alice", "-f", "^sleep 600$", node="n1").stdout.split()[-1]
+    find = ("pgrep", "-u", "alice", "-f", "^sleep 600$")
+    # Until it is itself, it is a command that enters the node.
+    pid = eventually(lambda: hooked.run(*find, node="n1", check=False).stdout.split(), "alice sleeps")[-1]
     alive = f"{pid}-{start_ticks}"
     old = [
         f"{DEAD}.ring",
