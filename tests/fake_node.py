@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidegauge.agent.containers import Containers
 from tidegauge.agent.evidence_opening import open_evidence_desk
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.pods import PodBook
@@ -103,9 +104,13 @@ class FakeProcs:
     """Living processes that write no ring."""
     data_workers: set[ProcessId] = field(default_factory=set)
     """Those among them that look like a DataLoader's."""
+    slips_on: set[ProcessId] = field(default_factory=set)
+    """Those that a slip of ours lets nobody find."""
 
     def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
         self.searches += 1
+        if process in self.slips_on:
+            raise ZeroDivisionError("a slip in the source")
         return self.facts.get(process)
 
     def usage(self, process: ProcessId) -> ProcessUsage | None:
@@ -298,6 +303,7 @@ class FakeNode:
         linger_s: float = 120.0,
         detector_factory: Callable[[], Detector] | None = None,
         evidence: Settings | None = None,
+        containers: Containers | None = None,
     ) -> None:
         """``evidence``: with a real desk for it, by these settings."""
         run_dir.mkdir(exist_ok=True)
@@ -320,6 +326,7 @@ class FakeNode:
             run_dirs=[run_dir],
             steps=self.steps,
             records=self.records,
+            containers=containers,
             pods=self.pods,
             holders=self.holders,
             evidence=self.desk,

@@ -105,30 +105,38 @@ class NodeCollector:
 def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
     """Adds every rank whose labels are its own, as long as the target's budget lasts; says how many series it left out.
 
-    The first of two ranks with the same labels stays: a job can claim another's name, and one that came later must
-    not push out one that is already watched.
+    Of ranks with the same labels ``_precedence`` says which one stays: a job can claim another's name.
     """
     dropped: Counter[str] = Counter()
-    seen: set[str] = set()
+    stays: dict[str, RankView] = {}
+    for rank in sorted(view.ranks, key=_precedence):
+        stays.setdefault(samples.block(*_rank_labels(rank, view)), rank)
     left = SAMPLES_PER_TARGET
     for rank in view.ranks:
-        pod = _pod_labels(rank)
-        names, labels = (*RANK_LABELS, *POD_LABELS[: len(pod)]), (*_rank_labels(rank, view), *pod)
+        names, labels = _rank_labels(rank, view)
         block = samples.block(names, labels)
         readings = _readings(rank)
         size = len(readings) + 1
-        if block in seen:
+        if stays.get(block) is not rank:
             dropped[DUPLICATE] += size
         elif size > left:
             dropped[BUDGET] += size
         else:
-            seen.add(block)
+            del stays[block]
             left -= size
             for metric, value in readings:
                 samples.add_to(block, metric, value)
             info = samples.block((*names, *_FACTS), (*labels, *_rank_facts(rank, view)))
             samples.add_to(info, RANK_INFO, INFO_VALUE)
     return dropped
+
+
+def _precedence(rank: RankView) -> tuple[object, ...]:
+    """Which of several ranks keeps the name that all of them claim, as a sort key: one that NVML lists on the GPU in
+    the name, which nobody else can make it do, then the older process. A guessed name may be claimed before its owner
+    starts."""
+    listed = rank.alive and rank.nontorch_bytes is not None
+    return not listed, rank.process.start_ticks
 
 
 def _add_gpus(samples: Samples, view: NodeView) -> int:
@@ -163,16 +171,14 @@ def _add_self(samples: Samples, view: NodeView) -> None:
         samples.add(CLAIMS_OVERRULED, (claim,), count)
 
 
-def _rank_labels(rank: RankView, view: NodeView) -> tuple[object, ...]:
-    """In the order of ``RANK_LABELS``. ``hostname`` is the node's own, whatever a container calls itself."""
-    who = rank.identity
-    return (view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid)
-
-
-def _pod_labels(rank: RankView) -> tuple[object, ...]:
-    """In the order of ``POD_LABELS``; none for a rank in no pod, or in one that nobody has named yet."""
-    place = rank.pod
-    return () if place is None or place.namespace is None else (place.namespace, place.pod, place.container)
+def _rank_labels(rank: RankView, view: NodeView) -> tuple[tuple[str, ...], tuple[object, ...]]:
+    """Names and values: ``RANK_LABELS``, and ``POD_LABELS`` of a rank in a pod that somebody has named. ``hostname`` is
+    the node's own, whatever a container calls itself."""
+    who, place = rank.identity, rank.pod
+    labels = (view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid)
+    if place is None or place.namespace is None:
+        return RANK_LABELS, labels
+    return (*RANK_LABELS, *POD_LABELS), (*labels, place.namespace, place.pod, place.container)
 
 
 def _rank_facts(rank: RankView, view: NodeView) -> tuple[object, ...]:

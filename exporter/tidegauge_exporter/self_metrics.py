@@ -57,7 +57,8 @@ DETECTOR_POINTS = Metric(
 CLAIMS_OVERRULED = Metric(
     "tidegauge_claims_overruled_total",
     Kind.COUNTER,
-    "Ranks whose claim about themselves the kernel, the driver, the scheduler or its prolog contradicts, by claim.",
+    "Ranks whose claim about themselves the kernel, the driver, the scheduler or its prolog contradicts, or that named "
+    "too many ranks (`rank`), by claim.",
     ("claim",),
     "node agent",
 )

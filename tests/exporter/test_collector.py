@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text, text_of
 from sample_views import GIB, LEAK, NOW_S, gpu_view, identity, node_view, rank_view, uuid_of
-from tidegauge.core.ids import JobId
+from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Verdict
 from tidegauge.core.views import NodeView
@@ -189,6 +190,38 @@ def test_of_two_ranks_with_the_same_labels_the_first_stays_and_the_other_is_coun
     dropped_once = values(samples, "tidegauge_series_dropped_total", reason="duplicate")
     assert dropped_once == [16]  # 15 numbers (no leak) and the info
     assert values(samples_of(collector), "tidegauge_series_dropped_total", reason="duplicate") == [32]
+
+
+OLDER, OWNER, YOUNGER = ProcessId(9, 1), ProcessId(8, 5), ProcessId(9, 9)
+
+
+@pytest.mark.parametrize(
+    ("of_thief", "of_owner"),
+    [
+        ({"process": OLDER, "nontorch_bytes": None}, {}),  # the driver lists its owner alone
+        ({"process": OLDER, "alive": False}, {}),  # it was listed until it ended
+        ({"process": YOUNGER, "nontorch_bytes": None}, {"nontorch_bytes": None}),  # nobody is listed
+        ({"process": YOUNGER}, {}),  # both are
+    ],
+)
+@pytest.mark.parametrize("thief_first", [True, False])
+def test_of_two_users_ranks_of_one_name_the_one_that_the_driver_lists_is_shown_then_the_older(
+    of_thief: dict[str, Any], of_owner: dict[str, Any], thief_first: bool
+) -> None:
+    thief = rank_view(0, uid=4321, allocated_bytes=1, **of_thief)
+    owner = rank_view(0, process=OWNER, **of_owner)
+    samples = scrape(node_view(ranks=(thief, owner) if thief_first else (owner, thief)))
+    assert values(samples, "tidegauge_rank_allocated_bytes", rank="0") == [10 * GIB]
+    [dropped] = values(samples, "tidegauge_series_dropped_total", reason="duplicate")
+    assert dropped > 0
+
+
+def test_a_name_that_was_not_shown_takes_nothing_of_the_budget() -> None:
+    fitting = SAMPLES_PER_TARGET // 16
+    twins = [rank_view(rank, gpu=0, uuid=None, uid=uid) for rank in range(fitting) for uid in (4321, 1001)]
+    samples = scrape(node_view(ranks=tuple(twins)))
+    assert len(values(samples, "tidegauge_rank_allocated_bytes")) == fitting
+    assert values(samples, "tidegauge_series_dropped_total", reason="budget") == [0]
 
 
 def test_one_rank_on_two_gpus_is_two_series() -> None:

@@ -23,6 +23,7 @@ GIB = 1 << 30
 CONTEXT_BYTES = 300 * MIB
 TOTAL_BYTES = 8 * GIB
 PATIENCE_S = 30.0
+SOURCES = ("containers", "launches", "proc", "nvml", "rings")
 
 JOB = """
 import ctypes, json, os, sys, time, torch
@@ -138,7 +139,7 @@ def test_gpus_are_seen_as_nvml_tells_them(node: Node) -> None:
         (1, TOTAL_BYTES, 0),
     ]
     assert all(gpu["uuid"].startswith("GPU-") and gpu["name"] for gpu in view["gpus"])
-    assert view["collect_success"] == {"proc": True, "nvml": True, "rings": True}
+    assert view["collect_success"] == dict.fromkeys(SOURCES, True)
 
 
 def test_a_training_job_is_seen_with_its_own_figures_and_what_lies_outside_the_allocator(node: Node) -> None:
@@ -236,5 +237,5 @@ def test_a_driver_that_does_not_answer_is_a_failed_source_and_the_rings_go_on(no
     job.ask('["steps", 5]')
     agent = node.start_agent(nvml_fail="init")
     view = poll_until(agent, lambda view: view["ranks"])
-    assert view["collect_success"] == {"proc": True, "nvml": False, "rings": True}
+    assert view["collect_success"] == {**dict.fromkeys(SOURCES, True), "nvml": False}
     assert (view["gpus"], view["ranks"][0]["nontorch_bytes"], view["ranks"][0]["steps"]) == ([], None, 5)

@@ -20,6 +20,7 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.ways_in import open_through
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
+from tidegauge.core.proc_status import status_numbers
 
 LOOK_EVERY_S = 1.0
 """How often candidates are looked at, and containers searched for run directories."""
@@ -62,6 +63,10 @@ class ContainerRunDir:
     def mount_namespaces(self) -> Collection[int]:
         return [container.mount_namespace for container in self.containers]
 
+    @property
+    def tenant(self) -> int | str:
+        return self.containers[0].tenant
+
     def open(self) -> int:
         for container in self.containers:
             with suppress(OSError, RefusedError):
@@ -76,7 +81,7 @@ class ContainerRunDir:
 
 
 class Containers:
-    """The containers of this node. ``look`` belongs to one thread; never raises."""
+    """The containers of this node. ``look`` belongs to one thread; what cannot be read raises nothing."""
 
     def __init__(
         self,
@@ -110,15 +115,16 @@ class Containers:
         ``skips`` hears of the folders that are refused, once each."""
         if now_s - self._look_s < LOOK_EVERY_S or self._own_namespace is None:
             return
-        self._look_s = now_s
         thoroughly = now_s - self._walk_s >= WALK_EVERY_S
-        if thoroughly:
-            self._walk_s = now_s
         candidates = self._candidates()
         if candidates is None and thoroughly:
             candidates = self._all_pids()
         self._take(tuple(gpu_pids), candidates)
-        self._search(skips, every_way=thoroughly)
+        self._search(skips, now_s, every_way=thoroughly)
+        # Last: a look that fails is taken again by the next poll, and counts as failing until one has worked.
+        self._look_s = now_s
+        if thoroughly:
+            self._walk_s = now_s
 
     def _all_pids(self) -> list[int]:
         with suppress(OSError), os.scandir(self._proc) as entries:
@@ -163,17 +169,16 @@ class Containers:
 
     def _uid(self, pid: int) -> int | None:
         """The effective uid of a process; ``None`` if it has ended."""
-        status = self._read(pid, "status")
-        uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
-        return int(uids[1]) if len(uids) > 1 else None
+        uids = status_numbers(self._read(pid, "status"), "Uid")
+        return uids[1] if len(uids) > 1 else None
 
-    def _search(self, skips: SkipCounts, *, every_way: bool) -> None:
+    def _search(self, skips: SkipCounts, now_s: float, *, every_way: bool) -> None:
         """See which run directories there are, and through which containers each is reached."""
         hosts = {identity for run_dir in self._host if (identity := _identity_of(run_dir)) is not None}
         found: dict[tuple[Path, tuple[int, int]], list[Container]] = {}
         for container in self._containers.values():
             for path in self._paths:
-                identity = self._identity_in(container, path, skips, every_way=every_way)
+                identity = self._identity_in(container, path, skips, now_s, every_way=every_way)
                 if identity is not None and identity not in hosts:
                     found.setdefault((path, identity), []).append(container)
         known = self._run_dirs
@@ -186,7 +191,7 @@ class Containers:
         self._refused = {(container, path) for container, path in self._refused if container in living}
 
     def _identity_in(
-        self, container: Container, path: Path, skips: SkipCounts, *, every_way: bool
+        self, container: Container, path: Path, skips: SkipCounts, now_s: float, *, every_way: bool
     ) -> tuple[int, int] | None:
         """Goes by the first process that lives; by each of them if the first does not get there and ``every_way``."""
         refused: RefusedError | OSError | None = None
@@ -209,7 +214,7 @@ class Containers:
         if refused is not None and (container, path) not in self._refused:
             self._refused.add((container, path))
             reason = refused.reason if isinstance(refused, RefusedError) else "permission"
-            skips.add(reason, _seen_from_here(container, path), str(refused), now_s=self._look_s)
+            skips.add(reason, _seen_from_here(container, path), str(refused), now_s=now_s)
         return None
 
     def _process(self, pid: int) -> ProcessId | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from tidegauge.agent.folder_changes import FolderChanges
 from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
@@ -67,12 +68,12 @@ class RingFinder:
         self._run_dirs = run_dirs
         self._skips = skips
         self._listings: dict[RunDir, UserFolders] = {}
-        self._seen_mtime_ns: dict[UserFolder, int] = {}
-        self._settled: set[UserFolder] = set()
+        self._changes = FolderChanges()
         self._known: dict[Place, Signature] = {}
         """Rings that were handed out."""
-        self._refused: dict[Place, Signature | None] = {}
-        self._blank_since_s: dict[Place, float] = {}
+        self._refused: dict[UserFolder, dict[str, Signature | None]] = {}
+        """By folder and name, as ``_blank_since_s``: what is somebody's is gone through for them alone."""
+        self._blank_since_s: dict[UserFolder, dict[str, float]] = {}
         self._recheck_at_s = float("-inf")
         self._opens_left = 0
         self._turn = 0
@@ -88,20 +89,23 @@ class RingFinder:
             self._forget_all_but(changed_ns, run_dirs)
         found: list[RingFile] = []
         self._opens_left = MAX_OPENS_PER_POLL
-        self._turn += 1
+        first = self._turn = self._turn + 1
         folders = list(changed_ns)
         for at in range(len(folders)):
-            folder = folders[(at + self._turn) % len(folders)]  # nobody is always the last
-            if self._changed(folder, changed_ns[folder]) or recheck:
+            folder = folders[(first + at) % len(folders)]  # nobody is always the last
+            if self._changes.must_list(folder, changed_ns[folder]) or recheck:
+                had = self._opens_left
                 found.extend(self._list_folder(folder, now_s))
+                if had > 0 >= self._opens_left:
+                    self._turn = first + at  # the next poll begins after it
         return found
 
     def postpone(self, ring: RingFile, *, now_s: float) -> None:
         """``ring`` has no first bytes yet: close it and look again; say so once if it stays like that."""
         self._release(ring)
-        since_s = self._blank_since_s.setdefault(ring.place, now_s)
+        since_s = self._blank_since_s.setdefault(ring.place.folder, {}).setdefault(ring.place.name, now_s)
         if now_s - since_s < BLANK_GRACE_S:
-            self._settled.discard(ring.place.folder)
+            self._changes.unsettle(ring.place.folder)
         else:
             self._say_once(ring.place, "magic", "it stays blank", now_s)
 
@@ -119,16 +123,16 @@ class RingFinder:
     def set_aside(self, ring: RingFile) -> None:
         """Close ``ring`` and find it again some seconds later, without a word."""
         self._release(ring)
-        self._refused.setdefault(ring.place, None)
+        self._refused.setdefault(ring.place.folder, {}).setdefault(ring.place.name, None)
 
     def is_aside(self, place: Place) -> bool:
         """Whether the ring at ``place`` is to be found again; not if it is gone."""
-        return place in self._refused
+        return place.name in self._refused.get(place.folder, ())
 
     def forget(self, ring: RingFile) -> None:
         """Close ``ring``; if its file is still there, it will be found again."""
         self._release(ring)
-        self._settled.discard(ring.place.folder)
+        self._changes.unsettle(ring.place.folder)
 
     def remove(self, ring: RingFile) -> None:
         """Close ``ring`` and delete its file, its command socket, its snapshots and evidence: the process has ended.
@@ -148,19 +152,18 @@ class RingFinder:
 
     def _forget_all_but(self, folders: Mapping[UserFolder, object], run_dirs: Sequence[RunDir]) -> None:
         """Drop what is remembered of folders that are gone: people come and go for as long as the agent runs."""
-        self._seen_mtime_ns = {folder: seen for folder, seen in self._seen_mtime_ns.items() if folder in folders}
-        self._settled &= folders.keys()
+        self._changes.keep(folders.keys())
         self._listings = {run_dir: listing for run_dir, listing in self._listings.items() if run_dir in run_dirs}
         for remembered in (self._refused, self._blank_since_s):
-            for place in list(remembered):
-                there = place.folder in folders if place.uid >= 0 else place.run_dir in run_dirs
+            for folder in list(remembered):
+                there = folder in folders if folder.uid >= 0 else folder.run_dir in run_dirs
                 if not there:
-                    del remembered[place]
+                    del remembered[folder]
 
     def _folders(self, run_dir: RunDir, now_s: float) -> list[tuple[UserFolder, int | None]]:
         place = Place(run_dir, -1, "")
         try:
-            found = self._listings.setdefault(run_dir, UserFolders(run_dir)).look(now_s)
+            found = self._listing_of(run_dir).look(now_s)
             for folder, error in found.refused:
                 self._skips.add(error.reason, str(Place(run_dir, folder.uid, "")), str(error), now_s=now_s)
             return found.folders
@@ -170,22 +173,14 @@ class RingFinder:
             self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
         return []
 
-    def _changed(self, folder: UserFolder, mtime_ns: int | None) -> bool:
-        """Whether names came or went since the folder was last listed, from its mtime.
+    def _listing_of(self, run_dir: RunDir) -> UserFolders:
+        listing = self._listings.get(run_dir)
+        if listing is None:
+            listing = self._listings[run_dir] = UserFolders(run_dir, self._in_use)
+        return listing
 
-        The kernel's timestamps are some milliseconds coarse: a folder counts as settled only when a whole poll
-        later its mtime is still the one before the listing.
-        """
-        if mtime_ns is None:
-            return True
-        if self._seen_mtime_ns.get(folder) != mtime_ns:
-            self._seen_mtime_ns[folder] = mtime_ns
-            self._settled.discard(folder)
-            return True
-        if folder in self._settled:
-            return False
-        self._settled.add(folder)
-        return True
+    def _in_use(self) -> set[UserFolder]:
+        return {place.folder for place in self._known}
 
     def _list_folder(self, folder: UserFolder, now_s: float) -> list[RingFile]:
         place = Place(folder.run_dir, folder.uid, "")
@@ -207,21 +202,23 @@ class RingFinder:
         if len(names) == MAX_ENTRIES_PER_UID or len(rings) > MAX_RINGS_PER_UID:
             self._say_once(folder, "too_many", "more files than are looked at", now_s)
         else:
-            self._refused.pop(folder, None)
+            self._refused.get(folder.folder, {}).pop("", None)
         return rings[:MAX_RINGS_PER_UID]
 
     def _open_new(self, there: OpenFolder, folder: Place, names: Sequence[str], now_s: float) -> list[RingFile]:
-        places = [Place(folder.run_dir, folder.uid, name) for name in names]
-        known = {folder, *places}
-        for remembered in (self._refused, self._blank_since_s):
-            for gone in [place for place in remembered if place.folder == folder.folder and place not in known]:
-                del remembered[gone]
+        own = folder.folder
+        there_are = {"", *names}
+        refused, blank_since_s = self._refused.get(own, {}), self._blank_since_s.get(own, {})
+        for name in refused.keys() - there_are:
+            del refused[name]
+        for name in blank_since_s.keys() - there_are:
+            del blank_since_s[name]
         found: list[RingFile] = []
-        for place in sorted(places, key=lambda place: place in self._refused):
+        for name in sorted(names, key=lambda name: name in refused):
             if self._opens_left <= 0:
-                self._settled.discard(folder.folder)
+                self._changes.unsettle(own)
                 break
-            ring = self._open(there, place, now_s)
+            ring = self._open(there, Place(folder.run_dir, folder.uid, name), now_s)
             if ring is not None:
                 self._opens_left -= 1
                 found.append(ring)
@@ -230,10 +227,11 @@ class RingFinder:
     def _open(self, folder: OpenFolder, place: Place, now_s: float) -> RingFile | None:
         """Open one ring, or refuse it."""
         signature = None
+        refused_before = self._refused.get(place.folder, {})
         try:
             signature = look_at(folder.fd, place.name, mount=folder.mount)
             known = self._known.get(place)
-            if (known is not None and known.same_file(signature)) or self._refused.get(place) == signature:
+            if (known is not None and known.same_file(signature)) or refused_before.get(place.name) == signature:
                 return None
             process = process_of(place.name)
             if process is None:
@@ -253,15 +251,15 @@ class RingFinder:
         except OSError as error:  # out of descriptors, or it became a link just now: next time is another chance
             self._say_once(place, "unreadable", f"cannot be opened: {error.strerror}", now_s)
             return None
-        if self._refused.get(place) is not None:  # None: set aside, and what there was to say is said
-            del self._refused[place]
+        if refused_before.get(place.name) is not None:  # None: set aside, and what there was to say is said
+            del refused_before[place.name]
         self._known[place] = signature
         return RingFile(place, folder.uid, process, fd, signature)
 
     def _say_once(self, place: Place, reason: str, why: str, now_s: float) -> None:
-        if place not in self._refused:
+        if not self.is_aside(place):
             self._say(place, None, reason, why, now_s)
 
     def _say(self, place: Place, signature: Signature | None, reason: str, why: str, now_s: float) -> None:
-        self._refused[place] = signature
+        self._refused.setdefault(place.folder, {})[place.name] = signature
         self._skips.add(reason, str(place), why, now_s=now_s)

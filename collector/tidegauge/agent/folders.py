@@ -36,6 +36,10 @@ class RunDir(Protocol):
         """The processes that it belongs to, by the inodes of their mount namespaces. ``None``: the node's own folder,
         in which any process of the node may write, and where what the dead left is ours to clear."""
 
+    @property
+    def tenant(self) -> int | str | None:
+        """Whom limits count all of it to; ``None``: each folder to the user that it is named for."""
+
     def open(self) -> int:
         """A descriptor to list it and to open what is in it. Raises ``FileNotFoundError`` where there is none now,
         ``RefusedError``, and other ``OSError``."""
@@ -48,6 +52,10 @@ class HostRunDir(NamedTuple):
 
     @property
     def mount_namespaces(self) -> None:
+        return None
+
+    @property
+    def tenant(self) -> None:
         return None
 
     def open(self) -> int:
@@ -70,6 +78,12 @@ class UserFolder(NamedTuple):
     run_dir: RunDir
     uid: int
     """The name. Its owner's uid; in a container perhaps only as user namespaces inside it count."""
+
+    @property
+    def tenant(self) -> int | str:
+        """Whom limits count it to."""
+        tenant = self.run_dir.tenant
+        return self.uid if tenant is None else tenant
 
     def __str__(self) -> str:
         return f"{self.run_dir}/{self.uid}"

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
+from tidegauge.agent.launch_names import LaunchNames, RecordPlace
 from tidegauge.agent.ports import ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.user_folders import UserFolders
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
 from tidegauge.core.launches import LaunchSummary
-from tidegauge.core.run_dirs import LAUNCH_SUFFIX, launch_socket_name, process_of
+from tidegauge.core.run_dirs import launch_socket_name, process_of
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
@@ -32,10 +31,6 @@ LOOK_EVERY_S = 1.0
 """How often folders are listed for new records and changed ones; a report goes out as often."""
 SEARCH_S = 15.0
 """For how long the process of a record is searched for: it may be in a container, where looking costs more."""
-MAX_LAUNCHES_PER_UID = 64
-MAX_LAUNCHES = 512
-MAX_NAMES_PER_UID = 12288
-"""Names of one folder that are looked at, as for rings."""
 
 
 @dataclass(eq=False)
@@ -61,14 +56,13 @@ class Launches:
     def __init__(self, run_dirs: Callable[[], Sequence[RunDir]], procs: ProcSource, *, linger_s: float) -> None:
         """``run_dirs``: those that there are now. ``linger_s``: for how long the record of a dead keeper stays, and one
         whose keeper cannot be seen."""
-        self._run_dirs = run_dirs
+        self._names = LaunchNames(run_dirs)
         self._procs = procs
         self._linger_s = linger_s
         self._skips = SkipCounts(_log)
         self._lines = FewLines(_log)
-        self._listings: dict[RunDir, UserFolders] = {}
-        self._records: dict[tuple[UserFolder, str], _Launch] = {}
-        self._refused: dict[tuple[UserFolder, str], Signature | None] = {}
+        self._records: dict[RecordPlace, _Launch] = {}
+        self._refused: dict[RecordPlace, Signature | None] = {}
         self._living: dict[ProcessId, _Launch] = {}
         self._keepers: dict[ProcessId, ProcessId | None] = {}
         """By rank: the keeper that it descends from."""
@@ -80,15 +74,16 @@ class Launches:
             if launch.process is not None and self._has_ended(launch.process):
                 launch.process, launch.unseen_since_s = None, now_s
         if now_s - self._look_s >= LOOK_EVERY_S:
-            self._look_s = now_s
             # Who had none may only have lost a parent while we read its chain.
             self._keepers = {rank: keeper for rank, keeper in self._keepers.items() if keeper is not None}
-            found = dict.fromkeys(self._names())
+            alive = [place for place, launch in self._records.items() if launch.process is not None]
+            found = dict.fromkeys(self._names.look(now_s, alive))
             for place in [*(self._records.keys() - found.keys()), *(self._refused.keys() - found.keys())]:
                 self._records.pop(place, None)
                 self._refused.pop(place, None)
-            for folder, name in found:
-                self._take(folder, name, now_s)
+            for place in found:
+                self._take(place, now_s)
+            self._look_s = now_s  # last: a look that fails is taken again by the next poll
         living = {launch.process: launch for launch in self._records.values() if launch.process is not None}
         if living.keys() != self._living.keys():
             self._keepers.clear()
@@ -129,35 +124,9 @@ class Launches:
         except OSError:
             return False  # a failure to look says nothing; the ranks' own look tells of it
 
-    def _names(self) -> Iterator[tuple[UserFolder, str]]:
-        """Folder and name of every record that may be looked at."""
-        left = MAX_LAUNCHES
-        run_dirs = self._run_dirs()
-        self._listings = {run_dir: self._listings.get(run_dir) or UserFolders(run_dir) for run_dir in run_dirs}
-        for run_dir in run_dirs:
-            for folder in self._folders(run_dir):
-                names = self._names_in(folder)[: min(left, MAX_LAUNCHES_PER_UID)]
-                left -= len(names)
-                yield from ((folder, name) for name in names)
-
-    def _folders(self, run_dir: RunDir) -> list[UserFolder]:
-        try:
-            return [folder for folder, _ in self._listings[run_dir].look(self._look_s).folders]
-        except (RefusedError, OSError):
-            return []  # the ring finder has said so already
-
-    def _names_in(self, folder: UserFolder) -> list[str]:
-        """Newest names first: beyond the bound the oldest are left out."""
-        try:
-            with opened_folder(folder) as there, os.scandir(there.fd) as entries:
-                names = [entry.name for entry in islice(entries, MAX_NAMES_PER_UID)]
-        except (RefusedError, OSError):
-            return []  # as above
-        return sorted((name for name in names if name.endswith(LAUNCH_SUFFIX)), key=_start_ticks, reverse=True)
-
-    def _take(self, folder: UserFolder, name: str, now_s: float) -> None:
+    def _take(self, place: RecordPlace, now_s: float) -> None:
         """Read a record that is new or has changed; search for its keeper; delete what is left of a dead one."""
-        place = (folder, name)
+        folder, name = place
         known = self._records.get(place)
         try:
             with opened_folder(folder) as there:
@@ -209,7 +178,7 @@ class Launches:
         elif over and namespaces is not None and not launch.seen:
             launch.unseen_since_s = now_s  # not ours to clear (RunDir); search again
         elif over:
-            self._records.pop((launch.folder, launch.name), None)
+            self._records.pop(RecordPlace(launch.folder, launch.name), None)
             try:
                 remove(
                     launch.folder, launch.name, launch.signature, socket=launch_socket_name(launch.claimed)
@@ -218,7 +187,7 @@ class Launches:
                 text = "could not delete the record of an ended tidegauge run, %s: %s"
                 self._lines.say(logging.INFO, text, launch.name, error, now_s=now_s)
 
-    def _refuse(self, place: tuple[UserFolder, str], error: Exception, now_s: float) -> None:
+    def _refuse(self, place: RecordPlace, error: Exception, now_s: float) -> None:
         folder, name = place
         self._records.pop(place, None)
         reason = error.reason if isinstance(error, RefusedError) else "unreadable"
@@ -229,11 +198,6 @@ class Launches:
                 self._refused[place] = look_at(there.fd, name, mount=there.mount)
         except (RefusedError, OSError):
             self._refused[place] = None
-
-
-def _start_ticks(name: str) -> int:
-    process = process_of(name)
-    return -1 if process is None else process.start_ticks
 
 
 def _summary(process: ProcessId, launch: _Launch) -> LaunchSummary:

@@ -216,9 +216,11 @@ class NodeAgent:
     def _round(self) -> NodeView:
         now_s = self._clock.monotonic_ns() / 1e9
         if self._containers is not None:
-            self._containers.look(now_s, self._gpu_pids, self._skips)
+            with self._measured("containers"):
+                self._containers.look(now_s, self._gpu_pids, self._skips)
         # Before the ranks: a restart that comes in between must not make ranks of the last attempt look like the next.
-        self._launches.look(now_s)
+        with self._measured("launches"):
+            self._launches.look(now_s)
         with self._measured("proc"):
             self._watches.look_after_processes(now_s)
         gpus, gpus_mono_ns = self._read_gpus()

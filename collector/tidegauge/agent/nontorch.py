@@ -33,12 +33,16 @@ class NontorchMeter:
     def nvml_says(self, used_bytes: int | None, *, mono_ns: int) -> None:
         """``used_bytes`` on this device at ``mono_ns`` on CLOCK_MONOTONIC. Call before feeding the poll's records."""
         if used_bytes is None:
-            self.bytes = self._waiting = None
+            self.forget()
         elif self._waiting is None:
             if self._last is not None:
                 self._waiting = _Waiting(mono_ns, used_bytes, self._last)
         elif mono_ns - self._waiting.mono_ns > PATIENCE_NS:
             self._settle(self._waiting, after=self._waiting.before)
+
+    def forget(self) -> None:
+        """What NVML has said is of another GPU, or NVML does not say it any more."""
+        self.bytes = self._waiting = None
 
     def record(self, sample: Sample) -> None:
         waiting = self._waiting

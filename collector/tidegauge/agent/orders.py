@@ -1,14 +1,15 @@
 """Carries out the coordinator's orders on this node: each once, several at a time, results kept until they are known.
 
-An order is in every reply until the coordinator has its result, so most of what arrives is a repetition.
+An order is in every reply until the coordinator has its result, so most of what arrives is a repetition. Users take
+turns, so that one whose processes are silent holds up nobody else's orders.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 MAX_THREADS = 4
 """A rank that is stopped in a debugger holds one up for the whole time of its order."""
+MAX_THREADS_PER_UID = MAX_THREADS // 2
+"""Many ranks of one job may be silent at once."""
 MAX_REMEMBERED = 4096
 """Orders whose result the coordinator has, by id: a late repetition is not carried out again. Ids are never reused, so
 what falls out at the far end is older than any reply that can still be under way."""
@@ -63,20 +66,23 @@ class OrderCarrier:
         self._carry_out = carry_out
         self._announce = announce
         self._monotonic_s = monotonic_s
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._under_way: set[str] = set()
         self._results: dict[str, OrderResult] = {}
         """Not known to the coordinator yet."""
         self._over: dict[str, None] = {}
         """Known to the coordinator, oldest first."""
-        self._queue: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
+        self._waiting: dict[int, deque[_Waiting]] = {}
+        """Orders that no thread has yet, by uid; the user whose turn is next comes first."""
+        self._busy: Counter[int] = Counter()
+        """Threads that carry out an order, by its uid."""
         self._threads = 0
 
     def take(self, orders: Collection[Order]) -> None:
         """All orders that the coordinator has now: new ones are begun, results that it does not wait for forgotten."""
         wanted = {order.order_id for order in orders}
         now_s = self._monotonic_s()
-        with self._lock:
+        with self._changed:
             for order_id in [order_id for order_id in self._results if order_id not in wanted]:
                 del self._results[order_id]
                 self._over[order_id] = None
@@ -85,25 +91,43 @@ class OrderCarrier:
             for order in orders:
                 if order.order_id not in self._under_way | self._results.keys() | self._over.keys():
                     self._under_way.add(order.order_id)
-                    self._queue.put(_Waiting(order, now_s))
+                    self._waiting.setdefault(order.uid, deque()).append(_Waiting(order, now_s))
             wanted_threads = min(MAX_THREADS, len(self._under_way))
             while self._threads < wanted_threads:
                 self._threads += 1
                 threading.Thread(target=self._work, name=f"tidegauge-orders-{self._threads}", daemon=True).start()
+            self._changed.notify_all()
 
     def results(self) -> tuple[OrderResult, ...]:
         """What the next report is to bring: results that the coordinator may not have."""
-        with self._lock:
+        with self._changed:
             return tuple(self._results.values())
 
     def _work(self) -> None:
         while True:
-            waiting = self._queue.get()
+            waiting = self._next()
             result = self._result_of(waiting)
-            with self._lock:
+            with self._changed:
+                self._busy -= Counter([waiting.order.uid])
                 self._under_way.discard(result.order_id)
                 self._results[result.order_id] = result
+                self._changed.notify_all()
             self._announce()
+
+    def _next(self) -> _Waiting:
+        """The oldest order of the user whose turn it is, as soon as there is one."""
+        with self._changed:
+            while (uid := self._whose_turn()) is None:
+                self._changed.wait()
+            orders = self._waiting.pop(uid)
+            waiting = orders.popleft()
+            if orders:
+                self._waiting[uid] = orders  # at the end of the line
+            self._busy[uid] += 1
+            return waiting
+
+    def _whose_turn(self) -> int | None:
+        return next((uid for uid in self._waiting if self._busy[uid] < MAX_THREADS_PER_UID), None)
 
     def _result_of(self, waiting: _Waiting) -> OrderResult:
         order = waiting.order

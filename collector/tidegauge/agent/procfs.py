@@ -15,6 +15,7 @@ from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.agent.resident import OpenStatms
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
+from tidegauge.core.proc_status import status_numbers
 from tidegauge.core.slurm import SlurmPlace
 
 NESTED_REFRESH_S = 5.0
@@ -124,10 +125,10 @@ class ProcFs:
         stat = self._stat(process.pid)
         if status is None or stat is None or stat.ended or stat.process != process:
             return None
-        uids = _field(status, "Uid")
+        uids = status_numbers(status, "Uid")
         if len(uids) < 2:
             return None
-        uid = int(uids[1])
+        uid = uids[1]
         return ProcessFacts(process, uid, slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup))
 
     def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:
@@ -136,10 +137,10 @@ class ProcFs:
             if not name.isdigit():
                 continue
             with suppress(PermissionError):  # proc mounted with hidepid
-                pids = _field(self._read(int(name), "status") or "", "NSpid")
+                pids = status_numbers(self._read(int(name), "status") or "", "NSpid")
                 stat = self._stat(int(name)) if len(pids) > 1 else None
                 if stat is not None:
-                    yield ProcessId(int(pids[-1]), stat.process.start_ticks), stat.process
+                    yield ProcessId(pids[-1], stat.process.start_ticks), stat.process
 
     def _stat(self, pid: int) -> ProcStat | None:
         return parse_proc_stat(self._read(pid, "stat") or "")
@@ -180,8 +181,3 @@ def in_initial_pid_namespace(root: Path = Path("/proc")) -> bool:
         return os.readlink(root / "self/ns/pid") == "pid:[4026531836]"
     except OSError:
         return False
-
-
-def _field(status: str, name: str) -> list[str]:
-    line = next((line for line in status.splitlines() if line.startswith(name + ":")), "")
-    return line.split()[1:]

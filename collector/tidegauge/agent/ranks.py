@@ -6,130 +6,41 @@ import logging
 from collections.abc import Sequence
 
 from tidegauge.agent.attribution import Attribution, Evidence, attribute
+from tidegauge.agent.device_series import DeviceSeries
 from tidegauge.agent.limits import cap_bytes, others_bytes, process_limit_bytes
-from tidegauge.agent.nontorch import NontorchMeter
 from tidegauge.agent.placement import place
-from tidegauge.agent.ports import Detector, DetectorFactory, GpuReading, ProcessFacts
+from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
+from tidegauge.agent.rank_names import RankNames
 from tidegauge.core.fraction import fraction_of_settings
 from tidegauge.core.ids import DeviceUuid, RankIdentity
 from tidegauge.core.incidents import OomRecord
-from tidegauge.core.samples import EventCode, RecordKind, Sample
-from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.samples import EventCode, Sample
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
 
-TICKS_ALONE_S = 300.0
-"""A rank that ends no step for so long is judged by its ticks. Before that, loading a model would look like growth."""
 PRIMARY_CHANGE = 1.25
 """Another device becomes the rank's when it holds this many times more: two equal ones must not take turns."""
-_MILLIONTHS = 1_000_000
-
-
-class DeviceSeries:
-    """One device of one rank: its newest record, its counters since attach, its detector."""
-
-    def __init__(self, device: int, detector_factory: DetectorFactory) -> None:
-        self.device = device
-        self.last: Sample | None = None
-        self.fraction: float | None = None
-        """From the last ``FRACTION_SET`` record."""
-        self.out_of_memory: Sample | None = None
-        """The last ``OUT_OF_MEMORY`` record."""
-        self.meter = NontorchMeter()
-        self._detector: Detector | None = None
-        self._detector_factory = detector_factory
-        self._baseline: Sample | None = None
-        self._pending: list[Sample] = []
-        self._first_mono_ns = 0
-        self._steps_seen = False
-        self._ticks = 0
-        self._last_step = -1
-
-    def take(self, sample: Sample) -> None:
-        """One new record, in order. Judged later, by ``judge``, when the poll's other readings are known."""
-        if self._baseline is None:
-            self._first_mono_ns = sample.mono_ns
-        if self._baseline is None or (sample.kind is RecordKind.EVENT and sample.event is EventCode.ATTACHED):
-            self._baseline = sample
-        if sample.event is EventCode.FRACTION_SET and 0 < sample.event_a <= _MILLIONTHS:
-            self.fraction = sample.event_a / _MILLIONTHS
-        if sample.event is EventCode.OUT_OF_MEMORY:
-            self.out_of_memory = sample
-        self.last = sample
-        if sample.kind is not RecordKind.EVENT:  # an event may repeat the last known numbers
-            self.meter.record(sample)
-            self._pending.append(sample)
-
-    def judge(self, *, host_bytes: int | None, limit_bytes: int | None) -> int:
-        """Feed the detector with the records since the last call: steps, or ticks of a rank that has no steps. How many
-        it was given."""
-        pending, self._pending = self._pending, []
-        points = 0
-        for sample in pending:
-            step = self._step_of(sample)
-            if step is None:
-                continue
-            if self._detector is None:
-                self._detector = self._detector_factory()
-            points += 1
-            self._detector.update(
-                step=step,
-                time_s=sample.mono_ns / 1e9,
-                allocated_bytes=sample.allocated_bytes,
-                reserved_bytes=sample.reserved_bytes,
-                nontorch_bytes=self.meter.bytes,
-                host_bytes=host_bytes,
-                allocated_peak_bytes=sample.allocated_peak_bytes,
-                limit_bytes=limit_bytes,
-            )
-        return points
-
-    def _step_of(self, sample: Sample) -> int | None:
-        """The step that this record is to be judged as, ``None`` for one that is not."""
-        if sample.kind is RecordKind.STEP:
-            if not self._steps_seen:
-                self._steps_seen, self._detector = True, None
-            if sample.step <= self._last_step:
-                return None
-            self._last_step = sample.step
-            return sample.step
-        if self._steps_seen or sample.mono_ns - self._first_mono_ns < TICKS_ALONE_S * 1e9:
-            return None
-        self._ticks += 1
-        return self._ticks
-
-    @property
-    def verdict(self) -> Verdict:
-        """The detector's; without the figures in steps if it counted ticks."""
-        if self._detector is None:
-            return OK
-        verdict = self._detector.verdict
-        if self._steps_seen:
-            return verdict
-        return verdict._replace(
-            onset_step=None, suspect_step=None, alarm_step=None, bytes_per_step=None, steps_to_oom=None
-        )  # fmt: skip
-
-    def since_attach(self, name: str) -> int | None:
-        """A counter's growth since the probe attached, or since the oldest record that was left when we came."""
-        assert self.last is not None
-        now: int | None = getattr(self.last, name)
-        start: int | None = getattr(self._baseline, name)
-        if now is None or start is None:
-            return now
-        # Lower than at the start: torch.cuda.reset_accumulated_memory_stats() set it to zero.
-        return now - start if now >= start else now
 
 
 class RankState:
     """One process that writes a ring. The facts come from the kernel, the claims from the ring."""
 
-    def __init__(self, facts: ProcessFacts, user_name: str, hostname: str, detector_factory: DetectorFactory) -> None:
+    def __init__(
+        self,
+        facts: ProcessFacts,
+        user_name: str,
+        hostname: str,
+        detector_factory: DetectorFactory,
+        names: RankNames,
+    ) -> None:
+        """``names``: those that the process had, in this ring and before it."""
         self.facts = facts
         self.rss_bytes: int | None = None
         self.overruled: set[str] = set()
-        """Claims of this rank that slurmd, the kernel or the driver contradicts: ``job_id``, ``uuid`` …"""
+        """Claims of this rank that slurmd, the kernel or the driver contradicts (``job_id``, ``uuid`` …), and ``rank``
+        if it named more ranks than one process is."""
+        self._names = names
         self._user_name = user_name
         self._hostname = hostname
         self._detector_factory = detector_factory
@@ -151,9 +62,11 @@ class RankState:
 
     def claim(self, identity: RankIdentity) -> None:
         """Who the rank says it is."""
-        self._claimed = identity
-        self._claimed_fraction = identity.limit_fraction or fraction_of_settings(
-            identity.alloc_conf, identity.torch_version
+        believed = self._claimed = self._names.believe(identity)
+        if believed is not identity:
+            self.overruled.add("rank")
+        self._claimed_fraction = believed.limit_fraction or fraction_of_settings(
+            believed.alloc_conf, believed.torch_version
         )
         self._identify()
 
@@ -170,8 +83,7 @@ class RankState:
     def observe(self, samples: Sequence[Sample], gpus: Sequence[GpuReading], *, gpus_mono_ns: int) -> None:
         """One poll's readings: the node's GPUs at ``gpus_mono_ns`` (none if NVML failed), then the new records."""
         if self._primary is not None:
-            used = self._locate(self._primary, gpus)
-            self._devices[self._primary].meter.nvml_says(used, mono_ns=gpus_mono_ns)
+            self._measure(self._devices[self._primary], gpus, gpus_mono_ns)
         primary = self._primary
         for sample in samples:
             series = self._devices.get(sample.device)
@@ -181,6 +93,18 @@ class RankState:
         self._choose_primary()
         if self._primary is not None and self._primary != primary:
             self._locate(self._primary, gpus)
+        for series in self._devices.values():
+            if series.device != self._primary:  # NVML is not asked about it: a figure that it had would grow old
+                series.meter.forget()
+
+    def _measure(self, series: DeviceSeries, gpus: Sequence[GpuReading], mono_ns: int) -> None:
+        """A figure that is shown is NVML's proof that the process is on the GPU beside it, and makes it a neighbour
+        there (``core.sightings.is_neighbour``): none outlives the poll that said so, nor a change of the GPU."""
+        before = self._gpu
+        used = self._locate(series.device, gpus)
+        if before is not None and self._gpu is not None and self._gpu.uuid != before.uuid:
+            series.meter.forget()
+        series.meter.nvml_says(used, mono_ns=mono_ns)
 
     def _choose_primary(self) -> None:
         if len(self._devices) > 1:
@@ -213,10 +137,8 @@ class RankState:
         """Bring the verdict up to date with the records taken and the readings of this poll; how many records that
         were."""
         points = 0
-        if self._broken:
-            return points
         try:
-            for series in self._devices.values():
+            for series in () if self._broken else self._devices.values():
                 primary = series.device == self._primary
                 points += series.judge(
                     host_bytes=self.rss_bytes if primary else None,
@@ -226,6 +148,9 @@ class RankState:
             # One rank's odd series must not cost the others their verdicts.
             _log.exception("the detector failed on pid %d, which is not judged any more", self.facts.process.pid)
             self._broken = True
+        if self._broken:
+            for series in self._devices.values():
+                series.let_go()
         return points
 
     def _cap_fraction(self, series: DeviceSeries) -> float | None:

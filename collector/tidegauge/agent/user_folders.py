@@ -2,7 +2,8 @@
 
 A folder counts if it bears the uid of its owner, so one user has one, however many names they make. Whose a name is
 costs some 15 us to see, for the file system itself must not be asked (``safe_files``); so it is looked at once, as long
-as it stays the same file, and so many of them at a time. What is known is never pushed out by what is new.
+as it stays the same file, and so many of them at a time. Who owns a range of uids may make a folder for each: when all
+places are taken, a new folder gets the place of one that is known and not in use, at random. One in use keeps its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import stat
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -27,6 +29,8 @@ ENTRIES_PER_S = 25_000
 """Names that are gone through in a second on average, each for some 0.7 us: after many of them there is a pause."""
 MAX_LOOKS = 512
 """New names whose owner is seen at a time."""
+GIVES_WAY_S = 30.0
+"""For how long a folder is known before it may give way to a new one: who is just starting has time to make a ring."""
 LOOKS_AGAIN = 16
 """Refused names that are looked at again at a time: root may have given a folder back to its user."""
 
@@ -40,20 +44,30 @@ class FoundFolders(NamedTuple):
     """Names that are new, and no user's folder."""
 
 
+class _Known(NamedTuple):
+    inode: int
+    since_s: float
+
+
 class UserFolders:
     """Of one run directory. For one thread."""
 
-    def __init__(self, run_dir: RunDir) -> None:
+    def __init__(self, run_dir: RunDir, in_use: Callable[[], Collection[UserFolder]] = frozenset) -> None:
+        """``in_use``: folders that must not give way to new ones. It is asked when all places are taken."""
         self._run_dir = run_dir
+        self._in_use = in_use
         self._most = MAX_FOLDERS if run_dir.mount_namespaces is None else MAX_FOLDERS_OF_CONTAINER
-        self._known: dict[str, int] = {}
-        """Inodes by name, those known longest first."""
+        self._known: dict[str, _Known] = {}
+        """By name."""
+        self._giving_way: list[str] | None = None
+        """Names of known folders that may give way in this look, in random order; ``None`` until that is asked."""
         self._refused: dict[str, int] = {}
-        """Likewise, the one to look at again first."""
+        """Inodes by name, the one to look at again first."""
         self._new: list[tuple[str, int]] = []
         """Names whose owner is still to be seen, with their inodes, in any order: nobody is always the last."""
         self._next_s = float("-inf")
-        self._random = random.Random(0)
+        self._random = random.Random()
+        """Of a state that nobody can know: or they could arrange whose turn it is."""
         self._said_too_many = False
 
     def look(self, now_s: float) -> FoundFolders:
@@ -67,9 +81,10 @@ class UserFolders:
             return FoundFolders([], [])
         try:
             mount = mount_of(fd)
+            self._giving_way = None
             refused = self._list(fd, now_s) if now_s >= self._next_s else []
-            refused += self._look_at_new(fd, mount)
-            self._look_again(fd, mount)
+            refused += self._look_at_new(fd, mount, now_s)
+            self._look_again(fd, mount, now_s)
             folders = [(UserFolder(self._run_dir, int(name)), _changed_ns(fd, name, mount)) for name in self._known]
             return FoundFolders(folders, refused)
         finally:
@@ -80,10 +95,10 @@ class UserFolders:
         self._next_s = now_s + entries / ENTRIES_PER_S
         all_seen = entries < MAX_ENTRIES
         self._known = {
-            name: inode
-            for name, inode in self._known.items()
+            name: known
+            for name, known in self._known.items()
             # A listing that was cut short may lack it: then the name itself is asked.
-            if (seen.get(name) if all_seen or name in seen else _inode_of(fd, name)) == inode
+            if (seen.get(name) if all_seen or name in seen else _inode_of(fd, name)) == known.inode
         }
         self._refused = {name: inode for name, inode in self._refused.items() if seen.get(name) == inode}
         self._new = [one for one in seen.items() if one[0] not in self._known and one[0] not in self._refused]
@@ -94,17 +109,19 @@ class UserFolders:
             return []
         return [(UserFolder(self._run_dir, -1), RefusedError("too_many", "more names than are looked at"))]
 
-    def _look_at_new(self, fd: int, mount: int) -> list[tuple[UserFolder, RefusedError]]:
+    def _look_at_new(self, fd: int, mount: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
         chosen, self._new = self._new[:MAX_LOOKS], self._new[MAX_LOOKS:]
         return [
             (UserFolder(self._run_dir, int(name)), error)
             for name, inode in chosen
-            if (error := self._judge(fd, name, mount, inode)) is not None
+            if (error := self._judge(fd, name, mount, inode, now_s)) is not None
         ]
 
-    def _judge(self, fd: int, name: str, mount: int, inode: int) -> RefusedError | None:
+    def _judge(self, fd: int, name: str, mount: int, inode: int, now_s: float) -> RefusedError | None:
         """Take a name for a user's folder, or refuse it and say why, in words once."""
-        if len(self._known) >= self._most:
+        full = len(self._known) >= self._most
+        giving_way = self._may_give_way(now_s) if full else []
+        if full and not giving_way:
             return None
         try:
             self._check(fd, name, mount)
@@ -113,8 +130,21 @@ class UserFolders:
         except RefusedError as error:
             self._refused[name] = inode
             return error
-        self._known[name] = inode
+        if full:
+            del self._known[giving_way.pop()]
+        self._known[name] = _Known(inode, now_s)
         return None
+
+    def _may_give_way(self, now_s: float) -> list[str]:
+        if self._giving_way is None:
+            in_use = {str(folder.uid) for folder in self._in_use() if folder.run_dir == self._run_dir}
+            self._giving_way = [
+                name
+                for name, known in self._known.items()
+                if name not in in_use and now_s - known.since_s >= GIVES_WAY_S
+            ]
+            self._random.shuffle(self._giving_way)
+        return self._giving_way
 
     def _check(self, fd: int, name: str, mount: int) -> None:
         """Raises ``RefusedError`` unless it is a user's folder, and ``OSError``."""
@@ -125,10 +155,10 @@ class UserFolders:
         if self._run_dir.mount_namespaces is None and str(status.st_uid) != name:
             raise RefusedError("owner", f"the folder belongs to uid {status.st_uid}")
 
-    def _look_again(self, fd: int, mount: int) -> None:
+    def _look_again(self, fd: int, mount: int, now_s: float) -> None:
         for name, inode in list(islice(self._refused.items(), LOOKS_AGAIN)):
             del self._refused[name]
-            self._judge(fd, name, mount, inode)  # at the end again, if it is refused again
+            self._judge(fd, name, mount, inode, now_s)  # at the end again, if it is refused again
 
 
 def _uids_in(fd: int) -> tuple[dict[str, int], int]:

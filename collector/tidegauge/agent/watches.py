@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
@@ -13,6 +13,7 @@ from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.not_shown import NotShown
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
+from tidegauge.agent.rank_names import NamesOfProcesses
 from tidegauge.agent.ranks import RankState
 from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader
 from tidegauge.agent.witnesses import Witnesses, Word
@@ -93,6 +94,7 @@ class Watches:
         self._detector_factory = detector_factory
         self._watches: dict[Place, _Watch] = {}
         self._orphans: dict[Place, _Orphan] = {}
+        self._names = NamesOfProcesses()
         self._turn = 0
         self._lines = FewLines(_log)
         self._not_shown = NotShown(self._lines)
@@ -170,7 +172,8 @@ class Watches:
             self._finder.set_aside(ring)
             return
         user_name = self._procs.user_name(facts.uid)
-        rank = RankState(facts, user_name, self._hostname, self._detector_factory)
+        names = self._names.of(facts.process)
+        rank = RankState(facts, user_name, self._hostname, self._detector_factory, names)
         usage = self._procs.usage(facts.process)
         rank.rss_bytes = None if usage is None else usage.rss_bytes
         self._watches[ring.place] = _Watch(ring, reader, facts, rank)
@@ -269,7 +272,7 @@ class Watches:
             watch.counted |= watch.rank.overruled
 
     def views(self, *, now_s: float, now_unix_s: float) -> tuple[RankView, ...]:
-        """Every rank that is shown now, in a fixed order, no two with the same name."""
+        """Every rank that is shown now, in a fixed order, no two of one user with the same name."""
         shown = [
             view
             for watch in self._watches.values()
@@ -278,10 +281,10 @@ class Watches:
         ]
         named: dict[object, list[RankView]] = {}
         for view in shown:
-            named.setdefault((view.key, view.identity.local_rank, view.uuid), []).append(view)
+            named.setdefault((view.key, view.identity.local_rank, view.uuid, view.uid), []).append(view)
         for views in named.values():
             if len(views) > 1:
-                views.sort(key=_precedence(views))
+                views.sort(key=_precedence)
                 for view in views[1:]:
                     if view.alive:
                         self._not_shown.add("duplicate_rank", view.process, now_s=now_s)
@@ -318,16 +321,10 @@ class Watches:
         self._watches.clear()
 
 
-def _precedence(views: Sequence[RankView]) -> Callable[[RankView], tuple[object, ...]]:
-    """Which of several processes keeps the name that all of them claim, as a sort key.
-
-    The user of the oldest process has it: no other user can oust them. Within a user: the living, then the one that
-    trains, then the larger; a helper that touched CUDA inherited its parent's environment.
-    """
-    first = min(views, key=lambda view: view.process.start_ticks)
-    return lambda view: (
-        view.uid != first.uid, not view.alive, view.steps == 0, -view.reserved_bytes, view.process
-    )  # fmt: skip
+def _precedence(view: RankView) -> tuple[object, ...]:
+    """Which of a user's processes keeps the name that all of them claim, as a sort key: the living, then the one that
+    trains, then the larger; a helper that touched CUDA inherited its parent's environment."""
+    return (not view.alive, view.steps == 0, -view.reserved_bytes, view.process)
 
 
 def _order(view: RankView) -> tuple[object, ...]:

@@ -21,6 +21,7 @@ from tidegauge.agent.safe_files import look_at, opened_folder
 from tidegauge.agent.ways_in import open_through
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
+from tidegauge.core.proc_status import status_numbers
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS, run_dirs, socket_name
 from tidegauge.launch.processes import PROC
 from tidegauge.probe.identity import claimed_place
@@ -45,6 +46,10 @@ class SeenRunDir:
     @property
     def mount_namespaces(self) -> Collection[int]:
         return (self.mount_namespace,)
+
+    @property
+    def tenant(self) -> None:
+        return None
 
     def open(self) -> int:
         return open_through(self.process, self.mount_namespace, self.path, PROC)
@@ -131,16 +136,15 @@ def see(pid: int, proc: Path = PROC) -> SeenProcess | None:
     stat = parse_proc_stat(_read(proc / str(pid) / "stat") or "")
     if stat is None or stat.ended or status is None:
         return None
-    fields = dict(line.partition(":")[::2] for line in status.split("\n"))
-    uids, gids = fields.get("Uid", "").split(), fields.get("Gid", "").split()
+    uids, gids = status_numbers(status, "Uid"), status_numbers(status, "Gid")
     if len(uids) < 2 or len(gids) < 2:
         return None
     return SeenProcess(
         stat=stat,
-        uid=int(uids[1]),
-        gid=int(gids[1]),
-        groups=tuple(int(group) for group in fields.get("Groups", "").split()),
-        inner_pid=int((fields.get("NSpid", "").split() or [str(pid)])[-1]),
+        uid=uids[1],
+        gid=gids[1],
+        groups=status_numbers(status, "Groups"),
+        inner_pid=(status_numbers(status, "NSpid") or (pid,))[-1],
         command=_read(proc / str(pid) / "cmdline") or "",
         environ=None if environ is None else dict(_variables(environ)),
         mapped=None if maps is None else frozenset(_mapped_files(maps)),

@@ -143,7 +143,10 @@ def decode_identity(page: bytes) -> Optional[RankIdentity]:
         raise LayoutError("identity", f"the identity in the ring is not valid: {error}") from error
 
 
-def _identity_from(raw: dict[str, object]) -> RankIdentity:
+def _identity_from(raw: object) -> RankIdentity:
+    if not isinstance(raw, dict):
+        raise ValueError("it is not a JSON object")
+
     def integer(name: str, low: int, high: int) -> int:
         value = raw[name]
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:

@@ -141,7 +141,8 @@ class NodeView:
     detector_points: int = 0
     """Readings that the leak detector was given, of all ranks, since the agent began."""
     claims_overruled: Mapping[str, int] = field(default_factory=dict)
-    """Ranks so far whose claim the kernel or the driver contradicts, by claim (``job_id``, ``uuid``)."""
+    """Ranks so far whose claim the kernel or the driver contradicts, by claim (``job_id``, ``uuid``); ``rank``: they
+    named more ranks than one process is."""
     series_dropped: Mapping[str, int] = field(default_factory=dict)
     launches: tuple[LaunchSummary, ...] = ()
     """Every ``tidegauge run`` of this node, as of a moment before the ranks were looked at."""

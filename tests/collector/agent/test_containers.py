@@ -30,6 +30,7 @@ class Machine:
         self.host = scratch / "host/run/tg"
         self.host.mkdir(parents=True)
         self.candidates: list[int] | None = None
+        self.slipping = False
         self.skips = SkipCounts(logging.getLogger("test"))
         self.now_s = 0.0
         self.mounts = set()
@@ -40,7 +41,12 @@ class Machine:
         (self.proc / "self/ns").mkdir(parents=True)
         os.link(scratch / "ns-ours", self.proc / "self/ns/mnt")
         path = Path("/run/tg")
-        self.containers = Containers([path], candidates=lambda: self.candidates, proc=self.proc)
+        self.containers = Containers([path], candidates=self._name_candidates, proc=self.proc)
+
+    def _name_candidates(self) -> list[int] | None:
+        if self.slipping:
+            raise ZeroDivisionError("a slip of ours")
+        return self.candidates
 
     def namespace(self, name: str) -> None:
         (self.scratch / f"ns-{name}").touch()
@@ -59,6 +65,7 @@ class Machine:
         uid: int = 1000,
         file_system: str = "tmpfs",
         pod: str | None = None,
+        name: str = "python",
     ) -> None:
         self.namespace(namespace)
         folder = self.proc / str(pid)
@@ -66,8 +73,8 @@ class Machine:
         (folder / "fd").mkdir()
         os.link(self.scratch / f"ns-{namespace}", folder / "ns/mnt")
         stat = " ".join(["S", *["0"] * 18, str(pid + 7000), *["0"] * 30])
-        (folder / "stat").write_text(f"{pid} (python) {stat}\n")
-        (folder / "status").write_text(f"Name:\tpython\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        (folder / "stat").write_text(f"{pid} ({name}) {stat}\n")
+        (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
         with (folder / "mountinfo").open("w") as mountinfo:
             for number in self.mounts:
                 mountinfo.write(f"{number} 1 0:1 / / rw,relatime - {file_system} none rw\n")
@@ -208,6 +215,24 @@ def test_nobody_takes_all_the_places(machine: Machine) -> None:
     run_dirs = machine.look()
     assert len(run_dirs) == MAX_CONTAINERS_PER_TENANT + 1
     assert machine.number("other") in {one for run_dir in run_dirs for one in run_dir.mount_namespaces or ()}
+
+
+def test_a_process_does_not_name_its_tenant(machine: Machine) -> None:
+    for number in range(MAX_CONTAINERS_PER_TENANT + 5):
+        machine.start(100 + number, f"many-{number}", name=f"\vUid:\t0\t{500 + number}")
+    machine.start(5000, "other", uid=2000, name="\vUid:\tx\ty")
+    assert len(machine.look()) == MAX_CONTAINERS_PER_TENANT + 1
+
+
+def test_a_look_that_fails_is_made_good_by_the_next(machine: Machine) -> None:
+    machine.start(10, "a")
+    machine.slipping = True
+    with pytest.raises(ZeroDivisionError):
+        machine.look()
+    with pytest.raises(ZeroDivisionError):
+        machine.look(after_s=0.1)
+    machine.slipping = False
+    assert len(machine.look(after_s=0.1)) == 1, "all processes are looked through, as was due"
 
 
 def test_pods_of_one_uid_do_not_take_each_others_places(machine: Machine) -> None:

@@ -3,12 +3,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fake_node import FakeClock, FakeRank
+from fake_run_dirs import FakeContainerRunDir
 from tidegauge.agent.discovery import (
     BLANK_GRACE_S,
     MAX_OPENS_PER_POLL,
@@ -19,6 +21,7 @@ from tidegauge.agent.discovery import (
 )
 from tidegauge.agent.folders import HostRunDir
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.user_folders import GIVES_WAY_S
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import oom_snapshot_name, ring_name, socket_name
 
@@ -259,6 +262,72 @@ def test_a_folder_with_too_many_rings_is_said_once(search: Search) -> None:
     for _ in range(12):
         search.look()
     assert search.skipped == {"too_many": 1, "symlink": MAX_RINGS_PER_UID}
+
+
+def test_a_ring_among_folders_that_took_all_places_is_found_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has a range in /etc/subuid owns 65,536 uids, and may make a folder for each."""
+    monkeypatch.setattr("tidegauge.agent.user_folders.MAX_FOLDERS_OF_CONTAINER", 64)
+    for uid in range(100_000, 100_100):
+        (tmp_path / str(uid)).mkdir()
+    finder = RingFinder(lambda: [FakeContainerRunDir(tmp_path)], SkipCounts(logging.getLogger("test")))
+    assert finder.new_rings(0.0) == []
+    rank = FakeRank(tmp_path, FakeClock())
+    now_s = GIVES_WAY_S
+    [ring] = finder.new_rings(now_s)
+    assert str(ring.place) == str(rank.path)
+    for _ in range(50):  # it would be handed out again, had it ever been let go
+        now_s += GIVES_WAY_S
+        assert finder.new_rings(now_s) == []
+    later = FakeRank(tmp_path, FakeClock(), process=ProcessId(4243, 7))
+    [other] = finder.new_rings(now_s + GIVES_WAY_S)
+    assert str(other.place) == str(later.path)
+    for found in (ring, other):
+        os.close(found.fd)
+
+
+def test_whose_rings_are_opened_goes_on_where_the_last_poll_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rings without a process are set aside and opened again and again: nobody may wait for all of them for long."""
+    monkeypatch.setattr("tidegauge.agent.discovery.MAX_OPENS_PER_POLL", 4)
+    for uid in range(40):
+        FakeRank(tmp_path, FakeClock(), uid=5000 + uid)
+    finder = RingFinder(lambda: [FakeContainerRunDir(tmp_path)], SkipCounts(logging.getLogger("test")))
+    seen: set[int] = set()
+    for poll in range(11):
+        for ring in finder.new_rings(poll * RECHECK_S):
+            seen.add(ring.place.uid)
+            finder.set_aside(ring)
+    assert len(seen) == 40
+
+
+def test_what_was_refused_elsewhere_is_not_gone_through_for_each_folder(tmp_path: Path) -> None:
+    """Somebody's thousands of bad names beside hundreds of folders took a second of a poll."""
+    (tmp_path / "1").mkdir()
+    for number in range(500):
+        (tmp_path / "1" / f"{number}-x.ring").touch()
+    skips = SkipCounts(logging.getLogger("test"))
+    finder = RingFinder(lambda: [FakeContainerRunDir(tmp_path)], skips)
+    finder.new_rings(0.0)
+    (tmp_path / "2").mkdir()
+    looked_at = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal looked_at
+        looked_at += event == "call"
+
+    finder.new_rings(0.5)  # folder 1 is listed once more, folder 2 for the first time
+    for number in range(3, 40):
+        (tmp_path / str(number)).mkdir()
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        finder.new_rings(1.0)
+    finally:
+        sys.setprofile(before)
+    assert looked_at < 37 * 100
 
 
 def test_a_flood_of_refusals_is_counted_whole_and_logged_in_part(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,17 +15,22 @@ from hypothesis import strategies as st
 
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
 from open_files import open_below
+from tidegauge.agent.containers import Containers
 from tidegauge.agent.discovery import Place
 from tidegauge.agent.few_lines import LINES_PER_MINUTE
 from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_agent
 from tidegauge.agent.pods import PATIENCE_S
+from tidegauge.agent.ports import ProcessFacts
 from tidegauge.agent.ring_reader import MAX_SANE
 from tidegauge.agent.settings import Settings
 from tidegauge.agent.watches import MAX_RANKS_PER_TENANT
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.kubernetes import PodCgroup
+from tidegauge.core.launch_record import LaunchRecord, encode_launch_record
+from tidegauge.core.launches import LaunchState
 from tidegauge.core.ring_layout import HEADER_BYTES, LAYOUT_VERSION, MAGIC
+from tidegauge.core.run_dirs import launch_name
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.core.verdicts import Band, LeakState, Signal, Verdict
 from tidegauge.core.views import RankView
@@ -304,7 +309,7 @@ def test_without_a_driver_the_claim_names_the_gpu_and_nvml_is_absent(tmp_path: P
     settle(node, node.start_rank())
     view = only_rank(node)
     assert (view.uuid, view.gpu, view.nontorch_bytes, view.limit_bytes) == (UUID0, None, None, None)
-    assert node.agent.view().collect_success == {"rings": True, "proc": True}
+    assert node.agent.view().collect_success == {"launches": True, "proc": True, "rings": True}
 
 
 def test_a_failing_nvml_is_an_absent_reading_and_the_labels_stay(
@@ -317,7 +322,7 @@ def test_a_failing_nvml_is_an_absent_reading_and_the_labels_stay(
     view = only_rank(node)
     assert (view.uuid, view.gpu, view.nontorch_bytes) == (UUID0, 0, None)
     assert node.agent.view().gpus == ()
-    assert node.agent.view().collect_success == {"rings": True, "proc": True, "nvml": False}
+    assert node.agent.view().collect_success == {"launches": True, "proc": True, "rings": True, "nvml": False}
     assert caplog.text.count("reading nvml fails") == 1
     node.gpus.failing = False
     settle(node, rank)
@@ -401,7 +406,8 @@ def test_no_other_user_can_oust_a_rank_from_its_name(node: FakeNode) -> None:
         victim.record(reserved=GIB)
         thief.record(reserved=70 * GIB)
         node.poll()
-    assert only_rank(node).process == victim.process
+    told = node.agent.view().ranks  # one name on a scrape's page is the exporter's to decide
+    assert {(rank.uid, rank.process) for rank in told} == {(victim.uid, victim.process), (4321, thief.process)}
 
 
 # --- the end of a rank
@@ -431,10 +437,54 @@ def test_a_failure_to_look_is_not_the_end_of_a_rank(node: FakeNode) -> None:
     node.procs.failing = True
     settle(node, rank)
     assert (only_rank(node).alive, only_rank(node).host_rss_bytes, only_rank(node).step) == (True, None, 6)
-    assert node.agent.view().collect_success == {"rings": True, "proc": False, "nvml": True}
+    assert node.agent.view().collect_success == {"launches": True, "proc": False, "rings": True, "nvml": True}
     node.procs.failing = False
     settle(node, rank)
     assert (only_rank(node).alive, only_rank(node).host_rss_bytes) == (True, 2 * GIB)
+
+
+def test_a_slip_over_containers_costs_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    slipping = True
+
+    def candidates() -> list[int]:
+        return [1 // 0] if slipping else []
+
+    run_dir = tmp_path / "run"
+    node = FakeNode(run_dir, containers=Containers([run_dir], candidates=candidates))
+    rank = node.start_rank()
+    settle(node, rank)
+    assert only_rank(node).step == 3
+    assert node.agent.view().collect_success == {
+        "containers": False, "launches": True, "proc": True, "rings": True, "nvml": True
+    }  # fmt: skip
+    slipping = False
+    node.poll()
+    assert node.agent.view().collect_success["containers"] is True
+    said = [record.message for record in caplog.records if "reading containers" in record.message]
+    assert len(said) == 1, "it fails at every poll until it works again, and is said once"
+
+
+def test_a_slip_over_the_keeper_of_a_launch_costs_nothing_else(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = ProcessId(700, 7000)
+    rank = node.start_rank()
+    record = LaunchRecord(
+        keeper, "job-1", None, 0, LaunchState.RUNNING, requeueable=True, exempt=False, gpu_share=None,
+        started_unix_s=1.7e9,
+    )  # fmt: skip
+    (rank.path.parent / launch_name(keeper)).write_bytes(encode_launch_record(record))
+    node.procs.facts[keeper] = ProcessFacts(keeper, rank.uid, None)
+    node.procs.slips_on.add(keeper)
+    settle(node, rank)
+    assert only_rank(node).step == 3
+    assert node.agent.view().collect_success == {"launches": False, "proc": True, "rings": True, "nvml": True}
+    node.procs.slips_on.clear()
+    node.poll()
+    assert node.agent.view().collect_success["launches"] is True
+    assert [launch.process for launch in node.agent.view().launches] == [keeper]
+    said = [record.message for record in caplog.records if "reading launches" in record.message]
+    assert len(said) == 1, "it fails at every poll until it works again, and is said once"
 
 
 def test_a_failure_to_look_at_a_new_rank_is_said_once_and_made_good(node: FakeNode) -> None:
@@ -702,7 +752,7 @@ def test_random_damage_neither_stops_the_agent_nor_shows_nonsense(
         good.record()
         node.poll()
     view = node.agent.view()
-    assert view.collect_success == {"rings": True, "proc": True, "nvml": True}
+    assert view.collect_success == {"launches": True, "proc": True, "rings": True, "nvml": True}
     assert [r.step for r in view.ranks if r.identity.job_id == "good"] == [3]
     assert view.now_unix_s == node.clock.unix_s()
     for seen in view.ranks:

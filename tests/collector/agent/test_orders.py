@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fake_node import FakeClock, FakeNode
 from tidegauge.agent.folders import HostRunDir, UserFolder
-from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, OrderCarrier, carry_out
+from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, MAX_THREADS_PER_UID, OrderCarrier, carry_out
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderResult, OrderTo
@@ -28,10 +28,12 @@ def order(order_id: str = "o1", *, to: OrderTo = OrderTo.RANK, uid: int = 1000, 
 class Stage:
     """A carrier whose processes answer at once, unless they are held, and the count of what they were asked."""
 
-    def __init__(self, clock: FakeClock | None = None) -> None:
+    def __init__(self, clock: FakeClock | None = None, *, silent_uids: Sequence[int] = ()) -> None:
+        """``silent_uids``: whose processes answer when the event in ``silent`` is set, and not before."""
         self.asked: Counter[str] = Counter()
         self.held = threading.Event()
         self.held.set()
+        self.silent = {uid: threading.Event() for uid in silent_uids}
         self._announced: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.carrier = OrderCarrier(
@@ -41,12 +43,15 @@ class Stage:
     def _carry_out(self, order: Order) -> OrderResult:
         self.asked[order.order_id] += 1
         self.begun.put(order.order_id)
-        assert self.held.wait(PATIENCE_S)
+        assert self.silent.get(order.uid, self.held).wait(PATIENCE_S)
         return OrderResult(order.order_id, reply={"ok": True})
 
     def wait_for(self, results: int) -> None:
         for _ in range(results):
             self._announced.get(timeout=PATIENCE_S)
+
+    def next_begun(self, count: int) -> list[str]:
+        return [self.begun.get(timeout=PATIENCE_S) for _ in range(count)]
 
     def results(self) -> dict[str, OrderResult]:
         return {result.order_id: result for result in self.carrier.results()}
@@ -86,9 +91,8 @@ def test_a_late_repetition_of_an_order_that_is_over_does_nothing() -> None:
 def test_one_process_that_hangs_does_not_hold_up_the_others() -> None:
     stage = Stage()
     stage.held.clear()
-    stage.carrier.take([order(f"o{n}") for n in range(MAX_THREADS + 2)])
-    begun = {stage.begun.get(timeout=PATIENCE_S) for _ in range(MAX_THREADS)}
-    assert len(begun) == MAX_THREADS
+    stage.carrier.take([order(f"o{n}", uid=n) for n in range(MAX_THREADS + 2)])
+    assert set(stage.next_begun(MAX_THREADS)) == {f"o{n}" for n in range(MAX_THREADS)}
     stage.held.set()
     stage.wait_for(MAX_THREADS + 2)
     assert len(stage.results()) == MAX_THREADS + 2
@@ -98,10 +102,10 @@ def test_an_order_whose_time_is_up_before_its_turn_is_not_sent() -> None:
     clock = FakeClock()
     stage = Stage(clock)
     stage.held.clear()
-    stage.carrier.take([order(f"o{n}") for n in range(MAX_THREADS)])
-    for _ in range(MAX_THREADS):
-        stage.begun.get(timeout=PATIENCE_S)
-    stage.carrier.take([*(order(f"o{n}") for n in range(MAX_THREADS)), order("late", timeout_s=5)])
+    slow = [order(f"o{n}", uid=n) for n in range(MAX_THREADS)]
+    stage.carrier.take(slow)
+    stage.next_begun(MAX_THREADS)
+    stage.carrier.take([*slow, order("late", timeout_s=5)])
     clock.pass_s(5.5)
     stage.held.set()
     stage.wait_for(MAX_THREADS + 1)
@@ -109,6 +113,37 @@ def test_an_order_whose_time_is_up_before_its_turn_is_not_sent() -> None:
     error = stage.results()["late"].error
     assert error is not None
     assert "not sent" in error
+
+
+def test_silent_processes_of_one_user_do_not_hold_up_another_users() -> None:
+    stage = Stage(silent_uids=[1000])
+    silent = [order(f"o{n}", uid=1000) for n in range(2 * MAX_THREADS)]
+    stage.carrier.take(silent)
+    assert set(stage.next_begun(MAX_THREADS_PER_UID)) == {f"o{n}" for n in range(MAX_THREADS_PER_UID)}
+    healthy = [order(f"h{n}", uid=2000) for n in range(2 * MAX_THREADS)]
+    stage.carrier.take([*silent, *healthy])
+    stage.wait_for(len(healthy))
+    assert stage.results().keys() == {one.order_id for one in healthy}
+    assert set(stage.next_begun(len(healthy))) == stage.results().keys(), "no more of the silent ones were begun"
+    stage.silent[1000].set()
+    stage.wait_for(len(silent))
+    assert stage.asked == {one.order_id: 1 for one in (*silent, *healthy)}
+
+
+def test_users_take_turns() -> None:
+    busy = [order("b0", uid=1), order("b1", uid=1), order("b2", uid=2), order("b3", uid=3)]
+    assert len(busy) == MAX_THREADS
+    stage = Stage(silent_uids=[1, 2, 3])
+    stage.carrier.take(busy)
+    stage.next_begun(MAX_THREADS)
+    waiting = [order(f"many{n}", uid=10) for n in range(3)] + [order("one", uid=11), order("other", uid=12)]
+    stage.carrier.take([*busy, *waiting, order("b4", uid=1)])
+    stage.silent[3].set()
+    assert stage.next_begun(len(waiting)) == ["many0", "one", "other", "many1", "many2"]
+    stage.silent[1].set()
+    assert stage.next_begun(1) == ["b4"], "the user's own have to end first"
+    stage.silent[2].set()
+    stage.wait_for(len(busy) + len(waiting) + 1)
 
 
 def test_a_slip_of_ours_is_a_result_too(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -96,6 +97,33 @@ def test_finds_a_process_of_a_nested_pid_namespace_by_its_own_pid() -> None:
         assert facts.process == outside
 
 
+HOSTILE_NAMES = ("\vUid:\tx\ty", "\vUid:\t0\t500", "\vNSpid:\t1\tx", "\vNSpid:\t1\t3")
+"""The longest that prctl(PR_SET_NAME) takes has 15 bytes."""
+
+CALL_ONESELF = """
+import ctypes, sys
+assert ctypes.CDLL(None).prctl(15, sys.argv[1].encode()) == 0
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_what_a_process_calls_itself_says_nothing_of_it(name: str) -> None:
+    command = (sys.executable, "-c", CALL_ONESELF, name)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        assert name in Path(f"/proc/{process.pid}/status").read_bytes().decode(), "the kernel leaves it as it is"
+        named_so = process_id(process.pid)
+        assert named_so is not None
+        facts, procs = ProcFs().find(named_so), ProcFs()
+        assert procs.find(ProcessId(3, named_so.start_ticks)) is None, "all processes are looked through"
+        process.communicate(b"")
+    assert facts is not None
+    assert (facts.process, facts.uid) == (named_so, os.geteuid())
+
+
 def _wait_for_sleep(pid: int) -> int:
     children = Path(f"/proc/{pid}/task/{pid}/children")
     while True:
@@ -163,6 +191,23 @@ def test_odd_content_is_no_process(made_up: MadeUpProc, content: str) -> None:
     (made_up.root / "7/stat").write_text(content)
     assert made_up.proc.find(ProcessId(7, 50)) is None
     assert made_up.proc.usage(ProcessId(7, 50)) is None
+
+
+@pytest.mark.parametrize("field", ["Uid:\tx\ty", "Uid:\t1000", "Uid:\t1000\t\u0661", "Gid:\t0"])
+def test_a_process_without_an_owner_is_no_process(made_up: MadeUpProc, field: str) -> None:
+    made_up.add(7)
+    (made_up.root / "7/status").write_text(f"Name:\tpython\n{field}\nNSpid:\t7\n")
+    assert made_up.proc.find(ProcessId(7, 50)) is None
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_name_hides_no_process_of_a_container(made_up: MadeUpProc, name: str) -> None:
+    made_up.add(600, name=name, ns_pids="600\t2")
+    made_up.add(700, ns_pids="700\t3")
+    for inner, outer in ((2, 600), (3, 700)):
+        found = made_up.proc.find(ProcessId(inner, 50))
+        assert found is not None
+        assert (found.process, found.uid) == (ProcessId(outer, 50), 1001)
 
 
 def test_all_processes_are_looked_through_only_now_and_then(made_up: MadeUpProc) -> None:

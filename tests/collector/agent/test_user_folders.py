@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.folders import HostRunDir
-from tidegauge.agent.user_folders import ENTRIES_PER_S, LOOKS_AGAIN, MAX_LOOKS, UserFolders
+from fake_run_dirs import FakeContainerRunDir
+from tidegauge.agent.folders import HostRunDir, UserFolder
+from tidegauge.agent.user_folders import ENTRIES_PER_S, GIVES_WAY_S, LOOKS_AGAIN, MAX_LOOKS, UserFolders
 
 ME = os.getuid()
 as_root = pytest.mark.skipif(ME != 0, reason="only root may give files away")
@@ -139,3 +140,77 @@ def test_what_is_no_uid_is_nobodys_folder(name: str, node: Node) -> None:
     (node.run_dir / name).mkdir()
     assert node.look() == []
     assert node.refused == []
+
+
+class Crowd:
+    """A run directory with few places."""
+
+    def __init__(self, run_dir: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tidegauge.agent.user_folders.MAX_FOLDERS_OF_CONTAINER", most)
+        run_dir.mkdir()
+        self.run_dir = FakeContainerRunDir(run_dir)
+        self.in_use: set[int] = set()
+        self.folders = UserFolders(self.run_dir, self._in_use)
+        self.now_s = 0.0
+
+    def _in_use(self) -> set[UserFolder]:
+        return {UserFolder(self.run_dir, uid) for uid in self.in_use}
+
+    def make(self, *uids: int) -> None:
+        for uid in uids:
+            (self.run_dir.path / str(uid)).mkdir()
+
+    def look(self, after_s: float = 0.5) -> set[int]:
+        self.now_s += after_s
+        return {folder.uid for folder, _ in self.folders.look(self.now_s).folders}
+
+
+def test_a_new_folder_gets_the_place_of_one_that_is_not_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(tmp_path / "run", 8, monkeypatch)
+    squatters = range(5000, 5008)
+    crowd.make(*squatters)
+    assert crowd.look() == {*squatters}
+    crowd.make(42)
+    assert crowd.look() == {*squatters}, "they may just be starting"
+    found = crowd.look(after_s=GIVES_WAY_S)
+    assert 42 in found
+    assert len(found) == 8
+    crowd.in_use.add(42)
+    for _ in range(100):
+        found = crowd.look(after_s=GIVES_WAY_S)
+        assert 42 in found
+        assert len(found) == 8
+
+
+def test_a_folder_in_use_gives_way_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(tmp_path / "run", 4, monkeypatch)
+    crowd.make(1, 2, 3, 4)
+    assert crowd.look() == {1, 2, 3, 4}
+    crowd.in_use |= {1, 2, 3, 4}
+    crowd.make(*range(5000, 5020))
+    for _ in range(20):
+        assert crowd.look(after_s=GIVES_WAY_S) == {1, 2, 3, 4}
+    crowd.in_use.discard(3)
+    found = crowd.look(after_s=GIVES_WAY_S)
+    assert found > {1, 2, 4}
+    assert len(found) == 4
+
+
+def test_nobody_can_arrange_to_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(tmp_path / "run", 4, monkeypatch)
+    crowd.make(*range(5000, 5004))
+    crowd.look()
+    crowd.make(5004)
+    seen = [crowd.look(after_s=GIVES_WAY_S) for _ in range(400)]
+    for uid in range(5000, 5005):
+        assert any(uid in found for found in seen[1:])
+        assert any(uid not in found for found in seen[1:])
+
+
+def test_a_place_that_is_free_costs_nobody_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(tmp_path / "run", 4, monkeypatch)
+    crowd.make(1, 2, 3)
+    crowd.look()
+    crowd.make(4)
+    for _ in range(5):
+        assert crowd.look(after_s=GIVES_WAY_S) == {1, 2, 3, 4}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -154,6 +155,24 @@ def test_identity_of_any_length_fits_its_page(texts: list[str]) -> None:
 )  # fmt: skip
 def test_identity_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     page = page_with(IDENTITY._replace(**wrong))  # type: ignore[arg-type]  # the point of the test
+    with pytest.raises(LayoutError) as caught:
+        decode_identity(bytes(page))
+    assert caught.value.reason == "identity"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[]", b"null", b"7", b'"job"', b"[1, 2]", b"{", b"{}", b"\xff", b'{"job_id": "a", "world_size": []}',
+     b'{"job_id": {}, "world_size": 1}', b'{"job_id": "a", "world_size": 1, "device_uuids": {}}',
+     b'{"job_id": "a", "world_size": 1, "device_uuids": [[]]}',
+     b'{"job_id": "a", "world_size": 1, "attempt": 0, "rank": 0, "local_rank": 0, "checkpoint": []}',
+     b'{"job_id": "a", "world_size": 1, "limit_fraction": {}}', b"[" * 3000 + b"]" * 400],
+    ids=lambda text: text[:60].decode(errors="replace"),
+)  # fmt: skip
+def test_json_that_is_no_identity_is_refused(text: bytes) -> None:
+    page = bytearray(encode_header(HEADER))
+    block = struct.pack("<III", 2, len(text), zlib.crc32(text)) + text
+    page[IDENTITY_OFFSET : IDENTITY_OFFSET + len(block)] = block
     with pytest.raises(LayoutError) as caught:
         decode_identity(bytes(page))
     assert caught.value.reason == "identity"

@@ -1,0 +1,27 @@
+"""Run directories of containers, without containers: there a folder's owner need not be whom it is named for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegauge.agent.folders import DIRECTORY
+
+
+class FakeContainerRunDir(NamedTuple):
+    """All that is in it is ``tenant``'s."""
+
+    path: Path
+    tenant: int | str = 1000
+
+    @property
+    def mount_namespaces(self) -> Collection[int]:
+        return (1,)
+
+    def open(self) -> int:
+        return os.open(self.path, DIRECTORY)
+
+    def __str__(self) -> str:
+        return str(self.path)
