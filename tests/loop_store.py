@@ -13,7 +13,8 @@ from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
 from tidegauge.cluster.evidence_api import evidence_routes
 from tidegauge.cluster.http_api import HttpApi
-from tidegauge.cluster.loop_api import LoopStore, loop_routes
+from tidegauge.cluster.loop_api import loop_routes
+from tidegauge.cluster.loop_reads import LoopStore
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.actions import (
     ActionKind,
@@ -26,6 +27,7 @@ from tidegauge.core.actions import (
 )
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import (
+    MOST_FINDINGS,
     ChangeKind,
     Closure,
     Incident,
@@ -44,9 +46,13 @@ def _newest(values: Sequence[T], limit: int) -> Sequence[T]:
     return values[max(len(values) - limit, 0) :]
 
 
+def _shortened(change: IncidentChange, most: int) -> IncidentChange:
+    return change._replace(incident=change.incident.shortened(most))
+
+
 @dataclass
 class FakeIncidents:
-    """``loop_api.IncidentReads``: as of the last change of each incident."""
+    """``loop_reads.IncidentReads``: as of the last change of each incident."""
 
     story: list[IncidentChange] = field(default_factory=list)
 
@@ -65,8 +71,21 @@ class FakeIncidents:
     def incident(self, number: int) -> Incident | None:
         return next((change.incident for change in reversed(self.story) if change.incident.number == number), None)
 
-    def history(self, number: int, *, limit: int) -> Sequence[IncidentChange]:
-        return _newest([change for change in self.story if change.incident.number == number], limit)
+    def lines(
+        self, number: int, *, most: int | None = None, most_figures: int | None = None
+    ) -> Iterator[IncidentChange]:
+        room = {True: most_figures, False: most}
+        chosen = list[IncidentChange]()
+        for change in reversed(self.story):
+            is_figures, left = change.kind is ChangeKind.UPDATED, room[change.kind is ChangeKind.UPDATED]
+            if change.incident.number == number and left != 0:
+                room[is_figures] = None if left is None else left - 1
+                chosen.append(_shortened(change, MOST_FINDINGS))
+        return reversed(chosen)
+
+    def count_left_out(self, number: int, *, most: int, most_figures: int) -> int:
+        shown = self.lines(number, most=most, most_figures=most_figures)
+        return len(list(self.lines(number))) - len(list(shown))
 
     def has_owner(self, job: JobKey, user_name: str) -> bool:
         return {one.incident.user_name for one in self.story if one.incident.key.job == job} == {user_name}
@@ -76,8 +95,8 @@ class FakeIncidents:
     ) -> Sequence[IncidentChange]:
         found = [change for change in self.story if change.at_unix_s >= since_s]
         told = _newest([change for change in found if user_name in (None, change.incident.user_name)], limit)
-        each = None if most_findings is None else max(most_findings // max(len(told), 1), 1)
-        return [change._replace(incident=change.incident.shortened(each)) for change in told]
+        each = MOST_FINDINGS if most_findings is None else max(most_findings // max(len(told), 1), 1)
+        return [_shortened(change, min(each, MOST_FINDINGS)) for change in told]
 
     def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
         found = self.each(open_only=False, since_s=since_s, limit=None, user_name=user_name)
@@ -100,7 +119,7 @@ class FakeIncidents:
 
 @dataclass
 class FakeAudit:
-    """``loop_api.AuditReads``."""
+    """``loop_reads.AuditReads``."""
 
     made: list[DecisionRecord] = field(default_factory=list)
 

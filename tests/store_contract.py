@@ -13,12 +13,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import select, text, update
 
 from evidence_values import NAMED, evidence
 from sample_views import NOW_S
@@ -26,10 +26,12 @@ from scheduler_values import JOB, decision, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.store.evidence import EvidenceStore, Room
 from tidegauge.cluster.store.schema import VERSION_TABLE
-from tidegauge.cluster.store.tables import metadata
+from tidegauge.cluster.store.tables import incident_changes, metadata
+from tidegauge.cluster.store.values import INCIDENT
 from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.incidents import (
+    MOST_FINDINGS,
     ChangeKind,
     Closure,
     IncidentCause,
@@ -84,6 +86,11 @@ def told(kind: ChangeKind, before: IncidentChange, after_s: float, **changes: ob
     at_s = before.at_unix_s + after_s
     whole = replace(before.incident, updated_unix_s=at_s, **changes)  # type: ignore[arg-type] # SAFETY: as above
     return IncidentChange(kind, at_s, whole)
+
+
+def wide() -> IncidentChange:
+    """An incident of 64 ranks."""
+    return opened(findings=tuple(finding(rank) for rank in range(64)))
 
 
 @contextmanager
@@ -239,13 +246,52 @@ class StoreContract:
         first = opened(1, job=odd).incident
         assert figures[0][1] == OpenIncident(1, first.key.cause, first.severity, first.opened_unix_s)
 
-    def test_changes_share_out_the_ranks_whose_figures_are_told(self, store: Store) -> None:
+    def test_a_line_of_the_history_holds_the_worst_ranks_and_the_incident_all(self, store: Store) -> None:
+        first = wide()
+        after = [told(kind, first, float(at), flaps=at) for at, kind in enumerate(ChangeKind, start=1)]
+        store.incidents.save([first, *after])
+        assert store.incidents.incident(1) == after[-1].incident
+        shortened = [change._replace(incident=change.incident.shortened(MOST_FINDINGS)) for change in (first, *after)]
+        assert store.incidents.history(1) == shortened
+        assert {change.incident.ranks_left_out for change in shortened} == {64 - MOST_FINDINGS}
+        with store.database.reading() as connection:
+            stored = [INCIDENT.read(text) for text in connection.scalars(select(incident_changes.c.value))]
+        assert {len(incident.findings) for incident in stored} == {MOST_FINDINGS}
+        store.incidents.save([first, *after])
+        assert store.incidents.history(1) == shortened
+
+    def test_whole_lines_of_an_older_version_are_shortened_when_they_are_read(self, store: Store) -> None:
+        first = wide()
+        store.incidents.save([first])
+        with store.database.writing() as connection:
+            connection.execute(update(incident_changes).values(value=INCIDENT.write(first.incident)))
+        for read in (store.incidents.history(1), store.incidents.changes(since_s=0.0)):
+            (line,) = read
+            assert line == first._replace(incident=first.incident.shortened(MOST_FINDINGS))
+
+    def test_of_a_long_history_the_newest_lines_are_read_and_few_that_only_tell_new_figures(self, store: Store) -> None:
         first = opened()
-        (finding,) = first.incident.findings
-        wide = first._replace(incident=replace(first.incident, findings=(finding,) * 64))
-        many = [told(ChangeKind.UPDATED, wide, float(at)) for at in range(250)]
+        kinds = [ChangeKind.UPDATED, ChangeKind.RECOVERING, ChangeKind.UPDATED, ChangeKind.REOPENED] * 5
+        lines = [first, *(told(kind, first, float(at)) for at, kind in enumerate(kinds, start=1))]
+        store.incidents.save([*lines, opened(2, job=JobKey("2", 0, 1))])
+        assert list(store.incidents.lines(1)) == store.incidents.history(1) == lines
+        others = [one for one in lines[:-4] if one.kind is not ChangeKind.UPDATED]
+        for most, most_figures, chosen in (
+            (99, 99, lines),
+            (99, 2, [*others, *lines[-4:]]),
+            (3, 1, [lines[-5], *lines[-3:]]),
+            (0, 0, []),
+        ):
+            assert list(store.incidents.lines(1, most=most, most_figures=most_figures)) == chosen
+            left_out = store.incidents.count_left_out(1, most=most, most_figures=most_figures)
+            assert left_out == len(lines) - len(chosen)
+        assert store.incidents.history(9) == []
+        assert store.incidents.count_left_out(9, most=9, most_figures=9) == 0
+
+    def test_changes_share_out_the_ranks_whose_figures_are_told(self, store: Store) -> None:
+        many = [told(ChangeKind.UPDATED, wide(), float(at)) for at in range(250)]
         store.incidents.save(many)
-        for most, each in ((None, 64), (64 * 250, 64), (7 * 250 + 249, 7), (1, 1)):
+        for most, each in ((None, MOST_FINDINGS), (64 * 250, MOST_FINDINGS), (7 * 250 + 249, 7), (1, 1)):
             changes = store.incidents.changes(since_s=0.0, most_findings=most)
             assert [change.at_unix_s for change in changes] == [change.at_unix_s for change in many]
             assert {len(change.incident.findings) for change in changes} == {each}
@@ -259,7 +305,6 @@ class StoreContract:
         assert store.incidents.changes(since_s=NOW_S) == [first, later]
         assert store.incidents.changes(since_s=NOW_S + 1.0) == [later]
         assert store.incidents.changes(since_s=NOW_S, limit=1) == [later]
-        assert store.incidents.history(first.incident.number, limit=1) == [later]
 
     def test_whatever_a_job_calls_itself_it_is_stored_and_is_not_mistaken_for_another(self, store: Store) -> None:
         names = [
@@ -337,6 +382,27 @@ class StoreContract:
         assert [one.decision.decision_id for one in newest] == ["same", "late"]
         assert (store.audit.count(since_s=NOW_S), store.audit.count(since_s=NOW_S + 1.0)) == (3, 1)
 
+    def test_a_policy_begins_with_what_is_new_and_with_what_still_counts_of_the_old(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        old: dict[str, Any] = {"decided_s": NOW_S - 9.0, "incident": incident(number=7)}
+        would, withheld = ({**old, "disposition": one} for one in (Disposition.WOULD, Disposition.WITHHELD))
+        store.audit.write_ahead(
+            [
+                decision(decision_id="new", incident=incident(number=7), disposition=Disposition.WOULD),
+                decision(decision_id="of one that is open", decided_s=NOW_S - 9.0),
+                decision(decision_id="not finished", **old),
+                decision(decision_id="over", **would),
+                decision(decision_id="1:would:0:1:withheld:breaker:never-reset", **withheld),
+                decision(decision_id="1:leak:0:1:withheld:user_breaker:7.0", **withheld),
+                decision(decision_id="1:leak:0:1:would:withheld:user_breaker:7.0", **withheld),
+                decision(decision_id="1:leak:0:1:withheld:user-breaker:7.0", **withheld),
+            ]
+        )
+        assert {one.decision.decision_id for one in store.audit.memory(since_s=NOW_S)} == {
+            "new", "of one that is open", "not finished", "1:would:0:1:withheld:breaker:never-reset",
+            "1:leak:0:1:withheld:user_breaker:7.0",
+        }  # fmt: skip
+
     def test_decisions_can_be_asked_for_by_incident(self, store: Store) -> None:
         store.audit.write_ahead(
             [decision(decision_id=str(number), incident=incident(number=number)) for number in (1, 2)]
@@ -391,7 +457,16 @@ class StoreContract:
         assert store.evidence.of_job(JOB, limit=9) == [odd, evidence()]
         assert store.evidence.of_job(JOB, limit=1) == [odd]
         assert [one.kept_s for one in store.evidence.recent(since_s=NOW_S, limit=9)] == [NOW_S, NOW_S]
-        assert store.evidence.recent(since_s=NOW_S + 0.5, limit=9) == []
+        assert list(store.evidence.recent(since_s=NOW_S + 0.5, limit=9)) == []
+
+    def test_of_evidence_the_newest_is_read_the_oldest_first_and_one_at_a_time(self, store: Store) -> None:
+        pieces = [evidence(evidence_id=f"{number}") for number in range(30)]
+        store.incidents.save([opened(1)])
+        for at_s, piece in enumerate(pieces):
+            store.evidence.keep([piece], at_s=NOW_S + at_s)
+        for read in (store.evidence.recent(since_s=0.0, limit=20), store.evidence.of_open_incidents(limit=20)):
+            assert iter(read) is read, "not all at once"
+            assert [one.evidence for one in read] == pieces[10:]
 
     def test_jobs_may_call_their_evidence_alike_and_anything(self, store: Store) -> None:
         other = JobKey(JOB.job_id, JOB.attempt, 7)
@@ -426,7 +501,7 @@ class StoreContract:
         assert [len(store.evidence.of_job(job, limit=9)) for job in (one, two)] == [2, 3]
         three = keep(2, "three", 3)
         assert [len(store.evidence.of_job(job, limit=9)) for job in (one, two, three)] == [1, 3, 3]
-        assert len(store.evidence.recent(since_s=0.0, limit=99)) == 7
+        assert len(list(store.evidence.recent(since_s=0.0, limit=99))) == 7
 
     def test_evidence_goes_with_time_unless_an_incident_of_its_job_is_open(self, store: Store) -> None:
         other = JobKey("2", 0, 1)

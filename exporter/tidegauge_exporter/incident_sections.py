@@ -73,11 +73,15 @@ def _figures(incident: Incident, now_unix_s: float) -> list[tuple[str | None, st
         (_state(incident), f"opened {moment(incident.opened_unix_s)}"),
         (None if left is None else time_left(left), "until out of memory"),
         (format_duration(max(end_s - incident.opened_unix_s, 0.0)), "open so far" if incident.is_open else "was open"),
-        (capitalised(list_ranks(incident.ranks, common=incident.common)), f"of {incident.world_size:,} in the job"),
+        (capitalised(_ranks(incident)), f"of {incident.world_size:,} in the job"),
         (rate(incident.bytes_per_step), "growth per step"),
         (None if incident.grown_bytes is None else format_bytes(incident.grown_bytes), "gained since it began"),
         (None if incident.onset_step is None else f"{incident.onset_step:,}", "began at step"),
     ]
+
+
+def _ranks(incident: Incident) -> str:
+    return list_ranks(incident.ranks, common=incident.common, left_out=incident.ranks_left_out)
 
 
 def _state(incident: Incident) -> str:

@@ -38,7 +38,7 @@ def _from_store(
     return CountedMetric(f"tidegauge_{what}", kind, text, ("cluster", *labels), "database", read_all=read)
 
 
-def _flag(what: str, text: str, read: Callable[[LoopFigures], bool]) -> CountedMetric[LoopFigures]:
+def _policy(what: str, text: str, read: Callable[[LoopFigures], float]) -> CountedMetric[LoopFigures]:
     return CountedMetric(
         f"tidegauge_policy_{what}", Kind.GAUGE, text, ("cluster",), "coordinator",
         read_all=lambda figures: {(): float(read(figures))},
@@ -67,12 +67,19 @@ LOOP_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
         ("action", "outcome"),
         _actions_total,
     ),
-    _flag("acting", "1 if the policy's mode is `act`, 0 if it only observes or warns.", lambda figures: figures.acting),
-    _flag("paused", "1 while a person has paused all actions.", lambda figures: figures.paused),
-    _flag(
+    _policy(
+        "acting", "1 if the policy's mode is `act`, 0 if it only observes or warns.", lambda figures: figures.acting
+    ),
+    _policy("paused", "1 while a person has paused all actions.", lambda figures: figures.paused),
+    _policy(
         "breaker_open",
         "1 while the circuit breaker stops all actions, because too many jobs were touched.",
         lambda figures: figures.breaker_open,
+    ),
+    _policy(
+        "user_breakers_open",
+        "Users whose jobs nothing is done to, because too many of their jobs were touched.",
+        lambda figures: figures.user_breakers_open,
     ),
 )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, UnderWay
+from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, UnderWay
+from tidegauge_scheduler_hooks.call_turns import Turns
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Progress, Stage, Steps
 from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, ProcessCommands, SchedulerPort
 
@@ -26,22 +26,6 @@ class _Job(NamedTuple):
     scheduler: str
     job_id: str
     uid: int
-
-
-class _Lane(NamedTuple):
-    """What shares a number of calls at once. A message may hang in a chat and in a scheduler, and must not take the
-    place of a checkpoint: messages have a lane of their own, whatever scheduler their job is of, with evidence."""
-
-    scheduler: str | None
-    """``None``: messages and evidence."""
-
-    @classmethod
-    def of(cls, decision: Decision) -> _Lane:
-        is_aside = decision.action in (ActionKind.NOTIFY, ActionKind.SNAPSHOT)
-        return cls(None if is_aside else decision.target.scheduler)
-
-    def most(self, times: CarryOutTimes) -> int:
-        return times.messages_at_once if self.scheduler is None else times.calls_per_scheduler
 
 
 @dataclass
@@ -88,6 +72,7 @@ class CarryOut:
             audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=held_back, times=self._times,
             messenger=messenger, commands=commands,
         )  # fmt: skip
+        self._turns = Turns(self._times)
         self._works: dict[str, _Work] = {}
         self._lock = threading.Lock()
         self._audit_fails = False
@@ -107,7 +92,7 @@ class CarryOut:
             return
         self._audit_fails = False
         self._forget_all_but({record.decision.decision_id for record in records} | set(busy))
-        for record in self._due(records, busy):
+        for record in self._turns.next(self._due(records, busy), [work.decision for work in busy.values()]):
             self._hand_out(record)
 
     def under_way(self) -> tuple[UnderWay, ...]:
@@ -127,9 +112,8 @@ class CarryOut:
         )
 
     def _due(self, records: Sequence[DecisionRecord], busy: Mapping[str, _Work]) -> Iterator[DecisionRecord]:
-        """The decisions to hand out, at most one acting one of a job: the one that was begun, else the oldest."""
+        """Decisions that could be handed out, begun ones first, then the oldest; at most one acting one of a job."""
         now_s = self._now_s()
-        calls = Counter(_Lane.of(work.decision) for work in busy.values())
         taken = {_job(work.decision) for work in busy.values() if work.decision.action.is_acting}
         for record in sorted(records, key=lambda record: record.status is DecisionStatus.DECIDED):
             decision = record.decision
@@ -142,10 +126,6 @@ class CarryOut:
             work = self._works.get(decision.decision_id)
             if work is not None and now_s < work.progress.due_s:
                 continue
-            lane = _Lane.of(decision)
-            if calls[lane] >= lane.most(self._times):
-                continue
-            calls[lane] += 1
             yield record
 
     def _hand_out(self, record: DecisionRecord) -> None:

@@ -66,9 +66,11 @@ class CarryOutTimes:
     slow_call_s: float = 60.0
     """A call that takes longer is said to."""
     calls_per_scheduler: int = 3
-    """Calls to one adapter at once: one that hangs takes no more workers than these."""
-    messages_at_once: int = 1
-    """Owners who are being told at once, on all schedulers: Slack tells one at a time anyway."""
+    """Calls to one adapter at once: one that hangs takes no more workers than these. Of these and of
+    ``messages_at_once`` one user has all but one at most."""
+    messages_at_once: int = 3
+    """Owners who are being told at once, on all schedulers. Slack tells one at a time anyway; but a keeper that does
+    not answer holds its call for seconds, and only with several can one be left to other users."""
 
 
 class Stage(Enum):

@@ -28,7 +28,7 @@ from tidegauge.core.actions import (
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incident_tracker import IncidentTracker, Tenant
-from tidegauge.core.incidents import Incident, IncidentChange, IncidentState, JobKey
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.oom import explanation_for
 from tidegauge.core.sightings import job_key
@@ -38,8 +38,9 @@ from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
+from tidegauge_scheduler_hooks.policy.marks import Mark, user_of
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S, Policy
-from tidegauge_scheduler_hooks.policy.state import Mark, PolicyState
+from tidegauge_scheduler_hooks.policy.state import PolicyState
 from tidegauge_scheduler_hooks.policy_source import PolicySource
 from tidegauge_scheduler_hooks.ports import Audit, Messenger, ProcessCommands, SchedulerPort
 from tidegauge_scheduler_hooks.scheduler_watch import SchedulerWatch
@@ -123,8 +124,7 @@ class ClosedLoop:
             incidents.open_incidents(), next_number=incidents.next_number(), explain_oom=_explained,
             closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MOST_RECENT),
         )  # fmt: skip
-        # All that is kept: a ladder and a breaker that has been open for long must not begin anew.
-        self._state = PolicyState.of(audit.each(since_s=0.0))
+        self._state = PolicyState.of(audit.memory(since_s=now_s() - MEMORY_S))
         self._forgot_s = float("-inf")
         self._judged: dict[int, _Judged] = {}
         """What was last judged of each incident, by number, and when."""
@@ -152,8 +152,8 @@ class ClosedLoop:
         now_s = self._now_s()
         jobs = tuple(self._cluster.jobs())
         usable_bytes = self._cluster.gpu_usable_bytes()
-        self._unsaved += self._tracker.update(
-            jobs, now_s=now_s, gpu_total_bytes=usable_bytes, evidence=self._cluster.evidence()
+        self._told(
+            self._tracker.update(jobs, now_s=now_s, gpu_total_bytes=usable_bytes, evidence=self._cluster.evidence())
         )
         self._tell_crowded()
         with self._lock:
@@ -173,12 +173,14 @@ class ClosedLoop:
     def status(self) -> LoopStatus:
         """Where it stands."""
         policy, switches = self._policy.current(), self._switches()
+        state = replace(self._state, breaker_reset_s=switches.breaker_reset_s)
         return LoopStatus(
             mode=policy.mode,
             policy_file=None if self._policy.path is None else str(self._policy.path),
             policy_problem=self._policy.problem,
             paused=switches.paused,
-            breaker=replace(self._state, breaker_reset_s=switches.breaker_reset_s).breaker,
+            breaker=state.breaker,
+            user_breakers=state.user_breakers,
             store_problem=self._store_problem,
             scheduler_problems=self._watch.problems(),
             incidents_open=len(self._open),
@@ -199,9 +201,11 @@ class ClosedLoop:
             return None
         if self._policy.current().mode != "act":
             return f"the policy's mode is {self._policy.current().mode} by now"
-        breaker = replace(self._state, breaker_reset_s=switches.breaker_reset_s).breaker
-        if breaker is not None:
-            return f"the circuit breaker is open: {breaker}"
+        state = replace(self._state, breaker_reset_s=switches.breaker_reset_s)
+        user = user_of(decision.target, decision.facts.user_name)
+        opening = state.breaker_opening(real=True) or state.breaker_opening(real=True, user=user)
+        if opening is not None:
+            return f"the circuit breaker is open: {opening.reason}"
         with self._lock:
             incident = self._open.get(decision.incident.number)
         if incident is None or incident.state is not IncidentState.OPEN:
@@ -213,6 +217,15 @@ class ClosedLoop:
         for who in crowded - self._crowded:
             log.warning("%s has as many incidents as one user may: no more of theirs are opened for now", who)
         self._crowded = crowded
+
+    def _told(self, changes: Sequence[IncidentChange]) -> None:
+        """To be saved. Newer figures take the place of those that are not saved yet, or a database that is away for
+        long would fill the memory: each holds the findings of all ranks."""
+        numbers = {change.incident.number for change in changes}
+        kept = [
+            one for one in self._unsaved if one.kind is not ChangeKind.UPDATED or one.incident.number not in numbers
+        ]
+        self._unsaved = [*kept, *changes]
 
     def _save(self) -> None:
         if self._unsaved:
@@ -325,6 +338,9 @@ class _WatchedAudit:
 
     def each(self, *, since_s: float) -> Iterator[DecisionRecord]:
         return self._audit.each(since_s=since_s)
+
+    def memory(self, *, since_s: float) -> Iterator[DecisionRecord]:
+        return self._audit.memory(since_s=since_s)
 
     def news(self) -> list[DecisionRecord]:
         """What was decided or finished since this was last asked."""

@@ -178,3 +178,8 @@ class Audit(Protocol):
 
     def each(self, *, since_s: float) -> Iterator[DecisionRecord]:
         """All decisions made at or after ``since_s``, oldest first, one at a time: there may be months of them."""
+
+    def memory(self, *, since_s: float) -> Iterator[DecisionRecord]:
+        """What a policy begins with: decisions made at or after ``since_s``, and older ones that still count: on
+        incidents that are open, such as are not finished, and those to be carried out that a circuit breaker withheld.
+        In any order, one at a time."""

@@ -117,7 +117,7 @@ def test_a_database_from_before_evidence_has_a_place_for_it(store: Store) -> Non
 
 @pytest.mark.parametrize("release", WITH_EVIDENCE, indirect=True)
 def test_evidence_is_read_back(store: Store) -> None:
-    kept = store.evidence.recent(since_s=0.0, limit=10)
+    kept = list(store.evidence.recent(since_s=0.0, limit=10))
     assert {one.evidence.job.job_id for one in kept} >= {"second"}
     assert all(one.evidence.growth and one.evidence.cause.advice and len(one.evidence.snapshots) == 2 for one in kept)
 

@@ -174,6 +174,11 @@ def test_the_ranks_are_listed_worst_first_and_64_at_most() -> None:
     assert "6 more ranks are not listed." in page.words
 
 
+def test_ranks_that_found_no_place_in_the_incident_are_counted() -> None:
+    page = Page(render(story(findings=(finding(1), finding(2)), ranks_left_out=1980, world_size=4000)))
+    assert "Rank 1, 2 and 1980 more" in page.text
+
+
 def test_an_out_of_memory_says_what_was_wanted_and_why_it_failed() -> None:
     oom = finding(3, verdict=OK, oom=oom_record(at_unix_s=NOW_S - 300.0))
     about = incident(

@@ -121,6 +121,7 @@ def test_what_a_broken_database_would_say_is_absent_and_not_0() -> None:
         "tidegauge_policy_acting": 1,
         "tidegauge_policy_paused": 0,
         "tidegauge_policy_breaker_open": 1,
+        "tidegauge_policy_user_breakers_open": 0,
         "tidegauge_collect_success": 0,
     }
 

@@ -128,6 +128,7 @@ def test_the_alerts_are_those_that_others_rely_on() -> None:
         "TidegaugeDetectorSilent",
         "TidegaugeActionsFailing",
         "TidegaugeBreakerOpen",
+        "TidegaugeUserBreakerOpen",
         "TidegaugeStoreDown",
         "TidegaugeSeriesDropped",
     }

@@ -43,6 +43,12 @@ def wanted(action: ActionKind, job_id: str = "4711", *, number: int = 1, **chang
     return replace(whole, **changes)
 
 
+def of_user(made: Decision, uid: int) -> Decision:
+    """The same about a job of somebody else."""
+    job = made.target.job
+    return replace(made, target=replace(made.target, job=job._replace(uid=uid)))
+
+
 def at_once(*decisions: Decision) -> Plan:
     """A policy that wants all of it now."""
     return lambda _: decisions

@@ -11,6 +11,7 @@ from typing import Any
 
 from sample_views import identity, job_view, rank_summary
 from tidegauge.core.actions import (
+    BREAKERS,
     ActionKind,
     AuditError,
     Decision,
@@ -269,6 +270,8 @@ class MemoryAudit:
         self.failing: set[str] = set()
         self.error: Exception = AuditError("database is locked")
         self.failing_after: set[str] = set()
+        self.open_incidents: Callable[[], Collection[int]] = lambda: ()
+        """Numbers, for ``memory``."""
 
     def write_ahead(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
         self._may("write_ahead")
@@ -306,6 +309,16 @@ class MemoryAudit:
     def each(self, *, since_s: float) -> Iterator[DecisionRecord]:
         self._may("each")
         return iter([record for record in self.kept.values() if record.decision.decided_s >= since_s])
+
+    def memory(self, *, since_s: float) -> Iterator[DecisionRecord]:
+        self._may("memory")
+        still_open = self.open_incidents()
+        for record in list(self.kept.values()):
+            one = record.decision
+            withheld = one.brake in BREAKERS and ":would:withheld:" not in one.decision_id
+            unfinished = record.status is not DecisionStatus.FINISHED
+            if one.decided_s >= since_s or one.incident.number in still_open or unfinished or withheld:
+                yield record
 
     def _may(self, method: str) -> None:
         if method in self.failing:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_hooks.carry_out_bench import GRACE_S, START_S, TURN_S, Bench, wanted
+from scheduler_hooks.carry_out_bench import GRACE_S, START_S, TURN_S, Bench, of_user, wanted
 from scheduler_hooks.fake_scheduler import FakeJob, raising
 from scheduler_values import target
 from tidegauge.core.actions import ActionKind, Outcome
@@ -333,7 +333,7 @@ def test_what_is_under_way_says_where_it_stands() -> None:
     bench.scheduler.lies = frozenset({ActionKind.HOLD})
     bench.scheduler.before["cap"] = [raising(TemporaryError("busy", retry_after_s=10.0))]
     hold = wanted(ActionKind.HOLD, "4712", number=2)
-    cap = wanted(ActionKind.CAP, "4713", number=3)
+    cap = of_user(wanted(ActionKind.CAP, "4713", number=3), 2001)
     bench.decide(CHECKPOINT, hold, cap)
     bench.tick()
     assert {one.decision_id: one.what for one in bench.carry_out.under_way()} == {

@@ -15,6 +15,7 @@ from scheduler_hooks.carry_out_bench import (
     TIMES,
     Bench,
     begun_before_done,
+    of_user,
     wanted,
 )
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler
@@ -129,7 +130,7 @@ def test_a_scheduler_that_hangs_leaves_workers_for_another(workers: Workers) -> 
         assert release.wait(WITHIN_S)
 
     bench.scheduler.before["cap"] = [hang] * 8
-    caps = [wanted(ActionKind.CAP, job.job_id) for job in jobs[:7]]
+    caps = [of_user(wanted(ActionKind.CAP, job.job_id), 2000 + n) for n, job in enumerate(jobs[:7])]
     elsewhere = wanted(ActionKind.CAP, "job-7")
     carry_out = CarryOut(
         bench.audit,
@@ -168,14 +169,16 @@ class HangingMessenger:
     def __init__(self) -> None:
         self.hanging = Hanging()
         self.told: list[str] = []
+        self.entered = threading.Semaphore(0)
 
     def tell(self, decision: Decision) -> str:
         self.told.append(decision.decision_id)
+        self.entered.release()
         self.hanging()
         return "on Slack"
 
 
-def test_a_chat_that_hangs_takes_no_place_of_a_scheduler_and_one_worker(workers: Workers) -> None:
+def test_a_chat_that_hangs_takes_no_place_of_a_scheduler_and_few_workers(workers: Workers) -> None:
     jobs = [FakeJob(f"job-{number}") for number in range(8)]
     bench, messenger = Bench(*jobs), HangingMessenger()
     carry_out = CarryOut(
@@ -188,21 +191,22 @@ def test_a_chat_that_hangs_takes_no_place_of_a_scheduler_and_one_worker(workers:
         times=TIMES,
         messenger=messenger,
     )
-    told = [wanted(ActionKind.NOTIFY, job.job_id) for job in jobs[:7]]
+    told = [of_user(wanted(ActionKind.NOTIFY, job.job_id), 2000 + n) for n, job in enumerate(jobs[:7])]
     cap = wanted(ActionKind.CAP, "job-7")
     bench.decide(*told)
     carry_out.tick()
-    assert messenger.hanging.entered.wait(WITHIN_S)
+    for _ in range(TIMES.messages_at_once):
+        assert messenger.entered.acquire(timeout=WITHIN_S)
     bench.decide(cap)
     carry_out.tick()
-    workers.wait(but=1)
+    workers.wait(but=TIMES.messages_at_once)
     assert bench.outcome(cap) is Outcome.DONE
-    assert len(messenger.told) == TIMES.messages_at_once == 1
+    assert len(messenger.told) == TIMES.messages_at_once
     messenger.hanging.release.set()
     while bench.audit.unfinished():
         workers.wait()
         carry_out.tick()
-    assert messenger.told == [one.decision_id for one in told]
+    assert sorted(messenger.told) == [one.decision_id for one in told]
 
 
 def test_without_a_worker_it_is_handed_out_again(caplog: pytest.LogCaptureFixture) -> None:

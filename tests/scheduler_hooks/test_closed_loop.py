@@ -16,7 +16,7 @@ from fake_ranks import FakeRanks
 from sample_views import GIB, LEAK, MIB, identity, job_view, rank_summary, uuid_of
 from scheduler_hooks.fake_scheduler import UID, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
 from scheduler_hooks.test_telling import FakeMessenger
-from scheduler_values import decision
+from scheduler_values import decision, incident
 from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.ids import DeviceUuid, JobId
 from tidegauge.core.incident_evidence import EvidenceNews
@@ -26,6 +26,7 @@ from tidegauge.core.sightings import job_key
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
+from tidegauge_scheduler_hooks.policy.models import MEMORY_S
 from tidegauge_scheduler_hooks.policy_source import PolicySource
 from tidegauge_scheduler_hooks.ports import SchedulerPort, TemporaryError
 
@@ -88,6 +89,7 @@ class Site:
         self.commands = FakeRanks()
         self.incidents = MemoryIncidents()
         self.audit = MemoryAudit()
+        self.audit.open_incidents = lambda: {one.number for one in self.incidents.open_incidents()}
         self.restart()
 
     def restart(self) -> None:
@@ -223,6 +225,35 @@ def test_incident_is_saved_once_the_database_is_back(site: Site) -> None:
     assert site.incidents.saved[0].kind.value == "opened"
 
 
+def leak_on(site: Site, minutes: int) -> None:
+    for minute in range(minutes):
+        site.verdict = LEAK._replace(grown_bytes=(12 + minute) * MIB)
+        site.run(60)
+
+
+def test_a_database_that_is_away_for_long_costs_no_memory_and_no_story(site: Site) -> None:
+    """Of what is not saved yet, newer figures take the place of older ones; all else is kept."""
+    site.set_policy(POLICY.format(mode="observe"))
+    site.incidents.failing = True
+    leak_on(site, 120)
+    assert [change.kind.value for change in site.loop._unsaved] == ["opened", "updated"]
+    site.verdict = OK
+    site.run(7200)
+    kinds = [change.kind.value for change in site.loop._unsaved]
+    site.incidents.failing = False
+    site.run(1)
+    assert [change.kind.value for change in site.incidents.saved] == kinds == ["opened", "recovering", "closed"]
+    times_s = [change.at_unix_s for change in site.incidents.saved]
+    assert times_s == sorted(times_s)
+    assert site.incidents.open_incidents() == []
+
+
+def test_figures_are_all_told_while_the_database_works(site: Site) -> None:
+    site.set_policy(POLICY.format(mode="observe"))
+    leak_on(site, 30)
+    assert sum(change.kind.value == "updated" for change in site.incidents.saved) > 5
+
+
 def test_leak_that_was_withdrawn_is_not_acted_on(site: Site) -> None:
     site.run(5)
     site.audit.failing = {"begin"}
@@ -351,6 +382,50 @@ def test_status_knows_of_a_reset_while_the_database_is_away(site: Site) -> None:
     site.incidents.failing = True
     site.switches = Switches(breaker_reset_s=site.now_s)
     assert site.loop.status().breaker is None
+
+
+def test_a_restart_reads_of_the_past_only_what_still_counts(site: Site) -> None:
+    for number in range(50):
+        old = decision(decision_id=f"9{number}:leak:0:1", incident=incident(number=900 + number), decided_s=1.7e9)
+        site.audit.write_ahead([old])
+        site.audit.finish(old.decision_id, Outcome.DONE, "", at_s=1.7e9)
+    opened = decision(
+        ActionKind.CAP, decision_id="8:leak:0:1:withheld:breaker:never-reset", incident=incident(number=8),
+        disposition=Disposition.WITHHELD, brake="breaker", decided_s=1.7e9, parameters={"breaker_reset_s": None},
+    )  # fmt: skip
+    under_way = decision(decision_id="7:leak:0:1", incident=incident(number=7), decided_s=1.7e9)
+    site.audit.write_ahead([opened])
+    site.run(3)
+    site.audit.write_ahead([under_way])
+    site.now_s += MEMORY_S + 100.0
+    site.audit.failing = {"each"}
+    site.restart()
+    site.audit.failing = set()
+    marks = site.loop._state.marks
+    assert set(marks) == {"1:leak:0:1", opened.decision_id, under_way.decision_id}, "the ladder goes on, not anew"
+    assert site.loop.status().breaker is not None
+
+
+def test_a_users_open_breaker_stops_what_was_decided_on_that_users_jobs(site: Site) -> None:
+    site.run(5)
+    site.audit.failing = {"begin"}  # the checkpoint is decided, and waits to be begun
+    site.run(5)
+    (said,) = [one.decision for one in site.audit.kept.values() if one.decision.action is ActionKind.CHECKPOINT]
+    opened = replace(
+        said, decision_id="9:leak:0:1:withheld:user_breaker:never-reset", disposition=Disposition.WITHHELD,
+        brake="user_breaker", reason="the circuit breaker of ada opened", parameters={"breaker_reset_s": None},
+    )  # fmt: skip
+    site.audit.write_ahead([opened])
+    site.restart()
+    site.audit.failing = set()
+    site.run(5)
+    (stopped,) = [one for one in site.audit.kept.values() if one.decision.decision_id == said.decision_id]
+    assert (stopped.outcome, stopped.detail) == (
+        Outcome.STOPPED, "the circuit breaker is open: the circuit breaker of ada opened",
+    )  # fmt: skip
+    assert (site.loop.status().breaker, len(site.loop.status().user_breakers)) == (None, 1)
+    site.switches = Switches(breaker_reset_s=site.now_s)
+    assert site.loop.status().user_breakers == ()
 
 
 def test_policy_file_that_becomes_readable_is_read(tmp_path: Path) -> None:

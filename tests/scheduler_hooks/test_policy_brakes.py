@@ -122,7 +122,7 @@ def test_a_brake_holds_and_says_why(
 def test_every_brake_is_tried_here() -> None:
     tried = {brake for brake, *_ in SAYS_NO}
     names = {brake.name for brake in BRAKES}
-    assert names - tried == {"tries", "breaker"}, "these have tests of their own"
+    assert names - tried == {"tries", "user_breaker", "breaker"}, "these have tests of their own"
     assert names > PASSING
 
 
@@ -271,7 +271,7 @@ def test_who_was_counted_is_known_again_from_the_audit() -> None:
 
 
 class Cluster:
-    """Several jobs that all are to be capped, decided in one state."""
+    """Several users' jobs that all are to be capped, decided in one state."""
 
     def __init__(self, *, jobs_running: int, **breaker: Any) -> None:
         self.policy = policy(CAP, breaker=breaker)
@@ -279,7 +279,7 @@ class Cluster:
         self.jobs_running = jobs_running
 
     def run(self, number: int, second: float) -> Run:
-        job = JobKey(f"job{number}", 0, 1000)
+        job = JobKey(f"job{number}", 0, 1000 + number)
         one = Run(self.policy, of_job=self._facts(job))
         one.incident = incident(job=job, number=number, opened_unix_s=NOW_S)
         one.state = self.state

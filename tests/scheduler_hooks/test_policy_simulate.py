@@ -11,8 +11,8 @@ from tidegauge.core.actions import ActionKind, Disposition
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, JobKey
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.policy.files import load_policy
+from tidegauge_scheduler_hooks.policy.marks import JobName
 from tidegauge_scheduler_hooks.policy.simulate import Simulation, simulate
-from tidegauge_scheduler_hooks.policy.state import JobName
 
 POLICY = load_policy(None)
 HOUR = 3600.0
@@ -92,6 +92,14 @@ def test_brakes_and_breaker_hold_as_they_would_have() -> None:
     assert result.brakes == {"breaker": 3}
     assert result.breaker is not None
     assert "4 jobs would have been acted on" in result.breaker
+
+
+def test_the_breaker_of_one_users_jobs_is_told_apart() -> None:
+    changes = [opened(number, job=JobKey(f"job{number}", 0, 1000)) for number in range(1, 7)]
+    of_jobs = {one.incident.number: facts(one.incident.key.job, jobs_running=20) for one in changes}
+    result = simulate(changes, of_jobs, POLICY, until_s=NOW_S + 5 * HOUR)
+    assert (result.brakes, result.breaker) == ({"user_breaker": 3}, None)
+    assert [why.partition(":")[0] for why in result.user_breakers] == ["the circuit breaker of ada opened"]
 
 
 def test_what_a_limit_held_back_is_done_when_it_lets_go() -> None:

@@ -7,7 +7,7 @@ from typing import Optional
 
 from tidegauge.cli.timeline import MODE_WORDS, Entry
 from tidegauge.cli.times import clock, day, moment
-from tidegauge.core.actions import DecisionRecord, LoopStatus
+from tidegauge.core.actions import USER_BREAKER, DecisionRecord, LoopStatus
 from tidegauge.core.evidence_words import brief_sentences
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
 from tidegauge.core.launch_record import printable
@@ -36,7 +36,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
     lines = [
         ("job", ", ".join(filter(None, (job.job_id, f"attempt {job.attempt}", further_name(job, incident.job_name))))),
         ("owner", f"{incident.user_name} (uid {job.uid})"),
-        ("ranks", f"{len(incident.findings)} of {incident.world_size}"
+        ("ranks", f"{len(incident.findings) + incident.ranks_left_out} of {incident.world_size}"
                   + (", all alike: a workload that grows, or code that all run" if incident.common else "")),
         ("scheduler", incident.scheduler or "none"),
         ("opened", f"{moment(incident.opened_unix_s)} ({_ago(incident.opened_unix_s, now_s)})"),
@@ -84,6 +84,12 @@ def story(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     return lines
 
 
+def _held_back(records: Sequence[DecisionRecord], status: LoopStatus) -> Optional[str]:
+    """Why the breaker of this job's user is open, if it is."""
+    reasons = tuple(one.decision.reason for one in records if one.decision.brake == USER_BREAKER)
+    return next((why for why in status.user_breakers if why.startswith(reasons)), None)
+
+
 def what_next(incident: Incident, records: Sequence[DecisionRecord], status: LoopStatus) -> str:
     """What happens next, and who can change it."""
     if not incident.is_open:
@@ -100,6 +106,9 @@ def what_next(incident: Incident, records: Sequence[DecisionRecord], status: Loo
         return (
             f"Nothing, until somebody says `tidegauge policy resume`: the circuit breaker is open ({status.breaker})."
         )
+    held = _held_back(records, status)
+    if held is not None:
+        return f"Nothing to this user's jobs, until somebody says `tidegauge policy resume`: {held}."
     if incident.stale:
         return "Nothing, until every node of the job reports again: the figures are old."
     if incident.state is IncidentState.RECOVERING:

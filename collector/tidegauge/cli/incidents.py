@@ -106,9 +106,9 @@ def _show(args: argparse.Namespace) -> int:
         print(f"\nThe ranks, worst first, as they were at {moment(incident.updated_unix_s)}")
         rows = incident_page.rank_rows(incident)
         print_table(incident_page.RANK_HEADER, rows, gives_way=incident_page.RANKS_GIVE_WAY)
-        left_out = len(incident.findings) - incident_page.MOST_RANKS
+        left_out = len(incident.findings) + incident.ranks_left_out - len(rows)
         if left_out > 0:
-            print(f"and {left_out} more ranks; --json has all of them")
+            print(f"and {left_out} more ranks; --json has {'most' if incident.ranks_left_out else 'all'} of them")
     evidence = incident_page.evidence_lines(incident)
     if evidence:
         print("\nEvidence")

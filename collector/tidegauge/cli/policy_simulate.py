@@ -94,6 +94,8 @@ def _in_words(simulation: Simulation, policy: Policy, *, since_s: float, left_ou
         yield f"Held back, for a while or for good, by brake: {held}."
     if simulation.breaker is not None:
         yield f"The circuit breaker would have opened ({simulation.breaker}): nothing after that until it is reset."
+    for why in simulation.user_breakers:
+        yield f"A user's breaker would have opened ({why}): nothing to that user's jobs until it is reset."
     if simulation.assumed:
         numbers = ", ".join(map(str, simulation.assumed))
         yield (
@@ -122,6 +124,7 @@ def _as_json(simulation: Simulation, *, left_out: int) -> dict[str, Any]:
         "jobs_told": to_wire(sorted(simulation.jobs_told)),
         "brakes": to_wire(simulation.brakes),
         "breaker": simulation.breaker,
+        "user_breakers": list(simulation.user_breakers),
         "assumed": list(simulation.assumed),
         "left_out": left_out,
         "decisions": to_wire(simulation.decisions),

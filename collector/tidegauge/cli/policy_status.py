@@ -42,7 +42,7 @@ def status(args: argparse.Namespace) -> int:
 def is_well(found: LoopStatus) -> bool:
     """Whether all works as it is meant to; a pause is meant."""
     broken = (found.policy_problem, found.breaker, found.store_problem)
-    return all(problem is None for problem in broken) and not found.scheduler_problems
+    return all(problem is None for problem in broken) and not (found.scheduler_problems or found.user_breakers)
 
 
 def lines(found: LoopStatus) -> list[tuple[str, str]]:
@@ -59,6 +59,7 @@ def lines(found: LoopStatus) -> list[tuple[str, str]]:
             "breaker",
             "closed" if found.breaker is None else f"OPEN: {found.breaker}; `tidegauge policy resume` resets it",
         ),
+        *(("breaker", f"OPEN: {why}; `tidegauge policy resume` resets it") for why in found.user_breakers),
         ("database", "works" if found.store_problem is None else f"PROBLEM, nothing is decided: {found.store_problem}"),
         *((name, f"PROBLEM: {problem}") for name, problem in sorted(found.scheduler_problems.items())),
         ("incidents", f"{found.incidents_open} open"),
@@ -76,6 +77,9 @@ def in_one_line(found: LoopStatus) -> str:
         parts.append(f"PAUSED {found.paused}")
     if found.breaker is not None:
         parts.append("circuit breaker OPEN")
+    if found.user_breakers:
+        users = len(found.user_breakers)
+        parts.append(f"circuit breaker of {users} user{'s' * (users != 1)} OPEN")
     if found.under_way:
         parts.append(f"{len(found.under_way)} action{'s' * (len(found.under_way) != 1)} under way")
     if found.policy_problem or found.store_problem or found.scheduler_problems:

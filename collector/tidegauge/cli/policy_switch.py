@@ -45,7 +45,7 @@ def resume(args: argparse.Namespace) -> int:
         switch.resume(_who(), time.time())
     except OSError as error:
         _not_written(files, error)
-    print("actions are no longer paused, and the circuit breaker is reset: it opens again only for what comes now.")
+    print("actions are no longer paused, and the circuit breakers are reset: they open again only for what comes now.")
     print("The policy decides what is done: in the modes observe and warn, nothing is done to jobs.")
     _tell_when(files)
     return FINE

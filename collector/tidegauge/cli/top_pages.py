@@ -122,7 +122,7 @@ def help_lines(*, width: int) -> list[Line]:
 def _ranks_table(incident: Incident, width: int) -> list[str]:
     rows = incident_page.rank_rows(incident)
     header, cells = narrowed(incident_page.RANK_HEADER, rows, incident_page.RANKS_GIVE_WAY, width)
-    more = len(incident.findings) - len(rows)
+    more = len(incident.findings) + incident.ranks_left_out - len(rows)
     return plain_lines(header, cells) + ([f"and {more} more ranks"] if more else [])
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from tidegauge.cluster.event_log import EventLog
 from tidegauge.cluster.evidence_keeper import EvidenceKeeper
 from tidegauge.cluster.job_board import JobBoard
 from tidegauge.cluster.jobs import look_first, one_per_rank
-from tidegauge.cluster.known_node import KnownNode, RankOfProcess
+from tidegauge.cluster.known_node import MOST_RANKS_KEPT, KnownNode, RankOfProcess
 from tidegauge.cluster.order_desk import OrderDesk
 from tidegauge.cluster.report_pacing import ReportPacing
 from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
-from tidegauge.cluster.whereabouts import present_node
+from tidegauge.cluster.whereabouts import present_nodes
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incidents import JobKey
@@ -245,12 +246,13 @@ class Coordinator:
             node = self._nodes.get(node_id)
             return "" if node is None else node.hostname
 
-    def _where_now(self, job: JobKey, process: ProcessId, node_id: str) -> str:
+    def _where_now(self, job: JobKey, targets: Sequence[tuple[ProcessId, str]]) -> list[str]:
         with self._lock:
-            return present_node(self._nodes, job, process, node_id)
+            return present_nodes(self._nodes, job, targets)
 
     def _take_ranks(self, node: KnownNode, ranks: Iterable[RankSummary], now_s: float) -> None:
-        reported: dict[RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in ranks}
+        taken = islice(ranks, MOST_RANKS_KEPT)  # no agent reports more
+        reported: dict[RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in taken}
         at_unix_s = self._wall_s()
         for key, rank in reported.items():
             node.take_memory(key, rank, at_unix_s)
@@ -266,6 +268,8 @@ class Coordinator:
             if node.ranks[key].alive:
                 self._board.put(node, key, replace(node.ranks[key], alive=False))
             node.ended_s.setdefault(key, now_s)
+        for key in node.crowded_out():
+            self._forget(node, key)
         self._board.touch(node)
 
     def _lose(self, node: KnownNode, now_s: float) -> None:

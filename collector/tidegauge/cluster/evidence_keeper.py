@@ -6,10 +6,11 @@ sending it, hears in a later reply that it is kept. So a coordinator that dies l
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tidegauge.core.evidence import Evidence
@@ -48,11 +49,11 @@ class EvidenceTable(Protocol):
     def keep(self, pieces: Sequence[Evidence], *, at_s: float) -> Collection[Evidence]:
         """All or none; returns those that were not there yet and could be written at all."""
 
-    def recent(self, *, since_s: float, limit: int) -> Sequence[KeptPiece]:
-        """The newest ``limit``, oldest first."""
+    def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
+        """The newest ``limit``, oldest first, one at a time."""
 
-    def of_open_incidents(self, *, limit: int) -> Sequence[KeptPiece]:
-        """Of jobs with an open incident, oldest first."""
+    def of_open_incidents(self, *, limit: int) -> Iterator[KeptPiece]:
+        """The newest ``limit`` of jobs with an open incident, oldest first, one at a time."""
 
     def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
         """Those with an incident that is not closed."""
@@ -112,9 +113,12 @@ class EvidenceKeeper:
     def recall(self, table: EvidenceTable, *, now_s: float) -> Sequence[KeptNews]:
         """Read what another coordinator kept; returns it, oldest first. Raises ``AuditError``."""
         recent = table.recent(since_s=now_s - REMEMBER_JOBS_S, limit=MOST_RECALLED)
-        found = {_place(one.evidence): one for one in (*table.of_open_incidents(limit=MOST_RECALLED), *recent)}
-        ordered = sorted(found.values(), key=lambda one: one.kept_s)
-        kept = [KeptNews(one.kept_s, news_of(one.evidence)) for one in ordered]
+        # Thousands of pieces of half a megabyte: each is forgotten before the next is read.
+        found = {
+            _place(one.evidence): KeptNews(one.kept_s, news_of(one.evidence))
+            for one in itertools.chain(table.of_open_incidents(limit=MOST_RECALLED), recent)
+        }
+        kept = sorted(found.values(), key=lambda one: one.kept_s)
         with self._lock:
             self._learn(kept)
         return kept

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
+from tidegauge.agent.watches import MAX_RANKS
 from tidegauge.cluster.report_pacing import stale_limit_s
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import ProcessId, RankKey
@@ -16,6 +18,9 @@ from tidegauge.core.views import NodeSummary, RankSummary
 CLOCK_STEP_S = 60.0
 """A report this much older than the last one is taken for a node whose clock was set back, not for a late retry."""
 KNOWN_INCARNATIONS = 8
+MOST_RANKS_KEPT = 2 * MAX_RANKS
+"""Of one node: all that its agent watches, and as many that ended within the last minutes. A process that calls itself
+another rank in every report leaves one that has ended behind each time."""
 
 RankOfProcess = tuple[RankKey, ProcessId]
 """A rank that was restarted in place is two of them."""
@@ -41,6 +46,7 @@ class KnownNode:
     """Every ``tidegauge run`` in the latest report."""
     ranks: dict[RankOfProcess, RankSummary] = field(default_factory=dict)
     ended_s: dict[RankOfProcess, float] = field(default_factory=dict)
+    """Since when each rank that has ended was seen to have, the first first."""
     named: frozenset[RankOfProcess] = frozenset()
     """The ranks in the latest report."""
     histories: dict[RankOfProcess, MemoryHistory] = field(default_factory=dict)
@@ -97,6 +103,12 @@ class KnownNode:
         if before is None or before.last_sample_unix_s != rank.last_sample_unix_s:
             figures = rank.allocated_bytes, rank.reserved_bytes, rank.nontorch_bytes
             self.histories.setdefault(key, MemoryHistory()).add(MemoryPoint(at_unix_s, rank.step, *figures))
+
+    def crowded_out(self) -> list[RankOfProcess]:
+        """Ranks to forget so that at most ``MOST_RANKS_KEPT`` stay: those that ended first, of such as the agent does
+        not name any more. (One that it names would come back with its next report.)"""
+        too_many = max(len(self.ranks) - MOST_RANKS_KEPT, 0)
+        return list(islice((key for key in self.ended_s if key not in self.named), too_many))
 
     def history(self, rank: RankSummary) -> MemoryHistory:
         """An empty one once the rank is forgotten."""

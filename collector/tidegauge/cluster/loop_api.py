@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from tidegauge.cluster.evidence_api import EvidenceReads, evidence_of
 from tidegauge.cluster.http_api import Answer, NotFoundError, Request, Route, UnavailableError, json_route
+from tidegauge.cluster.loop_reads import LoopStore
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
-from tidegauge.core.evidence import Evidence
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentChange, JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
@@ -24,16 +23,16 @@ from tidegauge.core.wording import change_in_words
 
 FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""
+HISTORY = {"most": MANY - FEW, "most_figures": FEW}
+"""Lines of one history, the newest: those that only tell new figures do not take the place of the others."""
 MOST_MARKS = 5000
 """Incidents whose marks are in one answer: of 60 bytes each. Beyond that, some that are open would seem to be gone."""
 MOST_CHANGES = 5000
 """Changes of all incidents in one answer; of more, those that only tell new figures are left out first."""
 MOST_READ = 4 * MOST_CHANGES
 """Changes that are read for one answer, the newest: a database of months may hold more than fits into memory."""
-MOST_FINDINGS = 16
-"""Ranks with their figures in an answer that holds an incident many times."""
 FINDINGS_IN_ALL = 30_000
-"""The same over all changes that are read for one answer: 20 to 30 MB."""
+"""Ranks with their figures over all changes that are read for one answer: 20 to 30 MB."""
 UNTOLD = "(admins are told why)"
 POLICY_FILE_UNTOLD = "(a file; admins are told which)"
 """In the place of words that are for those who see all jobs."""
@@ -41,76 +40,12 @@ LAST_ACTIONS_S = 86_400.0
 """How far back a scrape looks for what was last done to a job."""
 
 
-class IncidentReads(Protocol):
-    """What is read of incidents. Every method raises ``AuditError``."""
-
-    def each(
-        self, *, open_only: bool, since_s: float | None, limit: int | None, user_name: str | None = None
-    ) -> Iterator[Incident]:
-        """Newest first, one at a time: those that are open, and unless ``open_only`` those that were closed since
-        ``since_s``; here as everywhere of one owner's jobs alone, if ``user_name`` says whose."""
-
-    def incident(self, number: int, /) -> Incident | None: ...
-
-    def history(self, number: int, /, *, limit: int) -> Sequence[IncidentChange]:
-        """The newest ``limit``, oldest first."""
-
-    def changes(
-        self, *, since_s: float, limit: int, user_name: str | None = None, most_findings: int | None = None
-    ) -> Sequence[IncidentChange]:
-        """Of all incidents, the newest ``limit``, oldest first; with the figures of ``most_findings`` ranks in all,
-        shared out evenly, one of each change at least."""
-
-    def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
-        """By number, open ones first, then the newest: a word that changes whenever the incident or a decision about it
-        does. Of those that are open, or were closed since ``since_s``."""
-
-    def open_figures(self, jobs: Collection[JobKey]) -> Sequence[tuple[JobKey | None, OpenIncident]]:
-        """Those that are open, with the one of ``jobs`` that each is about, if it is one of them."""
-
-    def totals(self) -> Mapping[IncidentCause, int]:
-        """Incidents ever opened."""
-
-
-class AuditReads(Protocol):
-    """What is read of decisions. Every method raises ``AuditError``."""
-
-    def each(self, *, since_s: float, limit: int, user_name: str | None = None) -> Iterator[DecisionRecord]:
-        """The newest ``limit``, oldest first, one at a time."""
-
-    def count(self, *, since_s: float, user_name: str | None = None) -> int:
-        """How many there are."""
-
-    def records_of(self, number: int, /) -> Sequence[DecisionRecord]:
-        """Of one incident, oldest first."""
-
-    def action_totals(self) -> Mapping[tuple[str, str], int]:
-        """Decisions ever made that are over, by action and outcome, ``would`` and ``withheld`` included."""
-
-    def last_finished(self, jobs: Collection[JobKey], *, since_s: float) -> Mapping[tuple[JobKey, str, str], float]:
-        """When the latest decision on each of ``jobs`` was over, by action and outcome; of those that were to be
-        carried out and were made at or after ``since_s``."""
-
-
-class LoopStore(Protocol):
-    """The database as far as it is read here."""
-
-    @property
-    def incidents(self) -> IncidentReads: ...
-
-    @property
-    def audit(self) -> AuditReads: ...
-
-    @property
-    def evidence(self) -> EvidenceReads: ...
-
-
 def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]) -> dict[str, Route]:
     """Pages by path. ``store`` raises ``AuditError`` for as long as there is none."""
     pages = _Pages(store)
     return {
         "/api/v1/incidents": pages.incidents,
-        "/api/v1/incident": json_route(pages.incident),
+        "/api/v1/incident": pages.incident,
         "/api/v1/incident-marks": pages.marks,
         "/api/v1/incident-changes": pages.changes,
         "/api/v1/decisions": pages.decisions,
@@ -123,9 +58,8 @@ class IncidentStory(NamedTuple):
 
     incident: Incident
     history: tuple[IncidentChange, ...]
+    """As much of it as ``HISTORY`` says."""
     decisions: tuple[DecisionRecord, ...]
-    evidence: tuple[Evidence, ...] = ()
-    """All of what was found, the piece that says most first."""
 
 
 def status_for(viewer: Viewer, status: LoopStatus) -> LoopStatus:
@@ -139,6 +73,7 @@ def status_for(viewer: Viewer, status: LoopStatus) -> LoopStatus:
         policy_problem=_untold(status.policy_problem),
         paused=_untold(status.paused),
         breaker=_untold(status.breaker),
+        user_breakers=(UNTOLD,) * len(status.user_breakers),
         store_problem=_untold(status.store_problem),
         scheduler_problems=dict.fromkeys(status.scheduler_problems, UNTOLD),
         under_way=(),
@@ -151,19 +86,21 @@ def _untold(words: str | None) -> str | None:
 
 
 def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewer = EVERYBODY) -> IncidentStory:
-    """All that is known of incident ``number``. Raises ``NotFoundError``, ``UnavailableError``."""
+    """Incident ``number`` for a page of it. Raises ``NotFoundError``, ``UnavailableError``."""
     try:
         tables = store()
-        found = tables.incidents.incident(number)
-        if found is None or not viewer.sees(found.user_name):
-            raise NotFoundError(
-                f"there is no incident {number}; `tidegauge incidents --all` lists those that there are"
-            )
-        history = tables.incidents.history(number, limit=MOST_READ)
-        decisions = tuple(tables.audit.records_of(number))
-        return IncidentStory(found, tuple(history), decisions, evidence_of(tables.evidence, found))
+        found = _incident(tables, number, viewer)
+        history = tuple(tables.incidents.lines(number, **HISTORY))
+        return IncidentStory(found, history, tuple(tables.audit.records_of(number)))
     except AuditError as error:
         raise UnavailableError(_away(error)) from error
+
+
+def _incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident:
+    found = tables.incidents.incident(number)
+    if found is None or not viewer.sees(found.user_name):
+        raise NotFoundError(f"there is no incident {number}; `tidegauge incidents --all` lists those that there are")
+    return found
 
 
 def loop_figures(
@@ -181,6 +118,7 @@ def loop_figures(
         acting=status.mode == "act",
         paused=status.paused is not None,
         breaker_open=status.breaker is not None,
+        user_breakers_open=len(status.user_breakers),
         slurm=slurm,
         nodes={health.value: 0 for health in NodeHealth} | Counter(node.health.value for node in nodes),
     )
@@ -260,14 +198,14 @@ class _Pages:
         found = self._store().incidents.marks(since_s=since_s, limit=MOST_MARKS, user_name=request.viewer.only)
         return {"marks": found}
 
+    @_from_store
     def incident(self, request: Request) -> object:
-        story = incident_story(self._store, request.number("number", default=0), viewer=request.viewer)
-        shown = _thinned(story.history, MANY)
+        number, store = request.number("number", default=0), self._store()
         return {
-            "incident": story.incident,
-            "history": map(_told, shown),
-            "decisions": map(_short_record, story.decisions),
-            "left_out": len(story.history) - len(shown),
+            "incident": _incident(store, number, request.viewer),
+            "history": map(_told, store.incidents.lines(number, **HISTORY)),
+            "decisions": map(_short_record, store.audit.records_of(number)),
+            "left_out": store.incidents.count_left_out(number, **HISTORY),
         }
 
     @_from_store
@@ -301,12 +239,12 @@ def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
 
 
 def _told(change: IncidentChange) -> Wire:
-    """A line of the history, in words too: its figures are cut short."""
+    """A line of the history, in words too."""
     return {
         "kind": change.kind.value,
         "at_unix_s": change.at_unix_s,
         "text": change_in_words(change),
-        "incident": to_wire(change.incident.shortened(MOST_FINDINGS)),
+        "incident": to_wire(change.incident),
     }
 
 

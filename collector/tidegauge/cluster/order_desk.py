@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,9 @@ when a job is asked to save its state, and looked at until it has."""
 MAX_TEXT = 300
 """Characters of a process's own words that are passed on: it may be anybody's."""
 
+Targets = Sequence[tuple[ProcessId, str]]
+"""Processes, and the node that each was on once."""
+
 
 @dataclass(eq=False)
 class _Asked:
@@ -40,7 +43,7 @@ class _Asked:
 class OrderDesk:
     """Thread-safe. ``incarnation`` makes order ids the coordinator's own; ``hostname_of`` names a node for people,
     ``expected_every_s`` says for how long its agent may well be silent (0: a moment), ``where_now``
-    which node has a process of a job now that was on a node once. None of them may wait for the desk."""
+    which node has each of these processes of a job now. None of them may wait for the desk."""
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class OrderDesk:
         incarnation: str,
         hostname_of: Callable[[str], str],
         expected_every_s: Callable[[str], float] = lambda _: 0.0,
-        where_now: Callable[[JobKey, ProcessId, str], str] = lambda _job, _process, node_id: node_id,
+        where_now: Callable[[JobKey, Targets], Sequence[str]] = lambda _, targets: _where_they_were(targets),
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._incarnation = incarnation
@@ -113,18 +116,18 @@ class OrderDesk:
     def _ask(
         self,
         job: JobKey,
-        where: Iterable[tuple[str, OrderTo, ProcessId]],
+        where: Collection[tuple[str, OrderTo, ProcessId]],
         request: Mapping[str, Any],
         *,
         timeout_s: float,
     ) -> list[Reply]:
-        where = [(self._where_now(job, process, node_id), to, process) for node_id, to, process in where]
-        silent_s = max((self._expected_every_s(node_id) for node_id, _, _ in where), default=0.0)
+        node_ids = self._where_now(job, [(process, node_id) for node_id, _, process in where])
+        silent_s = max(map(self._expected_every_s, set(node_ids)), default=0.0)
         deadline_s = self._monotonic_s() + timeout_s + silent_s
         with self._changed:
             asked = [
                 _Asked(self._order(to, process, job.uid, request, timeout_s), node_id, deadline_s)
-                for node_id, to, process in where
+                for node_id, (_, to, process) in zip(node_ids, where)
             ]
             self._put(asked)
             try:
@@ -179,6 +182,10 @@ def reply_of(result: OrderResult) -> Reply:
         stable = isinstance(kind, str) and kind != GONE  # who answers has not ended, whatever it says
         return Reply(error=_text(result.reply["error"]), kind=_text(kind) if stable else None)
     return Reply(value=result.reply)
+
+
+def _where_they_were(targets: Targets) -> list[str]:
+    return [node_id for _, node_id in targets]
 
 
 def _text(said: object) -> str:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from tidegauge.cluster.known_node import KnownNode
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
 
 
-def present_node(nodes: Mapping[str, KnownNode], job: JobKey, process: ProcessId, node_id: str) -> str:
-    """The id of the node that reports ``process``, a rank or the keeper of ``job``, if it is not ``node_id`` any more.
+def present_nodes(nodes: Mapping[str, KnownNode], job: JobKey, targets: Sequence[tuple[ProcessId, str]]) -> list[str]:
+    """For each process, a rank or the keeper of ``job``, and the node that it was on once: the node that has it now.
 
-    ``node_id`` itself as long as that node is there, and where nobody or more than one reports such a process: pids
-    and start times may be alike on two nodes, and an order must not be guessed onto one of them.
+    The same node as long as that is there, and where nobody or more than one reports such a process: pids and start
+    times may be alike on two nodes, and an order must not be guessed onto one of them.
     """
-    known = nodes.get(node_id)
-    if known is not None and known.gone_s is None:
-        return node_id
-    found = [other.node_id for other in nodes.values() if other.gone_s is None and _has(other, job, process)]
-    return found[0] if len(found) == 1 else node_id
+    present = {node_id for node_id, node in nodes.items() if node.gone_s is None}
+    found: dict[ProcessId, list[str]] = {process: [] for process, node_id in targets if node_id not in present}
+    if found:
+        # A fleet has thousands of ranks: all of them are gone through once, whatever the number of targets.
+        for node_id in present:
+            for process in _those_of(nodes[node_id], job, found.keys()):
+                found[process].append(node_id)
+    return [
+        found[process][0] if node_id not in present and len(found[process]) == 1 else node_id
+        for process, node_id in targets
+    ]
 
 
-def _has(node: KnownNode, job: JobKey, process: ProcessId) -> bool:
-    launch = node.launches.get(process)
-    if launch is not None and (launch.uid, launch.job_id) == (job.uid, job.job_id):
-        return True
-    return any(
-        of == process and (rank.uid, rank.identity.job_id) == (job.uid, job.job_id)
-        for (_, of), rank in node.ranks.items()
-    )
+def _those_of(node: KnownNode, job: JobKey, processes: Collection[ProcessId]) -> set[ProcessId]:
+    """Which of ``processes`` the node reports as ranks or keepers of ``job``."""
+    whose = (job.uid, job.job_id)
+    ranks = {
+        process
+        for (_, process), rank in node.ranks.items()
+        if process in processes and (rank.uid, rank.identity.job_id) == whose
+    }
+    keepers = {
+        process
+        for process, launch in node.launches.items()
+        if process in processes and (launch.uid, launch.job_id) == whose
+    }
+    return ranks | keepers

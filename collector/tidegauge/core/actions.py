@@ -13,6 +13,9 @@ from typing import Any, NamedTuple, Optional
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import Incident, JobKey
 
+BREAKER, USER_BREAKER = BREAKERS = ("breaker", "user_breaker")
+"""The circuit breakers, as ``Decision.brake`` and ids call them: of the whole cluster, and of one user's jobs."""
+
 
 class ActionKind(str, Enum):
     """What can be done, in order of harm: the ``action`` label of ``tidegauge_actions_total``."""
@@ -79,7 +82,7 @@ class Outcome(str, Enum):
     SUPERSEDED = "superseded"
     """When its turn came the job had ended, restarted or been changed by somebody else: nothing was done."""
     STOPPED = "stopped"
-    """Actions were paused, or the breaker opened, between the decision and its turn: nothing was done."""
+    """Actions were paused, or a breaker opened, between the decision and its turn: nothing was done."""
 
 
 class CheckpointWay(str, Enum):
@@ -241,7 +244,7 @@ class Switches:
     paused: Optional[str] = None
     """Why nothing is to be done, by whom and since when; ``None``: not paused."""
     breaker_reset_s: Optional[float] = None
-    """When the circuit breaker was last reset, on the policy clock."""
+    """When the circuit breakers were last reset, on the policy clock."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +271,8 @@ class LoopStatus:
     paused: Optional[str] = None
     breaker: Optional[str] = None
     """Why the circuit breaker is open; ``None``: it is closed."""
+    user_breakers: tuple[str, ...] = ()
+    """Why the breakers of one user's jobs are open, one each: nothing is done to the jobs of these users."""
     store_problem: Optional[str] = None
     """The database cannot be written: incidents are kept in memory, and nothing is decided or done."""
     scheduler_problems: Mapping[str, str] = field(default_factory=dict)

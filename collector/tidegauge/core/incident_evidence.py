@@ -15,6 +15,8 @@ from tidegauge.core.incidents import Incident, IncidentCause, JobKey
 
 MOST_RANKS = 8
 """Of an incident have evidence in it: further ones say the same again. The database has them all."""
+MOST_SNAPSHOTS = 4 * MOST_RANKS
+"""An incident says the places of: of all pieces that it has, and some of those that it had."""
 _KEPT_BY_PYTHON = frozenset({IncidentCause.LEAK, IncidentCause.HOST_MEMORY})
 """What keeps tensors keeps objects on the host too: 512 B on the card may be a graph of megabytes beside it."""
 _NOT_PYTORCHS = frozenset({IncidentCause.OUTSIDE_ALLOCATOR})
@@ -90,11 +92,13 @@ def with_evidence(incident: Incident, pieces: Sequence[EvidenceNews]) -> Inciden
         EvidenceNews(incident.key.job, "", brief) for brief in incident.evidence if brief.evidence_id not in known
     ]
     chosen = newest_of_ranks([*earlier, *fitting])
-    lost = any(piece.brief.evidence_id not in known for piece in chosen)
-    places = dict.fromkeys(snapshot_place(ref) for piece in chosen for ref in piece.snapshots)
-    if lost:
-        places.update(dict.fromkeys(incident.snapshots))
-    return replace(incident, evidence=tuple(piece.brief for piece in chosen), snapshots=tuple(places))
+    places = _places(chosen)
+    if any(piece.brief.evidence_id not in known for piece in chosen):
+        # Nobody can tell whose the earlier places are; only those of pieces that have just been replaced are known.
+        replaced = _places(piece for piece in fitting if piece not in chosen)
+        places.update({place: None for place in incident.snapshots if place not in replaced})
+    kept = tuple(places)[:MOST_SNAPSHOTS]
+    return replace(incident, evidence=tuple(piece.brief for piece in chosen), snapshots=kept)
 
 
 def is_news(before: Incident, after: Incident) -> bool:
@@ -111,6 +115,10 @@ def adds_knowledge(before: Optional[EvidenceBrief], now: EvidenceBrief) -> bool:
 def snapshot_place(ref: SnapshotRef) -> str:
     """Where a snapshot lies, for people: the store, then the key in it."""
     return f"{ref.store.rstrip('/')}/{ref.key}"
+
+
+def _places(pieces: Iterable[EvidenceNews]) -> dict[str, None]:
+    return dict.fromkeys(snapshot_place(ref) for piece in pieces for ref in piece.snapshots)
 
 
 def _essence(brief: EvidenceBrief) -> tuple[object, ...]:

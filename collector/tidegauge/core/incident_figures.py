@@ -14,18 +14,32 @@ from tidegauge.core.incidents import Incident, IncidentCause, RankFinding
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import JobView
 
+MOST_CONCERNED = 16_384
+"""Ranks of one incident: more than any job has that was ever watched."""
+MOST_ERRORS = 1024
+"""Ranks of one incident that ran out of memory, which stay in it to its end: half of them the first that did, half the
+latest. Rank numbers are what processes call themselves; a job that starts again and again has ever new ones."""
 
-def with_findings(incident: Incident, findings: Sequence[RankFinding], job: JobView, *, now_s: float) -> Incident:
-    """``incident`` as these findings, the one to look at first first, show it now."""
+
+def with_findings(
+    incident: Incident, findings: Sequence[RankFinding], job: JobView, *, now_s: float, failed: int = 0
+) -> Incident:
+    """``incident`` as these findings, the one to look at first first, show it now; those that find no place are
+    counted. ``failed``: ranks of the job that are known to have run out of memory."""
     verdicts = [finding.verdict for finding in findings]
     onsets = [_first_bad_step(incident.key.cause, finding) for finding in findings]
     growth = [verdict.grown_bytes for verdict in verdicts if verdict.grown_bytes is not None]
     is_growth = incident.key.cause.is_growth
-    most = len(job.ranks) > 1 and len(findings) * 2 > len(job.ranks)
+    kept = _with_places(findings, incident.key.cause)
+    left_out = len(findings) - len(kept)
+    if not is_growth and (left_out or incident.ranks_left_out):  # what has found no place before is not among these
+        left_out = max(left_out, incident.ranks_left_out, failed - len(kept))
+    most = len(job.ranks) > 1 and (len(kept) + left_out) * 2 > len(job.ranks)
     return replace(
         incident,
         world_size=job.world_size,
-        findings=tuple(findings),
+        findings=tuple(kept),
+        ranks_left_out=left_out,
         common=most and (job.common or not is_growth),
         updated_unix_s=now_s,
         onset_step=min((step for step in onsets if step is not None), default=None),
@@ -52,6 +66,12 @@ def halved(told: Incident, now: Incident) -> bool:
         return False
     before_s = math.inf if told.seconds_to_oom is None else told.seconds_to_oom.likely
     return now.seconds_to_oom.likely < before_s / 2
+
+
+def _with_places(findings: Sequence[RankFinding], cause: IncidentCause) -> Sequence[RankFinding]:
+    if cause is IncidentCause.OUT_OF_MEMORY and len(findings) > MOST_ERRORS:
+        return (*findings[: MOST_ERRORS // 2], *findings[-(MOST_ERRORS // 2) :])
+    return findings[:MOST_CONCERNED]
 
 
 def _figures(incident: Incident) -> tuple[Optional[float], ...]:

@@ -60,6 +60,9 @@ class IncidentRules:
     (out of memory, share exceeded) stays open after it was last seen."""
     update_every_s: float = 60.0
     """Figures are told no more often, unless the time to out-of-memory was halved."""
+    update_age_share: float = 0.05
+    """… and, as the incident grows older, no more often than once in this part of its age: figures that swing for a
+    week are 150 lines, not ten thousand."""
     update_share: float = 0.1
     """Figures that moved by less than this share of themselves are not told: a history grows with the logarithm of
     what is lost, not with time."""
@@ -79,6 +82,10 @@ class IncidentRules:
     most_per_user: int = 100
     """Incidents of one user that are open or were opened within the last hour; more are not opened. Jobs cost nothing
     to make up, and each incident takes place in the database for months. Nobody reads more of one user's."""
+
+    def update_after_s(self, age_s: float) -> float:
+        """How long after the last change figures of an incident of this age may be told."""
+        return max(self.update_every_s, age_s * self.update_age_share)
 
 
 DEFAULT_RULES = IncidentRules()
@@ -111,7 +118,7 @@ def open_incident(number: int, key: IncidentKey, job: JobView, sighting: Sightin
         stale=bool(job.stale),
         explanation=sighting.explanation,
     )
-    return Step(with_findings(incident, sighting.sure, job, now_s=now_s), ChangeKind.OPENED)
+    return Step(with_findings(incident, sighting.sure, job, now_s=now_s, failed=sighting.failed), ChangeKind.OPENED)
 
 
 def step_while_open(
@@ -122,7 +129,8 @@ def step_while_open(
     shown = (*sighting.sure, *(one for one in sighting.doubtful if one.rank in concerned))
     if not shown:
         return _step_unseen(incident, bool(concerned & sighting.unheard), now_s, rules)
-    after = with_findings(incident, _with_earlier(incident, shown, sighting.unheard), job, now_s=now_s)
+    findings = _with_earlier(incident, shown, sighting.unheard)
+    after = with_findings(incident, findings, job, now_s=now_s, failed=sighting.failed)
     after = replace(after, explanation=sighting.explanation or incident.explanation)
     seen = _severity(cause, after.findings)
     if seen.level > incident.severity.level:
@@ -131,8 +139,9 @@ def step_while_open(
     if seen.level < incident.severity.level:
         since_s = now_s if incident.easing_since_unix_s is None else incident.easing_since_unix_s
     after = replace(after, easing_since_unix_s=since_s)
-    may_tell = now_s - told.at_unix_s >= rules.update_every_s
-    if _has_spread(told.incident, after, may_tell):
+    silent_s = now_s - told.at_unix_s
+    may_tell = silent_s >= rules.update_after_s(now_s - incident.opened_unix_s)
+    if _has_spread(told.incident, after, silent_s, may_tell, rules):
         return Step(after, ChangeKind.SPREAD)
     if since_s is not None and now_s - since_s >= rules.ease_after_s:
         return Step(_with_severity(after, seen), ChangeKind.EASED)
@@ -147,7 +156,7 @@ def step_while_recovering(
     if sighting.sure:
         findings = _with_earlier(incident, sighting.sure, frozenset())
         back = replace(
-            with_findings(incident, findings, job, now_s=now_s),
+            with_findings(incident, findings, job, now_s=now_s, failed=sighting.failed),
             state=IncidentState.OPEN,
             recovering_since_unix_s=None,
             flaps=incident.flaps + 1,
@@ -210,8 +219,12 @@ def _with_severity(incident: Incident, severity: Severity) -> Incident:
     )
 
 
-def _has_spread(told: Incident, now: Incident, may_tell: bool) -> bool:
-    """Told at every doubling, else no more often than figures: ranks that do alike begin within a minute."""
+def _has_spread(told: Incident, now: Incident, silent_s: float, may_tell: bool, rules: IncidentRules) -> bool:
+    """Told at every doubling, and once a minute where they became a tenth more: ranks that do alike begin within a
+    minute. Else no more often than figures."""
     if frozenset(now.ranks) <= frozenset(told.ranks):
         return False
-    return may_tell or len(now.findings) >= 2 * len(told.findings)
+    before, count = (len(one.findings) + one.ranks_left_out for one in (told, now))
+    if silent_s >= rules.update_every_s:
+        return may_tell or count - before >= before * rules.update_share
+    return count >= 2 * before

@@ -235,8 +235,10 @@ class IncidentTracker:
     def _missing(self, followed: _Followed, view: JobView, now_s: float) -> frozenset[int]:
         """Ranks of the incident that the job is shown without: not heard of yet, after a restart of the coordinator."""
         alive, known = view.living_numbers, view.numbers
-        followed.ended = (followed.ended | (known - alive)) - alive
-        missing = frozenset(followed.incident.ranks) - known - followed.ended
+        concerned = frozenset(followed.incident.ranks)
+        # Of others nobody asks: a job that goes on forever may have as many rank numbers as it likes.
+        followed.ended = ((followed.ended | (known - alive)) - alive) & (concerned | known)
+        missing = concerned - known - followed.ended
         if not missing:
             followed.missing_since_s = None
         elif self._has_waited(followed, now_s):

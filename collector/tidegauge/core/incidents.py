@@ -14,6 +14,9 @@ from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.verdicts import Band, Severity, Signal, Verdict
 
+MOST_FINDINGS = 16
+"""Ranks with their figures in a line of the history, and wherever else an incident occurs many times."""
+
 
 class IncidentCause(str, Enum):
     """Why there is an incident: the ``cause`` label of ``tidegauge_incidents_total``, and what policy rules match."""
@@ -157,6 +160,8 @@ class Incident:
     reports: tuple[str, ...] = ()
     evidence: tuple[EvidenceBrief, ...] = ()
     """The newest of each rank, the one that says most first."""
+    ranks_left_out: int = 0
+    """How many further ranks are concerned, whose findings were left out: see ``shortened``."""
 
     @property
     def is_open(self) -> bool:
@@ -165,12 +170,15 @@ class Incident:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Global ranks concerned, worst first."""
+        """Global ranks concerned, worst first; without those that were left out."""
         return tuple(finding.rank for finding in self.findings)
 
     def shortened(self, most: Optional[int]) -> Incident:
-        """With the findings of the ``most`` worst ranks alone; ``None``: of all."""
-        return replace(self, findings=self.findings[:most])
+        """With the findings of the ``most`` worst ranks alone, the others counted; ``None``: of all."""
+        if most is None or len(self.findings) <= most:
+            return self
+        left_out = self.ranks_left_out + len(self.findings) - most
+        return replace(self, findings=self.findings[:most], ranks_left_out=left_out)
 
 
 class ChangeKind(str, Enum):
@@ -194,7 +202,8 @@ class ChangeKind(str, Enum):
 
 
 class IncidentChange(NamedTuple):
-    """One line of an incident's history: the incident as it was after the change."""
+    """One line of an incident's history: the incident as it was after the change, with ``MOST_FINDINGS`` findings at
+    most once it comes out of a database."""
 
     kind: ChangeKind
     at_unix_s: float

@@ -53,6 +53,8 @@ class LoopFigures:
     """The policy's mode is ``act``."""
     paused: bool
     breaker_open: bool
+    user_breakers_open: int = 0
+    """Users whose jobs are held back by a breaker of their own."""
     incidents_total: Mapping[IncidentCause, int] = field(default_factory=dict)
     """Ever opened, as the database remembers."""
     incidents_open: Mapping[tuple[IncidentCause, Severity], int] = field(default_factory=dict)

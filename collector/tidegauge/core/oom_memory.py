@@ -5,31 +5,69 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
+from itertools import islice
 
 from tidegauge.core.incidents import Incident, IncidentCause, JobKey, OomRecord, RankFinding
 
+MOST_KNOWN = 16_384
+"""Ranks of one job: more than any job has that was ever watched. Rank numbers are what processes call themselves."""
+
+
+class KnownErrors:
+    """The latest error of each rank of one job; of more than ``MOST_KNOWN`` ranks those that were told last, and the
+    time up to which all others are taken for known: an error is never told twice, one that came late may be missed."""
+
+    def __init__(self) -> None:
+        self._of_rank: dict[int, OomRecord] = {}
+        self._all_until_s = float("-inf")
+
+    def has(self, rank: int, oom: OomRecord) -> bool:
+        """Whether this one has been told."""
+        known = self._of_rank.get(rank)
+        is_known = known is not None and (oom.at_unix_s, oom.step) == (known.at_unix_s, known.step)
+        return is_known or oom.at_unix_s <= self._all_until_s
+
+    def count_with(self, ranks: Iterable[int]) -> int:
+        """How many ranks have had one, with these."""
+        return len(self._of_rank) + sum(rank not in self._of_rank for rank in ranks)
+
+    def learn(self, findings: Iterable[RankFinding]) -> None:
+        """These have been told."""
+        for finding in findings:
+            if finding.oom is not None:
+                self._of_rank.pop(finding.rank, None)
+                self._of_rank[finding.rank] = finding.oom
+        for rank in list(islice(self._of_rank, max(len(self._of_rank) - MOST_KNOWN, 0))):
+            self.learn_time(self._of_rank.pop(rank).at_unix_s)
+
+    def learn_time(self, until_s: float) -> None:
+        """All errors up to then have been told."""
+        self._all_until_s = max(self._all_until_s, until_s)
+
 
 class OomMemory:
-    """The latest error of each rank, for ``keep_s`` after its job was last heard of."""
+    """The errors of each job, for ``keep_s`` after it was last heard of."""
 
     def __init__(self, incidents: Iterable[Incident], *, keep_s: float) -> None:
         """``incidents``: whose errors are known, in any state."""
         self._keep_s = keep_s
-        self._known: dict[JobKey, dict[int, OomRecord]] = {}
+        self._known: dict[JobKey, KnownErrors] = {}
         self._heard_s: dict[JobKey, float] = {}
         for incident in sorted(incidents, key=lambda incident: incident.number):
             if incident.key.cause is IncidentCause.OUT_OF_MEMORY:
                 self.learn(incident.key.job, incident.findings)
+                if incident.ranks_left_out:  # their errors have been told too, and were before the latest
+                    told_s = (finding.oom.at_unix_s for finding in incident.findings if finding.oom is not None)
+                    self._known[incident.key.job].learn_time(max(told_s, default=float("-inf")))
 
-    def of(self, job: JobKey) -> Mapping[int, OomRecord]:
-        """By rank."""
-        return self._known.get(job, {})
+    def of(self, job: JobKey) -> KnownErrors:
+        """Those of one job; not to be changed."""
+        return self._known.get(job) or KnownErrors()
 
     def learn(self, job: JobKey, findings: Iterable[RankFinding]) -> None:
         """These have been told."""
-        known = self._known.setdefault(job, {})
-        known.update({finding.rank: finding.oom for finding in findings if finding.oom is not None})
+        self._known.setdefault(job, KnownErrors()).learn(findings)
 
     def pass_time(self, heard: Collection[JobKey], now_s: float) -> None:
         """Forget jobs that are not among those ``heard`` of, and have not been for ``keep_s``."""

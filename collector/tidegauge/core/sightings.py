@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import DeviceUuid
-from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey, OomRecord, RankFinding
+from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey, RankFinding
+from tidegauge.core.oom_memory import KnownErrors
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Severity
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
@@ -32,6 +33,8 @@ class Sighting(NamedTuple):
     """Ranks that have anything at all to say: too much to believe that they recovered. A verdict names the surest
     signal only, so growth of one signal can hide that of another."""
     explanation: Optional[str] = None
+    failed: int = 0
+    """Ranks of the job that are known to have run out of memory, ever."""
 
 
 class ShareUse(NamedTuple):
@@ -82,8 +85,8 @@ def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Si
     return Sighting(tuple(sure), tuple(doubtful), frozenset(unheard), frozenset(uneasy))
 
 
-def see_ooms(job: JobView, known: Mapping[int, OomRecord], explain: Optional[ExplainOom]) -> Sighting:
-    """Ranks with an out-of-memory error that is not ``known`` (by rank), the first to fail first.
+def see_ooms(job: JobView, known: KnownErrors, explain: Optional[ExplainOom]) -> Sighting:
+    """Ranks with an out-of-memory error that is not ``known``, the first to fail first.
 
     A rank that ended counts: most end by it.
     """
@@ -92,12 +95,13 @@ def see_ooms(job: JobView, known: Mapping[int, OomRecord], explain: Optional[Exp
         for index, rank in enumerate(job.ranks)
         if rank.last_oom is not None
         and int(rank.identity.rank) not in job.stale
-        and not _is_known(rank.last_oom, known.get(int(rank.identity.rank)))
+        and not known.has(int(rank.identity.rank), rank.last_oom)
     ]
     news.sort()
     explanation = explain(job.ranks[news[0][1]], job) if news and explain is not None else None
     sure = tuple(_finding(job, index) for _, index in news)
-    return Sighting(sure, unheard=frozenset(job.stale), explanation=explanation)
+    failed = known.count_with(finding.rank for finding in sure)
+    return Sighting(sure, unheard=frozenset(job.stale), explanation=explanation, failed=failed)
 
 
 def see_share(job: JobView, uses: Iterable[ShareUse], tolerance: float) -> Sighting:
@@ -175,10 +179,6 @@ def _worst_first(job: JobView) -> list[int]:
     """Indices of ``ranks``, in the order of ``suspects``."""
     place = {number: place for place, number in enumerate(job.suspects)}
     return sorted(range(len(job.ranks)), key=lambda index: place.get(int(job.ranks[index].identity.rank), len(place)))
-
-
-def _is_known(oom: OomRecord, known: Optional[OomRecord]) -> bool:
-    return known is not None and (oom.at_unix_s, oom.step) == (known.at_unix_s, known.step)
 
 
 def _finding(job: JobView, index: int) -> RankFinding:

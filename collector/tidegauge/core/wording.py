@@ -88,14 +88,15 @@ def incident_sentence(incident: Incident) -> str:
     if not incident.findings:
         return f"Ranks of {job} {do(cause)}."
     worst = incident.findings[0]
-    if len(incident.findings) == 1:
+    concerned = len(incident.findings) + incident.ranks_left_out
+    if concerned == 1:
         return f"Rank {worst.rank} of {job} {_does_so(incident, worst)}"
     if not incident.common:
-        who, alike = name_ranks(incident.ranks), ""
-    elif len(incident.findings) == incident.world_size:
+        who, alike = name_ranks(incident.ranks, left_out=incident.ranks_left_out), ""
+    elif concerned == incident.world_size:
         who, alike = f"all {incident.world_size} ranks", " alike"
     else:
-        who, alike = f"{len(incident.findings)} of {incident.world_size} ranks", " alike"
+        who, alike = f"{concerned} of {incident.world_size} ranks", " alike"
     first = f"The one to look at first, rank {worst.rank}, {_does_so(incident, worst)}"
     return f"{capitalised(who)} of {job} {do(cause)}{alike}. {first}"
 
@@ -118,7 +119,7 @@ def change_in_words(change: IncidentChange) -> str:
         ChangeKind.UPDATED: "new figures",
     }
     end, speed = time_left(incident.seconds_to_oom), rate(incident.bytes_per_step)
-    figures = [list_ranks(incident.ranks, common=incident.common)]
+    figures = [list_ranks(incident.ranks, common=incident.common, left_out=incident.ranks_left_out)]
     figures += [f"{speed} per step"] * (speed is not None) + [f"out of memory in {end}"] * (end is not None)
     return f"{happened[change.kind]}: {', '.join(figures)}"
 
@@ -204,24 +205,26 @@ def further_name(job: JobKey, job_name: Optional[str]) -> Optional[str]:
     return None if job_name is None or job.job_id.endswith(f"/{job_name}") else job_name
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
-    """In a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks"."""
+def name_ranks(ranks: Sequence[int], *, left_out: int = 0) -> str:
+    """In a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks". ``left_out``: how many there are besides."""
+    if left_out or len(ranks) > MOST_RANKS_NAMED:
+        return f"{len(ranks) + left_out} ranks"
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    if len(ranks) > MOST_RANKS_NAMED:
-        return f"{len(ranks)} ranks"
     numbers = [str(number) for number in sorted(ranks)]
     return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
-def list_ranks(ranks: Sequence[int], *, common: bool) -> str:
-    """In a table's cell, in the order given: "rank 3", "rank 0, 3 and 5 more", "all alike (64)", "-"."""
+def list_ranks(ranks: Sequence[int], *, common: bool, left_out: int = 0) -> str:
+    """In a table's cell, in the order given: "rank 3", "rank 0, 3 and 5 more", "all alike (64)", "-". ``left_out``: how
+    many there are besides."""
     if not ranks:
         return "-"
     if common:
-        return f"all alike ({len(ranks)})"
-    more = len(ranks) - MOST_RANKS_IN_A_CELL
-    return f"rank {', '.join(map(str, ranks[:MOST_RANKS_IN_A_CELL]))}" + (f" and {more} more" if more > 0 else "")
+        return f"all alike ({len(ranks) + left_out})"
+    named = ranks[:MOST_RANKS_IN_A_CELL]
+    more = len(ranks) - len(named) + left_out
+    return f"rank {', '.join(map(str, named))}" + (f" and {more} more" if more > 0 else "")
 
 
 def capitalised(text: str) -> str:

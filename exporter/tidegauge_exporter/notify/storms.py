@@ -9,6 +9,7 @@ import json
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.attempts import Attempts, is_due
@@ -27,9 +28,29 @@ QUIET_S = 1800.0
 """A storm takes all new incidents until none has come for this long."""
 SHOW_EVERY_S = 30.0
 """The head of a storm's thread is rewritten this often at most."""
+MOST_IN_STORM = 200
+LONGEST_S = 6 * 3600.0
+"""A storm takes no more than so many, and none that come so long after its first: on a busy cluster it is never quiet,
+and all that is said of it, here and in the notebook, grows with its incidents. The next ones begin anew."""
 FORGET_S = 7 * 86400.0
 """A storm some of whose incidents the service does not know any more is over after this long."""
 OPENINGS = "begun"
+
+
+class _Known(NamedTuple):
+    """What is kept of an incident in a storm."""
+
+    story: Story
+    """What the head of the storm says of it, and no more."""
+    mark: str
+    """Stands for all of it that matters there."""
+
+    @classmethod
+    def of(cls, story: Story) -> _Known:
+        incident = story.incident
+        if not incident.is_open:
+            incident = replace(incident, findings=(), explanation=None, snapshots=(), reports=(), evidence=())
+        return cls(Story(incident), _mark(story))
 
 
 class Storms:
@@ -42,45 +63,54 @@ class Storms:
         self._cluster = cluster
         self._links = links
         self._look = look
-        self._stories: dict[int, Story] = {}
-        """The latest story of each incident in a storm: the service forgets closed ones sooner than a storm ends."""
+        self._known: dict[int, _Known] = {}
+        """The latest of each incident in a storm: the service forgets closed ones sooner than a storm ends."""
 
     def divide(self, wanted: Sequence[Story], now_s: float) -> tuple[list[Story], list[Story]]:
         """Those that get threads of their own, the worst first, and those that go into a storm."""
         worst_first = sorted(wanted, key=lambda story: (-story.incident.severity.level, story.incident.number))
-        gathered = [story for story in worst_first if self.of(story) is not None]
-        fresh = [story for story in worst_first if self.of(story) is None]
+        placed = self._placed()
+        gathered = [story for story in worst_first if story.incident.number in placed]
+        fresh = [story for story in worst_first if story.incident.number not in placed]
         openings, gathering = self._openings(now_s), self._gathering(now_s)
         heard_of = {uid for _, uid in openings}
         firsts = _first_of_each_user(fresh, heard_of | set(() if gathering is None else gathering[1].uids))
         # What one user floods the channel with must not drown what happens to everybody else.
         alone = firsts[: max(0, MOST_THREADS - len(heard_of))]
-        if gathering is None:
-            rest = [story for story in fresh if story not in alone]
-            alone += rest[: max(0, MOST_THREADS - len(openings) - len(alone))]
+        rest = [story for story in fresh if story not in alone]
+        room = 0 if gathering is None else _room(gathering[1])
+        alone += rest[room:][: max(0, MOST_THREADS - len(openings) - len(alone))]
         return alone, gathered + [story for story in fresh if story not in alone]
 
     def gather(self, stories: Sequence[Story], now_s: float) -> bool:
-        """Have these in the storm of now; false if nothing had to be posted for that.
+        """Have these in the storm of now, and in further ones where they are too many; false if nothing had to be
+        posted for that.
 
         Raises ``RetryLaterError`` and ``RefusedError``.
         """
-        fresh = [story for story in stories if self.of(story) is None]
-        if not fresh:
-            return False
-        found = self._gathering(now_s)
-        begins = found is None
-        if found is None:
-            posted = self._chat.post(self._channel, self._look.storm_message(
-                fresh, cluster=self._cluster, links=self._links, now_unix_s=now_s
-            ))  # fmt: skip
-            found = f"storm/{posted.ts}", Storm(*posted, now_s, face=_face(fresh), shown_unix_s=now_s)
-        key, storm = found
-        # Before each gets its reply: whatever happens in between, its place is here.
-        numbers = (*storm.numbers, *(story.incident.number for story in fresh))
-        uids = tuple(sorted({*storm.uids, *(_uid(story) for story in fresh)}))
-        self._say(key, replace(storm, numbers=numbers, uids=uids, joined_unix_s=now_s))
+        placed = self._placed()
+        fresh = [story for story in stories if story.incident.number not in placed]
+        begins = False
+        while fresh:
+            found = self._gathering(now_s)
+            if found is None:
+                found, begins = self._begun(fresh[:MOST_IN_STORM], now_s), True
+            key, storm = found
+            joining, fresh = fresh[: _room(storm)], fresh[_room(storm) :]
+            # Before each gets its reply: whatever happens in between, its place is here.
+            numbers = (*storm.numbers, *(story.incident.number for story in joining))
+            uids = tuple(sorted({*storm.uids, *(_uid(story) for story in joining)}))
+            began_s = _began_s(storm)
+            self._say(key, replace(storm, numbers=numbers, uids=uids, joined_unix_s=now_s, began_unix_s=began_s))
         return begins
+
+    def _begun(self, stories: Sequence[Story], now_s: float) -> tuple[str, Storm]:
+        """A storm that has nobody yet; its head tells of these."""
+        posted = self._chat.post(self._channel, self._look.storm_message(
+            stories, cluster=self._cluster, links=self._links, now_unix_s=now_s
+        ))  # fmt: skip
+        now_face = _face([_mark(story) for story in stories])
+        return f"storm/{posted.ts}", Storm(*posted, now_s, began_unix_s=now_s, face=now_face, shown_unix_s=now_s)
 
     def of(self, story: Story) -> Posted | None:
         """The head of the storm that an incident is in."""
@@ -95,24 +125,24 @@ class Storms:
 
     def update(self, stories: Sequence[Story], now_s: float, attempts: Attempts) -> None:
         """Bring the heads of storms up to date, each at most every 30 s."""
-        storms = self._going_on()
-        numbers = {number for _, storm in storms for number in storm.numbers}
-        self._stories.update({story.incident.number: story for story in stories})
-        self._stories = {number: story for number, story in self._stories.items() if number in numbers}
-        for key, storm in storms:
+        placed = self._placed()
+        known = {number: known for number, known in self._known.items() if number in placed}
+        news = {story.incident.number: _Known.of(story) for story in stories if story.incident.number in placed}
+        self._known = {**known, **news}
+        for key, storm in self._going_on():
             attempts.make("the head of a storm", partial(self._update, key, storm, now_s))
 
     def _update(self, key: str, storm: Storm, now_s: float) -> bool:
-        stories = [self._stories[number] for number in storm.numbers if number in self._stories]
-        ended = not any(story.incident.is_open for story in stories)
-        now_face = _face(stories)
+        known = [self._known[number] for number in storm.numbers if number in self._known]
+        ended = not any(one.story.incident.is_open for one in known)
+        now_face = _face([one.mark for one in known])
         # With some of them unknown (a restart after a long time) the head would shrink: better as it was.
-        is_whole = len(stories) == len(storm.numbers)
+        is_whole = len(known) == len(storm.numbers)
         due = ended or is_due(storm.shown_unix_s, SHOW_EVERY_S, now_unix_s=now_s)
         outdated = is_whole and due and now_face != storm.face
         if outdated:
             self._chat.update(storm.posted, self._look.storm_message(
-                stories, cluster=self._cluster, links=self._links, now_unix_s=now_s
+                [one.story for one in known], cluster=self._cluster, links=self._links, now_unix_s=now_s
             ))  # fmt: skip
             storm = replace(storm, face=now_face, shown_unix_s=now_s)
         over = ended and is_due(storm.joined_unix_s, QUIET_S if is_whole else FORGET_S, now_unix_s=now_s)
@@ -122,7 +152,9 @@ class Storms:
     def _gathering(self, now_s: float) -> tuple[str, Storm] | None:
         """The storm that takes new incidents."""
         for key, storm in self._going_on():
-            if not is_due(storm.joined_unix_s, QUIET_S, now_unix_s=now_s):
+            is_quiet = is_due(storm.joined_unix_s, QUIET_S, now_unix_s=now_s)
+            is_long = is_due(_began_s(storm), LONGEST_S, now_unix_s=now_s)
+            if _room(storm) and not is_quiet and not is_long:
                 return key, storm
         return None
 
@@ -131,6 +163,10 @@ class Storms:
             (key, from_text(Storm, self._notebook.said(SLACK, key))) for key in self._notebook.keys(SLACK, "storm/")
         ]
         return [(key, storm) for key, storm in found if storm is not None and not storm.over]
+
+    def _placed(self) -> set[int]:
+        """The incidents that are in a storm."""
+        return {number for _, storm in self._going_on() for number in storm.numbers}
 
     def _openings(self, now_s: float) -> list[tuple[float, int]]:
         """When threads were begun lately, and about whose incidents."""
@@ -154,5 +190,19 @@ def _uid(story: Story) -> int:
     return story.incident.key.job.uid
 
 
-def _face(stories: Sequence[Story]) -> str:
-    return digest(*(f"{story.incident.number} {face(story)}" for story in stories))
+def _room(storm: Storm) -> int:
+    """For so many more."""
+    return max(0, MOST_IN_STORM - len(storm.numbers))
+
+
+def _began_s(storm: Storm) -> float:
+    """As far as that is known."""
+    return storm.began_unix_s or storm.joined_unix_s
+
+
+def _mark(story: Story) -> str:
+    return f"{story.incident.number} {face(story)}"
+
+
+def _face(marks: Sequence[str]) -> str:
+    return digest(*marks)

@@ -55,6 +55,8 @@ class Storm:
     ts: str
     joined_unix_s: float
     """When the last incident came."""
+    began_unix_s: float = 0.0
+    """When the first came; 0: not known, it began under an earlier version."""
     numbers: tuple[int, ...] = ()
     uids: tuple[int, ...] = ()
     """Whose incidents these are."""

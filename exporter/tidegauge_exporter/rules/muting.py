@@ -53,7 +53,13 @@ MUTES: tuple[Mute, ...] = (
     ),
     Mute(
         ("TidegaugeCoordinatorDown",),
-        ("TidegaugeNodeStale", "TidegaugeStoreDown", "TidegaugeActionsFailing", "TidegaugeBreakerOpen"),
+        (
+            "TidegaugeNodeStale",
+            "TidegaugeStoreDown",
+            "TidegaugeActionsFailing",
+            "TidegaugeBreakerOpen",
+            "TidegaugeUserBreakerOpen",
+        ),
         ("cluster",),
     ),
 )

@@ -169,12 +169,23 @@ SERVICE_RUNBOOK: tuple[RunbookEntry, ...] = (
         "TidegaugeBreakerOpen",
         means="More jobs would have been acted on within a short time than the policy's circuit breaker lets pass. All "
         "actions are stopped until a person resets it.",
-        first_look="`tidegauge incidents`: is it one user's many jobs, a new library version, one rack? Or is the "
+        first_look="`tidegauge incidents`: are they of one account, of a new library version, in one rack? Or is the "
         "policy too eager?",
         what_to_do="Find out what the jobs have in common. Then either let actions go on (`resume` resets the "
-        "breaker), or leave it open.",
+        "breakers), or leave it open.",
         when_to_silence="While it is left open on purpose.",
         commands=("tidegauge incidents", "tidegauge policy status", "tidegauge policy resume"),
+    ),
+    RunbookEntry(
+        "TidegaugeUserBreakerOpen",
+        means="More jobs of one user would have been acted on within a short time than the policy's circuit breaker "
+        "lets pass. Nothing is done to this user's jobs until a person resets it; other users' are acted on. Where one "
+        "account owns all jobs, that is all of them.",
+        first_look="`tidegauge policy status` names the user; `tidegauge incidents` has their jobs.",
+        what_to_do="Ask them what their jobs have in common: often one script, many times. Then let actions go on "
+        "(`resume` resets all breakers), or leave it open.",
+        when_to_silence="While it is left open on purpose.",
+        commands=("tidegauge policy status", "tidegauge incidents", "tidegauge policy resume"),
     ),
     RunbookEntry(
         "TidegaugeStoreDown",
@@ -192,7 +203,8 @@ SERVICE_RUNBOOK: tuple[RunbookEntry, ...] = (
         "job, attempt and rank; `budget`, there are more ranks than a target may hand out.",
         first_look="`tidegauge jobs`: are there jobs that nobody knows, or two with one id?",
         what_to_do="Duplicates come from jobs started side by side with the same made-up job id: give each its own "
-        "(`tidegauge run` does). The rank that came first is the one that is exported.",
+        "(`tidegauge run` does). The rank that the driver lists on its GPU is exported, else the older process; "
+        "`tidegauge jobs` has both users' jobs.",
         when_to_silence="When the owner knows.",
         commands=("tidegauge jobs",),
     ),

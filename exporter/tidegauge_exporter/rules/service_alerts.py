@@ -90,6 +90,16 @@ SERVICE_ALERTS: Group[AlertRule] = Group(
             for_s=60,
         ),
         AlertRule(
+            "TidegaugeUserBreakerOpen",
+            "max by (cluster) (tidegauge_policy_user_breakers_open) > 0",
+            AlertSeverity.WARNING,
+            Board.INCIDENTS,
+            f"Actions on one user's jobs are stopped: their circuit breaker is open{CLUSTER}",
+            "So many jobs of one user would have been acted on within a short time that the breaker of this user's "
+            "jobs opened. Nothing is done to them until a person resets it; `tidegauge policy status` names the user.",
+            for_s=60,
+        ),
+        AlertRule(
             "TidegaugeStoreDown",
             'min by (cluster, instance) (tidegauge_collect_success{source="store"}) == 0',
             AlertSeverity.CRITICAL,

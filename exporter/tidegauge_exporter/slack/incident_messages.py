@@ -162,9 +162,9 @@ def _figures(incident: Incident, now_unix_s: float) -> list[Block]:
 def _ranks(incident: Incident) -> str | None:
     if not incident.findings:
         return None
-    if len(incident.findings) == incident.world_size:
+    if len(incident.findings) + incident.ranks_left_out == incident.world_size:
         return "the only one" if incident.world_size == 1 else f"all {incident.world_size}"
-    return f"{name_ranks(incident.ranks)} of {incident.world_size}"
+    return f"{name_ranks(incident.ranks, left_out=incident.ranks_left_out)} of {incident.world_size}"
 
 
 def _place(finding: RankFinding) -> str:

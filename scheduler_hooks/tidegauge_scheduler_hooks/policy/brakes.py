@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidegauge.core.actions import ActionKind
+from tidegauge.core.actions import BREAKER, USER_BREAKER, ActionKind
 from tidegauge.core.incidents import IncidentState
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy import limits
@@ -256,10 +256,17 @@ BRAKES = (
         limits.per_user,
     ),
     Brake("actions_per_job_per_hour", _ACTING, "The same, on this job.", limits.per_job),
-    Brake("breaker", _ACTING, "The circuit breaker is open, or would have to open for this.", limits.breaker),
+    Brake(
+        USER_BREAKER,
+        _ACTING,
+        "The circuit breaker of this user's jobs is open, or would have to open for this.",
+        limits.user_breaker,
+    ),
+    Brake(BREAKER, _ACTING, "The one of the whole cluster is open, or would have to open for this.", limits.breaker),
 )
 """In the order in which they are asked: what only passes comes after what says no for good, and limits come last, so
-that the breaker opens for nothing that would not have been done anyway."""
+that a breaker opens for nothing that would not have been done anyway; the cluster's for nothing that the user's own
+holds back."""
 PASSING = frozenset(
     {
         "min_age", "requeues", "warnings",

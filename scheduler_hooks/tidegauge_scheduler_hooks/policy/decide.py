@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tidegauge.core.actions import ActionKind, Decision, Disposition, JobFacts
+from tidegauge.core.actions import BREAKERS, ActionKind, Decision, Disposition, JobFacts
 from tidegauge.core.incidents import Incident
 from tidegauge_scheduler_hooks.policy import texts
 from tidegauge_scheduler_hooks.policy.brakes import PASSING, Held, held_back
@@ -126,7 +126,7 @@ def _decision_id(case: Case, held: Held | None) -> str:
         parts.append("would")
     if held is not None:
         parts += ["withheld", held.brake]
-        if held.brake == "breaker":
+        if held.brake in BREAKERS:
             # One opening is told from the next, or a breaker that was reset could never open again at this rung.
             parts.append("never-reset" if case.state.breaker_reset_s is None else str(case.state.breaker_reset_s))
     return ":".join(parts)
@@ -156,7 +156,7 @@ def _parameters(case: Case) -> dict[str, Any]:
     """What carrying it out reads; JSON. notify, annotate: ``text``. cap: ``fraction``, ``explanation``. checkpoint:
     ``grace_s``, ``way``. requeue: ``alloc_conf``, ``environ``, ``reason``. snapshot, hold, cancel: ``reason``.
 
-    Of a decision that is withheld: ``breaker_reset_s``, when the breaker had last been reset.
+    Of a decision that is withheld: ``breaker_reset_s``, when the breakers had last been reset.
     """
     rung, facts = case.rung, case.facts
     if case.action.is_words:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from tidegauge.core.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.incidents import Incident
+from tidegauge_scheduler_hooks.policy.marks import Mark
 from tidegauge_scheduler_hooks.policy.models import Mode, Rule, carries_out
 from tidegauge_scheduler_hooks.policy.rungs import Rung, StopRung, stops
-from tidegauge_scheduler_hooks.policy.state import Mark
 
 PASSED_OVER = frozenset(
     {

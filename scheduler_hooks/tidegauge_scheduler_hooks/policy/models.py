@@ -29,10 +29,12 @@ def carries_out(mode: str, action: ActionKind) -> bool:
 
 
 class Breaker(PolicyModel):
-    """The circuit breaker: when suddenly many jobs look sick, the cluster or Tidegauge is, not the jobs."""
+    """The circuit breakers, of each user's jobs and of the whole cluster: when suddenly many jobs look sick, the
+    cluster or Tidegauge is, not the jobs. For the cluster, one user counts as little more than half of what is allowed
+    at most."""
 
     share: float = Field(default=0.1, gt=0, le=1)
-    """It opens before more than this share of the running jobs would be acted on within ``window``."""
+    """It opens before more jobs than this share of all running ones would be acted on within ``window``."""
     window: Annotated[Duration, Field(gt=0, le=MEMORY_S)] = 3600.0
     """At most 30 days."""
     min_jobs: int = Field(default=3, ge=1)
@@ -83,7 +85,7 @@ class Brakes(PolicyModel):
     actions_per_job_per_hour: int = Field(default=4, ge=0)
     """The same for one job, over its attempts. A requeue counts as two: the checkpoint before it is one."""
     breaker: Breaker = Breaker()
-    """The circuit breaker."""
+    """The circuit breakers: of each user's jobs, and of all."""
     exempt: Exempt = Exempt()
     """Jobs that are never acted on."""
 

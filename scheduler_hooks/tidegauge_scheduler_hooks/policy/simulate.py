@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from tidegauge.core.actions import ActionKind, Decision, Disposition, JobFacts, JobTarget, SchedulerFacts
 from tidegauge.core.incidents import Incident, IncidentChange, JobKey
 from tidegauge_scheduler_hooks.policy.decide import decide, next_look_s
+from tidegauge_scheduler_hooks.policy.marks import JobName, job_name
 from tidegauge_scheduler_hooks.policy.models import Policy
-from tidegauge_scheduler_hooks.policy.state import JobName, PolicyState, job_name
+from tidegauge_scheduler_hooks.policy.state import PolicyState
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Simulation:
     """Incidents of which no facts are recorded: taken as jobs that can be told, and neither saved nor requeued."""
     breaker: str | None
     """Why the circuit breaker would have opened; ``None``: it would not."""
+    user_breakers: tuple[str, ...] = ()
+    """The same of the breakers of one user's jobs that would have opened."""
 
     @property
     def totals(self) -> Mapping[ActionKind, int]:
@@ -98,6 +101,7 @@ def simulate(
         incidents=len(recorded),
         assumed=tuple(sorted(number for number, of_job in recorded.items() if of_job is None)),
         breaker=None if opening is None else opening.reason,
+        user_breakers=tuple(mark.reason for mark in state.user_breaker_openings(real=False)),
     )
 
 

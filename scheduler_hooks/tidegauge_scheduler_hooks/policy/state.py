@@ -7,117 +7,81 @@ so that ``observe`` walks whole ladders and meets the same limits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Disposition, JobTarget, Outcome
+from tidegauge.core.actions import BREAKERS, USER_BREAKER, ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
-from tidegauge_scheduler_hooks.policy.models import carries_out
+from tidegauge_scheduler_hooks.policy.layers import Layers
+from tidegauge_scheduler_hooks.policy.marks import JobName, Mark, User, job_name, mark_of, who_answers
+
+_K = TypeVar("_K")
 
 UNDONE = frozenset({Outcome.SUPERSEDED, Outcome.STOPPED})
 """Outcomes that say that nothing was done at all."""
 
 
-class JobName(NamedTuple):
-    """A job over all its attempts."""
+class _Opening(NamedTuple):
+    """Which breaker, between which resets."""
 
-    job_id: str
-    uid: int
-
-
-def job_name(job: JobKey) -> JobName:
-    """The job that this is an attempt of."""
-    return JobName(job.job_id, job.uid)
-
-
-class User(NamedTuple):
-    """Whom a limit for one user counts a job to: a uid, but on Kubernetes, where people share uids, a name in a
-    namespace."""
-
-    uid: int | None
-    namespace: str | None = None
-    name: str | None = None
-
-
-def user_of(target: JobTarget, user_name: str) -> User:
-    """The user of the job that this is a run of."""
-    if target.scheduler != KUBERNETES:
-        return User(target.job.uid)
-    return User(None, target.job.job_id.partition("/")[0], user_name)
-
-
-class Mark(NamedTuple):
-    """What the policy remembers of one decision."""
-
-    decision_id: str
-    incident: int
-    rule: str
-    rung: int
-    action: ActionKind
-    disposition: Disposition
-    brake: str | None
-    job: JobKey
-    user: User
-    incarnation: str
-    decided_s: float
     real: bool
-    """Its mode would have let it be carried out."""
-    reason: str
-    breaker_reset_s: float | None
-    """When the breaker had last been reset at that time; only of a decision that the breaker withheld."""
-    outcome: Outcome | None = None
-    finished_s: float | None = None
-
-    @property
-    def under_way(self) -> bool:
-        """To be carried out, and not finished."""
-        return self.disposition is Disposition.DO and self.outcome is None
-
-    @property
-    def done_s(self) -> float | None:
-        """When it was done; what would have been done is taken as done at once. ``None``: it was not."""
-        if self.disposition is Disposition.WOULD:
-            return self.decided_s
-        return self.ended_s if self.outcome is Outcome.DONE else None
-
-    @property
-    def ended_s(self) -> float:
-        """When it was over, however it ended."""
-        return self.decided_s if self.finished_s is None else self.finished_s
-
-    def counts(self, *, real: bool) -> bool:
-        """Whether a decision that is real, or is not, may rest on it."""
-        return self.disposition is Disposition.DO or (self.disposition is Disposition.WOULD and not real)
+    user: User | None
+    """As ``who_answers`` says; ``None``: the one of the whole cluster."""
+    reset_s: float | None
 
 
 @dataclass(frozen=True)
 class _Index:
     """Marks by what they are looked up by. A value: with one more mark it is another, most of which is shared."""
 
-    by_incident: Mapping[int, Mapping[str, Mark]] = field(default_factory=dict)
-    by_job: Mapping[JobName, Mapping[str, Mark]] = field(default_factory=dict)
-    acting: Mapping[str, Mark] = field(default_factory=dict)
-    """Those that change something about a job, or would."""
-    by_breaker: tuple[Mark, ...] = ()
-    """Those that the breaker withheld."""
+    by_incident: Layers[int, Mapping[str, Mark]] = field(default_factory=Layers)
+    by_job: Layers[JobName, Mapping[str, Mark]] = field(default_factory=Layers)
+    acting: Layers[int, Mapping[str, Mark]] = field(default_factory=Layers)
+    """Those that change something about a job, or would, by the hour of the decision: limits look at the last ones."""
+    openings: Mapping[_Opening, Mark] = field(default_factory=dict)
+    """The first that a breaker withheld: from then on it is open, and what it withholds later says nothing new."""
 
-    def with_marks(self, marks: Iterable[Mark]) -> _Index:
+    def with_marks(self, marks: Collection[Mark]) -> _Index:
         """With these, which take the place of those with the same decision."""
-        by_incident, by_job, acting = dict(self.by_incident), dict(self.by_job), dict(self.acting)
-        by_breaker = {mark.decision_id: mark for mark in self.by_breaker}
+        acting = [mark for mark in marks if mark.action.is_acting and mark.disposition is not Disposition.WITHHELD]
+        openings = dict(self.openings)
         for mark in marks:
-            name = mark.decision_id
-            by_incident[mark.incident] = {**by_incident.get(mark.incident, {}), name: mark}
-            by_job[job_name(mark.job)] = {**by_job.get(job_name(mark.job), {}), name: mark}
-            if mark.action.is_acting and mark.disposition is not Disposition.WITHHELD:
-                acting[name] = mark
-            if mark.brake == "breaker":
-                by_breaker[name] = mark
-        return _Index(by_incident, by_job, acting, tuple(by_breaker.values()))
+            opening = _opening(mark)
+            if opening is not None and (opening not in openings or mark.decided_s < openings[opening].decided_s):
+                openings[opening] = mark
+        return _Index(
+            self.by_incident.with_items(_grouped(self.by_incident, marks, lambda mark: mark.incident)),
+            self.by_job.with_items(_grouped(self.by_job, marks, lambda mark: job_name(mark.job))),
+            self.acting.with_items(_grouped(self.acting, acting, lambda mark: _hour(mark.decided_s))),
+            openings,
+        )
+
+
+def _grouped(
+    known: Mapping[_K, Mapping[str, Mark]], marks: Iterable[Mark], key_of: Callable[[Mark], _K]
+) -> dict[_K, Mapping[str, Mark]]:
+    """The groups that these marks change, each copied once however many of them are in it."""
+    changed: dict[_K, dict[str, Mark]] = {}
+    for mark in marks:
+        key = key_of(mark)
+        if key not in changed:
+            changed[key] = dict(known.get(key, {}))
+        changed[key][mark.decision_id] = mark
+    return dict(changed)
+
+
+def _hour(at_s: float) -> int:
+    return int(at_s // 3600.0)
+
+
+def _opening(mark: Mark) -> _Opening | None:
+    """Which breaker withheld it, if one did."""
+    if mark.brake not in BREAKERS:
+        return None
+    return _Opening(mark.real, who_answers(mark.user) if mark.brake == USER_BREAKER else None, mark.breaker_reset_s)
 
 
 _EMPTY = _Index()
@@ -127,29 +91,29 @@ _EMPTY = _Index()
 class PolicyState:
     """A value: every ``with_…`` returns another. ``paused`` and ``breaker_reset_s`` come from outside."""
 
-    marks: Mapping[str, Mark] = field(default_factory=dict)
+    marks: Layers[str, Mark] = field(default_factory=Layers)
     """By decision id."""
     paused: str | None = None
     """Why nothing at all is to be done, in a person's words; ``None``: not paused."""
     breaker_reset_s: float | None = None
-    """When a person last closed the breaker, on the policy clock."""
+    """When a person last closed the breakers, on the policy clock."""
     index: _Index | None = field(default=None, compare=False, repr=False)
     """Of ``marks``, carried along so that a decision costs no look at all others; ``None``: made when it is needed."""
 
     @classmethod
     def of(cls, records: Iterable[DecisionRecord]) -> PolicyState:
-        """The state after these decisions. They must reach back to when the oldest open incident was opened, and at
-        least ``MEMORY_S``; more does no harm."""
+        """The state after these decisions, in any order: those of ``ports.Audit.memory`` for ``MEMORY_S``; more does
+        no harm."""
         return cls().with_records(records)
 
     def with_decisions(self, decisions: Iterable[Decision]) -> PolicyState:
         """After these decisions were written down."""
-        return self._with({decision.decision_id: _mark(decision) for decision in decisions})
+        return self._with({decision.decision_id: mark_of(decision) for decision in decisions})
 
     def with_records(self, records: Iterable[DecisionRecord]) -> PolicyState:
         """After news from the audit: decisions, or how they ended."""
         news = {
-            record.decision.decision_id: _mark(record.decision)._replace(
+            record.decision.decision_id: mark_of(record.decision)._replace(
                 outcome=record.outcome, finished_s=record.finished_s
             )
             for record in records
@@ -158,28 +122,39 @@ class PolicyState:
 
     def forget(self, before_s: float, *, open_incidents: Collection[int]) -> PolicyState:
         """Without decisions made before ``before_s``, which is at least ``MEMORY_S`` ago, save those that may count
-        for ever: of incidents that are open, unfinished ones, and those that keep the breaker open."""
+        for ever: of incidents that are open, unfinished ones, and the one at which each breaker opened that is open."""
+        openings = {mark.decision_id for mark in self._open_breakers.values()}
         kept = {
             name: mark
             for name, mark in self.marks.items()
-            if mark.decided_s >= before_s or mark.incident in open_incidents or mark.under_way or self._opens(mark)
+            if mark.decided_s >= before_s or mark.incident in open_incidents or mark.under_way or name in openings
         }
         if len(kept) == len(self.marks):
             return self
-        return replace(self, marks=kept, index=_EMPTY.with_marks(kept.values()))
+        return replace(self, marks=Layers(kept), index=_EMPTY.with_marks(kept.values()))
 
     @property
     def breaker(self) -> str | None:
         """Why the circuit breaker holds back all actions, since when; ``None``: it is closed. What it would do in
         another mode than ``act`` does not count."""
         opening = self.breaker_opening(real=True)
-        if opening is None:
-            return None
-        return f"{opening.reason}, at {datetime.fromtimestamp(opening.decided_s, timezone.utc):%Y-%m-%d %H:%M} UTC"
+        return None if opening is None else _since_when(opening)
 
-    def breaker_opening(self, *, real: bool) -> Mark | None:
-        """The decision at which the breaker opened, if it has not been reset since."""
-        return self._breaker_openings.get(real)
+    @property
+    def user_breakers(self) -> tuple[str, ...]:
+        """The same of the breakers of one user's jobs that are open, the oldest first."""
+        return tuple(map(_since_when, self.user_breaker_openings(real=True)))
+
+    def breaker_opening(self, *, real: bool, user: User | None = None) -> Mark | None:
+        """The decision at which the breaker of the whole cluster, or of one user's jobs, opened, if it has not been
+        reset since."""
+        which = _Opening(real, None if user is None else who_answers(user), self.breaker_reset_s)
+        return self._index.openings.get(which)
+
+    def user_breaker_openings(self, *, real: bool) -> list[Mark]:
+        """Those of all users, the oldest first."""
+        found = [mark for which, mark in self._open_breakers.items() if which.real == real and which.user is not None]
+        return sorted(found, key=lambda mark: mark.decided_s)
 
     def of_incident(self, number: int) -> tuple[Mark, ...]:
         """All decisions on one incident."""
@@ -215,7 +190,8 @@ class PolicyState:
 
     def acting(self, *, since_s: float, real: bool) -> Iterable[Mark]:
         """Decisions to change something about a job that were made after ``since_s``, whatever came of them."""
-        return (mark for mark in self._index.acting.values() if mark.decided_s > since_s and mark.counts(real=real))
+        hours = (marks.values() for hour, marks in self._index.acting.items() if hour >= _hour(since_s))
+        return (mark for marks in hours for mark in marks if mark.decided_s > since_s and mark.counts(real=real))
 
     def _with(self, news: Mapping[str, Mark]) -> PolicyState:
         """The first outcome of a decision stays."""
@@ -226,36 +202,16 @@ class PolicyState:
         }
         if not changed:
             return self
-        return replace(self, marks={**self.marks, **changed}, index=self._index.with_marks(changed.values()))
-
-    def _opens(self, mark: Mark) -> bool:
-        return mark.brake == "breaker" and mark.breaker_reset_s == self.breaker_reset_s
+        return replace(self, marks=self.marks.with_items(changed), index=self._index.with_marks(changed.values()))
 
     @cached_property
     def _index(self) -> _Index:
         return _EMPTY.with_marks(self.marks.values()) if self.index is None else self.index
 
-    @cached_property
-    def _breaker_openings(self) -> dict[bool, Mark]:
-        openings = sorted(filter(self._opens, self._index.by_breaker), key=lambda mark: mark.decided_s, reverse=True)
-        return {mark.real: mark for mark in openings}
+    @property
+    def _open_breakers(self) -> dict[_Opening, Mark]:
+        return {which: mark for which, mark in self._index.openings.items() if which.reset_s == self.breaker_reset_s}
 
 
-def _mark(decision: Decision) -> Mark:
-    withheld_by_breaker = decision.disposition is Disposition.WITHHELD and decision.brake == "breaker"
-    return Mark(
-        decision_id=decision.decision_id,
-        incident=decision.incident.number,
-        rule=decision.rule,
-        rung=decision.rung,
-        action=decision.action,
-        disposition=decision.disposition,
-        brake=decision.brake,
-        job=decision.target.job,
-        user=user_of(decision.target, decision.facts.user_name),
-        incarnation=decision.target.incarnation,
-        decided_s=decision.decided_s,
-        real=carries_out(decision.mode, decision.action),
-        reason=decision.reason,
-        breaker_reset_s=decision.parameters.get("breaker_reset_s") if withheld_by_breaker else None,
-    )
+def _since_when(opening: Mark) -> str:
+    return f"{opening.reason}, at {datetime.fromtimestamp(opening.decided_s, timezone.utc):%Y-%m-%d %H:%M} UTC"

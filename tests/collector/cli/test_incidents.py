@@ -124,6 +124,13 @@ def test_the_page_of_a_wide_incident_shows_the_worst_ranks_and_counts_the_others
     assert "Nothing: the incident is closed." in page
 
 
+def test_ranks_that_found_no_place_in_an_incident_are_counted_on_its_page() -> None:
+    errors = tuple(finding(rank, oom=oom_record()) for rank in range(20))
+    crowded = incident(IncidentCause.OUT_OF_MEMORY, findings=errors, ranks_left_out=1980, world_size=4000)
+    page = dict(incident_page.figures(crowded, now_s=NOW_S))
+    assert page["ranks"].startswith("2000 of 4000")
+
+
 def test_an_incident_that_does_not_exist_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["incidents", "show", "9", "--api", url]) == 2
     assert capsys.readouterr().err.startswith("tidegauge incidents: there is no incident 9;")
@@ -202,6 +209,18 @@ QUIET = LoopStatus("act", None)
 )
 def test_what_happens_next_is_said_with_who_can_change_it(about: Incident, status: LoopStatus, text: str) -> None:
     assert text in incident_page.what_next(about, [], status)
+
+
+def test_the_open_breaker_of_one_user_is_said_of_that_users_incidents() -> None:
+    status = replace(QUIET, user_breakers=("the breaker of eve opened: 4 jobs, at noon",))
+    held = record(decision(disposition=Disposition.WITHHELD, brake="user_breaker", reason="the breaker of eve opened"))
+    others = record(
+        decision(disposition=Disposition.WITHHELD, brake="user_breaker", reason="the breaker of bob opened")
+    )
+    assert "until somebody says `tidegauge policy resume`: the breaker of eve opened: 4 jobs, at noon." in (
+        incident_page.what_next(incident(), [held], status)
+    )
+    assert "What the policy's rules say" in incident_page.what_next(incident(), [others], status)
 
 
 def test_another_incidents_action_is_not_this_ones_next() -> None:

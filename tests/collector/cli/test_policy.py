@@ -190,6 +190,11 @@ def test_status_says_how_everything_stands(capsys: pytest.CaptureFixture[str]) -
     [
         ({"paused": "by ada since noon"}, 0, "actions     PAUSED by ada since noon"),
         ({"breaker": "4 of 20 jobs"}, 1, "breaker     OPEN: 4 of 20 jobs; `tidegauge policy resume` resets it"),
+        (
+            {"user_breakers": ("4 jobs of eve",)},
+            1,
+            "breaker     closed\nbreaker     OPEN: 4 jobs of eve; `tidegauge policy resume` resets it",
+        ),
         ({"store_problem": "disk full"}, 1, "database    PROBLEM, nothing is decided: disk full"),
         ({"scheduler_problems": {"ray": "no answer"}}, 1, "ray         PROBLEM: no answer"),
         ({"policy_problem": "line 3: no"}, 1, "PROBLEM     line 3: no (the last good policy stays in force"),
@@ -205,6 +210,9 @@ def test_what_does_not_work_is_bad_news_and_a_pause_is_not(
 
 def test_one_line_tells_whether_to_look_closer() -> None:
     assert policy_status.in_one_line(STATUS) == "policy act, 1 incident open"
+    assert policy_status.in_one_line(replace(STATUS, user_breakers=("eve",))) == (
+        "policy act, 1 incident open, circuit breaker of 1 user OPEN"
+    )
     bad = replace(STATUS, paused="by ada", breaker="many", store_problem="full")
     assert policy_status.in_one_line(bad) == (
         "policy act, 1 incident open, PAUSED by ada, circuit breaker OPEN, PROBLEMS, see `tidegauge policy status`"
@@ -257,7 +265,7 @@ def test_pause_and_resume_set_the_switch_of_the_head(files: StateFiles, capsys: 
     assert main(["policy", "resume", *where]) == 0
     switches = ActionSwitch(files.actions).read(now_s=NOW_S)
     assert (switches.paused, switches.breaker_reset_s) == (None, NOW_S)
-    assert "the circuit breaker is reset" in capsys.readouterr().out
+    assert "the circuit breakers are reset" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("what", ["pause", "resume"])

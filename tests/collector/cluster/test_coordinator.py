@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from sample_views import LEAK, rank_summary
+from sample_views import LEAK, identity, rank_summary
 from tidegauge.agent.few_lines import LINES_PER_MINUTE
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.event_log import MAX_EVENTS
+from tidegauge.cluster.known_node import MOST_RANKS_KEPT
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
-from tidegauge.core.ids import ProcessId
+from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import OK, LeakState, Severity
 from tidegauge.core.views import NodeSummary, RankSummary
@@ -288,6 +289,42 @@ def test_ranks_that_change_by_the_thousand_are_told_in_a_few_lines_of_the_log(
     told = [record.getMessage() for record in caplog.records if "leaks" in record.getMessage()]
     assert (len(told), told[-1].startswith("job 4711 attempt 0 rank 0 ")) == (LINES_PER_MINUTE + 1, True)
     assert "280 more lines of this kind were left out in the minute before" in caplog.text
+
+
+def ranks_shown(site: Site) -> list[int]:
+    return [int(rank.identity.rank) for job in site.coordinator.jobs() for rank in job.ranks]
+
+
+def test_processes_that_change_their_names_leave_a_bounded_number_of_ended_ranks(site: Site) -> None:
+    """As many processes as an agent lets one user have, with other rank numbers in every report."""
+    site.report(rank_summary(0, alive=False, identity=identity(0, job_id=JobId("first"))))
+    for turn in range(1, 8):
+        site.pass_s(1.0)
+        site.report(*(rank_summary(rank) for rank in range(512 * turn, 512 * (turn + 1))))
+    shown = ranks_shown(site)
+    assert len(shown) == MOST_RANKS_KEPT
+    assert shown == list(range(512 * 8 - MOST_RANKS_KEPT, 512 * 8)), "those that ended first were forgotten first"
+    (node,) = site.coordinator._nodes.values()
+    assert node.histories.keys() == node.ranks.keys()
+    assert node.ended_s.keys() < node.ranks.keys()
+    assert site.coordinator._events._announced.keys() == node.ranks.keys()
+
+
+def test_ended_ranks_that_an_agent_still_names_stay_until_others_have_been_forgotten(site: Site) -> None:
+    named = [rank_summary(rank, alive=False) for rank in range(3)]
+    site.report(*named)
+    for turn in range(1, 6):
+        site.pass_s(1.0)
+        site.report(*named, *(rank_summary(rank) for rank in range(1000 * turn, 1000 * (turn + 1))))
+    shown = ranks_shown(site)
+    assert (len(shown), shown[:3], shown[-1000]) == (MOST_RANKS_KEPT, [0, 1, 2], 5000)
+
+
+def test_of_a_report_with_more_ranks_than_an_agent_watches_the_others_are_not_taken(site: Site) -> None:
+    site.report(*(rank_summary(rank) for rank in range(MOST_RANKS_KEPT + 5)))
+    assert ranks_shown(site) == list(range(MOST_RANKS_KEPT))
+    site.report(*(rank_summary(rank) for rank in range(5, MOST_RANKS_KEPT + 5)))
+    assert ranks_shown(site) == list(range(5, MOST_RANKS_KEPT + 5))
 
 
 def test_a_coordinator_that_starts_empty_knows_everything_after_one_report(site: Site) -> None:

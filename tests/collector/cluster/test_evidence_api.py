@@ -11,7 +11,6 @@ from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from tidegauge.cluster import client
 from tidegauge.cluster.evidence_api import MOST_PIECES
-from tidegauge.cluster.loop_api import incident_story
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.evidence import CauseFound, Evidence
 from tidegauge.core.evidence_brief import EvidenceCause
@@ -42,7 +41,6 @@ def ask(store: FakeStore, path: str) -> Any:
 def test_an_incidents_evidence_is_what_its_cause_explains_the_piece_that_says_most_first(store: FakeStore) -> None:
     found = ask(store, "/api/v1/evidence?incident=1")["evidence"]
     assert [from_wire(Evidence, raw) for raw in found] == [evidence(1), nothing_found(2)]
-    assert [piece.rank for piece in incident_story(store, 1).evidence] == [1, 2]
 
 
 def test_a_jobs_evidence_is_all_of_it_the_newest_first(store: FakeStore) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import weakref
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,13 +45,13 @@ class Table:
         self.kept += [KeptEvidence(at_s, piece) for piece in new]
         return new
 
-    def recent(self, *, since_s: float, limit: int) -> Sequence[KeptPiece]:
+    def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
         self._check()
-        return [one for one in self.kept if one.kept_s >= since_s][-limit:]
+        return iter([one for one in self.kept if one.kept_s >= since_s][-limit:])
 
-    def of_open_incidents(self, *, limit: int) -> Sequence[KeptPiece]:
+    def of_open_incidents(self, *, limit: int) -> Iterator[KeptPiece]:
         self._check()
-        return [one for one in self.kept if one.evidence.job in self.open_jobs][-limit:]
+        return iter([one for one in self.kept if one.evidence.job in self.open_jobs][-limit:])
 
     def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
         self._check()
@@ -153,6 +154,28 @@ def test_another_coordinator_knows_what_was_kept(keeper: EvidenceKeeper, table: 
     assert keeper.take(summary(evidence(evidence_id="new"))) == ("new",)
 
 
+def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceKeeper) -> None:
+    alive = weakref.WeakSet[Evidence]()
+    most = 0
+
+    class Fresh(Table):
+        def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
+            nonlocal most
+            for number in range(50):
+                kept = KeptEvidence(NOW_S, evidence(evidence_id=f"e{number}"))
+                alive.add(kept.evidence)
+                most = max(most, len(alive))
+                yield kept
+
+        def of_open_incidents(self, *, limit: int) -> Iterator[KeptPiece]:
+            return self.recent(since_s=0.0, limit=limit)
+
+    kept = keeper.recall(Fresh(), now_s=NOW_S)
+    assert [one.news.brief.evidence_id for one in kept] == [f"e{number}" for number in range(50)]
+    assert most <= 2
+    assert len(alive) == 0
+
+
 def test_jobs_are_forgotten_after_a_day_unless_their_incident_is_open(keeper: EvidenceKeeper, table: Table) -> None:
     other = JobKey("other", 0, 1)
     keeper.take(summary(evidence(), evidence(job=other)))
@@ -171,8 +194,8 @@ def test_memory_is_bounded_whatever_comes(keeper: EvidenceKeeper, table: Table) 
     table.kept += [KeptEvidence(NOW_S, evidence(evidence_id=f"of one {number}")) for number in range(2 * MOST_OF_JOB)]
 
     class All(Table):
-        def recent(self, *, since_s: float, limit: int) -> Sequence[KeptPiece]:
-            return self.kept
+        def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
+            return iter(self.kept)
 
     keeper.recall(All(table.kept), now_s=NOW_S)
     keeper.write(table, now_s=NOW_S)

@@ -17,24 +17,27 @@ from scheduler_values import decision, facts, finding, incident, record
 from tidegauge.cluster import client
 from tidegauge.cluster.http_api import BadRequestError, NotFoundError, Request, UnavailableError
 from tidegauge.cluster.loop_api import (
+    FEW,
     FINDINGS_IN_ALL,
     LAST_ACTIONS_S,
     MANY,
     MOST_CHANGES,
-    MOST_FINDINGS,
     MOST_READ,
+    incident_story,
     loop_figures,
     loop_routes,
     status_for,
 )
+from tidegauge.cluster.store import Store
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView
 from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import from_wire
+from tidegauge.core.wording import change_in_words
 
 STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1)
 PAGES = ("/api/v1/incidents", "/api/v1/incident", "/api/v1/incident-changes", "/api/v1/decisions")
@@ -45,8 +48,8 @@ def store() -> FakeStore:
     return told_store()
 
 
-def get(store: FakeStore, path: str, **query: int) -> Any:
-    route = loop_routes(store, lambda: STATUS)[path]
+def get(store: FakeStore | Store, path: str, **query: int) -> Any:
+    route = loop_routes(store if isinstance(store, FakeStore) else lambda: store, lambda: STATUS)[path]
     return json.loads(route(Request({name: str(value) for name, value in query.items()}, None)).body)
 
 
@@ -103,13 +106,47 @@ def test_the_history_of_a_wide_incident_is_cut_but_its_words_are_not() -> None:
     assert len(answer["decisions"][0]["decision"]["incident"]["findings"]) == MOST_FINDINGS
 
 
-def test_of_a_long_history_new_figures_are_left_out_first() -> None:
+def test_of_a_long_history_new_figures_are_left_out_first(tmp_path: Path) -> None:
     updates = [IncidentChange(ChangeKind.UPDATED, float(n), incident()) for n in range(MANY)]
     story = [IncidentChange(ChangeKind.OPENED, 0.0, incident()), *updates]
-    answer = get(FakeStore(FakeIncidents(story)), "/api/v1/incident", number=1)
+    told = FakeStore(FakeIncidents(story))
+    real = real_store(told, tmp_path)
+    answer = get(told, "/api/v1/incident", number=1)
+    assert [line["at_unix_s"] for line in answer["history"]] == [0.0, *(float(n) for n in range(MANY - FEW, MANY))]
     assert answer["history"][0]["kind"] == "opened"
-    assert len(answer["history"]) + answer["left_out"] == MANY + 1
-    assert 0 < answer["left_out"] <= MANY / 2 + 1
+    assert answer["left_out"] == MANY - FEW
+    assert get(real, "/api/v1/incident", number=1) == answer
+    assert len(incident_story(lambda: real, 1).history) == FEW + 1
+    real.close()
+
+
+def test_a_history_that_swings_for_days_is_bounded_too() -> None:
+    swings = [IncidentChange(ChangeKind.REOPENED, float(n), incident()) for n in range(2 * MANY)]
+    answer = get(FakeStore(FakeIncidents(swings)), "/api/v1/incident", number=1)
+    assert len(answer["history"]) + answer["left_out"] == 2 * MANY
+    assert len(answer["history"]) <= MANY
+    assert answer["history"][-1]["at_unix_s"] == 2 * MANY - 1.0
+
+
+def test_a_history_is_read_while_the_answer_is_written() -> None:
+    class OneAtATime(FakeIncidents):
+        read: int = 0
+
+        def lines(self, *_: object, **__: object) -> Iterator[IncidentChange]:
+            for change in self.story:
+                self.read += 1
+                yield change
+
+    incidents = OneAtATime([IncidentChange(ChangeKind.REOPENED, float(n), incident()) for n in range(9)])
+    read_then: list[int] = []
+
+    class Watching(FakeAudit):
+        def records_of(self, number: int) -> Sequence[DecisionRecord]:
+            read_then.append(incidents.read)
+            return []
+
+    assert len(get(FakeStore(incidents, Watching()), "/api/v1/incident", number=1)["history"]) == 9
+    assert read_then == [0], "not all of it before"
 
 
 def test_an_incident_that_does_not_exist_is_not_found(store: FakeStore) -> None:
@@ -163,8 +200,10 @@ def test_changes_that_matter_are_bounded_too_and_the_newest_stay() -> None:
 
 
 def test_changes_of_wide_incidents_share_a_bound() -> None:
-    answer = get(FakeStore(FakeIncidents([wide(n) for n in range(100)])), "/api/v1/incident-changes")
-    assert sum(len(raw["incident"]["findings"]) for raw in answer["changes"]) == FINDINGS_IN_ALL
+    few, many = wide(1, ranks=64), MOST_CHANGES - 1
+    answer = get(FakeStore(FakeIncidents([few] * many)), "/api/v1/incident-changes")
+    assert {len(raw["incident"]["findings"]) for raw in answer["changes"]} == {FINDINGS_IN_ALL // many}
+    assert "rank 0, 1, 2, 3 and 60 more" in change_in_words(from_wire(IncidentChange, answer["changes"][0]))
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -234,7 +273,8 @@ def test_the_real_store_is_read_like_the_one_of_these_tests(store: FakeStore, tm
 
 
 def test_figures_for_a_scrape_come_from_the_store_and_the_status(store: FakeStore) -> None:
-    figures = figures_of(store, replace(STATUS, paused="by ada", breaker="too many"))
+    figures = figures_of(store, replace(STATUS, paused="by ada", breaker="too many", user_breakers=("eve", "bob")))
+    assert figures.user_breakers_open == 2
     assert (figures.store_works, figures.acting, figures.paused, figures.breaker_open) == (True, True, True, True)
     assert figures.incidents_total == {IncidentCause.LEAK: 1, IncidentCause.FRAGMENTATION: 1}
     assert figures.incidents_open == {(IncidentCause.LEAK, Severity.CRITICAL): 1}
@@ -304,7 +344,7 @@ def test_of_a_very_long_history_only_the_newest_changes_are_read() -> None:
 def test_who_sees_their_own_jobs_is_told_whether_something_is_wrong_and_not_what() -> None:
     words = "CANARY: job 77 of grace on node12, /srv/grace/policy.yaml"
     status = LoopStatus(
-        "act", words, policy_problem=words, paused=words, breaker=words, store_problem=words,
+        "act", words, policy_problem=words, paused=words, breaker=words, user_breakers=(words,), store_problem=words,
         scheduler_problems={"slurm": words}, incidents_open=3, telling={"slack": "ok", "grafana": words},
     )  # fmt: skip
     told = status_for(Viewer("ada", sees_all=False, reads_metrics=True), status)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from random import Random
 from typing import Any, TypeVar
@@ -72,6 +72,19 @@ def stage() -> Stage:
 def test_it_is_what_the_hooks_ask(stage: Stage) -> None:
     commands: ProcessCommands = stage.desk
     assert commands.ask_ranks(JOB, [], REQUEST, timeout_s=0) == {}
+
+
+def test_the_nodes_of_all_ranks_are_looked_up_at_once() -> None:
+    asked: list[tuple[JobKey, list[tuple[ProcessId, str]]]] = []
+
+    def where_now(job: JobKey, targets: Sequence[tuple[ProcessId, str]]) -> list[str]:
+        asked.append((job, list(targets)))
+        return ["n2"] * len(targets)
+
+    desk = OrderDesk(incarnation="c1", hostname_of=lambda node_id: node_id, where_now=where_now)
+    replies = desk.ask_ranks(JOB, [target(0), target(3)], REQUEST, timeout_s=0)
+    assert asked == [(JOB, [(ProcessId(100, 7), "n1"), (ProcessId(103, 7), "n1")])]
+    assert {reply.error for reply in replies.values()} == {"no answer from the agent on n2 within 0 s"}
 
 
 def test_each_rank_gets_an_order_for_its_process_and_owner(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import ItemsView
 from concurrent.futures import Future
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from sample_views import identity, rank_summary
 from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.views import EngineNode
+from tidegauge.cluster.whereabouts import present_nodes
 from tidegauge.core.actions import RankTarget
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
@@ -111,3 +114,33 @@ def test_two_that_it_could_be_are_not_guessed_between(nodes: Nodes, keeper: bool
     nodes.report(NEW, RANK, launches=(LAUNCH,))
     nodes.report(OTHER, RANK, launches=(LAUNCH,))
     assert nodes.who_is_asked(keeper=keeper) == OLD
+
+
+class CountedRanks(dict[RankOfProcess, RankSummary]):
+    """How often they were gone through."""
+
+    looks = 0
+
+    def items(self) -> ItemsView[RankOfProcess, RankSummary]:  # type: ignore[override] # SAFETY: a view of the same
+        self.looks += 1
+        return super().items()
+
+
+def known(node_id: str, *ranks: RankSummary) -> tuple[KnownNode, CountedRanks]:
+    held = CountedRanks({(rank.identity.key, rank.process): rank for rank in ranks})
+    return KnownNode(node_id, first_seen_s=0.0, ranks=held), held
+
+
+def test_many_processes_are_found_by_going_through_the_ranks_once() -> None:
+    ranks = [rank_summary(number, process=ProcessId(100 + number, 7)) for number in range(4)]
+    (new, in_new), (other, in_other) = known(NEW, ranks[0], ranks[1]), known(OTHER, ranks[2], ranks[0])
+    targets = [(rank.process, OLD) for rank in ranks] + [(ranks[2].process, NEW)]
+    found = present_nodes({NEW: new, OTHER: other}, JOB, targets)
+    assert found == [OLD, NEW, OTHER, OLD, NEW], "two have the first, nobody the fourth; the last node is there"
+    assert (in_new.looks, in_other.looks) == (1, 1)
+
+
+def test_nothing_is_gone_through_where_every_node_is_there() -> None:
+    node, ranks = known(NEW, RANK)
+    assert present_nodes({NEW: node}, JOB, [(RANK.process, NEW)]) == [NEW]
+    assert ranks.looks == 0

@@ -16,12 +16,14 @@ from tidegauge.core.evidence_brief import Confidence, EvidenceCause
 from tidegauge.core.incident_evidence import (
     BELONGS_TO,
     MOST_RANKS,
+    MOST_SNAPSHOTS,
     EvidenceNews,
     adds_knowledge,
     belongs,
     is_news,
     newest_of_ranks,
     news_of,
+    snapshot_place,
     with_evidence,
 )
 from tidegauge.core.incidents import IncidentCause
@@ -89,6 +91,32 @@ def test_what_an_incident_says_stays_when_the_database_was_pruned() -> None:
     assert {brief.rank for brief in after.evidence} == {1, 2}
     assert after.snapshots == known.snapshots
     assert with_evidence(known, []) is known
+
+
+def test_pieces_that_follow_each_other_for_months_leave_a_bounded_number_of_snapshots() -> None:
+    """As they come from a keeper that has the newest forty of a job: rank 7 was looked at once, rank 1 on and on."""
+    once = news(7)
+    after, kept = with_evidence(incident(), [once]), [once]
+    for number in range(2, 1002):
+        kept = [*kept, _later(number, rank=1 + number % 2)][-40:]
+        after = with_evidence(after, kept)
+        assert len(after.snapshots) <= MOST_SNAPSHOTS
+    newest = [snapshot_place(ref) for piece in kept[-2:] for ref in piece.snapshots]
+    assert set(after.snapshots[: len(newest)]) == set(newest)
+    assert set(after.snapshots) == {*newest, *(snapshot_place(ref) for ref in once.snapshots)}, "of all that it says"
+
+
+def test_snapshots_of_pieces_that_nobody_keeps_any_more_are_bounded_too() -> None:
+    after = incident()
+    for number in range(2, 200):
+        after = with_evidence(after, [_later(number, rank=number % 20)])
+        assert len(after.snapshots) <= MOST_SNAPSHOTS
+    assert len(after.snapshots) == MOST_SNAPSHOTS
+
+
+def _later(number: int, *, rank: int) -> EvidenceNews:
+    refs = tuple(ref._replace(key=f"{ref.key}-{number}") for ref in news(rank).snapshots)
+    return news(rank, evidence_id=f"later-{number}", at_unix_s=NOW_S + number, snapshots=refs)
 
 
 def test_only_what_people_act_on_is_news() -> None:

@@ -2,105 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sample_views import GIB, LEAK, NOW_S, identity, rank_summary, uuid_of
-from tidegauge.core.detector.peers import judge_job
+from incident_watch import OOM, RULES, Watch, ended, job, two_ranks
+from sample_views import GIB, LEAK, identity, rank_summary, uuid_of
 from tidegauge.core.ids import DeviceUuid, JobId
 from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker, Tenant
 from tidegauge.core.incidents import (
     ChangeKind,
     Closure,
-    Incident,
     IncidentCause,
-    IncidentChange,
     IncidentState,
     JobKey,
     OomRecord,
 )
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
-from tidegauge.core.views import JobView, RankSummary
+from tidegauge.core.views import JobView
 
-RULES = IncidentRules()
 WARNING_LEAK = LEAK._replace(severity=Severity.WARNING)
 NOTE_LEAK = LEAK._replace(severity=Severity.NOTE)
 SUSPECTED = LEAK._replace(state=LeakState.SUSPECTED)
 FRAGMENTED = LEAK._replace(signal=Signal.RESERVED)
-OOM = OomRecord(
-    at_unix_s=NOW_S, step=412, wanted_bytes=2 * GIB, free_bytes=GIB, limit_bytes=80 * GIB,
-    allocated_bytes=70 * GIB, reserved_bytes=78 * GIB,
-)  # fmt: skip
-
-
-def job(*ranks: RankSummary, stale: tuple[int, ...] = (), **changes: Any) -> JobView:
-    """The ranks side by side, as the coordinator shows them."""
-    judged = judge_job({int(rank.identity.rank): rank.verdict for rank in ranks})
-    first = ranks[0].identity
-    view = JobView(
-        job_id=first.job_id,
-        attempt=first.attempt,
-        job_name=first.job_name,
-        user_name=ranks[0].user_name,
-        scheduler=first.scheduler,
-        world_size=len(ranks),
-        hostnames=("node7",),
-        ranks=ranks,
-        state=judged.state,
-        severity=judged.severity,
-        signal=judged.signal,
-        suspects=tuple(suspect.rank for suspect in judged.suspects),
-        running=any(rank.alive for rank in ranks),
-        stale=stale,
-        common=judged.common,
-        rank_nodes=tuple(f"engine-{int(rank.identity.rank) // 8}" for rank in ranks),
-        rank_hostnames=tuple(f"node{int(rank.identity.rank) // 8}" for rank in ranks),
-    )
-    return replace(view, **changes)
-
-
-def two_ranks(first: Verdict, second: Verdict = OK, **changes: Any) -> JobView:
-    return job(rank_summary(0, verdict=first), rank_summary(1, verdict=second), **changes)
-
-
-def ended(view: JobView) -> JobView:
-    return replace(view, ranks=tuple(replace(rank, alive=False) for rank in view.ranks), running=False)
-
-
-class Watch:
-    """A tracker, the clock it is driven by, and everything that it told."""
-
-    def __init__(self, rules: IncidentRules = RULES, **values: Any) -> None:
-        self.tracker = IncidentTracker((), next_number=1, rules=rules, **values)
-        self.rules = rules
-        self.now_s = NOW_S
-        self.told: list[IncidentChange] = []
-
-    def see(self, *jobs: JobView, for_s: float = 1.0, totals: Mapping[DeviceUuid, int] | None = None) -> list[str]:
-        """Look once a second for ``for_s``; what was told, in words."""
-        before = len(self.told)
-        for _ in range(math.ceil(for_s)):
-            self.now_s += 1.0
-            self.told += self.tracker.update(jobs, now_s=self.now_s, gpu_total_bytes=totals)
-        return [change.kind.value for change in self.told[before:]]
-
-    def restart(self, **values: Any) -> None:
-        tracker = self.tracker
-        self.tracker = IncidentTracker(tracker.incidents, next_number=tracker.next_number, rules=self.rules, **values)
-
-    @property
-    def incident(self) -> Incident:
-        (only,) = self.tracker.incidents
-        return only
-
-    @property
-    def last(self) -> Incident:
-        return self.told[-1].incident
 
 
 @pytest.fixture

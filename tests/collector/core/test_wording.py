@@ -133,7 +133,23 @@ def test_ranks_are_named_as_long_as_they_are_few(ranks: tuple[int, ...], sentenc
 
 def test_ranks_that_are_all_alike_are_counted() -> None:
     assert list_ranks((1, 0), common=True) == "all alike (2)"
+    assert list_ranks((1, 0), common=True, left_out=62) == "all alike (64)"
     assert list_ranks((), common=False) == "-"
+
+
+@pytest.mark.parametrize("common", [False, True])
+@pytest.mark.parametrize("ranks", [2, 7, 64])
+def test_words_of_a_shortened_incident_count_all_its_ranks(ranks: int, common: bool) -> None:
+    whole = incident(findings=tuple(finding(rank) for rank in range(ranks)), common=common, world_size=64)
+    once = whole.shortened(5)
+    assert once.shortened(5) is once
+    for short in (once, once.shortened(16)):
+        assert incident_sentence(short) == incident_sentence(whole)
+        assert change_in_words(IncidentChange(ChangeKind.UPDATED, NOW_S, short)) == change_in_words(
+            IncidentChange(ChangeKind.UPDATED, NOW_S, whole)
+        )
+    assert once.shortened(1).ranks_left_out == ranks - 1
+    assert f"{ranks} ranks of job 4711" in incident_sentence(whole.shortened(1)) or common or ranks == 64
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def told(number: int) -> Story:
     store = told_store()
     found = store.incidents.incident(number)
     assert found is not None
-    history = tuple(store.incidents.history(number, limit=100))
+    history = tuple(store.incidents.lines(number))
     return Story(found, history, tuple(store.audit.records_of(number)))
 
 

@@ -30,6 +30,8 @@ CACHE_KIB = 256
 two: the kernel has the file in memory."""
 ROWS_AT_ONCE = 100
 """Where all rows might not fit into memory."""
+LARGE_ROWS_AT_ONCE = 8
+"""The same of rows that may be of half a megabyte each."""
 _WAL_PAUSE_S = 0.01
 _FILE_NAME = "tidegauge.db"
 _ACCEPTED = "sqlite:////ABSOLUTE/PATH.db or postgresql+psycopg://USER@HOST/NAME"

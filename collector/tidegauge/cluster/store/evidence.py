@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, delete, select
+from sqlalchemy import ColumnElement, Connection, Row, delete, select
 
 from tidegauge.cluster.store import counts
-from tidegauge.cluster.store.database import Database, StoreError
+from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.tables import evidence, incidents
 from tidegauge.cluster.store.values import EVIDENCE, column_name
 from tidegauge.core.evidence import Evidence
@@ -64,15 +64,15 @@ class EvidenceStore:
 
     def of_job(self, job: JobKey, *, limit: int) -> Sequence[Evidence]:
         """The newest ``limit`` of one attempt of a job, the newest first."""
-        return [kept.evidence for kept in self._read(select(evidence).where(_of_job(job)), limit)]
+        return [kept.evidence for kept in self._newest(_of_job(job), limit)][::-1]
 
-    def recent(self, *, since_s: float, limit: int) -> Sequence[KeptEvidence]:
-        """The newest ``limit`` of those written down at or after ``since_s``, the oldest first."""
-        return self._read(select(evidence).where(evidence.c.kept_s >= since_s), limit)[::-1]
+    def recent(self, *, since_s: float, limit: int) -> Iterator[KeptEvidence]:
+        """The newest ``limit`` of those written down at or after ``since_s``, the oldest first, one at a time."""
+        return self._newest(evidence.c.kept_s >= since_s, limit)
 
-    def of_open_incidents(self, *, limit: int) -> Sequence[KeptEvidence]:
-        """The newest ``limit`` of jobs with an incident that is not closed, the oldest first."""
-        return self._read(select(evidence).where(_has_open_incident()), limit)[::-1]
+    def of_open_incidents(self, *, limit: int) -> Iterator[KeptEvidence]:
+        """The newest ``limit`` of jobs with an incident that is not closed, the oldest first, one at a time."""
+        return self._newest(_has_open_incident(), limit)
 
     def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
         """Those of ``jobs`` with an incident that is not closed."""
@@ -82,10 +82,13 @@ class EvidenceStore:
         found = {tuple(row) for row in rows}
         return frozenset(job for job in jobs if (column_name(job.job_id), job.attempt, job.uid) in found)
 
-    def _read(self, query: Select[Any], limit: int) -> list[KeptEvidence]:
+    def _newest(self, where: ColumnElement[bool], limit: int) -> Iterator[KeptEvidence]:
+        """The oldest first. A thousand pieces at once would take a gigabyte."""
+        newest = select(evidence.c.seq).where(where).order_by(evidence.c.seq.desc()).limit(limit)
+        query = select(evidence).where(evidence.c.seq.in_(newest)).order_by(evidence.c.seq)
         with self._database.reading() as connection:
-            rows = connection.execute(query.order_by(evidence.c.seq.desc()).limit(limit)).all()
-        return [_kept(row) for row in rows]
+            for row in connection.execute(query.execution_options(yield_per=LARGE_ROWS_AT_ONCE)):
+                yield _kept(row)
 
 
 def delete_old(connection: Connection, *, before_s: float) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, func, select, union_all, update
 
 from tidegauge.cluster.store import counts
-from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
+from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Severity
 
@@ -23,7 +23,10 @@ class IncidentStore:
         self._database = database
 
     def save(self, changes: Sequence[IncidentChange]) -> None:
-        """Write all of them or, with an error, none. Those that were saved before change nothing."""
+        """Write all of them or, with an error, none. Those that were saved before change nothing.
+
+        An incident is kept whole as it is now; each line of its history with ``MOST_FINDINGS`` ranks: whole ones of an
+        incident that swings for days on hundreds of ranks would be gigabytes, which nobody looks at."""
         if not changes:
             return
         with self._database.writing() as connection:
@@ -69,9 +72,34 @@ class IncidentStore:
         rows = self._rows(select(incidents.c.number, incidents.c.value).where(incidents.c.number == number))
         return _incident(rows[0]) if rows else None
 
-    def history(self, number: int, *, limit: int | None = None) -> Sequence[IncidentChange]:
-        """What was told of one incident, oldest first: all, or the newest ``limit``."""
-        return self._changes(select(incident_changes).where(incident_changes.c.number == number), limit)
+    def history(self, number: int) -> Sequence[IncidentChange]:
+        """All ``lines``, at once."""
+        return list(self.lines(number))
+
+    def lines(
+        self, number: int, *, most: int | None = None, most_figures: int | None = None
+    ) -> Iterator[IncidentChange]:
+        """What was told of one incident, oldest first, one at a time. ``most``: the newest so many of those that tell
+        more than new figures; ``most_figures``: of those that do not."""
+        seq, is_figures = incident_changes.c.seq, incident_changes.c.kind == ChangeKind.UPDATED.value
+        of_incident = select(seq).where(incident_changes.c.number == number).order_by(seq.desc())
+        parts = (
+            of_incident.where(~is_figures).limit(most).subquery(),
+            of_incident.where(is_figures).limit(most_figures).subquery(),
+        )
+        chosen = union_all(*(select(part.c.seq) for part in parts))
+        query = select(incident_changes).where(seq.in_(chosen)).order_by(seq)
+        with self._database.reading() as connection:
+            for row in connection.execute(query.execution_options(yield_per=LARGE_ROWS_AT_ONCE)):
+                yield _change(row)
+
+    def count_left_out(self, number: int, *, most: int, most_figures: int) -> int:
+        """How many lines of it ``lines`` leaves out."""
+        kind = incident_changes.c.kind
+        query = select(kind, func.count().label("lines")).where(incident_changes.c.number == number).group_by(kind)
+        count: dict[str, int] = {row.kind: row.lines for row in self._rows(query)}
+        figures = count.pop(ChangeKind.UPDATED.value, 0)
+        return max(sum(count.values()) - most, 0) + max(figures - most_figures, 0)
 
     def changes(
         self, *, since_s: float, limit: int | None = None, user_name: str | None = None,
@@ -82,7 +110,14 @@ class IncidentStore:
         query = select(incident_changes).where(incident_changes.c.at_s >= since_s)
         if user_name is not None:
             query = query.where(incident_changes.c.number.in_(_numbers_of(user_name)))
-        return self._changes(query, limit, most_findings)
+        newest = query.order_by(incident_changes.c.seq.desc()).limit(limit)
+        with self._database.reading() as connection:
+            each = MOST_FINDINGS
+            if most_findings is not None:
+                told = connection.execute(select(func.count()).select_from(newest.subquery())).scalar_one()
+                each = max(most_findings // max(told, 1), 1)
+            rows = connection.execute(newest.execution_options(yield_per=ROWS_AT_ONCE))
+            return [_change(row, min(each, MOST_FINDINGS)) for row in rows][::-1]
 
     def has_owner(self, job: JobKey, user_name: str) -> bool:
         """Whether there is an incident of this attempt of a job, and it is ``user_name``'s."""
@@ -136,29 +171,17 @@ class IncidentStore:
             counted = counts.read(connection, counts.INCIDENTS)
         return {cause: counted.get((cause.value, ""), 0) for cause in IncidentCause}
 
-    def _changes(self, query: Select[Any], limit: int | None, most_findings: int | None = None) -> list[IncidentChange]:
-        newest = query.order_by(incident_changes.c.seq.desc()).limit(limit)
-        with self._database.reading() as connection:
-            each = None
-            if most_findings is not None:
-                told = connection.execute(select(func.count()).select_from(newest.subquery())).scalar_one()
-                each = max(most_findings // max(told, 1), 1)
-            # Some rows at a time: of thousands of changes, with a thousand ranks each, the texts alone take a gigabyte.
-            rows = connection.execute(newest.execution_options(yield_per=ROWS_AT_ONCE))
-            changes = [IncidentChange(ChangeKind(row.kind), row.at_s, _incident(row).shortened(each)) for row in rows]
-        return changes[::-1]
-
     def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.reading() as connection:
             return connection.execute(query).all()
 
 
 def _save(connection: Connection, change: IncidentChange) -> None:
-    incident, value = change.incident, INCIDENT.write(change.incident)
-    at = {"number": incident.number, "kind": change.kind.value, "at_s": change.at_unix_s, "value": value}
+    incident, line = change.incident, INCIDENT.write(change.incident.shortened(MOST_FINDINGS))
+    at = {"number": incident.number, "kind": change.kind.value, "at_s": change.at_unix_s, "value": line}
     if connection.execute(select(incident_changes.c.seq).filter_by(**at)).first() is not None:
         return
-    row = _row(incident, value)
+    row = _row(incident)
     if connection.execute(update(incidents).filter_by(number=incident.number).values(row)).rowcount == 0:
         connection.execute(incidents.insert().values(row))
         counts.raise_to(connection, counts.LAST_NUMBER, incident.number)
@@ -166,7 +189,7 @@ def _save(connection: Connection, change: IncidentChange) -> None:
     connection.execute(incident_changes.insert().values(at))
 
 
-def _row(incident: Incident, value: str) -> dict[str, Any]:
+def _row(incident: Incident) -> dict[str, Any]:
     key = incident.key
     return {
         "number": incident.number,
@@ -180,12 +203,17 @@ def _row(incident: Incident, value: str) -> dict[str, Any]:
         "opened_s": incident.opened_unix_s,
         "updated_s": incident.updated_unix_s,
         "closed_s": incident.closed_unix_s,
-        "value": value,
+        "value": INCIDENT.write(incident),
     }
 
 
 def _numbers_of(user_name: str) -> Select[Any]:
     return select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
+
+
+def _change(row: Row[Any], most_findings: int = MOST_FINDINGS) -> IncidentChange:
+    """Shortened here too: older versions wrote whole incidents."""
+    return IncidentChange(ChangeKind(row.kind), row.at_s, _incident(row).shortened(most_findings))
 
 
 def _incident(row: Row[Any]) -> Incident:

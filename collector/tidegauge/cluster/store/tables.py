@@ -41,7 +41,8 @@ incident_changes = Table(
     Index("incident_changes_by_number", "number", "seq"),
     Index("incident_changes_by_time", "at_s"),
 )
-"""The history: each change with the whole incident as it was after it."""
+"""The history: each change with the incident as it was after it, of ``MOST_FINDINGS`` ranks. Older versions
+wrote all of them."""
 
 decisions = Table(
     "decisions",

@@ -1,0 +1,109 @@
+"""What the policy remembers of one decision, and whom and what it counts it to. Values only."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidegauge.core.actions import BREAKERS, ActionKind, Decision, Disposition, JobTarget, Outcome
+from tidegauge.core.incidents import JobKey
+from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
+from tidegauge_scheduler_hooks.policy.models import carries_out
+
+
+class JobName(NamedTuple):
+    """A job over all its attempts."""
+
+    job_id: str
+    uid: int
+
+
+def job_name(job: JobKey) -> JobName:
+    """The job that this is an attempt of."""
+    return JobName(job.job_id, job.uid)
+
+
+class User(NamedTuple):
+    """Whom a limit for one user counts a job to: a uid, but on Kubernetes, where people share uids, a name in a
+    namespace."""
+
+    uid: int | None
+    namespace: str | None = None
+    name: str | None = None
+
+
+def user_of(target: JobTarget, user_name: str) -> User:
+    """The user of the job that this is a run of."""
+    if target.scheduler != KUBERNETES:
+        return User(target.job.uid)
+    return User(None, target.job.job_id.partition("/")[0], user_name)
+
+
+def who_answers(user: User) -> User:
+    """Whose jobs a breaker holds back together: a user, but on Kubernetes a namespace, because there anybody may write
+    any name to a pod."""
+    return user._replace(name=None)
+
+
+class Mark(NamedTuple):
+    """What the policy remembers of one decision."""
+
+    decision_id: str
+    incident: int
+    rule: str
+    rung: int
+    action: ActionKind
+    disposition: Disposition
+    brake: str | None
+    job: JobKey
+    user: User
+    incarnation: str
+    decided_s: float
+    real: bool
+    """Its mode would have let it be carried out."""
+    reason: str
+    breaker_reset_s: float | None
+    """When the breakers had last been reset at that time; only of a decision that one of them withheld."""
+    outcome: Outcome | None = None
+    finished_s: float | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """To be carried out, and not finished."""
+        return self.disposition is Disposition.DO and self.outcome is None
+
+    @property
+    def done_s(self) -> float | None:
+        """When it was done; what would have been done is taken as done at once. ``None``: it was not."""
+        if self.disposition is Disposition.WOULD:
+            return self.decided_s
+        return self.ended_s if self.outcome is Outcome.DONE else None
+
+    @property
+    def ended_s(self) -> float:
+        """When it was over, however it ended."""
+        return self.decided_s if self.finished_s is None else self.finished_s
+
+    def counts(self, *, real: bool) -> bool:
+        """Whether a decision that is real, or is not, may rest on it."""
+        return self.disposition is Disposition.DO or (self.disposition is Disposition.WOULD and not real)
+
+
+def mark_of(decision: Decision) -> Mark:
+    """What is remembered of a decision that was just made."""
+    withheld_by_breaker = decision.brake in BREAKERS
+    return Mark(
+        decision_id=decision.decision_id,
+        incident=decision.incident.number,
+        rule=decision.rule,
+        rung=decision.rung,
+        action=decision.action,
+        disposition=decision.disposition,
+        brake=decision.brake,
+        job=decision.target.job,
+        user=user_of(decision.target, decision.facts.user_name),
+        incarnation=decision.target.incarnation,
+        decided_s=decision.decided_s,
+        real=carries_out(decision.mode, decision.action),
+        reason=decision.reason,
+        breaker_reset_s=decision.parameters.get("breaker_reset_s") if withheld_by_breaker else None,
+    )
