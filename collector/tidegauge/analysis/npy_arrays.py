@@ -110,8 +110,9 @@ def _header(text: bytes, name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _elements(data: memoryview, kind: str, shape: tuple[int, ...], name: str) -> NpyArray:
-    if kind.startswith("<U") and kind[2:].isdigit() and not shape:
-        if len(data) != 4 * int(kind[2:]):
+    letters = kind[2:]
+    if kind.startswith("<U") and letters.isascii() and letters.isdigit() and len(letters) <= 15 and not shape:
+        if len(data) != 4 * int(letters):
             raise BadTraceError(f"array {shown(name)} is cut off")
         try:
             return bytes(data).decode("utf-32-le").rstrip("\0")

@@ -167,7 +167,7 @@ def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> No
 def _resolved(join: str) -> str:
     """``HOST:PORT`` with the host as an address. Raises ``CommandError``."""
     host, colon, port = join.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) < 65536:
         raise CommandError(f"--join takes HOST:PORT, not {join!r}", exit_code=USAGE)
     try:
         address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][4][0]

@@ -72,7 +72,8 @@ def read_allocation(environ: Mapping[str, str], ask: Ask = ask_slurm) -> Allocat
         )
     nodes = tuple(ask(["scontrol", "show", "hostnames", node_list]).split())
     restarts = environ.get("SLURM_RESTART_COUNT", "0")
-    return Allocation(job_id, int(restarts) if restarts.isdigit() else 0, environ.get("SLURMD_NODENAME"), nodes)
+    is_count = restarts.isascii() and restarts.isdigit() and len(restarts) <= 9
+    return Allocation(job_id, int(restarts) if is_count else 0, environ.get("SLURMD_NODENAME"), nodes)
 
 
 def head_address_for(allocation: Allocation, ask: Ask = ask_slurm) -> str:

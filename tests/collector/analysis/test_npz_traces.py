@@ -158,6 +158,16 @@ def test_an_array_that_claims_more_than_its_file_holds_costs_nothing() -> None:
         read_npz(file.getvalue(), most_bytes=1 << 20)
 
 
+@pytest.mark.parametrize("letters", ["\u00b2", "1" * 60])
+def test_a_text_of_an_odd_length_is_refused(letters: str) -> None:
+    header = f"{{'descr': '<U{letters}', 'fortran_order': False, 'shape': (), }}\n".encode("latin-1")
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("meta.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(BadTraceError, match="elements of type '<U"):
+        read_npz(file.getvalue(), most_bytes=1 << 20)
+
+
 def test_a_zip_bomb_is_refused_by_what_it_declares_and_by_what_it_holds() -> None:
     bomb = saved(**arrays(addr=np.zeros(1 << 20, np.uint64)))
     with pytest.raises(BadTraceError, match=r"unzips to 8\.0 MiB"):

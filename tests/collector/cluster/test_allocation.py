@@ -40,6 +40,11 @@ def test_a_batch_script_is_on_one_of_its_nodes() -> None:
     assert allocation.others == ("gpu02", "gpu03")
 
 
+@pytest.mark.parametrize("restarts", ["\u00b2", "-1", "1" * 5000])
+def test_a_restart_count_that_is_none_is_zero(restarts: str) -> None:
+    assert read_allocation({**BATCH, "SLURM_RESTART_COUNT": restarts}, answers("gpu01")).restarts == 0
+
+
 def test_salloc_on_a_login_node_is_on_none() -> None:
     environ = {name: value for name, value in BATCH.items() if name != "SLURMD_NODENAME"}
     assert read_allocation(environ, answers("gpu01\ngpu02")).others == ("gpu01", "gpu02")

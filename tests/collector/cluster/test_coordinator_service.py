@@ -208,6 +208,17 @@ def test_a_token_that_is_open_or_empty_is_refused(
     assert (code, said in err) == (3, True)
 
 
+@pytest.mark.parametrize("head", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:\u00b2", "10.0.0.1:" + "1" * 5000])
+def test_what_is_no_address_of_a_head_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], head: str
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * 64)
+    token.chmod(0o600)
+    code, _, err = run(capsys, "up", "--set", f"state_dir={tmp_path}/s", "--join", head, "--token-file", str(token))
+    assert (code, "--join takes HOST:PORT" in err) == (2, True)
+
+
 def test_joining_a_head_on_loopback_is_refused_with_the_way_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
