@@ -89,7 +89,7 @@ class OrderCarrier:
             while len(self._over) > MAX_REMEMBERED:
                 del self._over[next(iter(self._over))]
             for order in orders:
-                if order.order_id not in self._under_way | self._results.keys() | self._over.keys():
+                if not any(order.order_id in known for known in (self._under_way, self._results, self._over)):
                     self._under_way.add(order.order_id)
                     self._waiting.setdefault(order.uid, deque()).append(_Waiting(order, now_s))
             wanted_threads = min(MAX_THREADS, len(self._under_way))
