@@ -58,7 +58,7 @@ CLAIMS_OVERRULED = Metric(
     "tidegauge_claims_overruled_total",
     Kind.COUNTER,
     "Ranks whose claim about themselves the kernel, the driver, the scheduler or its prolog contradicts, or that named "
-    "too many ranks (`rank`), by claim.",
+    "too many ranks (`rank`) or was labelled in too many ways (`labels`), by claim.",
     ("claim",),
     "node agent",
 )

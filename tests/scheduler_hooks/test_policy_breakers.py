@@ -8,8 +8,9 @@ import pytest
 
 from policy_runs import Run, policy
 from sample_views import NOW_S
+from scheduler_hooks.fake_scheduler import MemoryAudit
 from scheduler_values import decision, facts, record, target
-from tidegauge.core.actions import BREAKER, USER_BREAKER, ActionKind, Decision, Disposition, JobFacts
+from tidegauge.core.actions import BREAKER, USER_BREAKER, ActionKind, Decision, Disposition, JobFacts, Outcome
 from tidegauge.core.incidents import JobKey
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 
@@ -46,10 +47,14 @@ class Cluster:
         return facts(job, user_name=user, cap_fraction=0.5, jobs_running=40)
 
     def restart(self) -> None:
-        """From the audit alone, as it is after a long time."""
-        reset_s = self.state.breaker_reset_s
-        state = replace(PolicyState.of(map(record, self.decisions)), breaker_reset_s=reset_s)
-        self.state = state.forget(NOW_S + 10**7, open_incidents=[])
+        """From the audit alone, by what that remembers after a long time; which is what the running one does too."""
+        reset_s, long_after_s = self.state.breaker_reset_s, NOW_S + 10**7
+        audit = MemoryAudit()
+        audit.kept = {decision.decision_id: record(decision, Outcome.DONE) for decision in self.decisions}
+        running = self.state.with_records(audit.kept.values()).forget(long_after_s, open_incidents=[])
+        state = replace(PolicyState.of(audit.memory(since_s=long_after_s)), breaker_reset_s=reset_s)
+        self.state = state.forget(long_after_s, open_incidents=[])
+        assert self.state.marks.keys() == running.marks.keys()
 
     def reset(self, at: float) -> None:
         self.state = replace(self.state, breaker_reset_s=NOW_S + at)
@@ -145,11 +150,19 @@ def test_on_kubernetes_one_namespace_answers_for_its_jobs_whatever_names_they_gi
 
 
 def test_of_what_a_breaker_held_back_only_its_opening_is_remembered_for_ever() -> None:
-    cluster = Cluster(min_jobs=4, mode="observe")
+    cluster = Cluster(min_jobs=4)
     cluster.act(*jobs("ada", 50), "eve/0", *jobs("bob", 99))
     assert len(cluster.state.marks) == 150
     cluster.restart()
     openings = [mark.brake for mark in cluster.state.marks.values()]
     assert openings == [USER_BREAKER, BREAKER]
+    assert cluster.state.breaker is not None
+
+
+def test_what_a_breaker_would_have_held_back_is_forgotten_with_all_else() -> None:
+    cluster = Cluster(min_jobs=4, mode="observe")
+    cluster.act(*jobs("ada", 50), "eve/0", *jobs("bob", 99))
     assert cluster.state.breaker_opening(real=False) is not None
     assert (cluster.state.breaker, cluster.state.user_breakers) == (None, ())
+    cluster.restart()
+    assert not cluster.state.marks

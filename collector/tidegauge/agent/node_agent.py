@@ -190,6 +190,11 @@ class NodeAgent:
             return replace(result, kind=GONE)
         return result
 
+    def tenant_of(self, order: Order) -> int | str:
+        """Whom the process that an order is for is counted to, as far as the last round found it."""
+        to = self._sockets.get((order.to, order.process))
+        return order.uid if to is None else to.folder.tenant
+
     def close(self) -> None:
         """Let files and driver go. A poll that is under way ends first; later ones do nothing."""
         with self._polling:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.core.ids import ProcessId
@@ -19,10 +19,10 @@ from tidegauge.core.orders import Order, OrderResult, OrderTo
 
 _log = logging.getLogger(__name__)
 
-MAX_THREADS = 4
-"""A rank that is stopped in a debugger holds one up for the whole time of its order."""
-MAX_THREADS_PER_UID = MAX_THREADS // 2
-"""Many ranks of one job may be silent at once."""
+MAX_THREADS = 16
+"""They wait, mostly: a rank that is stopped in a debugger holds one up for the whole time of its order."""
+MAX_THREADS_PER_TENANT = MAX_THREADS // 2
+"""Many ranks of one job may be silent at once. Fewer than this, and they do not hold up other jobs of their user."""
 MAX_REMEMBERED = 4096
 """Orders whose result the coordinator has, by id: a late repetition is not carried out again. Ids are never reused, so
 what falls out at the far end is older than any reply that can still be under way."""
@@ -48,8 +48,13 @@ def carry_out(order: Order, sockets: Sockets) -> OrderResult:
         return OrderResult(order.order_id, error=str(error))
 
 
+Tenant = Union[int, str]
+"""A user, or a pod, in which anybody's uid may be anybody else's."""
+
+
 class _Waiting(NamedTuple):
     order: Order
+    tenant: Tenant
     taken_s: float
 
 
@@ -61,10 +66,12 @@ class OrderCarrier:
         carry_out: Callable[[Order], OrderResult],
         *,
         announce: Callable[[], None],
+        tenant_of: Callable[[Order], Tenant] = lambda order: order.uid,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._carry_out = carry_out
         self._announce = announce
+        self._tenant_of = tenant_of
         self._monotonic_s = monotonic_s
         self._changed = threading.Condition()
         self._under_way: set[str] = set()
@@ -72,10 +79,10 @@ class OrderCarrier:
         """Not known to the coordinator yet."""
         self._over: dict[str, None] = {}
         """Known to the coordinator, oldest first."""
-        self._waiting: dict[int, deque[_Waiting]] = {}
-        """Orders that no thread has yet, by uid; the user whose turn is next comes first."""
-        self._busy: Counter[int] = Counter()
-        """Threads that carry out an order, by its uid."""
+        self._waiting: dict[Tenant, deque[_Waiting]] = {}
+        """Orders that no thread has yet, by tenant; the one whose turn is next comes first."""
+        self._busy: Counter[Tenant] = Counter()
+        """Threads that carry out an order, by its tenant."""
         self._threads = 0
 
     def take(self, orders: Collection[Order]) -> None:
@@ -91,7 +98,8 @@ class OrderCarrier:
             for order in orders:
                 if not any(order.order_id in known for known in (self._under_way, self._results, self._over)):
                     self._under_way.add(order.order_id)
-                    self._waiting.setdefault(order.uid, deque()).append(_Waiting(order, now_s))
+                    tenant = self._tenant_of(order)
+                    self._waiting.setdefault(tenant, deque()).append(_Waiting(order, tenant, now_s))
             wanted_threads = min(MAX_THREADS, len(self._under_way))
             while self._threads < wanted_threads:
                 self._threads += 1
@@ -108,26 +116,26 @@ class OrderCarrier:
             waiting = self._next()
             result = self._result_of(waiting)
             with self._changed:
-                self._busy -= Counter([waiting.order.uid])
+                self._busy -= Counter([waiting.tenant])
                 self._under_way.discard(result.order_id)
                 self._results[result.order_id] = result
                 self._changed.notify_all()
             self._announce()
 
     def _next(self) -> _Waiting:
-        """The oldest order of the user whose turn it is, as soon as there is one."""
+        """The oldest order of the tenant whose turn it is, as soon as there is one."""
         with self._changed:
-            while (uid := self._whose_turn()) is None:
+            while (tenant := self._whose_turn()) is None:
                 self._changed.wait()
-            orders = self._waiting.pop(uid)
+            orders = self._waiting.pop(tenant)
             waiting = orders.popleft()
             if orders:
-                self._waiting[uid] = orders  # at the end of the line
-            self._busy[uid] += 1
+                self._waiting[tenant] = orders  # at the end of the line
+            self._busy[tenant] += 1
             return waiting
 
-    def _whose_turn(self) -> int | None:
-        return next((uid for uid in self._waiting if self._busy[uid] < MAX_THREADS_PER_UID), None)
+    def _whose_turn(self) -> Tenant | None:
+        return next((tenant for tenant in self._waiting if self._busy[tenant] < MAX_THREADS_PER_TENANT), None)
 
     def _result_of(self, waiting: _Waiting) -> OrderResult:
         order = waiting.order

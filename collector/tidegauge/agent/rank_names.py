@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
-from tidegauge.core.ids import LocalRank, ProcessId, RankIdentity, RankKey
+from tidegauge.core.ids import ProcessId, RankIdentity
 
 MOST_NAMES = 4
 """In the life of a process. The probe writes its identity again after many events, but the name in it changes once:
 when the launcher's variables or torch.distributed give a rank to what was rank 0 of a job of its own
 (``probe.guest.tick``). An elastic restart is a new process. The other two are for jobs that set up torch.distributed
 anew in the same process, with the ranks that are left."""
+MOST_LABELS = 16
+"""Combinations of what else its series are labelled by, in the life of a process: with each, series begin anew. A level
+that is switched by command, allocator settings changed in the program and a changed number of ranks are some."""
 MOST_REMEMBERED = 4096
 """Processes, four times as many as are watched at once; then the one that was asked about longest ago is forgotten."""
 
-_Name = tuple[RankKey, LocalRank, int]
+_NAME = ("job_id", "attempt", "rank", "local_rank", "attempts_each")
+"""``attempts_each`` belongs to it: the attempt that is shown is made of it (``attribution``)."""
+_LABELS = ("device_uuids", "torch_version", "alloc_conf", "profile", "job_name", "scheduler", "world_size")
 
 
 class RankNames:
     """Those that one process had."""
 
     def __init__(self) -> None:
-        self._had: set[_Name] = set()
+        self._names: set[tuple[object, ...]] = set()
+        self._labels: set[tuple[object, ...]] = set()
         self._believed: RankIdentity | None = None
 
-    def believe(self, claimed: RankIdentity) -> RankIdentity:
-        """``claimed``, or who the process was believed to be last if that would be one name too many.
-
-        ``attempts_each`` belongs to the name: the attempt that is shown is made of it (``attribution``).
-        """
-        name = claimed.key, claimed.local_rank, claimed.attempts_each
-        if self._believed is not None and name not in self._had and len(self._had) >= MOST_NAMES:
-            return self._believed
-        self._had.add(name)
+    def believe(self, claimed: RankIdentity) -> tuple[RankIdentity, frozenset[str]]:
+        """``claimed``, but with the name, or the labels, that were believed last where it would be one too many; and
+        which of them (``rank``, ``labels``)."""
+        before, overruled = self._believed, set()
+        if not _has_room(self._names, _values(claimed, _NAME), MOST_NAMES) and before is not None:
+            claimed = _with_those_of(before, claimed, _NAME)
+            overruled.add("rank")
+        if not _has_room(self._labels, _values(claimed, _LABELS), MOST_LABELS) and before is not None:
+            claimed = _with_those_of(before, claimed, _LABELS)
+            overruled.add("labels")
+        if claimed.world_size <= claimed.rank:  # the name of one claim, the size of another
+            claimed = claimed._replace(world_size=claimed.rank + 1)
         self._believed = claimed
-        return claimed
+        return claimed, frozenset(overruled)
+
+
+def _values(identity: RankIdentity, fields: tuple[str, ...]) -> tuple[object, ...]:
+    return tuple(getattr(identity, field) for field in fields)
+
+
+def _has_room(had: set[tuple[object, ...]], values: tuple[object, ...], most: int) -> bool:
+    """Whether these may be believed; from then on they are among those it had."""
+    if values not in had and len(had) >= most:
+        return False
+    had.add(values)
+    return True
+
+
+def _with_those_of(before: RankIdentity, claimed: RankIdentity, fields: tuple[str, ...]) -> RankIdentity:
+    return claimed._replace(**{field: getattr(before, field) for field in fields})
 
 
 class NamesOfProcesses:

@@ -62,9 +62,9 @@ class RankState:
 
     def claim(self, identity: RankIdentity) -> None:
         """Who the rank says it is."""
-        believed = self._claimed = self._names.believe(identity)
-        if believed is not identity:
-            self.overruled.add("rank")
+        self._claimed, overruled = self._names.believe(identity)
+        self.overruled |= overruled
+        believed = self._claimed
         self._claimed_fraction = believed.limit_fraction or fraction_of_settings(
             believed.alloc_conf, believed.torch_version
         )

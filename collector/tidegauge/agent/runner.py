@@ -90,6 +90,9 @@ class Pollable(Protocol):
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process of this node. Called from threads of its own; blocks for ``order.timeout_s`` at most."""
 
+    def tenant_of(self, order: Order) -> int | str:
+        """The user or pod with which the order takes its turn."""
+
 
 class Beat:
     """A fixed rhythm: due at once, then every ``period_s``. A beat that was missed is left out, not made up for."""
@@ -149,7 +152,7 @@ class AgentRunner:
         self._news = False
         """Orders have results that no report has brought yet."""
         self._wait = wait or self._sleep
-        self._carrier = OrderCarrier(agent.carry_out, announce=self._announce)
+        self._carrier = OrderCarrier(agent.carry_out, announce=self._announce, tenant_of=agent.tenant_of)
         self._thread: threading.Thread | None = None
         self._report_fails = False
 

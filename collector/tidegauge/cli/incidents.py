@@ -18,7 +18,7 @@ from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.core.actions import DecisionRecord, LoopStatus
 from tidegauge.core.incidents import Incident
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import list_ranks, rate, time_left
+from tidegauge.core.wording import list_ranks, ranks_besides, rate, time_left
 
 HELP = "list what is wrong with jobs' memory, or tell the whole story of one incident"
 
@@ -74,13 +74,14 @@ def _row(raw: Mapping[str, Any], *, now_s: float) -> Sequence[str]:
     incident = read(Incident, raw)
     job = incident.key.job
     last = raw.get("last_decision")
+    ranks = raw.get("ranks", incident.ranks)
     return (
         str(incident.number),
         job_name(job.job_id, job.attempt),
         incident.key.cause.value,
         incident.severity.value,
         incident.state.value + (", stale" if incident.stale else ""),
-        list_ranks(raw.get("ranks", incident.ranks), common=incident.common),
+        list_ranks(ranks, common=incident.common, left_out=ranks_besides(incident, ranks)),
         "-" if incident.onset_step is None else str(incident.onset_step),
         rate(incident.bytes_per_step) or "-",
         (time_left(incident.seconds_to_oom) if incident.is_open else None) or "-",

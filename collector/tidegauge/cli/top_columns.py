@@ -12,7 +12,7 @@ from tidegauge.cluster.overview import JobLine, RankLine
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Band, LeakState, Severity
-from tidegauge.core.wording import list_ranks, time_left
+from tidegauge.core.wording import list_ranks, ranks_besides, time_left
 
 SOON_S = 3600.0
 """Out of memory within the hour is red."""
@@ -167,7 +167,8 @@ def _severity(line: IncidentLine) -> Cell:
 
 
 def _incident_ranks(line: IncidentLine, width: int) -> Cell:
-    return Cell(cut(list_ranks(line.ranks, common=line.incident.common), width))
+    besides = ranks_besides(line.incident, line.ranks)
+    return Cell(cut(list_ranks(line.ranks, common=line.incident.common, left_out=besides), width))
 
 
 def _last(line: IncidentLine) -> Cell:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import islice
 
 from tidegauge.agent.watches import MAX_RANKS
 from tidegauge.cluster.report_pacing import stale_limit_s
@@ -105,10 +104,20 @@ class KnownNode:
             self.histories.setdefault(key, MemoryHistory()).add(MemoryPoint(at_unix_s, rank.step, *figures))
 
     def crowded_out(self) -> list[RankOfProcess]:
-        """Ranks to forget so that at most ``MOST_RANKS_KEPT`` stay: those that ended first, of such as the agent does
-        not name any more. (One that it names would come back with its next report.)"""
-        too_many = max(len(self.ranks) - MOST_RANKS_KEPT, 0)
-        return list(islice((key for key in self.ended_s if key not in self.named), too_many))
+        """Ranks to forget so that at most ``MOST_RANKS_KEPT`` stay: of the user who has the most, those that ended
+        first; only such as the agent does not name any more. (One that it names would come back with its next
+        report.)"""
+        too_many = len(self.ranks) - MOST_RANKS_KEPT
+        if too_many <= 0:
+            return []
+        ended: dict[int, deque[RankOfProcess]] = {}
+        for key in self.ended_s:
+            if key not in self.named:
+                ended.setdefault(self.ranks[key].uid, deque()).append(key)
+        forgotten: list[RankOfProcess] = []
+        while len(forgotten) < too_many and any(ended.values()):
+            forgotten.append(max(ended.values(), key=len).popleft())
+        return forgotten
 
     def history(self, rank: RankSummary) -> MemoryHistory:
         """An empty one once the rank is forgotten."""

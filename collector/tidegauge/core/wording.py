@@ -227,6 +227,11 @@ def list_ranks(ranks: Sequence[int], *, common: bool, left_out: int = 0) -> str:
     return f"rank {', '.join(map(str, named))}" + (f" and {more} more" if more > 0 else "")
 
 
+def ranks_besides(shortened: Incident, ranks: Sequence[int]) -> int:
+    """How many ranks an incident is about beside these, of which ``shortened`` has the first with their figures."""
+    return len(shortened.findings) + shortened.ranks_left_out - len(ranks)
+
+
 def capitalised(text: str) -> str:
     """With a capital letter in front, the rest as it is."""
     return text[:1].upper() + text[1:]

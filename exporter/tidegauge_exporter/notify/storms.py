@@ -79,7 +79,8 @@ class Storms:
         alone = firsts[: max(0, MOST_THREADS - len(heard_of))]
         rest = [story for story in fresh if story not in alone]
         room = 0 if gathering is None else _room(gathering[1])
-        alone += rest[room:][: max(0, MOST_THREADS - len(openings) - len(alone))]
+        # Where the storm has not room for all, it is the worst that get threads of their own.
+        alone += rest[: max(0, min(len(rest) - room, MOST_THREADS - len(openings) - len(alone)))]
         return alone, gathered + [story for story in fresh if story not in alone]
 
     def gather(self, stories: Sequence[Story], now_s: float) -> bool:

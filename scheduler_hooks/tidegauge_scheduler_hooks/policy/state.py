@@ -122,8 +122,9 @@ class PolicyState:
 
     def forget(self, before_s: float, *, open_incidents: Collection[int]) -> PolicyState:
         """Without decisions made before ``before_s``, which is at least ``MEMORY_S`` ago, save those that may count
-        for ever: of incidents that are open, unfinished ones, and the one at which each breaker opened that is open."""
-        openings = {mark.decision_id for mark in self._open_breakers.values()}
+        for ever: of incidents that are open, unfinished ones, and the one at which each breaker opened that is open.
+        (Not of one that would have: there is nothing that it holds back, and nobody resets it.)"""
+        openings = {mark.decision_id for mark in self._open_breakers.values() if mark.real}
         kept = {
             name: mark
             for name, mark in self.marks.items()

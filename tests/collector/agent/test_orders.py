@@ -3,7 +3,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_node import FakeClock, FakeNode
+from tidegauge.agent import orders
 from tidegauge.agent.folders import HostRunDir, UserFolder
-from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, MAX_THREADS_PER_UID, OrderCarrier, carry_out
+from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, MAX_THREADS_PER_TENANT, OrderCarrier, carry_out
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderResult, OrderTo
@@ -28,7 +29,13 @@ def order(order_id: str = "o1", *, to: OrderTo = OrderTo.RANK, uid: int = 1000, 
 class Stage:
     """A carrier whose processes answer at once, unless they are held, and the count of what they were asked."""
 
-    def __init__(self, clock: FakeClock | None = None, *, silent_uids: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        clock: FakeClock | None = None,
+        *,
+        silent_uids: Sequence[int] = (),
+        tenant_of: Callable[[Order], int | str] = lambda order: order.uid,
+    ) -> None:
         """``silent_uids``: whose processes answer when the event in ``silent`` is set, and not before."""
         self.asked: Counter[str] = Counter()
         self.held = threading.Event()
@@ -37,7 +44,10 @@ class Stage:
         self._announced: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.carrier = OrderCarrier(
-            self._carry_out, announce=lambda: self._announced.put(None), monotonic_s=(clock or FakeClock()).monotonic_s
+            self._carry_out,
+            announce=lambda: self._announced.put(None),
+            tenant_of=tenant_of,
+            monotonic_s=(clock or FakeClock()).monotonic_s,
         )
 
     def _carry_out(self, order: Order) -> OrderResult:
@@ -119,7 +129,7 @@ def test_silent_processes_of_one_user_do_not_hold_up_another_users() -> None:
     stage = Stage(silent_uids=[1000])
     silent = [order(f"o{n}", uid=1000) for n in range(2 * MAX_THREADS)]
     stage.carrier.take(silent)
-    assert set(stage.next_begun(MAX_THREADS_PER_UID)) == {f"o{n}" for n in range(MAX_THREADS_PER_UID)}
+    assert set(stage.next_begun(MAX_THREADS_PER_TENANT)) == {f"o{n}" for n in range(MAX_THREADS_PER_TENANT)}
     healthy = [order(f"h{n}", uid=2000) for n in range(2 * MAX_THREADS)]
     stage.carrier.take([*silent, *healthy])
     stage.wait_for(len(healthy))
@@ -130,12 +140,40 @@ def test_silent_processes_of_one_user_do_not_hold_up_another_users() -> None:
     assert stage.asked == {one.order_id: 1 for one in (*silent, *healthy)}
 
 
-def test_users_take_turns() -> None:
+def test_some_silent_processes_do_not_hold_up_the_others_of_their_user() -> None:
+    stage = Stage()
+    silent = [order(f"s{n}", uid=1000) for n in range(MAX_THREADS_PER_TENANT - 1)]
+    stage.held.clear()
+    stage.carrier.take(silent)
+    stage.next_begun(len(silent))
+    stage.silent[1000] = threading.Event()
+    stage.silent[1000].set()
+    healthy = [order(f"h{n}", uid=1000) for n in range(20)]
+    stage.carrier.take([*silent, *healthy])
+    stage.wait_for(len(healthy))
+    assert stage.results().keys() == {one.order_id for one in healthy}
+    stage.held.set()
+    stage.wait_for(len(silent))
+
+
+def test_pods_take_turns_though_their_users_have_one_uid() -> None:
+    stage = Stage(silent_uids=[0], tenant_of=lambda order: order.order_id[0])
+    silent = [order(f"s{n}", uid=0) for n in range(2 * MAX_THREADS)]
+    stage.carrier.take(silent)
+    stage.next_begun(MAX_THREADS_PER_TENANT)
+    stage.carrier.take([*silent, order("h", uid=0)])
+    assert stage.next_begun(1) == ["h"]
+    stage.silent[0].set()
+    stage.wait_for(len(silent) + 1)
+
+
+def test_users_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "MAX_THREADS", 4)
+    monkeypatch.setattr(orders, "MAX_THREADS_PER_TENANT", 2)
     busy = [order("b0", uid=1), order("b1", uid=1), order("b2", uid=2), order("b3", uid=3)]
-    assert len(busy) == MAX_THREADS
     stage = Stage(silent_uids=[1, 2, 3])
     stage.carrier.take(busy)
-    stage.next_begun(MAX_THREADS)
+    stage.next_begun(4)
     waiting = [order(f"many{n}", uid=10) for n in range(3)] + [order("one", uid=11), order("other", uid=12)]
     stage.carrier.take([*busy, *waiting, order("b4", uid=1)])
     stage.silent[3].set()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fake_node import GIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
-from tidegauge.agent.rank_names import MOST_NAMES
-from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId, RankKey
+from tidegauge.agent.rank_names import MOST_LABELS, MOST_NAMES
+from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankKey
 from tidegauge.core.samples import Sample
 from tidegauge.core.sightings import is_neighbour
 from tidegauge.core.views import RankView
+
+Says = Callable[[int], dict[str, object]]
 
 DEVICES = 12
 PID = 4242
@@ -143,6 +146,45 @@ def test_what_only_changes_the_attempt_or_the_labels_counts_as_well(node: FakeNo
         who = only_rank(node).identity
         seen.add((who.attempts_each, who.local_rank))
     assert len(seen) == MOST_NAMES
+
+
+def test_beyond_its_last_name_all_else_that_a_process_says_is_believed(node: FakeNode) -> None:
+    """A framework that ranks its processes anew registers its callback for checkpoints all the same."""
+    rank = node.start_rank(slurm_job_id="77")
+    for number in range(MOST_NAMES + 1):
+        rank.publish(identity(rank=GlobalRank(number), world_size=50, limit_fraction=0.5))
+        rank.record()
+        node.poll()
+    rank.publish(identity(rank=GlobalRank(1), local_rank=LocalRank(9), world_size=2, checkpoint="callback"))
+    rank.record()
+    node.poll()
+    who = only_rank(node).identity
+    assert (who.rank, who.local_rank, who.world_size) == (MOST_NAMES - 1, LocalRank(0), MOST_NAMES)
+    assert (who.checkpoint, who.limit_fraction) == ("callback", None)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        lambda number: {"device_uuids": (DeviceUuid(f"GPU-{number:032x}"),)},
+        lambda number: {"alloc_conf": f"max_split_size_mb:{number + 20}"},
+        lambda number: {"torch_version": f"2.{number}"},
+        lambda number: {"job_name": f"job {number}"},
+        lambda number: {"profile": f"level{number}"},
+        lambda number: {"world_size": 1 + number},
+    ],
+)
+def test_what_a_process_is_labelled_by_does_not_change_for_ever(node: FakeNode, says: Says) -> None:
+    """Each change makes all its series new ones."""
+    rank = node.start_rank(slurm_job_id="77")
+    seen = set()
+    for number in range(3 * MOST_LABELS):
+        rank.publish(identity(**says(number)))
+        rank.record()
+        node.poll()
+        seen.add(only_rank(node).identity._replace(limit_fraction=None))
+    assert len(seen) == MOST_LABELS
+    assert node.agent.view().claims_overruled["labels"] == 1
 
 
 def test_a_new_ring_of_the_same_process_brings_no_new_names(node: FakeNode) -> None:

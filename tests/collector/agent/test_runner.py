@@ -43,6 +43,9 @@ class FakeAgent:
     def carry_out(self, order: Order) -> OrderResult:
         return OrderResult(order.order_id, reply={"ok": True})
 
+    def tenant_of(self, order: Order) -> int | str:
+        return order.uid
+
 
 class FakeFiles:
     """Settings for jobs in memory."""

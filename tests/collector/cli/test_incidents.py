@@ -19,7 +19,7 @@ from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, day
 from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, LoopStatus, Outcome, UnderWay
 from tidegauge.core.incident_evidence import with_evidence
-from tidegauge.core.incidents import Incident, IncidentCause, IncidentState
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState
 from tidegauge.core.verdicts import Severity
 
 REQUEUE = UnderWay("1:leak-requeue:3:1", ActionKind.REQUEUE, incident().key.job, NOW_S - 30.0, "waiting, 120 s left")
@@ -129,6 +129,16 @@ def test_ranks_that_found_no_place_in_an_incident_are_counted_on_its_page() -> N
     crowded = incident(IncidentCause.OUT_OF_MEMORY, findings=errors, ranks_left_out=1980, world_size=4000)
     page = dict(incident_page.figures(crowded, now_s=NOW_S))
     assert page["ranks"].startswith("2000 of 4000")
+
+
+def test_ranks_that_found_no_place_in_an_incident_are_counted_in_lists_too(
+    url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors = tuple(finding(rank, oom=oom_record()) for rank in range(20))
+    crowded = incident(IncidentCause.OUT_OF_MEMORY, number=7, findings=errors, ranks_left_out=1980, world_size=4000)
+    store.incidents.story.append(IncidentChange(ChangeKind.OPENED, NOW_S, crowded))
+    main(["incidents", "--api", url])
+    assert "rank 0, 1, 2, 3 and 1996 more" in capsys.readouterr().out
 
 
 def test_an_incident_that_does_not_exist_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:

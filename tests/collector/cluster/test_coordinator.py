@@ -310,6 +310,15 @@ def test_processes_that_change_their_names_leave_a_bounded_number_of_ended_ranks
     assert site.coordinator._events._announced.keys() == node.ranks.keys()
 
 
+def test_who_fills_the_table_of_a_node_loses_their_own_ended_ranks(site: Site) -> None:
+    site.report(rank_summary(0, alive=False, uid=4321, user_name="ada", identity=identity(0, job_id=JobId("first"))))
+    for turn in range(1, 8):
+        site.pass_s(1.0)
+        site.report(*(rank_summary(rank) for rank in range(512 * turn, 512 * (turn + 1))))
+    (first, crowd) = sorted(site.coordinator.jobs(), key=lambda job: len(job.ranks))
+    assert (first.job_id, len(crowd.ranks)) == ("first", MOST_RANKS_KEPT - 1)
+
+
 def test_ended_ranks_that_an_agent_still_names_stay_until_others_have_been_forgotten(site: Site) -> None:
     named = [rank_summary(rank, alive=False) for rank in range(3)]
     site.report(*named)

@@ -37,9 +37,9 @@ def test_a_line_that_is_cut_off_is_left_out() -> None:
     assert status_numbers("Name:\tpython\nNSpid:\t700\t1", "NSpid") == ()
 
 
-@given(st.text(max_size=200))
-def test_other_text_has_no_such_field(text: str) -> None:
-    assert status_numbers(text, "Uid") == ()
+@given(st.text(alphabet=f"{ALSO_LINE_ENDS}Uid:\t01", max_size=30))
+def test_no_name_makes_a_field(name: str) -> None:
+    assert status_numbers(STATUS.format(name=name), "Uid") == (1000, 1001, 1000, 1001)
 
 
 def test_our_own_uid_is_ours() -> None:

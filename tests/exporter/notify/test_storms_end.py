@@ -132,6 +132,19 @@ def test_beyond_the_last_place_the_ordinary_rules_hold(channel: Channel) -> None
     assert told_of(channel) == Counter(range(1, len(told) + 1))
 
 
+def test_where_a_storm_has_not_room_for_all_the_worst_get_threads_of_their_own(channel: Channel) -> None:
+    told = [warning(number) for number in range(1, MOST_IN_STORM + MOST_THREADS)]
+    channel.take(*told)
+    (storm,) = kept(channel)
+    assert len(storm.numbers) == MOST_IN_STORM - 1
+    worst = escalated(warning(700), 0.0)
+    channel.take(*told, warning(800), warning(900), worst, after_s=QUIET_S - 10.0)
+    (storm,) = kept(channel)
+    assert storm.numbers[-1] == 900
+    heads = {said.versions[0].split()[1] for said in channel.chat.said.values() if said.thread is None}
+    assert {"700", "800"} <= heads
+
+
 def test_what_is_open_in_a_storm_that_takes_no_more_is_told_there_to_its_end(channel: Channel) -> None:
     lasting = [warning(number) for number in range(1, 9)]
     channel.take(*lasting)
