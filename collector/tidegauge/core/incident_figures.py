@@ -25,7 +25,7 @@ def with_findings(
     incident: Incident, findings: Sequence[RankFinding], job: JobView, *, now_s: float, failed: int = 0
 ) -> Incident:
     """``incident`` as these findings, the one to look at first first, show it now; those that find no place are
-    counted. ``failed``: ranks of the job that are known to have run out of memory."""
+    counted. ``failed``: ranks that are known to have run out of memory in this incident."""
     verdicts = [finding.verdict for finding in findings]
     onsets = [_first_bad_step(incident.key.cause, finding) for finding in findings]
     growth = [verdict.grown_bytes for verdict in verdicts if verdict.grown_bytes is not None]
@@ -66,6 +66,19 @@ def halved(told: Incident, now: Incident) -> bool:
         return False
     before_s = math.inf if told.seconds_to_oom is None else told.seconds_to_oom.likely
     return now.seconds_to_oom.likely < before_s / 2
+
+
+def put_off(told: Incident, now: Incident, *, within_s: float, ahead_s: float) -> bool:
+    """Out-of-memory was told to be likely ``within_s`` from now, or is past, and is more than twice as far away by now
+    or not in sight. One that is more than twice as far as it was told to be is put off ``ahead_s`` earlier still."""
+    if told.seconds_to_oom is None:
+        return False
+    gone_s = now.updated_unix_s - told.updated_unix_s
+    left_s = told.seconds_to_oom.likely - gone_s
+    now_s = math.inf if now.seconds_to_oom is None else now.seconds_to_oom.likely
+    if now_s > 2 * told.seconds_to_oom.likely and told.seconds_to_oom.low - gone_s <= within_s + ahead_s:
+        return True
+    return left_s <= within_s and now_s > 2 * max(left_s, 0.0)
 
 
 def _with_places(findings: Sequence[RankFinding], cause: IncidentCause) -> Sequence[RankFinding]:

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Optional
 
-from tidegauge.core.incident_figures import halved, moved, with_findings
+from tidegauge.core.incident_figures import halved, moved, put_off, with_findings
 from tidegauge.core.incidents import (
     ChangeKind,
     Closure,
@@ -63,6 +63,9 @@ class IncidentRules:
     update_age_share: float = 0.05
     """… and, as the incident grows older, no more often than once in this part of its age: figures that swing for a
     week are 150 lines, not ten thousand."""
+    put_off_ahead_s: float = 3600.0
+    """Out-of-memory that was told to come so soon after the next figures, and is put off, is told before them: a
+    policy acts some time ahead of it."""
     update_share: float = 0.1
     """Figures that moved by less than this share of themselves are not told: a history grows with the logarithm of
     what is lost, not with time."""
@@ -89,6 +92,50 @@ class IncidentRules:
 
 
 DEFAULT_RULES = IncidentRules()
+
+
+@dataclass
+class Told:
+    """What people were told of an incident, and when."""
+
+    last: IncidentChange
+    ranks: IncidentChange
+    """The last line that was about its ranks: they have spread if there are more than then, whatever was told since."""
+    put_off_s: float = float("-inf")
+    """When it was last told that out-of-memory is put off."""
+    stale_s: float = float("-inf")
+    """When it was last told that it had become stale, or was not any more."""
+
+    def take(self, change: IncidentChange, rules: IncidentRules) -> None:
+        """This has been told too."""
+        before, now = self.last.incident, change.incident
+        if now.stale is not before.stale:
+            self.stale_s = change.at_unix_s
+        if is_put_off(self, now, change.at_unix_s, rules):
+            self.put_off_s = change.at_unix_s
+        if change.kind not in (ChangeKind.UPDATED, ChangeKind.EVIDENCE):
+            self.ranks = change
+        self.last = change
+
+
+def is_put_off(told: Told, now: Incident, now_s: float, rules: IncidentRules) -> bool:
+    """Whether out-of-memory will not come when it was told to come, and that is soon."""
+    pace_s = rules.update_after_s(now_s - now.opened_unix_s)
+    return put_off(told.last.incident, now, within_s=pace_s, ahead_s=rules.put_off_ahead_s)
+
+
+def is_stale_news(told: Told, now: Incident, now_s: float, rules: IncidentRules) -> bool:
+    """Whether it is to be told that it has become stale, or is not any more: the first time within a minute, and no
+    more often than figures."""
+    if now.state is not IncidentState.OPEN or now.stale is told.last.incident.stale:
+        return False
+    is_due = now_s - told.last.at_unix_s >= rules.update_every_s
+    return is_due and now_s - told.stale_s >= rules.update_after_s(now_s - now.opened_unix_s)
+
+
+def kind_of_news(told: Told, now: Incident) -> ChangeKind:
+    """What figures are told as: ranks that were not told yet come with them."""
+    return ChangeKind.SPREAD if _has_joined(told, now) else ChangeKind.UPDATED
 
 
 class Step(NamedTuple):
@@ -118,13 +165,13 @@ def open_incident(number: int, key: IncidentKey, job: JobView, sighting: Sightin
         stale=bool(job.stale),
         explanation=sighting.explanation,
     )
-    return Step(with_findings(incident, sighting.sure, job, now_s=now_s, failed=sighting.failed), ChangeKind.OPENED)
+    return Step(with_findings(incident, sighting.sure, job, now_s=now_s), ChangeKind.OPENED)
 
 
 def step_while_open(
-    incident: Incident, told: IncidentChange, job: JobView, sighting: Sighting, now_s: float, rules: IncidentRules
+    incident: Incident, told: Told, job: JobView, sighting: Sighting, now_s: float, rules: IncidentRules
 ) -> Step:
-    """``told`` is its last change; ``sighting.unheard`` includes ranks that are missing."""
+    """``sighting.unheard`` includes ranks that are missing."""
     cause, concerned = incident.key.cause, frozenset(incident.ranks)
     shown = (*sighting.sure, *(one for one in sighting.doubtful if one.rank in concerned))
     if not shown:
@@ -139,14 +186,11 @@ def step_while_open(
     if seen.level < incident.severity.level:
         since_s = now_s if incident.easing_since_unix_s is None else incident.easing_since_unix_s
     after = replace(after, easing_since_unix_s=since_s)
-    silent_s = now_s - told.at_unix_s
-    may_tell = silent_s >= rules.update_after_s(now_s - incident.opened_unix_s)
-    if _has_spread(told.incident, after, silent_s, may_tell, rules):
+    if _has_spread(told, after, now_s, rules):
         return Step(after, ChangeKind.SPREAD)
     if since_s is not None and now_s - since_s >= rules.ease_after_s:
         return Step(_with_severity(after, seen), ChangeKind.EASED)
-    has_news = (may_tell and moved(told.incident, after, share=rules.update_share)) or halved(told.incident, after)
-    return Step(after, ChangeKind.UPDATED if has_news else None)
+    return Step(after, kind_of_news(told, after) if _has_news(told, after, now_s, rules) else None)
 
 
 def step_while_recovering(
@@ -219,12 +263,29 @@ def _with_severity(incident: Incident, severity: Severity) -> Incident:
     )
 
 
-def _has_spread(told: Incident, now: Incident, silent_s: float, may_tell: bool, rules: IncidentRules) -> bool:
+def _has_joined(told: Told, now: Incident) -> bool:
+    return not frozenset(now.ranks) <= frozenset(told.ranks.incident.ranks)
+
+
+def _has_spread(told: Told, now: Incident, now_s: float, rules: IncidentRules) -> bool:
     """Told at every doubling, and once a minute where they became a tenth more: ranks that do alike begin within a
     minute. Else no more often than figures."""
-    if frozenset(now.ranks) <= frozenset(told.ranks):
+    if not _has_joined(told, now):
         return False
-    before, count = (len(one.findings) + one.ranks_left_out for one in (told, now))
+    before, count = (len(one.findings) + one.ranks_left_out for one in (told.ranks.incident, now))
+    silent_s = now_s - told.ranks.at_unix_s
     if silent_s >= rules.update_every_s:
-        return may_tell or count - before >= before * rules.update_share
+        is_due = silent_s >= rules.update_after_s(now_s - now.opened_unix_s)
+        return is_due or count - before >= before * rules.update_share
     return count >= 2 * before
+
+
+def _has_news(told: Told, now: Incident, now_s: float, rules: IncidentRules) -> bool:
+    """Whether its figures are to be told. An end that swings is put off before its time once in the time in which
+    figures are told once."""
+    last, silent_s = told.last.incident, now_s - told.last.at_unix_s
+    pace_s = rules.update_after_s(now_s - now.opened_unix_s)
+    if halved(last, now) or (silent_s >= pace_s and moved(last, now, share=rules.update_share)):
+        return True
+    may_put_off = silent_s >= rules.update_every_s and now_s - told.put_off_s >= pace_s
+    return may_put_off and is_put_off(told, now, now_s, rules)

@@ -19,7 +19,10 @@ from tidegauge.core.incident_evidence import EvidenceNews, is_news, with_evidenc
 from tidegauge.core.incident_steps import (
     DEFAULT_RULES,
     Step,
+    Told,
     close_incident,
+    is_stale_news,
+    kind_of_news,
     open_incident,
     step_while_open,
     step_while_recovering,
@@ -61,8 +64,7 @@ class _Followed:
     """An incident that is not closed, and what is remembered of it between two looks."""
 
     incident: Incident
-    told: IncidentChange
-    """Its last change."""
+    told: Told
     missing_since_s: Optional[float] = None
     """Since when its job, or a rank that it is about, has not been heard of."""
     ended: frozenset[int] = frozenset()
@@ -153,8 +155,8 @@ class IncidentTracker:
             elif self._has_ended(followed, views.get(key.job), attempts, now_s):
                 closed = close_incident(followed.incident, Closure.JOB_ENDED, now_s).incident
                 changes[key] = self._change(closed, ChangeKind.CLOSED, now_s)
-            elif self._is_stale_news(followed, now_s):
-                changes[key] = self._change(followed.incident, ChangeKind.UPDATED, now_s)
+            elif is_stale_news(followed.told, followed.incident, now_s, self._rules):
+                changes[key] = self._change(followed.incident, kind_of_news(followed.told, followed.incident), now_s)
         self._ooms.pass_time(views.keys(), now_s)
         return (*changes.values(), *self._late_evidence(evidence, now_s))
 
@@ -163,7 +165,7 @@ class IncidentTracker:
             self._now_s = max([now_s, *(_newest_s(incident) for incident in self.incidents)])
             for followed in self._followed.values():
                 # A moment to be heard of again, before it is told that nobody was.
-                followed.told = followed.told._replace(at_unix_s=self._now_s)
+                followed.told.last = followed.told.last._replace(at_unix_s=self._now_s)
         gap_s, self._now_s = now_s - self._now_s, max(now_s, self._now_s)
         if gap_s > self._rules.longest_gap_s:
             for followed in self._followed.values():
@@ -221,6 +223,8 @@ class IncidentTracker:
 
     def _learn(self, key: IncidentKey, sighting: Sighting) -> None:
         if key.cause is IncidentCause.OUT_OF_MEMORY:
+            if key not in self._followed:
+                self._ooms.begin(key.job)
             self._ooms.learn(key.job, sighting.sure)
 
     def _forget_opened(self, now_s: float) -> None:
@@ -286,11 +290,6 @@ class IncidentTracker:
             elif self._takes_evidence(over, evidence.get(key.job, ()), now_s):
                 yield IncidentChange(ChangeKind.EVIDENCE, now_s, over.incident)
 
-    def _is_stale_news(self, followed: _Followed, now_s: float) -> bool:
-        incident, told = followed.incident, followed.told
-        is_due = now_s - told.at_unix_s >= self._rules.update_every_s
-        return is_due and incident.state is IncidentState.OPEN and incident.stale is not told.incident.stale
-
     def _has_waited(self, followed: _Followed, now_s: float) -> bool:
         """Whether what is missing has been so for long enough to be gone."""
         followed.missing_since_s = now_s if followed.missing_since_s is None else followed.missing_since_s
@@ -302,14 +301,15 @@ class IncidentTracker:
             self._over[incident.key] = self._followed.pop(incident.key)
             self._over[incident.key].incident = incident
         elif kind is ChangeKind.OPENED:
-            self._followed[incident.key] = _Followed(incident, change)
+            self._followed[incident.key] = _Followed(incident, Told(change, change))
         else:
-            self._followed[incident.key].told = change
+            self._followed[incident.key].told.take(change, self._rules)
         return change
 
 
 def _taken_up(incident: Incident) -> _Followed:
-    return _Followed(incident, IncidentChange(ChangeKind.UPDATED, incident.updated_unix_s, incident))
+    change = IncidentChange(ChangeKind.UPDATED, incident.updated_unix_s, incident)
+    return _Followed(incident, Told(change, change))
 
 
 def _newest_attempts(views: Mapping[JobKey, JobView]) -> Mapping[tuple[str, int], int]:

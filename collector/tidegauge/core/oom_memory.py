@@ -21,6 +21,13 @@ class KnownErrors:
     def __init__(self) -> None:
         self._of_rank: dict[int, OomRecord] = {}
         self._all_until_s = float("-inf")
+        self._failed: set[int] = set()
+        self._failed_since_s = float("inf")
+
+    def begin(self, *, since_s: float = float("inf")) -> None:
+        """A new incident: only ranks that fail from now on count. ``since_s``: its first error, if it was told before
+        and not all of its ranks are known by name."""
+        self._failed, self._failed_since_s = set(), since_s
 
     def has(self, rank: int, oom: OomRecord) -> bool:
         """Whether this one has been told."""
@@ -28,9 +35,11 @@ class KnownErrors:
         is_known = known is not None and (oom.at_unix_s, oom.step) == (known.at_unix_s, known.step)
         return is_known or oom.at_unix_s <= self._all_until_s
 
-    def count_with(self, ranks: Iterable[int]) -> int:
-        """How many ranks have had one, with these."""
-        return len(self._of_rank) + sum(rank not in self._of_rank for rank in ranks)
+    def count_with(self, shown: Iterable[tuple[int, OomRecord]]) -> int:
+        """How many ranks have failed in the incident, with these that are shown with their latest error. A lower bound:
+        of ranks that found no place in it those are missing, after a restart, that are not shown any more."""
+        news = (rank for rank, oom in shown if oom.at_unix_s >= self._failed_since_s or not self.has(rank, oom))
+        return len(self._failed.union(news))
 
     def learn(self, findings: Iterable[RankFinding]) -> None:
         """These have been told."""
@@ -38,8 +47,10 @@ class KnownErrors:
             if finding.oom is not None:
                 self._of_rank.pop(finding.rank, None)
                 self._of_rank[finding.rank] = finding.oom
+                self._failed.add(finding.rank)
         for rank in list(islice(self._of_rank, max(len(self._of_rank) - MOST_KNOWN, 0))):
             self.learn_time(self._of_rank.pop(rank).at_unix_s)
+            self._failed.discard(rank)
 
     def learn_time(self, until_s: float) -> None:
         """All errors up to then have been told."""
@@ -56,14 +67,20 @@ class OomMemory:
         self._heard_s: dict[JobKey, float] = {}
         for incident in sorted(incidents, key=lambda incident: incident.number):
             if incident.key.cause is IncidentCause.OUT_OF_MEMORY:
+                told_s = [finding.oom.at_unix_s for finding in incident.findings if finding.oom is not None]
+                left_out = incident.ranks_left_out > 0
+                self.begin(incident.key.job, since_s=min(told_s) if left_out and told_s else float("inf"))
                 self.learn(incident.key.job, incident.findings)
-                if incident.ranks_left_out:  # their errors have been told too, and were before the latest
-                    told_s = (finding.oom.at_unix_s for finding in incident.findings if finding.oom is not None)
+                if left_out:  # their errors have been told too, and were before the latest
                     self._known[incident.key.job].learn_time(max(told_s, default=float("-inf")))
 
     def of(self, job: JobKey) -> KnownErrors:
         """Those of one job; not to be changed."""
         return self._known.get(job) or KnownErrors()
+
+    def begin(self, job: JobKey, *, since_s: float = float("inf")) -> None:
+        """An incident of the job opens: see ``KnownErrors.begin``."""
+        self._known.setdefault(job, KnownErrors()).begin(since_s=since_s)
 
     def learn(self, job: JobKey, findings: Iterable[RankFinding]) -> None:
         """These have been told."""

@@ -34,7 +34,7 @@ class Sighting(NamedTuple):
     signal only, so growth of one signal can hide that of another."""
     explanation: Optional[str] = None
     failed: int = 0
-    """Ranks of the job that are known to have run out of memory, ever."""
+    """Ranks that are known to have run out of memory in this incident; 0: no news."""
 
 
 class ShareUse(NamedTuple):
@@ -100,7 +100,9 @@ def see_ooms(job: JobView, known: KnownErrors, explain: Optional[ExplainOom]) ->
     news.sort()
     explanation = explain(job.ranks[news[0][1]], job) if news and explain is not None else None
     sure = tuple(_finding(job, index) for _, index in news)
-    failed = known.count_with(finding.rank for finding in sure)
+    shown = ((int(rank.identity.rank), rank.last_oom) for rank in job.ranks if rank.last_oom is not None)
+    heard = ((number, oom) for number, oom in shown if number not in job.stale)
+    failed = known.count_with(heard) if news else 0
     return Sighting(sure, unheard=frozenset(job.stale), explanation=explanation, failed=failed)
 
 

@@ -134,3 +134,34 @@ def test_ranks_that_join_in_numbers_are_told_within_a_minute_and_single_ones_wit
     assert watch.look(leaking(24), after_s=1.0) == ["spread"]
     assert watch.look(leaking(40), after_s=1.0) == []
     assert watch.look(leaking(48), after_s=1.0) == ["spread"]
+
+
+def test_more_ranks_that_fail_after_a_restart_are_counted_with_those_before(watch: Watch) -> None:
+    watch.look(all_failed(3000), after_s=1.0)
+    watch.restart()
+    watch.look(all_failed(3000), after_s=1.0)
+    assert watch.look(all_failed(3500), after_s=60.0) == ["spread"]
+    assert len(watch.last.findings) + watch.last.ranks_left_out == 3500
+
+
+def test_ranks_that_fail_again_after_a_restart_are_not_counted_twice(watch: Watch) -> None:
+    watch.look(all_failed(3000), after_s=1.0)
+    watch.restart()
+    watch.look(job(*(failed(number, after_s=4000.0 + number) for number in range(1000, 2000))), after_s=60.0)
+    assert len(watch.incident.findings) + watch.incident.ranks_left_out == 3000, "nobody knows who was left out"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_second_incident_counts_only_what_failed_in_it(watch: Watch, restarts: bool) -> None:
+    watch.see(all_failed(3000), for_s=RULES.ease_after_s + RULES.recover_after_s + 5)
+    first = watch.last
+
+    def again(count: int) -> JobView:
+        ranks = (failed(number, after_s=4000.0 + number if number < count else None) for number in range(3000))
+        return job(*ranks)
+
+    assert watch.look(again(1025), after_s=1.0) == ["opened"]
+    if restarts:
+        watch.restart(closed=[first])
+        watch.look(again(1026), after_s=60.0)
+    assert (watch.incident.ranks_left_out, watch.incident.common) == (1 + restarts, False)
