@@ -352,6 +352,14 @@ class FakeNode:
         self.procs.facts[process] = ProcessFacts(process, rank.uid, job, pod)
         return rank
 
+    def start_rank_of(self, uid: int, process: ProcessId, *, who: RankIdentity | None = None) -> FakeRank:
+        """A rank of another user's; for root alone."""
+        rank = FakeRank(self.run_dir, self.clock, process=process, uid=uid, who=who)
+        for path in (rank.path.parent, rank.path):
+            os.chown(path, uid, -1)
+        self.procs.facts[process] = ProcessFacts(process, uid, None)
+        return rank
+
     def end(self, rank: FakeRank) -> None:
         del self.procs.facts[rank.process]
 

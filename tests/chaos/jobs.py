@@ -50,15 +50,18 @@ class TrainingJob:
 
     def rank_pids(self) -> dict[int, int]:
         """By rank: the pid on its own host, of the latest attempt."""
-        return {line["rank"]: line["pid"] for line in self.story() if line["what"] == "began"}
+        return {rank: line["pid"] for rank, line in self._latest_beginnings().items()}
 
     def training_pids(self, for_s: float) -> set[int]:
         """Of ``rank_pids``, those that live and began to train at least so many seconds ago: none while torchrun or
         a requeue starts the next attempt."""
-        began_s = {line["pid"]: line["mono_s"] for line in self.story() if line["what"] == "began"}
         living = {number_inside(pid) for pid in self.node.host.pids()}
         now_s = time.monotonic()
-        return {pid for pid in self.rank_pids().values() if pid in living and now_s - began_s[pid] >= for_s}
+        latest = self._latest_beginnings().values()
+        return {line["pid"] for line in latest if line["pid"] in living and now_s - line["mono_s"] >= for_s}
+
+    def _latest_beginnings(self) -> dict[int, dict[str, Any]]:
+        return {line["rank"]: line for line in self.story() if line["what"] == "began"}
 
     def host_pid_of(self, rank: int) -> int:
         """The rank's pid as this machine numbers it."""

@@ -20,7 +20,7 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.ways_in import open_through
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
-from tidegauge.core.proc_status import status_numbers
+from tidegauge.core.proc_status import effective_uid
 
 LOOK_EVERY_S = 1.0
 """How often candidates are looked at, and containers searched for run directories."""
@@ -162,15 +162,10 @@ class Containers:
     def _tenant_with_room(self, pid: int, on_gpu: bool) -> int | str | None:
         """Whom a process belongs to, if one more container of theirs is looked into."""
         pod = pod_cgroup_of(self._read(pid, "cgroup"))
-        tenant = self._uid(pid) if pod is None else pod.pod_uid
+        tenant = effective_uid(self._read(pid, "status")) if pod is None else pod.pod_uid
         of_tenant = sum(container.tenant == tenant for container in self._containers.values())
         places = 2 * MAX_CONTAINERS if on_gpu else MAX_CONTAINERS
         return tenant if len(self._containers) < places and of_tenant < MAX_CONTAINERS_PER_TENANT else None
-
-    def _uid(self, pid: int) -> int | None:
-        """The effective uid of a process; ``None`` if it has ended."""
-        uids = status_numbers(self._read(pid, "status"), "Uid")
-        return uids[1] if len(uids) > 1 else None
 
     def _search(self, skips: SkipCounts, now_s: float, *, every_way: bool) -> None:
         """See which run directories there are, and through which containers each is reached."""

@@ -15,7 +15,7 @@ from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.agent.resident import OpenStatms
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
-from tidegauge.core.proc_status import status_numbers
+from tidegauge.core.proc_status import effective_uid, status_numbers
 from tidegauge.core.slurm import SlurmPlace
 
 NESTED_REFRESH_S = 5.0
@@ -125,10 +125,9 @@ class ProcFs:
         stat = self._stat(process.pid)
         if status is None or stat is None or stat.ended or stat.process != process:
             return None
-        uids = status_numbers(status, "Uid")
-        if len(uids) < 2:
+        uid = effective_uid(status)
+        if uid is None:
             return None
-        uid = uids[1]
         return ProcessFacts(process, uid, slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup))
 
     def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:

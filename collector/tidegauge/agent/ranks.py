@@ -38,8 +38,8 @@ class RankState:
         self.facts = facts
         self.rss_bytes: int | None = None
         self.overruled: set[str] = set()
-        """Claims of this rank that slurmd, the kernel or the driver contradicts (``job_id``, ``uuid`` …), and ``rank``
-        if it named more ranks than one process is."""
+        """Claims of this rank that slurmd, the kernel or the driver contradicts (``job_id``, ``uuid`` …), and what it
+        named more of than one process has (``rank``, ``labels``: ``rank_names``)."""
         self._names = names
         self._user_name = user_name
         self._hostname = hostname
@@ -62,9 +62,9 @@ class RankState:
 
     def claim(self, identity: RankIdentity) -> None:
         """Who the rank says it is."""
-        self._claimed, overruled = self._names.believe(identity)
+        believed, overruled = self._names.believe(identity)
+        self._claimed = believed
         self.overruled |= overruled
-        believed = self._claimed
         self._claimed_fraction = believed.limit_fraction or fraction_of_settings(
             believed.alloc_conf, believed.torch_version
         )

@@ -6,6 +6,8 @@ feeds and backslashes alone.
 
 from __future__ import annotations
 
+from typing import Optional
+
 
 def status_numbers(text: str, field: str) -> tuple[int, ...]:
     """The numbers of a field such as ``Uid``; none if it is not there, cut off, or holds anything but numbers."""
@@ -14,3 +16,9 @@ def status_numbers(text: str, field: str) -> tuple[int, ...]:
     line = next((line for line in lines if line.startswith(field + ":")), "")
     words = line.split()[1:]
     return tuple(map(int, words)) if all(word.isascii() and word.isdigit() for word in words) else ()
+
+
+def effective_uid(text: str) -> Optional[int]:
+    """Whose process it is; ``None`` where that is not told."""
+    uids = status_numbers(text, "Uid")
+    return uids[1] if len(uids) > 1 else None

@@ -397,11 +397,7 @@ def test_the_same_rank_on_another_gpu_is_another_rank(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs files of two users")
 def test_no_other_user_can_oust_a_rank_from_its_name(node: FakeNode) -> None:
     victim = node.start_rank(process=ProcessId(10, 100))
-    thief = FakeRank(node.run_dir, node.clock, process=ProcessId(9, 200), uid=4321)
-    os.chown(thief.path.parent, 4321, -1)
-    os.chown(thief.path, 4321, -1)
-    facts = node.procs.facts[victim.process]
-    node.procs.facts[thief.process] = facts.__class__(thief.process, 4321, None)
+    thief = node.start_rank_of(4321, ProcessId(9, 200))
     for _ in range(3):
         victim.record(reserved=GIB)
         thief.record(reserved=70 * GIB)

@@ -100,11 +100,7 @@ def test_another_device_of_a_rank_is_measured_from_when_it_is_shown(tmp_path: Pa
 def test_who_waits_under_a_name_that_can_be_guessed_does_not_hide_its_owner(node: FakeNode) -> None:
     who = identity(job_id=JobId("torchrun-node-a-29500"))
     victim = node.start_rank(process=ProcessId(10, 300), who=who)
-    thief = FakeRank(node.run_dir, node.clock, process=ProcessId(9, 200), uid=4321, who=who)
-    os.chown(thief.path.parent, 4321, -1)
-    os.chown(thief.path, 4321, -1)
-    facts = node.procs.facts[victim.process]
-    node.procs.facts[thief.process] = facts.__class__(thief.process, 4321, None)
+    thief = node.start_rank_of(4321, ProcessId(9, 200), who=who)
     for _ in range(3):
         victim.record(reserved=GIB)
         thief.record(reserved=70 * GIB)

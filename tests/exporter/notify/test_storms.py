@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.notify.channel import Channel
+from exporter.notify.channel import Channel, away_at
 from exporter.notify.telling import Call, closed, escalated, story, warning
-from sample_views import NOW_S
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.notify.storms import FORGET_S, MOST_THREADS, QUIET_S, SHOW_EVERY_S, WITHIN_S
@@ -170,27 +169,14 @@ def test_every_incident_is_told_once_and_no_more_than_five_threads_begin_in_ten_
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         channel = Channel(Path(folder) / "notified.jsonl")
-        faults = iter(failing)
         began_s: list[float] = []
-
-        def before(call: Call) -> None:
-            if next(faults, False):
-                raise RetryLaterError("not now")
 
         def after(call: Call) -> None:
             if call.method == "post" and channel.chat.said[list(channel.chat.said)[-1]].thread is None:
                 began_s.extend([channel.clock.now_s] * call.text.startswith("incident "))
 
-        channel.chat.before, channel.chat.after = before, after
-        told = []
-        for number, pause_s in enumerate(pauses_s, start=1):
-            told.append(warning(number, opened_unix_s=NOW_S))
-            try:
-                channel.take(*told, after_s=pause_s)
-            except RetryLaterError:
-                channel.restart()
-        channel.chat.before = lambda _: None
-        channel.take(*told)
+        channel.chat.before, channel.chat.after = away_at(failing), after
+        channel.take_one_more_each(pauses_s)
         numbers = sorted(int(line.split()[1]) for line in [*alone(channel), *in_storms(channel)])
         channel.notebook.close()
     assert numbers == list(range(1, len(pauses_s) + 1))

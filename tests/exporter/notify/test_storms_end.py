@@ -16,12 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.notify.channel import Channel
-from exporter.notify.telling import Call, closed, escalated, warning
+from exporter.notify.channel import Channel, away_at
+from exporter.notify.telling import closed, escalated, warning
 from sample_views import NOW_S
 from tidegauge_exporter.notify import storms as storms_module
 from tidegauge_exporter.notify.notifier import OVERLAP_S
-from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.notify.storms import LONGEST_S, MOST_IN_STORM, MOST_THREADS, QUIET_S, SHOW_EVERY_S
 from tidegauge_exporter.notify.threads import Storm, from_text
 from tidegauge_exporter.notify.values import Story
@@ -186,22 +185,8 @@ def test_storms_of_an_older_notebook_go_on_and_end(channel: Channel) -> None:
 def test_between_storms_nothing_is_told_twice_or_lost(pauses_s: list[float], failing: list[bool]) -> None:
     with tempfile.TemporaryDirectory() as folder, patch.object(storms_module, "MOST_IN_STORM", 3):
         channel = Channel(Path(folder) / "notified.jsonl")
-        faults = iter(failing)
-
-        def before(call: Call) -> None:
-            if next(faults, False):
-                raise RetryLaterError("not now")
-
-        channel.chat.before = before
-        told = []
-        for number, pause_s in enumerate(pauses_s, start=1):
-            told.append(warning(number, opened_unix_s=NOW_S))
-            try:
-                channel.take(*told, after_s=pause_s)
-            except RetryLaterError:
-                channel.restart()
-        channel.chat.before = lambda _: None
-        channel.take(*told)
+        channel.chat.before = away_at(failing)
+        channel.take_one_more_each(pauses_s)
         found = kept(channel)
         channel.notebook.close()
     assert told_of(channel) == Counter(range(1, len(pauses_s) + 1))

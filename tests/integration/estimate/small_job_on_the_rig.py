@@ -6,7 +6,6 @@ Usage: small_job_on_the_rig.py JOB STEPS OUT; OUT gets ``[[action, size], …]``
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -30,7 +29,3 @@ def main(name: str, steps: int, out: Path) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
-    # What was asked for is written. Autograd's thread for the GPU lets go of the last backward's Python objects after
-    # backward() has returned, and aborts the process if the interpreter has begun to end (pytorch#190489): 1 of 120 on
-    # a busy machine.
-    os._exit(0)

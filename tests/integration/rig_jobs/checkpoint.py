@@ -93,5 +93,5 @@ while True:
         break
 if world_size > 1:
     dist.barrier()
-    del network  # see ddp.py: gloo's threads and the end of the interpreter
+    del network  # with the process group: see ddp.py
     dist.destroy_process_group()

@@ -48,8 +48,8 @@ seen = {
     "taken_bytes": [torch.cuda.mem_get_info(index)[1] - torch.cuda.mem_get_info(index)[0] for index in (0, 1)],
 }
 Path(sys.argv[1], f"rank{rank}.json").write_text(json.dumps(seen))
-# Gloo's last work is destroyed by a thread of gloo's, which aborts the process when the interpreter ends at that moment
-# (Python below 3.14; the rig has no part in it). Letting go of the process group first joins that thread.
+# As a job ought to. A thread of gloo's destroys its last work a moment later all the same: the end of a process on the
+# rig waits for that (fakegpu/inside/rig_settles.py).
 dist.barrier()
 del model
 dist.destroy_process_group()

@@ -80,7 +80,7 @@ def main() -> None:
     if rank == 0:
         tell(args.state, "finished", step)
     dist.barrier()
-    del model  # see ddp.py: gloo's threads and the end of the interpreter
+    del model  # with the process group: see ddp.py
     dist.destroy_process_group()
 
 
