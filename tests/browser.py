@@ -49,6 +49,7 @@ class Tab:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **params: Json) -> dict[str, Json]:
         """The command's result. Raises ``AssertionError`` where the browser refuses it."""
@@ -68,8 +69,9 @@ class Tab:
     def open(self, url: str) -> None:
         """Go there, and wait until it is loaded."""
         self.events.clear()
-        self.call("Page.navigate", url=url)
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+        loader = self.call("Page.navigate", url=url)["loaderId"]
+        # By its own number: the page of before may be told to be loaded only now.
+        while not any(_is_loaded(event, loader) for event in self.events):
             self.events.append(self._next())
 
     def ask(self, expression: str) -> Json:
@@ -128,6 +130,12 @@ class Tab:
         return message
 
 
+def _is_loaded(event: Mapping[str, Json], loader: str) -> bool:
+    if event.get("method") != "Page.lifecycleEvent":
+        return False
+    return (event["params"]["loaderId"], event["params"]["name"]) == (loader, "load")
+
+
 def _is_complaint(event: Mapping[str, Json]) -> bool:
     if event.get("method") == "Runtime.exceptionThrown":
         return True
@@ -159,7 +167,7 @@ def open_tab(program: str) -> Iterator[Tab]:
         finally:
             os.close(to_browser)  # it ends when nobody speaks to it any more
             try:
-                browser.wait(TIMEOUT_S / 4)
+                browser.wait(TIMEOUT_S / 2)
             except subprocess.TimeoutExpired:
                 browser.kill()
                 browser.wait()

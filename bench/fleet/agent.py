@@ -95,7 +95,7 @@ class AgentProcess:
             "Accept": "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3",
         })  # fmt: skip
         began_s = time.perf_counter()
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             size = len(answer.read())
         return time.perf_counter() - began_s, size
 
@@ -108,14 +108,14 @@ class AgentProcess:
         return sum(self._values("tidegauge_detector_points_total"))
 
     def _values(self, name: str) -> list[float]:
-        with urllib.request.urlopen(f"{self._url}?name[]={name}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self._url}?name[]={name}", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return [float(line.split()[-1]) for line in lines if line.startswith(name)]
 
     def finish(self) -> dict[str, Any]:
         """End it; what it has to say."""
         self._stdin.close()
-        return self._said(30)
+        return self._said(60)
 
     def _said(self, timeout_s: float) -> dict[str, Any]:
         readable, _, _ = select.select([self._stdout], [], [], timeout_s)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class TrainingJob:
     def story(self) -> list[dict[str, Any]]:
         """What the ranks wrote of beginnings (``began``) and checkpoints (``saving``, ``saved``), in order."""
         path = self.folder / f"{self.name}.story"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in whole_lines(path.read_text())] if path.exists() else []
 
     def told(self, what: str, *, rank: int = 0) -> list[dict[str, Any]]:
         return [line for line in self.story() if line["what"] == what and line["rank"] == rank]
@@ -46,7 +46,7 @@ class TrainingJob:
     def steps(self, rank: int) -> list[Step]:
         """All of them, of all attempts, in order."""
         path = self.folder / f"{self.name}.{rank}.steps"
-        return list(_steps(path.read_text())) if path.exists() else []
+        return list(_steps(whole_lines(path.read_text()))) if path.exists() else []
 
     def rank_pids(self) -> dict[int, int]:
         """By rank: the pid on its own host, of the latest attempt."""
@@ -96,8 +96,12 @@ def start_training(
     return TrainingJob(name, node, folder, process)
 
 
-def _steps(text: str) -> Iterator[Step]:
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 3:  # else it is being written
-            yield Step(int(words[0]), int(words[1]), int(words[2]) / 1e9)
+def whole_lines(text: str) -> list[str]:
+    """All but one that is being written: a reader may see a write as far as the end of a page of memory."""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def _steps(lines: Iterable[str]) -> Iterator[Step]:
+    for line in lines:
+        pid, step, at_ns = line.split()
+        yield Step(int(pid), int(step), int(at_ns) / 1e9)

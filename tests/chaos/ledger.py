@@ -42,11 +42,13 @@ and on (job_id, attempt, rank) tidegauge_rank_allocated_bytes
 """Of ranks whose memory is shown. (Counters, and when a rank was last seen, linger for two minutes after its end.)"""
 LOOK_EVERY_S = 1.0
 SETTLED_WITHIN_S = 20.0
+ANSWER_WITHIN_S = 60.0
+"""Before the trouble and after it the API answers; not at the first call where the machine stands still for seconds."""
 TOLD = "tidegauge: Tidegauge, incident"
 """How a message to the owner begins where the job prints."""
 CHECK_DATABASE = """
 import sqlite3, sys
-print(*sqlite3.connect(sys.argv[1], uri=True).execute("pragma quick_check").fetchone())
+print(*sqlite3.connect(sys.argv[1], uri=True, timeout=60).execute("pragma quick_check").fetchone())
 """
 
 
@@ -90,8 +92,8 @@ class Watch:
         return self._requeues[job]
 
     def begin(self) -> None:
-        """Raises ``ApiError``."""
-        look(self._site, self._shown)
+        """Raises ``AssertionError`` if the API shows nothing."""
+        self._shown = account_of(self._site)
         self._before = {job.name: record_of(job) for job in self._site.jobs.values() if job.is_running()}
         self._requeues = {name: self._shown.carried_out(name, "requeue") for name in self._before}
         self._open = self._shown.open_numbers()
@@ -100,7 +102,7 @@ class Watch:
         self._looker.start()
 
     def finish(self) -> dict[str, list[str]]:
-        """What is wrong, by promise. Raises ``ApiError`` if nothing can be compared."""
+        """What is wrong, by promise. Raises ``AssertionError`` if nothing can be compared."""
         self._stop.set()
         self._looker.join()
         now, records = self._settled()
@@ -119,9 +121,10 @@ class Watch:
         """What there is now. A requeue is in the audit before the job has begun again: that is waited for."""
         deadline_s = time.monotonic() + SETTLED_WITHIN_S
         while True:
-            now = Account()
-            look(self._site, now)
+            # The jobs first: what they felt was in the audit before, and what is begun between the two readings is not
+            # held against it.
             records = {name: record_of(self._site.jobs[name]) for name in self._site.jobs}
+            now = account_of(self._site)
             on_its_way = [
                 name for name, before in self._before.items()
                 if name not in self._ended and self._requeues_since(name, now) > records[name].starts - before.starts
@@ -149,13 +152,14 @@ class Watch:
     def _gaps(self, job: TrainingJob, rank: int) -> list[str]:
         if (job.name, rank) in self._frozen:
             return []
+        now_s = time.monotonic()  # before the steps are read: whatever holds us up in between is not the rank's
         steps, saving = job.steps(rank), {line["step"] for line in job.told("saving", rank=rank)}
         before_s = longest_gap([s for s in steps if self._began_s - BEFORE_S < s.at_s <= self._began_s], saving)
         # From the last step before the trouble on: the gap may have begun with it.
         gap_s = longest_gap([s for s in steps if s.at_s > self._began_s - 1.0], saving)
         is_beginning = steps[-1].pid != job.rank_pids()[rank]
         if steps[-1].step not in saving and not is_beginning:
-            gap_s = max(gap_s, time.monotonic() - steps[-1].at_s)
+            gap_s = max(gap_s, now_s - steps[-1].at_s)
         self.longest_gap_s = max(self.longest_gap_s, gap_s)
         if gap_s <= allowed_gap(before_s):
             return []
@@ -164,7 +168,7 @@ class Watch:
     def _damaged(self) -> list[str]:
         """What the database says of itself."""
         base = f"file:{self._site.head.state_dir}/tidegauge.db?mode=ro"
-        done = self._site.head.run_in([sys.executable, "-c", CHECK_DATABASE, base])
+        done = self._site.head.run_in([sys.executable, "-c", CHECK_DATABASE, base], timeout_s=120.0)
         return [] if done.stdout.strip() == "ok" else [f"the database is damaged: {done.stdout}{done.stderr[-300:]}"]
 
     def _stale(self) -> list[str]:
@@ -182,7 +186,21 @@ class Watch:
         return said
 
     def _name_of(self, job_id: str) -> str:
-        return next((job.name for job in self._site.jobs.values() if job_id in job.log.read_text()), job_id)
+        return next(
+            (job.name for job in self._site.jobs.values() if job_id in job.log.read_text(errors="replace")), job_id
+        )
+
+
+def account_of(site: ChaosSite) -> Account:
+    """What the API shows, as soon as it answers all that is asked. Raises ``AssertionError`` if it does not."""
+
+    def whole() -> Account:
+        account = Account()
+        look(site, account)
+        return account
+
+    shown: Account = site.eventually(whole, "the API shows what there is", within_s=ANSWER_WITHIN_S)
+    return shown
 
 
 def look(site: ChaosSite, account: Account) -> None:

@@ -84,7 +84,7 @@ class Host:
         children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text()
         self.pid = int(children.split()[0])
         """Of the first process, as this machine sees it."""
-        self._pid_namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
+        self._pid_namespace: str | None = os.readlink(f"/proc/{self.pid}/ns/pid")
 
     def command(self, command: Sequence[str | Path]) -> list[str]:
         """``command`` as a command of this machine that runs it on the host. A signal that ends it ends both."""
@@ -99,15 +99,18 @@ class Host:
 
     def pids(self) -> list[int]:
         """Living processes of the host, by this machine's numbers; the first one excepted."""
-        found = []
+        found: list[int] = []
+        if (namespace := self._pid_namespace) is None:
+            return found
         for stat in all_processes():
             pid = stat.process.pid
-            if not stat.ended and pid != self.pid and _link(f"/proc/{pid}/ns/pid") == self._pid_namespace:
+            if not stat.ended and pid != self.pid and _link(f"/proc/{pid}/ns/pid") == namespace:
                 found.append(pid)
         return found
 
     def close(self) -> None:
         """End every process of the host."""
+        self._pid_namespace = None  # its number is soon another one's, whose processes ``pids`` must not find
         for pipe in (self._holder.stdin, self._holder.stdout):
             assert pipe is not None
             pipe.close()

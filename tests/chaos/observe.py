@@ -30,7 +30,7 @@ def problem_of_service(site: ChaosSite) -> str | None:
     """
     try:
         return _problem(site)
-    except (client.ApiError, AssertionError, KeyError) as error:
+    except (client.ApiError, OSError, AssertionError, KeyError) as error:  # OSError: Prometheus does not answer
         return f"{type(error).__name__}: {error}"
 
 

@@ -47,8 +47,8 @@ LEAK_BYTES = 2 << 20
 SAVE_S = 3.0
 """How long the leaking job takes to save its state: long enough to break something meanwhile."""
 ALERTMANAGER_PORT = 9093
-UP_WITHIN_S = 240.0
-INCIDENT_WITHIN_S = 240.0
+UP_WITHIN_S = 480.0
+INCIDENT_WITHIN_S = 480.0
 CALL_TIMEOUT_S = 3.0
 
 POLICY = """

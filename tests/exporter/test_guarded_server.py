@@ -21,6 +21,7 @@ from tidegauge.cluster.route_access import Access
 from tidegauge.cluster.web_door_files import DoorSettings
 from tidegauge.cluster.web_door_start import ClosedDoor, open_door
 from tidegauge.core.web_access import OPEN_DOOR, Door
+from tidegauge_exporter import guarded_server
 from tidegauge_exporter.guarded_server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, Limits
 from tidegauge_exporter.notify.receiver import Receiver
 from tidegauge_exporter.server import MetricsServer
@@ -59,6 +60,12 @@ def serving(limits: Limits, door: Door = OPEN_DOOR) -> Iterator[int]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still while room is made turns nobody away."""
+    monkeypatch.setattr(guarded_server, "MAKE_ROOM_TIMEOUT_S", 60.0)
 
 
 class Tls:

@@ -13,7 +13,8 @@ from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import node_view
 from tidegauge.core.views import NodeView
 from tidegauge.core.web_access import Refusal, Viewer
-from tidegauge_exporter.server import CONNECTIONS_AT_ONCE, MetricsServer
+from tidegauge_exporter import guarded_server
+from tidegauge_exporter.server import CONNECTIONS_AT_ONCE, LIMITS, MetricsServer
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def running(server: MetricsServer) -> Iterator[MetricsServer]:
 
 
 def get(server: MetricsServer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -140,8 +141,13 @@ def test_scrapes_at_once_each_get_a_whole_page(server: MetricsServer) -> None:
     assert all(page.endswith(b'tidegauge_claims_overruled_total{claim="job_id"} 1.0\n') for page in pages)
 
 
-def test_connections_that_ask_nothing_lock_no_scraper_out(server: MetricsServer) -> None:
-    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(CONNECTIONS_AT_ONCE)]
+def test_connections_that_ask_nothing_lock_no_scraper_out(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A machine that stands still turns nobody away, and nobody is closed for saying nothing in all that time.
+    monkeypatch.setattr(guarded_server, "MAKE_ROOM_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(server._server, "_limits", LIMITS._replace(ask_within_s=300.0))
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(CONNECTIONS_AT_ONCE)]
     try:
         for connection in silent[::2]:
             connection.sendall(b"GET /metr")

@@ -58,7 +58,7 @@ class AlertmanagerServer:
         return found
 
     def wait_for(
-        self, accept: Callable[[list[dict[str, Any]]], bool], *, within_s: float = 30.0, **labels: str
+        self, accept: Callable[[list[dict[str, Any]]], bool], *, within_s: float = 90.0, **labels: str
     ) -> list[dict[str, Any]]:
         """Looks at ``alerts`` until ``accept`` likes them; ``AssertionError`` with the last ones after ``within_s``."""
         deadline_s = time.monotonic() + within_s
@@ -73,7 +73,7 @@ class AlertmanagerServer:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from integration.service import Service
+from integration.service import Service, eventually
 from tidegauge.cli.demo_jobs import last_lines, stop_job
 from tidegauge.cluster import client
 
@@ -49,9 +49,10 @@ class Job:
     state: Path
 
     def story(self) -> list[dict[str, Any]]:
-        """What the script told of its attempts."""
+        """What the script told of its attempts; not a line that it is writing."""
         path = self.state.with_suffix(".story")
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def told(self, what: str) -> list[dict[str, Any]]:
         return [line for line in self.story() if line["what"] == what]
@@ -106,11 +107,20 @@ class Site:
         return [record for number in numbers for record in self._ask("show", str(number))["decisions"]]
 
     def _ask(self, *arguments: str) -> Any:
-        """``tidegauge incidents``. Raises ``ApiError`` while the coordinator does not answer."""
-        answer = self.service.call("incidents", *arguments, "--json")
-        if answer.code != 0:
-            raise client.ApiError(answer.err)
-        return answer.json
+        """``tidegauge incidents``, as soon as the coordinator answers."""
+
+        def answer() -> Any:
+            told = self.service.call("incidents", *arguments, "--json")
+            if told.code != 0:
+                raise client.ApiError(told.err)
+            return told.json
+
+        return eventually(answer, "an answer of the coordinator")
+
+
+def to_the_requeue(actions: list[str]) -> list[str]:
+    """Those that led to the first requeue, and itself: the next attempt leaks too, and may be warned by now."""
+    return actions[: actions.index("requeue") + 1] if "requeue" in actions else []
 
 
 def done(decisions: list[dict[str, Any]]) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -39,16 +41,38 @@ class Container:
         """The next line that is printed inside, in words. Fails when the container ends instead."""
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
-        assert said, f"the container ended with {self.process.wait(10)}"
+        assert said, f"the container ended with {self.process.wait(60)}"
         return said.split()
 
     def end(self) -> None:
-        """End everything in it."""
+        """End everything in it: when this returns no process of it is left for anybody to look into."""
+        inner = self._first_inside()
+        if inner is not None:
+            # The parent's end is its end only later, or never: who becomes another user forgets that it was to be so.
+            signal.pidfd_send_signal(inner, signal.SIGKILL)
+            poll = select.poll()
+            poll.register(inner, select.POLLIN)
+            ended = poll.poll(60_000)  # after all others of its pid namespace
+            os.close(inner)
+            assert ended, "the container does not end"
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
+
+    def _first_inside(self) -> int | None:
+        """A handle of the first process in it; ``None`` before it began and when it has ended."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        try:
+            pids = children.read_text()
+            handle = os.pidfd_open(int(pids.split()[0]))
+        except (OSError, IndexError):
+            return None
+        if children.read_text() == pids:
+            return handle
+        os.close(handle)  # it ended meanwhile, and its pid may be anybody's
+        return None
 
     def __enter__(self) -> Container:
         return self

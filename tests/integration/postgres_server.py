@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 100.0
 UNPRIVILEGED = "postgres"
 """PostgreSQL refuses to run as root; Debian's package makes this user."""
 
@@ -77,7 +77,7 @@ class PostgresServer:
             return
         self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(timeout=10)
@@ -121,7 +121,7 @@ def running_postgres(binaries: Path) -> Iterator[PostgresServer]:
         finally:
             server.stop()
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _as_unprivileged() -> Sequence[str]:

@@ -61,7 +61,7 @@ class Past:
     def _asked(self, name: str, **parameters: str) -> Any:
         address = f"{self.url}/api/v1/{name}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(address, timeout=30) as reply:
+            with urllib.request.urlopen(address, timeout=120) as reply:
                 told: dict[str, Any] = json.load(reply)
         except urllib.error.HTTPError as error:
             with error:
@@ -97,5 +97,5 @@ def prometheus_with_a_past(
 
 
 def _promtool(*arguments: str) -> None:
-    told = subprocess.run(["promtool", "tsdb", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    told = subprocess.run(["promtool", "tsdb", *arguments], capture_output=True, text=True, timeout=300, check=False)
     assert told.returncode == 0, told.stdout + told.stderr

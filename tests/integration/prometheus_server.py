@@ -40,7 +40,7 @@ class PrometheusServer:
         return active
 
     def wait_for(
-        self, promql: str, accept: Callable[[list[dict[str, Any]]], bool] = bool, *, within_s: float = 30.0
+        self, promql: str, accept: Callable[[list[dict[str, Any]]], bool] = bool, *, within_s: float = 90.0
     ) -> list[dict[str, Any]]:
         """Asks until ``accept`` likes the result (by default: until there is one) and returns it.
 
@@ -59,7 +59,7 @@ class PrometheusServer:
     def _api(self, name: str, **parameters: str) -> dict[str, Any]:
         address = f"{self.url}/api/v1/{name}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=60) as answer:
                 told: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -27,7 +27,7 @@ from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".rayjobs" / "venv" / "bin" / "python"
 INSIDE = Path(__file__).parent / "ray_jobs_inside"
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 150.0
 
 
 def available() -> str | None:
@@ -136,7 +136,7 @@ def _end(head: subprocess.Popen[bytes]) -> None:
     below = [stat.process for stat in descendants(head.pid)]
     head.kill()
     head.wait()
-    deadline_s = time.monotonic() + 10.0
+    deadline_s = time.monotonic() + 60.0
     while living := [process for process in below if is_alive(process)]:
         assert time.monotonic() < deadline_s, f"still there: {living}"
         for process in living:

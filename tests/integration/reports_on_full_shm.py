@@ -43,8 +43,10 @@ def main() -> None:
             _temp_dir=folder, _node_ip_address="127.0.0.1",
         )  # fmt: skip
         try:
-            agent = _actor(Agent, _actor(Coordinator))
-            before = ray.get(agent.pid.remote(), timeout=60.0)
+            coordinator = _actor(Coordinator)
+            assert ray.get(coordinator.report.remote(b""), timeout=120.0) == 0  # both live before the room is gone
+            agent = _actor(Agent, coordinator)
+            before = ray.get(agent.pid.remote(), timeout=120.0)
             fill(Path("/dev/shm"))
             arrived = [ray.get(agent.send.remote(size), timeout=60.0) for size in SIZES_BYTES]
             same = ray.get(agent.pid.remote(), timeout=60.0) == before

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 DEADLINE_S = 60.0
 COMMAND_TIMEOUT_S = 110.0
+ANSWER_TIMEOUT_S = 20.0
+"""For an answer of the API: it may stand still for longer than a person would wait."""
 
 
 def eventually(look: Callable[[], T | None], what: str, *, within_s: float = DEADLINE_S) -> T:
@@ -32,7 +34,9 @@ def eventually(look: Callable[[], T | None], what: str, *, within_s: float = DEA
     """
     deadline_s = time.monotonic() + within_s
     last: object = None
-    while time.monotonic() < deadline_s:
+    is_last = False
+    while not is_last:
+        is_last = time.monotonic() >= deadline_s  # a look is begun after the time is over: this process may have stood
         try:
             last = look()
         except client.ApiError as error:
@@ -54,7 +58,11 @@ class Finished:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        """Raises ``ApiError`` with what it said if it printed none."""
+        try:
+            return json.loads(self.out)
+        except ValueError as error:
+            raise client.ApiError(f"exit status {self.code}: {self.err}") from error
 
 
 class Service:
@@ -96,11 +104,11 @@ class Service:
 
     def get(self, path: str) -> dict[str, Any]:
         """From the coordinator's API, wherever it is right now. Raises ``ApiError``."""
-        return client.get(self._api_url(), path)
+        return client.get(self._api_url(), path, timeout_s=ANSWER_TIMEOUT_S)
 
     def get_text(self, path: str) -> str:
         """A page that is not JSON. Raises ``ApiError``."""
-        return client.get_bytes(self._api_url(), path).decode()
+        return client.get_bytes(self._api_url(), path, timeout_s=ANSWER_TIMEOUT_S).decode()
 
     def _api_url(self) -> str:
         url = read_address(self.files.api)

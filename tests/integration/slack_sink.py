@@ -32,7 +32,7 @@ class SlackSink:
         with self._changed:
             return [post for post in self._posts if text in post["attachments"][0]["title"]]
 
-    def wait_for(self, text: str, accept: Callable[[list[Posted]], bool] = bool, *, within_s: float = 40.0) -> Posted:
+    def wait_for(self, text: str, accept: Callable[[list[Posted]], bool] = bool, *, within_s: float = 120.0) -> Posted:
         """The latest post about ``text``, once ``accept`` likes all posts about it (by default: once there is one)."""
         deadline_s = time.monotonic() + within_s
         with self._changed:

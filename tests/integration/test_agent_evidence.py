@@ -27,11 +27,11 @@ from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.probe.activation.launch import activation_environ
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
 
 LEAKING = Path(__file__).with_name("rig_jobs") / "leaking.py"
 TRUE_LINE = next(at for at, line in enumerate(LEAKING.read_text().splitlines(), 1) if "# LEAK" in line)
-WINDOW = Window(warm_up_steps=4, window_steps=10, most_s=60.0)
+WINDOW = Window(warm_up_steps=4, window_steps=10, most_s=120.0)
 JOB_ID = "leaking"
 
 
@@ -84,12 +84,12 @@ class Node:
         self.runner.start()
 
     def stop_agent(self) -> None:
-        self.runner.stop()
+        self.runner.stop(60.0)
         self.agent.close()
 
     def order(self, request: dict[str, object], process: ProcessId, uid: int) -> None:
         order_id = f"order-{len(self.head.orders)}"
-        self.head.orders = (*self.head.orders, Order(order_id, OrderTo.RANK, process, uid, request, 20.0))
+        self.head.orders = (*self.head.orders, Order(order_id, OrderTo.RANK, process, uid, request, 60.0))
 
     def close(self) -> None:
         self.job.kill()
@@ -105,9 +105,9 @@ def node(rig: Rig, tmp_path: Path) -> Iterator[Node]:
 
 
 def test_a_window_that_was_ordered_comes_back_as_evidence_with_the_true_line(node: Node) -> None:
-    rank = eventually(node.head.rank, "the rank")
+    rank = eventually(node.head.rank, "the rank", within_s=150)
     node.order(evidence_request("auto-1", EvidenceReason.SUSPECTED, WINDOW), rank.process, rank.uid)
-    [evidence] = eventually(node.head.evidence, "evidence", within_s=90)
+    [evidence] = eventually(node.head.evidence, "evidence", within_s=150)
     assert (evidence.evidence_id, evidence.reason, evidence.problems) == ("auto-1", "suspected", ())
     assert (evidence.job.job_id, evidence.process) == (JOB_ID, rank.process)
     line = evidence.growth[0].line
@@ -129,9 +129,9 @@ def test_a_window_that_was_ordered_comes_back_as_evidence_with_the_true_line(nod
 
 
 def test_a_rank_that_is_killed_right_after_its_window_has_left_it_to_the_agent(node: Node, tmp_path: Path) -> None:
-    rank = eventually(node.head.rank, "the rank")
+    rank = eventually(node.head.rank, "the rank", within_s=150)
     node.order(evidence_request("auto-2", EvidenceReason.ASKED, WINDOW), rank.process, rank.uid)
-    eventually(lambda: list(tmp_path.glob("run/*/*.evidence.json")), "the rank's file", within_s=90)
+    eventually(lambda: list(tmp_path.glob("run/*/*.evidence.json")), "the rank's file", within_s=150)
     node.job.kill()
     [evidence] = eventually(node.head.evidence, "evidence")
     assert (evidence.evidence_id, len(evidence.snapshots)) == ("auto-2", 2)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from fakegpu.rig import Rig
-from integration.closed_loop_site import Site, done
+from integration.closed_loop_site import Job, Site, done, to_the_requeue
 from integration.service import Service, eventually
 from tidegauge.cli.demo_jobs import last_lines
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 
 STEPS = 2400
 CAP = 8 / 80
@@ -45,8 +45,8 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site)
         site.job("fragmenting", "--fragment", steps=STEPS) as fragmenting,
         site.job("healthy", steps=STEPS) as healthy,
     ):
-        codes = {name: job.wait(240) for name, job in (("healthy", healthy), ("leaky", leaky))}
-        codes["fragmenting"] = fragmenting.wait(120)
+        codes = {name: job.wait(400) for name, job in (("healthy", healthy), ("leaky", leaky))}
+        codes["fragmenting"] = fragmenting.wait(200)
     logs = "\n".join(last_lines(job.log, 15) for job in (leaky, fragmenting, healthy))
     assert codes == {"healthy": 0, "leaky": 0, "fragmenting": 0}, f"{logs}\n{site.service.logs()}"
 
@@ -54,7 +54,9 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site)
     first, *rest = leaky.told("began")
     assert first["step"] == 0
     assert rest, logs
-    assert [start["step"] for start in rest] == [saved["step"] for saved in leaky.told("saved")]
+    saves = [saved["step"] for saved in leaky.told("saved")]
+    assert [start["step"] for start in rest] == saves[: len(rest)]
+    assert len(saves) <= len(rest) + 1, "the last attempt may finish between a checkpoint and its requeue"
     assert [start["attempt"] for start in rest] == list(range(1, len(rest) + 1))
     assert leaky.told("finished")[0]["step"] == STEPS
     assert "OutOfMemoryError" not in leaky.log.read_text()
@@ -86,20 +88,21 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site)
 
 def test_observe_does_nothing_and_says_what_it_would(site: Site) -> None:
     site.set_mode("observe")
-    with site.job("leaky", "--leak-rank", "1", steps=6000) as leaky:
+    with site.job("leaky", "--leak-rank", "1", steps=15_000) as leaky:
         records = eventually(
             lambda: found if "requeue" in _would(found := site.decisions("leaky")) else None,
-            "what would have been done", within_s=150,
+            "what would have been done", within_s=300,
         )  # fmt: skip
-        assert _would(records)[-4:] == LADDER
+        assert to_the_requeue(_would(records))[-4:] == LADDER
         assert done(records) == []
         assert [line["what"] for line in leaky.story()] == ["began"]
         assert "incident" not in leaky.log.read_text()
 
         # The admin has seen enough: the same job is now acted on, from the first warning on.
         site.set_mode("act")
-        eventually(lambda: len(leaky.told("began")) > 1, "the second attempt", within_s=90)
-        assert done(site.decisions("leaky"))[-4:] == LADDER
+        eventually(lambda: len(leaky.told("began")) > 1, "the second attempt", within_s=200)
+        actions = eventually(lambda: to_the_requeue(done(site.decisions("leaky"))), "the requeue is done")
+        assert actions[-4:] == LADDER
 
 
 def _would(records: list[dict[str, Any]]) -> list[str]:
@@ -107,29 +110,42 @@ def _would(records: list[dict[str, Any]]) -> list[str]:
 
 
 def test_coordinator_that_is_killed_after_every_step_does_each_thing_once(site: Site) -> None:
-    kills = 0
-    with site.job("leaky", "--leak-rank", "1", steps=6000) as leaky:
+    kills: list[str] = []
+    with site.job("leaky", "--leak-rank", "1", steps=15_000) as leaky:
         before = _progress(site)
         while "requeue" not in before.finished:
             assert leaky.process.poll() is None, last_lines(leaky.log, 30)
             # As soon as something new is on disk: in the midst of what follows from it.
-            before = eventually(
+            after = eventually(
                 lambda last=before: now if (now := _progress(site)) != last else None,  # type: ignore[misc]  # SAFETY: the default binds the loop's value
-                "a step forward", within_s=120,
+                "a step forward", within_s=200,
             )  # fmt: skip
+            before, moment = after, after.latest_since(before)
             for pid in site.service.coordinators():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                    kills += 1
-        records = eventually(lambda: site.decisions("leaky"), "the audit")
+                    kills.append(moment)
+        actions = eventually(lambda: to_the_requeue(done(site.decisions("leaky"))), "the audit")
         eventually(lambda: len(leaky.told("began")) > 1, "the second attempt")
-        log = leaky.log.read_text()
-    assert kills >= 3 * len(LADDER), "decided, begun and finished, each of them"
-    assert done(records)[-4:] == LADDER
-    assert len(leaky.told("began")) == 2
-    assert len(leaky.told("saved")) == done(records).count("checkpoint")
+        # The second attempt leaks too, and may be warned by now: what was done more often than decided stays so.
+        eventually(lambda: _felt(leaky) == _audited(site), "the job has felt what the audit has, no more and no less")
+    # Decided, begun and finished, each of them; but two of them are seen as one if this process stands still.
+    assert len(kills) >= 2 * len(LADDER), kills
+    assert set(kills) == {"decided", "begun", "finished"}
+    assert actions[-4:] == LADDER
+
+
+def _felt(job: Job) -> tuple[int, int, int]:
+    """How often it was started again, saved, and told of an incident, by its own word."""
+    log = job.log.read_text(errors="replace")
+    return len(job.told("began")) - 1, len(job.told("saved")), log.count("tidegauge: Tidegauge, incident")
+
+
+def _audited(site: Site) -> tuple[int, int, int]:
+    """The same by the audit, of what has come to its end."""
+    records = [record for record in site.decisions("leaky") if record["outcome"] is not None]
     messages = [record for record in records if record["decision"]["action"] == "notify"]
-    assert log.count("tidegauge: Tidegauge, incident") == len(messages), log
+    return done(records).count("requeue"), done(records).count("checkpoint"), len(messages)
 
 
 class _Progress(NamedTuple):
@@ -139,10 +155,15 @@ class _Progress(NamedTuple):
     begun: tuple[str, ...]
     finished: tuple[str, ...]
 
+    def latest_since(self, before: _Progress) -> str:
+        """Which of the three it was that came last."""
+        return next(name for name in reversed(self._fields) if getattr(self, name) != getattr(before, name))
+
 
 def _progress(site: Site) -> _Progress:
     """Read beside the coordinator, from the database itself."""
-    with contextlib.closing(sqlite3.connect(f"file:{site.service.files.root}/tidegauge.db?mode=ro", uri=True)) as base:
+    path = f"file:{site.service.files.root}/tidegauge.db?mode=ro"
+    with contextlib.closing(sqlite3.connect(path, uri=True, timeout=60)) as base:
         rows = base.execute("select action, status from decisions order by decided_s, decision_id").fetchall()
     return _Progress(
         decided=tuple(action for action, _ in rows),

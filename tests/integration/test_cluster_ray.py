@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -110,7 +111,8 @@ def test_up_again_says_that_it_is_up_and_starts_nothing(head: Service) -> None:
     before = {stat.process for stat in head.processes()}
     again = head.call("up", "--json")
     assert (again.code, again.json["already_up"]) == (0, True)
-    assert {stat.process for stat in head.processes()} == before
+    # What it had started would stay; a worker that Ray itself begins and ends may come and go.
+    eventually(lambda: not {stat.process for stat in head.processes()} - before, "nothing was started")
 
 
 def test_an_agents_main_thread_is_put_to_sleep(head: Service) -> None:
@@ -196,7 +198,7 @@ def test_a_coordinator_that_is_just_starting_again_is_waited_for(head: Service) 
     with suppress(subprocess.TimeoutExpired):  # it asks, and is not answered
         deploying.wait(timeout=ASKED_WITHIN_S)
     os.kill(killed, signal.SIGKILL)
-    said, problem = deploying.communicate(timeout=90)
+    said, problem = deploying.communicate(timeout=180)
     assert deploying.returncode == 0, problem
     assert said.startswith("http://")
     eventually(lambda: head.get("/api/v1/status")["healthy"], "the coordinator is back")
@@ -224,7 +226,7 @@ def test_a_node_whose_engine_dies_comes_back_by_itself_with_one_agent(head: Serv
         old_is_known_to_be_dead = health_of(head, dead) == "gone"
         return old_is_known_to_be_dead and ok == [HEAD_ADDRESS, NODE_ADDRESS] and len(agents) == 1 and agents != [agent]
 
-    eventually(back, "the node is back, one agent on each")
+    eventually(back, "the node is back, one agent on each", within_s=150)
     assert node_id(head, NODE_ADDRESS) != dead
     assert len(head.agents()) == 1
 
@@ -236,7 +238,7 @@ def test_a_node_that_is_lost_altogether_is_gone_and_down_cleans_up_behind_it(hea
     for process, name in record.processes:
         if name == "raylet":
             os.kill(process.pid, signal.SIGKILL)
-    eventually(lambda: health_of(head, lost) == "gone", "the node is listed as gone")
+    eventually(lambda: health_of(head, lost) == "gone", "the node is listed as gone", within_s=120)
     eventually(
         lambda: nodes_by_health(head).get("ok") == [HEAD_ADDRESS] and len(head.agents()) == 1, "one agent is left"
     )
@@ -281,12 +283,12 @@ def test_in_the_foreground_it_runs_until_a_signal_and_leaves_nothing(leads_its_s
     command = [sys.executable, "-m", "tidegauge.cli.main", "up", "--foreground"]
     process = subprocess.Popen(command, env=service.environ, cwd="/", start_new_session=leads_its_session)
     try:
-        eventually(lambda: service.get("/api/v1/status")["healthy"], "the service is healthy")
+        eventually(lambda: service.get("/api/v1/status")["healthy"], "the service is healthy", within_s=120)
         record = service.record
         assert (record.supervisor.pid == process.pid) is leads_its_session
         assert service.call("status").code == 0
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(90) == 0
         assert service.traces(record) == []
         assert not service.files.record.exists()
     finally:
@@ -302,6 +304,8 @@ def test_down_leaves_no_process_and_no_file_but_token_logs_and_incidents(head: S
     assert (down.code, down.out) == (0, "down\n"), time.monotonic() - begin_s
     assert head.traces(record) == []
     left = {path.name for path in head.files.root.iterdir()}
+    # A coordinator that was ended while it wrote down the time leaves a draft.
+    left = {name for name in left if not re.fullmatch(r"\.clock\.json-\w+", name)}
     # SQLite's own two are there if the coordinator was ended with the database open.
     assert sorted(left - {"tidegauge.db-wal", "tidegauge.db-shm"}) == [
         "clock.json", "evidence", "lock", "logs", "node.json", "tidegauge.db", "token",

@@ -213,7 +213,8 @@ def test_a_container_that_is_gone_leaves_nothing_to_say(
         node.poll_until(lambda: node.agent.view().ranks == ())
         for _ in range(3):
             node.poll()
-    assert caplog.records == []
+    ours = [record for record in caplog.records if record.name.startswith("tidegauge")]
+    assert ours == []  # others' may come of the garbage collector at any moment
     assert (node.skipped, node.agent.view().collect_success["rings"]) == ({}, True)
 
 

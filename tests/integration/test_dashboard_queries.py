@@ -19,6 +19,8 @@ from tidegauge_exporter.dashboards.fields import Json
 from tidegauge_exporter.dashboards.queries import Marks, Query
 from tidegauge_exporter.dashboards.variables import Choice, LabelValues
 
+pytestmark = pytest.mark.timeout(600)
+
 SERIES_AT_MOST = 50
 """In one panel; only the heat maps have a series for each rank."""
 

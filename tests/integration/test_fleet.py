@@ -104,7 +104,7 @@ def test_churn_replaces_jobs_and_leaves_none_behind(node_agent: NodeAgent, tmp_p
     try:
         for _ in range(4):
             node.begin(choose(2))
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 90
         while node.jobs_ended < 8 and time.monotonic() < deadline_s:
             due_s = node.write_due()
             node_agent.poll()
@@ -118,7 +118,8 @@ def test_churn_replaces_jobs_and_leaves_none_behind(node_agent: NodeAgent, tmp_p
 
 
 def test_the_agents_benchmark_sees_every_rank_and_loses_nothing() -> None:
-    figures = agent.measure(16, steps_per_s=10, seconds=2, warm_up_s=0.5)
+    # The kernel counts processor time in hundredths of a second: of two seconds' there are two.
+    figures = agent.measure(16, steps_per_s=10, seconds=6, warm_up_s=0.5)
     watched = figures.watched
     assert (watched["ranks"], watched["failing"], watched["dropped"], figures.records_lost) == (16, [], {}, 0)
     assert figures.points_per_s > 0

@@ -16,7 +16,9 @@ from store_contract import opened
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 
 DISK_BYTES = 192 << 20
-BACK_WITHIN_S = 60.0
+BACK_WITHIN_S = 400.0
+"""The engine alone takes more than a minute to start on a machine with other things to do, and the first start is one
+that a full disk ends."""
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def is_whole(service: Service) -> bool:
     return service.get("/api/v1/status")["healthy"] is True and service.get("/api/v1/policy")["store_problem"] is None
 
 
+@pytest.mark.timeout(1800)
 def test_what_dies_while_the_disk_is_full_comes_back_by_itself(service: Service) -> None:
     """Those that the engine starts again at once start on the full disk; the engine itself once there is room."""
     disk = service.files.root

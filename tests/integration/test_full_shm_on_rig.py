@@ -20,7 +20,7 @@ from probe_fakes import Ring, rings_below
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.probe.activation.launch import activation_environ
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(300)]
 
 GIB = 1 << 30
 SHM_BYTES = 24 << 20
@@ -74,7 +74,7 @@ class Job:
 
     def ends_well(self) -> list[str]:
         """What the probe said, of a job that ended by itself without an error."""
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=200)
         assert self.process.returncode == 0, (self.process.returncode, self.errors.read_text()[-2000:])
         return [line for line in self.errors.read_text().splitlines() if line.startswith("tidegauge:")]
 

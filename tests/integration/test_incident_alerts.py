@@ -14,6 +14,8 @@ from integration.needs import missing
 from sample_views import NOW_S
 from tidegauge_exporter.notify.alertmanager import ENDS_LATER_S, AlertmanagerSink
 
+pytestmark = pytest.mark.timeout(400)
+
 CONFIG = Path(__file__).parents[2] / "deploy/observability/alertmanager/alertmanager.yml"
 
 

@@ -37,6 +37,8 @@ from tidegauge_scheduler_hooks.ports import ChangedError, Presence, RequeueChang
 
 RANK = Path(__file__).with_name("rig_jobs") / "small_rank.py"
 NODE = "this-node"
+PATIENCE_S = 60.0
+"""A machine that stands still for a while makes no process silent."""
 
 
 class Node:
@@ -80,6 +82,7 @@ class Node:
         self, process: ProcessId, where: Callable[[], ProcessSocket], request: Mapping[str, Any], timeout_s: float
     ) -> Reply:
         """One that is leaving has closed its socket already: ask until it is gone, as carrying out does."""
+        timeout_s = max(timeout_s, PATIENCE_S)
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
@@ -101,8 +104,10 @@ class Job:
     folder: Path
 
     def story(self, what: str) -> list[dict[str, Any]]:
+        """What was told in whole: the rank may be in the middle of a line."""
         path = self.folder / "story"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return [line for line in lines if line["what"] == what]
 
     def rank(self) -> ProcessId | None:
@@ -167,7 +172,7 @@ class LocalWorld(ContractWorld):
     def end_by_itself(self, job: JobView) -> None:
         one = self.jobs[job.job_id]
         (one.folder / "end").touch()
-        assert one.keeper.wait(30) == 0
+        assert one.keeper.wait(PATIENCE_S) == 0
 
     def starts(self, job: JobView) -> int:
         return len(self.jobs[job.job_id].story("began"))
@@ -194,7 +199,7 @@ class LocalWorld(ContractWorld):
             for process in [job.process, job.rank(), *(stat.process for stat in descendants(job.process.pid))]:
                 if process is not None:
                     send_signal(process, signal.SIGKILL)
-            job.keeper.wait(30)
+            job.keeper.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -230,7 +235,7 @@ def test_a_keeper_that_was_killed_leaves_a_job_that_can_only_be_capped(world: Lo
     contract, job = TestLocalPort(), world.start_job(saves=True)
     target = contract.target(world, job)
     send_signal(world.jobs[job.job_id].process, signal.SIGKILL)
-    world.jobs[job.job_id].keeper.wait(30)
+    world.jobs[job.job_id].keeper.wait(PATIENCE_S)
     assert world.alive(job)
     assert world.port.presence(target) is Presence.GONE
     with pytest.raises(ChangedError):

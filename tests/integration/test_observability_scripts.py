@@ -20,6 +20,8 @@ from integration.needs import missing
 from integration.prometheus_server import prometheus_binary
 from integration.server_process import end, free_port, wait_until_ready
 
+pytestmark = pytest.mark.timeout(400)
+
 OBSERVABILITY = Path(__file__).parents[2] / "deploy" / "observability"
 TOOLS = ("sh", "basename", "cat", "dirname", "mkdir", "readlink", "sed")
 
@@ -45,7 +47,7 @@ def brought_up(script: str, folder: Path, *options: str) -> Iterator[str]:
 
 
 def asked(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)
 
 
@@ -65,7 +67,7 @@ def run_script(script: str, *options: str, **environment: str) -> subprocess.Com
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=False,
     )
 

@@ -15,6 +15,7 @@ import pytest
 
 from integration.needs import missing
 from kubelet_answers import Container, Pod, encode
+from tidegauge.agent import pod_resources
 from tidegauge.agent.pod_resources import (
     LIST,
     MAX_RESPONSE_BYTES,
@@ -69,6 +70,12 @@ def kubelet(socket: Path, answer: Callable[[], bytes] = lambda: ANSWER) -> Itera
         yield lister
     finally:
         server.stop(None).wait()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still for some seconds makes no kubelet silent."""
+    monkeypatch.setattr(pod_resources, "TIMEOUT_S", WITHIN_S)
 
 
 @pytest.fixture

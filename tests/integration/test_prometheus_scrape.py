@@ -28,7 +28,10 @@ from tidegauge_exporter.jobs import job_metrics
 from tidegauge_exporter.server import MetricsServer
 from tidegauge_exporter.service_discovery import advertised_address, http_sd
 
-pytestmark = pytest.mark.skipif(prometheus_binary() is None, reason="prometheus (Debian package) is not installed")
+pytestmark = [
+    pytest.mark.skipif(prometheus_binary() is None, reason="prometheus (Debian package) is not installed"),
+    pytest.mark.timeout(400),
+]
 
 POD = PodPlace("8a1c4f3e", "team-a", "llm-0", "train", job_known=True)
 """Of rank 0; rank 1 is in none."""
@@ -194,7 +197,7 @@ def test_promtool_is_content_with_families_in_which_only_some_ranks_have_a_pod(c
     promtool = shutil.which("promtool")
     if promtool is None:
         missing("promtool is not installed")
-    with urlopen(f"http://{cluster.agent_address}/metrics", timeout=10) as answer:
+    with urlopen(f"http://{cluster.agent_address}/metrics", timeout=60) as answer:
         page = answer.read()
     assert b'pod="llm-0"' in page
     done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, timeout=60, check=False)

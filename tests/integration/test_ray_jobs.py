@@ -240,7 +240,7 @@ def test_what_the_entrypoint_needs_is_reserved_again_if_its_owner_says_so(world:
     eventually(lambda: len(world.environs(name)) == 2, "it runs again")
     asked = urllib.request.Request(f"{world.cluster.url}/api/v0/actors?detail=1")
     asked.add_header("Authorization", f"Bearer {world.cluster.token_file.read_text()}")
-    with urllib.request.urlopen(asked, timeout=20) as answer:
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         actors = json.load(answer)["data"]["result"]["result"]
     of_job = [actor for actor in actors if actor["name"].endswith(f"{world.submitted[-1]}-attempt-1")]
     assert [actor["required_resources"] for actor in of_job] == [{"seat": 1.0}]

@@ -15,6 +15,8 @@ from store_contract import StoreContract, opened
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.core.actions import AuditError
 
+pytestmark = pytest.mark.timeout(400)
+
 _numbers = itertools.count(1)
 
 

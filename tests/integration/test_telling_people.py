@@ -14,13 +14,13 @@ from fakegpu.rig import Rig
 from fakes.fake_grafana import TOKEN, FakeGrafana, grafana_server
 from fakes.fake_slack import FakeSlack, Thread
 from integration.alertmanager_server import AlertmanagerServer, alertmanager_binary, running_alertmanager
-from integration.closed_loop_site import Site, done
+from integration.closed_loop_site import Site, done, to_the_requeue
 from integration.needs import missing
 from integration.server_process import free_port
 from integration.service import Service, eventually
 from tidegauge.cli.demo_jobs import last_lines
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 
 CONFIG = Path(__file__).parents[2] / "deploy/observability/alertmanager/alertmanager.yml"
 CHANNEL = "#gpu-memory"
@@ -93,21 +93,25 @@ def town(rig: Rig, tmp_path: Path) -> Iterator[Town]:
 
 
 def test_leak_is_told_to_the_owner_to_the_channel_and_to_grafana_once(town: Town) -> None:
-    with town.site.job("leaky", "--leak-rank", "1", steps=6000) as leaky:
-        incident = eventually(lambda: town.site.incidents("leaky"), "an incident", within_s=90)[0]
+    with town.site.job("leaky", "--leak-rank", "1", steps=15_000) as leaky:
+        incident = eventually(lambda: town.site.incidents("leaky"), "an incident", within_s=200)[0]
         number = incident["number"]
         try:
             thread = eventually(lambda: town.thread_of(number), "a thread in the channel")
             assert "rank 1" in thread.parent.words
             assert f"http://head.example:9495/report?incident={number}" in str(thread.parent.blocks)
             assert f"{town.grafana.url}/d/tidegauge-job?" in str(thread.parent.blocks)
-            told = town.alertmanager.alerts(alertname="TidegaugeIncident", incident=str(number))
-            assert [alert["labels"]["cause"] for alert in told] == ["leak"], "Alertmanager has been asked"
+            # Whom the notifier tells first is its own affair.
+            town.alertmanager.wait_for(
+                lambda found: [alert["labels"]["cause"] for alert in found] == ["leak"],
+                alertname="TidegaugeIncident",
+                incident=str(number),
+            )
 
             # Whoever tells people may die at any moment: nobody hears anything twice.
             for pid in town.notifiers():
                 os.kill(pid, signal.SIGKILL)
-            eventually(lambda: len(leaky.told("began")) > 1, "the second attempt", within_s=120)
+            eventually(lambda: len(leaky.told("began")) > 1, "the second attempt", within_s=240)
             thread = eventually(
                 lambda: now if (now := town.thread_of(number)) and "closed" in now.parent.words.lower() else None,
                 "the end of the story in the channel",
@@ -116,28 +120,36 @@ def test_leak_is_told_to_the_owner_to_the_channel_and_to_grafana_once(town: Town
             raise AssertionError(f"{error}\n{last_lines(leaky.log, 10)}\n{town.site.service.logs()}") from error
 
     # The head is changed at once, its replies follow at Slack's pace.
-    parts = ("severity rose to critical", "has saved its state", "starts again", "closed:")
+    parts = ["has saved its state", "starts again", "closed:"]
+    history = eventually(lambda: town.site.service.get(f"/api/v1/incident?number={number}")["history"], "the history")
+    if "escalated" in [change["kind"] for change in history]:  # else nobody looked while it was a suspicion
+        parts.append("severity rose to critical")
     thread = eventually(
         lambda: now if (now := town.thread_of(number)) and all(_is_told(part, now) for part in parts) else None,
         f"replies that say {parts}",
     )
-    assert any(reply.file and reply.file.content.startswith(PNG) for reply in thread.replies)
+    eventually(lambda: (now := town.thread_of(number)) and _has_plot(now), "a plot in the channel")
 
     # The owner: both warnings with what comes next, and what was done.
-    (first, *_) = owner = eventually(lambda: town.slack.direct_threads(OWNER), "a direct message")
+    first, *_ = eventually(lambda: town.slack.direct_threads(OWNER), "a direct message")
     assert "rank 1" in first.parent.words.lower()
     eventually(lambda: any(_is_told("saved", each) for each in town.slack.direct_threads(OWNER)), "what was done")
-    assert any(message.file for each in owner for message in each.replies)
-    notified = [record for record in town.site.decisions("leaky") if record["decision"]["action"] == "notify"]
-    owner = town.slack.direct_threads(OWNER)
-    assert len(owner) >= len(notified) - 1, "what was missed while the notifier was away is told later"
+    eventually(lambda: any(_has_plot(each) for each in town.slack.direct_threads(OWNER)), "a plot for the owner")
+    # Of this incident: the next attempt leaks too, and may be warned by now.
+    decisions = [one["decision"] for one in town.site.decisions("leaky")]
+    notified = [one for one in decisions if one["action"] == "notify" and one["incident"]["number"] == number]
+    eventually(
+        lambda: len(town.slack.direct_threads(OWNER)) >= len(notified) - 1,
+        "what was missed while the notifier was away is told later",
+    )
 
     # Grafana: the incident as a region, the actions as points.
     eventually(lambda: any("action:requeue" in each["tags"] for each in town.grafana.annotations.values()), "a mark")
-    tags = [set(annotation["tags"]) for annotation in town.grafana.annotations.values()]
-    assert sum({"tidegauge", f"incident:{number}"} <= each for each in tags) >= 2
+    of_it = {"tidegauge", f"incident:{number}"}
+    eventually(lambda: sum(of_it <= set(one["tags"]) for one in town.grafana.annotations.values()) >= 2, "two marks")
 
     # Once each, although the notifier was killed; one message may be repeated if it died between post and note.
+    thread = eventually(lambda: town.thread_of(number), "the thread")
     lines = [reply.words for reply in thread.replies if not reply.file]
     assert len(lines) - len(set(lines)) <= 1, lines
 
@@ -146,17 +158,27 @@ def _is_told(part: str, thread: Thread) -> bool:
     return any(part in reply.words.lower() for reply in thread.replies)
 
 
+def _has_plot(thread: Thread) -> bool:
+    return any(reply.file and reply.file.content.startswith(PNG) for reply in thread.replies)
+
+
 def test_dead_slack_holds_up_nothing(town: Town) -> None:
     town.slack.fail("chat.postMessage", "token_revoked", times=10_000)
-    with town.site.job("leaky", "--leak-rank", "1", steps=6000) as leaky:
-        eventually(lambda: len(leaky.told("began")) > 1, "the second attempt", within_s=150)
+    with town.site.job("leaky", "--leak-rank", "1", steps=15_000) as leaky:
+        eventually(lambda: len(leaky.told("began")) > 1, "the second attempt", within_s=300)
+        actions = eventually(lambda: to_the_requeue(done(town.site.decisions("leaky"))), "the requeue is done")
         records = town.site.decisions("leaky")
-    assert done(records)[-4:] == ["notify", "notify", "checkpoint", "requeue"]
-    notified = [record["detail"] for record in records if record["decision"]["action"] == "notify"]
+    assert actions[-4:] == ["notify", "notify", "checkpoint", "requeue"]
+    told = [record for record in records if record["decision"]["action"] == "notify" and record["outcome"] is not None]
+    notified = [record["detail"] for record in told]
     assert all("where the job prints" in detail and "not otherwise" in detail for detail in notified), notified
-    assert town.grafana.annotations
-    status = town.site.service.call("status").out
-    line = next(line for line in status.splitlines() if line.startswith("telling"))
+    eventually(lambda: town.grafana.annotations, "a mark")
+    line = eventually(lambda: _telling(town), "how Grafana stands")
     assert "token_revoked" in line or "token" in line.lower()
-    assert "grafana: ok" in line
     assert town.slack.messages == []
+
+
+def _telling(town: Town) -> str | None:
+    """The status' line about the notifier, once that says that Grafana takes what it is told."""
+    lines = town.site.service.call("status").out.splitlines()
+    return next((line for line in lines if line.startswith("telling") and "grafana: ok" in line), None)

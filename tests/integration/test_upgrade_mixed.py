@@ -33,7 +33,7 @@ from tidegauge.core.wire import to_json
 from tidegauge.probe.activation.launch import activation_environ
 from upgrade_fixtures import ring
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(360)]
 
 TRAINING = Path(__file__).parents[1] / "soak" / "training.py"
 CONSOLE = Path(__file__).with_name("agent_console.py")
@@ -91,7 +91,7 @@ class TestOldProbe:
         self, release: str, rig: Rig, gpus: dict[str, str], agent: NodeAgent, tmp_path: Path
     ) -> Iterator[RankView]:
         with old_code(release) as code, training(rig, tmp_path / "run", probe_environ(code, gpus, level="auto")):
-            yield eventually(lambda: seen(agent), "a rank that makes steps", within_s=60)
+            yield eventually(lambda: seen(agent), "a rank that makes steps", within_s=120)
 
     def test_it_is_watched(self, rank: RankView, agent: NodeAgent) -> None:
         assert rank.identity.job_id == "llm"
@@ -107,8 +107,8 @@ class TestOldProbe:
         assert reply["ok"] is True
         reply = ask(agent, rank, {"command": "fraction", "value": 0.5}).reply
         assert reply == {"ok": True, "limit_fraction": 0.5}
-        capped = eventually(lambda: seen(agent, after_step=rank.steps + 10), "further steps")
-        assert capped.identity.limit_fraction == 0.5 or capped.cap_fraction == 0.5
+        # The steps that are seen first may be from before the command.
+        eventually(lambda: _is_capped(seen(agent, after_step=rank.steps + 10), 0.5), "the cap is seen")
 
     def test_what_it_does_not_know_it_refuses_in_words_that_the_service_understands(
         self, release: str, rank: RankView, agent: NodeAgent
@@ -134,7 +134,9 @@ class TestNewProbe:
     def test_it_is_watched_by_an_old_agent(self, code: Path, rig: Rig, gpus: dict[str, str], tmp_path: Path) -> None:
         new = {**gpus, **activation_environ("auto", gpus, pythonpath=True)}
         with training(rig, tmp_path / "run", new), old_agent(code, gpus, tmp_path / "run") as look:
-            rank = eventually(lambda: next((r for r in look()["ranks"] if r["steps"] > 5), None), "a rank", within_s=60)
+            rank = eventually(
+                lambda: next((r for r in look()["ranks"] if r["steps"] > 5), None), "a rank", within_s=120
+            )
             assert rank["identity"]["job_id"] == "llm"
             later = eventually(lambda: next(r for r in look()["ranks"]), "it again")
             assert later["steps"] >= rank["steps"]
@@ -160,7 +162,7 @@ from pathlib import Path
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.settings import Settings
 agent = open_node_agent(Settings(run_dir=Path(sys.argv[1])))
-until_s = time.monotonic() + 30
+until_s = time.monotonic() + 120
 while not any(rank.steps > 5 for rank in agent.view().ranks) and time.monotonic() < until_s:
     agent.poll()
     time.sleep(0.05)
@@ -187,8 +189,12 @@ def seen(agent: NodeAgent, *, after_step: int = 5) -> RankView | None:
     return next((rank for rank in agent.view().ranks if rank.steps > after_step), None)
 
 
+def _is_capped(rank: RankView | None, fraction: float) -> bool:
+    return rank is not None and fraction in (rank.identity.limit_fraction, rank.cap_fraction)
+
+
 def ask(agent: NodeAgent, rank: RankView, request: dict[str, Any]) -> OrderResult:
-    return agent.carry_out(Order("o1", OrderTo.RANK, rank.process, rank.uid, request, timeout_s=20.0))
+    return agent.carry_out(Order("o1", OrderTo.RANK, rank.process, rank.uid, request, timeout_s=60.0))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import bcrypt
 import pytest
@@ -158,12 +159,12 @@ def test_the_heads_own_commands_and_parts_need_no_token(site: Site) -> None:
     assert site.call("incidents", "--all").code == 0
     assert site.call("policy", "status").code == 0
 
-    def notifier_stands() -> Mapping[str, str] | None:
-        told = site.call("status", "--json").json["actions"]["telling"]
-        return told if "alertmanager" in told else None
+    def notifier_stands() -> list[str]:
+        actions = site.call("status", "--json").json["actions"]
+        return sorted(actions["telling"] if actions else ())
 
-    # It reads incidents from the API like everybody else: were it not let in, "service" would be among its problems.
-    assert eventually(notifier_stands, "the notifier says how it stands").keys() == {"alertmanager"}
+    # It reads incidents from the API like everybody else: were it not let in, "service" would stay among its problems.
+    eventually(lambda: notifier_stands() == ["alertmanager"], "the notifier has one problem")
 
 
 def test_a_user_sees_their_own_job_and_no_other(site: Site) -> None:
@@ -199,7 +200,7 @@ def test_prometheus_scrapes_every_node_and_the_coordinator_by_name_and_password_
     folder.mkdir()
     config = PROMETHEUS.replace("FOLDER", str(site.folder)).replace("API", site.url)
     with running_prometheus(folder, config) as prometheus:
-        up = prometheus.wait_for("up", lambda found: len(found) == 2 and all(one["value"][1] == "1" for one in found))
+        up = prometheus.wait_for("up", scraped, within_s=60)
         assert {one["metric"]["component"] for one in up} == {"agent", "coordinator"}
         assert {target["scrapeUrl"][:8] for target in prometheus.targets()} == {"https://"}
         prometheus.wait_for('tidegauge_rank_allocated_bytes{job_id="mine"}')
@@ -207,12 +208,12 @@ def test_prometheus_scrapes_every_node_and_the_coordinator_by_name_and_password_
 
         # Its name is taken away and another gets in: the next scrape is refused, without a restart of anything.
         site.web("grafana")
-        prometheus.wait_for("up", lambda found: bool(found) and all(one["value"][1] == "0" for one in found))
+        prometheus.wait_for("up", refused, within_s=60)
         eventually(
             lambda: all("401" in target["lastError"] for target in prometheus.targets()), "both are refused by name"
         )
         site.web("prometheus")
-        prometheus.wait_for("up", lambda found: len(found) == 2 and all(one["value"][1] == "1" for one in found))
+        prometheus.wait_for("up", scraped, within_s=60)
 
         # A renewed certificate of another authority is not Prometheus' any more: it was read again.
         mine = site.authority.certificate.read_bytes()
@@ -222,11 +223,11 @@ def test_prometheus_scrapes_every_node_and_the_coordinator_by_name_and_password_
         kept = {name: (site.folder / name).read_bytes() for name in ("node7.pem", "node7.key")}
         for name in kept:
             shutil.copy(other / name, site.folder / name)
-        prometheus.wait_for("up", lambda found: bool(found) and all(one["value"][1] == "0" for one in found))
+        prometheus.wait_for("up", refused, within_s=60)
         for name, content in kept.items():
             (site.folder / name).write_bytes(content)
         assert site.authority.certificate.read_bytes() == mine
-        prometheus.wait_for("up", lambda found: len(found) == 2 and all(one["value"][1] == "1" for one in found))
+        prometheus.wait_for("up", scraped, within_s=60)
 
 
 def test_a_file_that_breaks_while_it_is_used_lets_nobody_in_and_locks_nobody_out(site: Site) -> None:
@@ -235,7 +236,7 @@ def test_a_file_that_breaks_while_it_is_used_lets_nobody_in_and_locks_nobody_out
     try:
         assert site.ask_as("boss", "jobs").code == 0
         log = site.service.files.logs / "coordinator.log"
-        assert "what was in force before stays so" in log.read_text()
+        eventually(lambda: "what was in force before stays so" in log.read_text(), "it is said")
     finally:
         (site.folder / "web.yml").write_text(good)
 
@@ -267,7 +268,9 @@ def test_no_secret_is_in_a_log_an_output_a_command_line_or_an_environment(site: 
     assert "CANARY" not in site.call("config", "show", "--json", environ={
         "TIDEGAUGE_DATABASE_URL": "postgresql+psycopg://tg:CANARY@db.example/tg"}).out  # fmt: skip
     looked_at = {f"output {number}": text for number, text in enumerate(site.outputs)}
-    looked_at |= {f"log {path}": path.read_text(errors="replace") for path in log_files(site)}
+    for path in log_files(site):
+        with suppress(FileNotFoundError):  # a draft that has got its name
+            looked_at[f"log {path}"] = path.read_text(errors="replace")
     looked_at |= {f"{what} of {pid}": text for pid in of_the_service(site) for what, text in shown_by_proc(pid)}
     assert len([name for name in looked_at if name.startswith("log ")]) >= 3
     assert len([name for name in looked_at if name.startswith("cmdline ")]) >= 5
@@ -277,15 +280,19 @@ def test_no_secret_is_in_a_log_an_output_a_command_line_or_an_environment(site: 
     assert found == []
 
 
+def scraped(found: list[dict[str, Any]]) -> bool:
+    return len(found) == 2 and all(one["value"][1] == "1" for one in found)
+
+
+def refused(found: list[dict[str, Any]]) -> bool:
+    return bool(found) and all(one["value"][1] == "0" for one in found)
+
+
 def log_files(site: Site) -> list[Path]:
     """The service's own, the engine's, and what lies in the state directory beside them; not what was put there."""
     roots = (site.service.files.root, site.service.root / "prometheus")
-    return [
-        path
-        for root in roots
-        for path in root.rglob("*")
-        if path.is_file() and not path.is_symlink() and "tsdb" not in path.parts
-    ]
+    found = [Path(folder, name) for root in roots for folder, _, names in os.walk(root) for name in names]
+    return [path for path in found if path.is_file() and not path.is_symlink() and "tsdb" not in path.parts]
 
 
 def of_the_service(site: Site) -> list[int]:

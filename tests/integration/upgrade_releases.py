@@ -64,5 +64,5 @@ def say(code: Path, program: str, *arguments: str) -> str:
     """What a small Python program prints that runs on that code."""
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], env=service_environ(code, os.environ), cwd="/",
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=180,
     ).stdout  # fmt: skip

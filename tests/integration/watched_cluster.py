@@ -4,6 +4,7 @@ page each."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from tidegauge_exporter.jobs import job_metrics
 from tidegauge_exporter.server import MetricsServer
 
 NOW_S = 1_800_000_000.0
-"""What its ranks think the time is; nothing that is tested here asks."""
+"""What its coordinator thinks the time is; nothing that is tested here asks."""
 
 
 @dataclass
@@ -48,7 +49,9 @@ class WatchedCluster:
         ]
 
     def _rank(self, job_id: str, rank: int, *, leaks: bool, slot: int) -> RankView:
-        view = rank_view(rank, gpu=slot, uuid=f"GPU-{slot}", verdict=LEAK if leaks else OK)
+        # By Prometheus' own clock: a rank whose samples are old is another alert.
+        verdict, now_s = LEAK if leaks else OK, time.time()
+        view = rank_view(rank, gpu=slot, uuid=f"GPU-{slot}", verdict=verdict, last_sample_unix_s=now_s)
         return replace(view, identity=identity(rank, job_id=JobId(job_id)), user_name=self.user_name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -91,10 +92,11 @@ class Emulator:
     def away(self) -> Iterator[None]:
         """In the block all connections are refused, and those that were open are cut. Objects and tokens stay."""
         self._close()
-        try:
-            yield
-        finally:
-            self._open()
+        with _kept(self._port):
+            try:
+                yield
+            finally:
+                self._open()
 
     def _open(self) -> None:
         tls = None
@@ -117,3 +119,12 @@ class Emulator:
         self._server.cut_connections()
         self._thread.join()
         self._server = None
+
+
+@contextmanager
+def _kept(port: int) -> Iterator[None]:
+    """Bound, so that the kernel gives it to nobody, and not listened on: a server that reuses addresses can take it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", port))
+        yield

@@ -99,16 +99,16 @@ def watch(store: Store, request: Request) -> Iterator[dict[str, Any] | None]:
             yield _bookmark(request, version, {_INITIAL_END: "true"})
     bookmark_s = time.monotonic() + BOOKMARK_EVERY_S
     while True:
-        with store.changed:
-            try:
+        try:
+            with store.changed:
                 changes = store.changes_after(version)
                 if not changes:
                     store.changed.wait(timeout=0.5)
                     changes = store.changes_after(version)
-            except CompactedError:
-                error = expired(f"too old resource version: {version} ({store.compacted})")
-                yield {"type": "ERROR", "object": error.status}
-                return
+        except CompactedError:
+            error = expired(f"too old resource version: {version} ({store.compacted})")
+            yield {"type": "ERROR", "object": error.status}  # not with the store held: the reader may be gone
+            return
         for change in changes:
             version = change.version
             if (change.key.group, change.key.plural) == (group, plural) and namespace in (None, change.key.namespace):

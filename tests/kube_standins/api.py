@@ -20,7 +20,8 @@ JSON = "application/json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
+"""Longer than a machine may stand still."""
 AGAIN_AFTER_S = 0.2
 WATCH_S = 120
 

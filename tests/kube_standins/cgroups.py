@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _NODE = "tidegauge-stand-in-"
-REMOVED_WITHIN_S = 5.0
+REMOVED_WITHIN_S = 20.0
 
 
 def hierarchies(proc: Path = Path("/proc")) -> list[Path]:

@@ -19,6 +19,9 @@ class _Waiting(NamedTuple):
     mono_ns: int
     used_bytes: int
     before: Sample
+    overdue: bool = False
+    """``PATIENCE_NS`` was over when NVML was asked again; the records of that poll may still tell. An agent that stood
+    still, or its whole machine, finds them in the ring."""
 
 
 class NontorchMeter:
@@ -37,8 +40,10 @@ class NontorchMeter:
         elif self._waiting is None:
             if self._last is not None:
                 self._waiting = _Waiting(mono_ns, used_bytes, self._last)
-        elif mono_ns - self._waiting.mono_ns > PATIENCE_NS:
+        elif self._waiting.overdue:
             self._settle(self._waiting, after=self._waiting.before)
+        elif mono_ns - self._waiting.mono_ns > PATIENCE_NS:
+            self._waiting = self._waiting._replace(overdue=True)
 
     def forget(self) -> None:
         """What NVML has said is of another GPU, or NVML does not say it any more."""

@@ -178,7 +178,7 @@ def _a_step(grown_bytes: int, steps: Optional[int], form: str) -> str:
 
 def _sentence(text: Optional[str]) -> Optional[str]:
     """With a capital letter in front and a full stop at the end; a name of code's stays as it is: `x`, train.py:41."""
-    if not text:
+    if not text or text.isspace():
         return None
     is_word = text.split(maxsplit=1)[0].rstrip(",").isalpha()
     return (text[:1].upper() if is_word else text[:1]) + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

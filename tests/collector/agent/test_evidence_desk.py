@@ -45,7 +45,7 @@ from tidegauge.core.owners import CodeLine
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, evidence_name, names_beside, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, pack
 
-DONE_S = 20.0
+DONE_S = 60.0
 
 
 class Stage:

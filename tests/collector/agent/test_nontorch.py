@@ -71,6 +71,20 @@ def test_a_rank_that_writes_nothing_any_more_is_settled_by_its_last_record() -> 
     meter.nvml_says(7 * GIB, mono_ns=2 * S + PATIENCE_NS)
     assert meter.bytes is None
     meter.nvml_says(7 * GIB, mono_ns=2 * S + PATIENCE_NS + 1)
+    assert meter.bytes is None  # its ring is read after this, and may have more
+    meter.nvml_says(7 * GIB, mono_ns=3 * S + PATIENCE_NS)
+    assert meter.bytes == GIB
+
+
+def test_an_agent_that_stood_still_reads_the_ring_before_it_gives_up() -> None:
+    meter = NontorchMeter()
+    meter.record(record(1.0, 6 * GIB))
+    meter.nvml_says(7 * GIB, mono_ns=2 * S)
+    meter.record(record(2.1, 6 * GIB))
+    meter.nvml_says(9 * GIB, mono_ns=3 * S)  # the allocator took 2 GiB at 2.9 s
+    meter.nvml_says(9 * GIB, mono_ns=10 * S)  # the whole machine slept
+    assert meter.bytes == GIB
+    meter.record(record(3.1, 8 * GIB))
     assert meter.bytes == GIB
 
 

@@ -18,7 +18,7 @@ from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 PROCESS = ProcessId(4242, 777)
 
 
@@ -198,8 +198,10 @@ def test_a_slip_of_ours_is_a_result_too(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_what_is_remembered_is_bounded() -> None:
     stage = Stage()
-    for start in range(0, MAX_REMEMBERED + 100, 500):
-        batch = [order(f"o{n}") for n in range(start, start + 500)]
+    firsts = range(1, MAX_REMEMBERED + 100, 500)
+    # The oldest alone: of what is carried out together nobody knows what ends first.
+    for numbers in (range(1), *(range(first, first + 500) for first in firsts)):
+        batch = [order(f"o{n}") for n in numbers]
         stage.carrier.take(batch)
         stage.wait_for(len(batch))
     stage.carrier.take([])

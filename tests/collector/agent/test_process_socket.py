@@ -20,7 +20,7 @@ from tidegauge.core.proc_stat import parse_proc_stat
 from tidegauge.core.run_dirs import socket_name
 
 UID = os.geteuid()
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def this_process() -> ProcessId:

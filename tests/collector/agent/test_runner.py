@@ -231,8 +231,8 @@ def test_the_thread_starts_and_stops_with_real_time() -> None:
         report_period_s=60, node_id="n", incarnation="i",
     )  # fmt: skip
     runner.start()
-    assert polled.wait(10)
-    runner.stop()
+    assert polled.wait(30)
+    runner.stop(timeout_s=60.0)
     assert "tidegauge-agent" not in {thread.name for thread in threading.enumerate()}
 
 

@@ -20,7 +20,7 @@ def tidegauge_run(*arguments: str, **environ: str) -> subprocess.CompletedProces
     with tempfile.TemporaryDirectory() as run_dir:
         return subprocess.run(
             [sys.executable, "-m", "tidegauge", "run", *arguments],
-            env={**clean, "TIDEGAUGE_RUN_DIR": run_dir, **environ}, capture_output=True, text=True, timeout=30,
+            env={**clean, "TIDEGAUGE_RUN_DIR": run_dir, **environ}, capture_output=True, text=True, timeout=90,
             check=False,
         )  # fmt: skip
 

@@ -9,14 +9,27 @@ from textual.widgets import Input
 
 from evidence_values import news
 from sample_views import LEAK, identity, rank_summary
+from tidegauge.cli import top_app
 from tidegauge.cli.errors import CommandError
+from tidegauge.cli.top_app import TopApp
 from tidegauge.cli.top_model import Choice, Sort
+from tidegauge.cli.top_page_screens import IncidentScreen
+from tidegauge.cli.top_screens import LiveScreen
 from tidegauge.cli.top_table import RowTable
 from tidegauge.core.ids import JobId
 from tidegauge.core.incident_evidence import with_evidence
 from tidegauge.core.incidents import JobKey
 from top_reader import Reader, read
 from top_world import World
+
+
+@pytest.fixture(autouse=True)
+def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks when a test says so (``look_again``), however long that takes here; clicks follow each other at once."""
+    monkeypatch.setattr(LiveScreen, "REFRESH_S", 3600.0)
+    monkeypatch.setattr(IncidentScreen, "REFRESH_S", 3600.0)
+    monkeypatch.setattr(TopApp, "CLICK_CHAIN_TIME_THRESHOLD", 3600.0)
+    monkeypatch.setattr(top_app, "SAID_S", 3600.0)
 
 
 def test_the_cluster_its_jobs_and_its_incidents_are_on_one_screen() -> None:

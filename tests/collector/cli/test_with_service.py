@@ -74,7 +74,7 @@ def _with_service(tmp_path: Path, *command: str) -> subprocess.Popen[str]:
 def test_a_job_whose_service_does_not_start_runs_without(tmp_path: Path) -> None:
     show = "import json, os; print(json.dumps(dict(os.environ))); raise SystemExit(7)"
     started = _with_service(tmp_path, sys.executable, "-c", show)
-    out, err = started.communicate(timeout=30)
+    out, err = started.communicate(timeout=90)
     assert started.returncode == 7
     assert "the command runs without: `scontrol --oneliner show node n2` says: no such node" in err
     assert json.loads(out)["TIDEGAUGE_PROFILE"] == "auto"
@@ -87,11 +87,11 @@ def test_a_signal_to_tidegauge_alone_reaches_the_command(tmp_path: Path) -> None
     assert started.stdout is not None
     assert started.stdout.readline() == "ready\n"
     started.send_signal(signal.SIGUSR1)
-    out, _ = started.communicate(timeout=30)
+    out, _ = started.communicate(timeout=90)
     assert (out, started.returncode) == ("SIGUSR1\n", 0)
 
 
 def test_a_command_that_a_signal_ended_ends_as_a_shell_says(tmp_path: Path) -> None:
     started = _with_service(tmp_path, sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
-    started.communicate(timeout=30)
+    started.communicate(timeout=90)
     assert started.returncode == 128 + 9

@@ -34,7 +34,7 @@ files = StateFiles(Path(root))
 sys.exit(supervise(read_spec(files.node), files, EngineCommands(["sh", "-c", start], ["sh", "-c", deploy])))
 """
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 class Node:

@@ -16,6 +16,7 @@ from tidegauge.core.evidence_words import (
     CAUSES,
     CONFIDENCES,
     because_lines,
+    brief_facts,
     brief_line,
     brief_sentences,
     cause_words,
@@ -133,6 +134,12 @@ def test_every_cause_and_confidence_has_words() -> None:
     assert set(CAUSES) == set(EvidenceCause)
     assert set(CONFIDENCES) == set(Confidence)
     assert cause_words(EvidenceCause.CYCLE, Confidence.UNKNOWN) == "the cause is not known"
+
+
+@pytest.mark.parametrize("advice", [None, "", " ", "\r\n"])
+def test_advice_of_nothing_is_none(advice: str | None) -> None:
+    brief = brief_of(evidence())._replace(advice=advice)
+    assert brief_sentences(brief) == (brief_facts(brief),)
 
 
 @given(st.from_type(Evidence))

@@ -142,11 +142,13 @@ def test_a_job_that_its_owner_just_asked_to_end_is_not_started_again(start: Star
 
 
 def test_an_owner_who_ends_the_job_while_it_is_requeued_has_the_last_word(start: Start) -> None:
-    job = start(f"trap 'echo leaving' TERM; trap '' INT; {READY} while :; do sleep 0.01; done")
+    job = start(f"trap 'echo leaving' TERM; trap 'echo hurried' INT; {READY} while :; do sleep 0.01; done")
     job.line()
-    assert job.ask("requeue", grace_s=5.0) == {"ok": True}
+    assert job.ask("requeue", grace_s=3000) == {"ok": True}
     assert job.line() == "leaving"
     job.signal(signal.SIGINT)
+    assert job.line() == "hurried"  # so the keeper has heard it
+    send_signal(job.command(), signal.SIGKILL)
     assert job.wait() == -signal.SIGINT
     out, err = job.rest()
     assert "up 1" not in out

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,15 +131,21 @@ def remote_target(process: ProcessId) -> RemoteTarget:
 @pytest.mark.skipif(
     hasattr(sys, "remote_exec"), reason="this Python has it: tests/integration/attach tries it for real"
 )
-def test_an_interpreter_without_remote_debugging_is_named_so() -> None:
+def test_an_interpreter_without_remote_debugging_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def remembered(**where: str) -> str:
+        made.append(make(**where))  # by itself: other tests have folders in /tmp at the same time
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", remembered)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        before = set(os.listdir("/tmp"))
         target = identity_of(process.pid)
         assert target is not None
         with pytest.raises(NotExecutedError, match="built without remote debugging"):
             begin_probe(remote_target(target), "stats", timeout_s=1.0, asked=pytest.fail)
         process.kill()
-    assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith("tidegauge-attach-")]
+    assert not [folder for folder in made if os.path.exists(folder)]
 
 
 def test_a_program_that_is_no_python_does_not_answer_as_one() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import tempfile
@@ -21,18 +22,16 @@ from tidegauge.probe.run_folder import open_run_folder
 PRECIOUS = b"precious"
 
 
-def open_descriptors() -> set[int]:
+def open_descriptors() -> set[tuple[int, int, int]]:
+    """Each with the file that it is: another thread of the tests may close one, and its number be ours then."""
     with os.scandir("/proc/self/fd") as entries:
         numbers = [int(entry.name) for entry in entries]
-    return {number for number in numbers if is_open(number)}  # the listing's own descriptor is closed by now
-
-
-def is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
+    found = set()
+    for number in numbers:
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
+            status = os.fstat(number)
+            found.add((number, status.st_dev, status.st_ino))
+    return found
 
 
 class LosingDescriptors(unittest.TestCase):
@@ -49,7 +48,7 @@ class LosingDescriptors(unittest.TestCase):
     def take_over(self) -> dict[int, int]:
         """Give every number that was opened meanwhile to a pipe with something in it; the writing ends of each."""
         writers = {}
-        for number in open_descriptors() - self.before:
+        for number, _, _ in open_descriptors() - self.before:
             reader, writer = os.pipe()
             os.dup2(reader, number)  # closes what the number was: atomically, unlike closerange and open
             os.close(reader)

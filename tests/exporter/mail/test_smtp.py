@@ -136,10 +136,11 @@ def test_a_tarpit_costs_the_time_limit_and_no_more(words: bytes) -> None:
 
 
 def test_a_server_that_is_not_there_is_tried_again() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(RetryLaterError, match=rf"127.0.0.1:{port} cannot be reached: Connection refused"):
-        SmtpServer(Server("127.0.0.1", port)).send(MAIL, sender="a@b", recipient="c@d")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets this port meanwhile
+        port = unused.getsockname()[1]
+        with pytest.raises(RetryLaterError, match=rf"127.0.0.1:{port} cannot be reached: Connection refused"):
+            SmtpServer(Server("127.0.0.1", port)).send(MAIL, sender="a@b", recipient="c@d")
 
 
 def test_a_name_that_nobody_knows_is_tried_again() -> None:

@@ -239,11 +239,11 @@ def test_a_refusal_says_what_it_says(fake: FakeAlertmanager, status: int, words:
 
 
 def test_one_that_does_not_answer_is_away_after_ten_minutes() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    bench = Bench(f"http://127.0.0.1:{port}")
-    with pytest.raises(RetryLaterError, match="does not answer"):
-        bench.take(warning(1))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets this port meanwhile
+        bench = Bench(f"http://127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(RetryLaterError, match="does not answer"):
+            bench.take(warning(1))
     assert not bench.sink.is_away()
     bench.clock.now_s += AWAY_AFTER_S
     assert bench.sink.is_away()

@@ -7,6 +7,7 @@ import pytest
 
 from exporter.notify.telling import Clock, story
 from sample_views import NOW_S
+from tidegauge_exporter.notify import notifier
 from tidegauge_exporter.notify.desk import PartStatus, SinkDesk
 from tidegauge_exporter.notify.notifier import LOOK_BACK_S, OVERLAP_S, Notifier, StoryFetch
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
@@ -99,9 +100,12 @@ def test_a_slow_service_is_not_made_slower() -> None:
     assert fetch(Slow(), clock=clock).step() == 30.0
 
 
-def test_stories_reach_every_sink_whatever_another_does() -> None:
+def test_stories_reach_every_sink_whatever_another_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "STOP_WITHIN_S", ENOUGH_S)
+
     class Refusing(Taker):
         def take(self, stories: Sequence[Story]) -> None:
+            super().take(stories)
             raise RefusedError("never")
 
     class Broken(Taker):
@@ -109,22 +113,24 @@ def test_stories_reach_every_sink_whatever_another_does() -> None:
             raise ZeroDivisionError
 
     hanging, well = Hanging(), Taker()
-    notifier = Notifier(FakeFeed(story(1)), [hanging, Refusing("refusing"), Broken("broken"), well])
-    notifier.start()
+    refusing = Refusing("refusing")
+    whole = Notifier(FakeFeed(story(1)), [hanging, refusing, Broken("broken"), well])
+    whole.start()
     try:
         assert hanging.taken.wait(ENOUGH_S)
+        assert refusing.taken.wait(ENOUGH_S)
         assert well.taken.wait(ENOUGH_S)
         well.taken.clear()
         assert well.taken.wait(ENOUGH_S)  # and again, while the other still hangs
     finally:
         hanging.let_go.set()
-        assert notifier.stop()
+        assert whole.stop()
     assert well.rounds[:2] == [[story(1)], [story(1)]]
     assert len(hanging.rounds) == 1
-    problems = {part.name: part.problem for part in notifier.status().sinks}
+    problems = {part.name: part.problem for part in whole.status().sinks}
     assert problems["refusing"] == "never"
     assert problems["taker"] is None
-    assert notifier.status().service.problem is None
+    assert whole.status().service.problem is None
 
 
 def test_stopping_what_never_started_is_harmless() -> None:

@@ -247,6 +247,8 @@ def test_an_upload_address_that_is_no_web_address_is_not_opened(
 
 
 def test_connections_are_given_back(chat: SlackChat, recwarn: pytest.WarningsRecorder) -> None:
+    gc.collect()  # what tests before have left open is not this one's
+    recwarn.clear()
     chat.post(CHANNEL, HELLO)
     gc.collect()
     assert [warning for warning in recwarn if issubclass(warning.category, ResourceWarning)] == []

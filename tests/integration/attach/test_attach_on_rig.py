@@ -48,7 +48,7 @@ def test_a_dormant_job_of_two_ranks_is_watched_and_left_alone_again(
         0,
         [(pids[0], 0, "watched"), (pids[1], 1, "watched")],
     )
-    job.wait_for(lambda: all(len(steps_of(samples)) > 5 for _, samples in job.rings()))
+    job.wait_for(lambda: [len(steps_of(samples)) > 5 for _, samples in job.rings()] == [True, True])
     assert [identity.rank for identity, _ in job.rings()] == [0, 1]
 
     job.moment()

@@ -74,7 +74,7 @@ class PodsHere:
             NODE_IP: ["nsenter", inside, "--mount", "--pid", node_net],
         }
         move = ["nsenter", inside, "--net", "ip", "link", "set", "to-head", "netns", str(self._node.pid)]
-        subprocess.run(move, check=True, timeout=30)
+        subprocess.run(move, check=True, timeout=60)
         _go_on(self._node)
 
     def start(self, pod: Pod, ip: str) -> subprocess.Popen[str]:
@@ -87,12 +87,15 @@ class PodsHere:
         return process
 
     def run(self, *command: str, ip: str = HEAD_IP) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*self._enter[ip], *command], capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([*self._enter[ip], *command], capture_output=True, text=True, timeout=100, check=False)
 
     def close(self) -> None:
         for process in (self._node, self._head, *self._started):
             process.kill()
-            process.communicate()
+            if process.stdout is None or process.stdout.closed:  # a test has read all of it
+                process.wait()
+            else:
+                process.communicate()
 
     def __enter__(self) -> PodsHere:
         return self

@@ -73,7 +73,7 @@ def test_the_probe_image_holds_all_that_the_probe_imports(tmp_path: Path) -> Non
             _copy([ROOT / source for source in line[1:-1]], image / line[-1].lstrip("/"), into=line[-1].endswith("/"))
     volume.mkdir()
     script, _ = INSTALL_COMMAND
-    subprocess.run([image / script.lstrip("/"), volume], check=True, timeout=30)
+    subprocess.run([image / script.lstrip("/"), volume], check=True, timeout=60)
     entry = Path(PYTHONPATH_ENTRY).relative_to("/tidegauge")
     done = subprocess.run(
         [Path(sys.executable).resolve(), "-c", EVERY_MODULE, volume],

@@ -6,9 +6,11 @@ import base64
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import bcrypt
+import pytest
 import yaml
 
 from integration.chart.pods import Pod, pods_in
@@ -20,15 +22,19 @@ from integration.service import eventually
 from tidegauge.cluster.web_tokens import make_token, token_line
 from web_certificates import Authority
 
+pytestmark = pytest.mark.timeout(400)
+
 LOOK = """
 import ssl, sys, urllib.error, urllib.request
 anybodys = ssl._create_unverified_context()  # as the kubelet: it looks at no certificate
 try:
-    print(urllib.request.urlopen(sys.argv[1], timeout=5, context=anybodys).read().decode())
+    print(urllib.request.urlopen(sys.argv[1], timeout=30, context=anybodys).read().decode())
 except urllib.error.HTTPError as refused:
     print(refused.code)
 """
 PASSWORD = "CANARY-password"
+MOST_JOINS = 5
+"""Of an agent, where head and agent share a machine that is slow."""
 
 
 class Service:
@@ -36,19 +42,28 @@ class Service:
 
     def __init__(self, pods: PodsHere, rendered: Rendered) -> None:
         self._pods, self._rendered = pods, rendered
+        self._joins = 0
+        """Those that failed."""
         self._agent = pods.start(self._pod("DaemonSet/"), NODE_IP)
         assert self._agent.stdout is not None
         assert "waiting for the head" in self._agent.stdout.readline()  # agents come up first at many an installation
         self._head = pods.start(self._pod("StatefulSet/"), HEAD_IP)
 
     def page(self, url: str) -> str:
-        for pod in (self._agent, self._head):
-            assert pod.poll() is None, pod.communicate()[0]
+        assert self._head.poll() is None, self._head.communicate()[0]
+        if self._agent.poll() is not None:
+            said = self._agent.communicate()[0]
+            self._joins += 1
+            # The head's port answers before the head does: an agent that waited for it in vain is begun again, as a
+            # kubelet does. Any other end, and one too many, is none to be begun again after.
+            assert "Ray did not start" in said
+            assert self._joins < MOST_JOINS, said
+            self._agent = self._pods.start(self._pod("DaemonSet/"), NODE_IP)
         return self._pods.run(sys.executable, "-c", LOOK, url).stdout.strip()
 
     def helm_test(self) -> str | None:
         test = self._pods.start(self._pod("Pod/"), HEAD_IP)
-        said, _ = test.communicate(timeout=60)
+        said, _ = test.communicate(timeout=100)
         return said if test.returncode == 0 and NODE_NAME in said else None
 
     def _pod(self, owner: str) -> Pod:
@@ -71,10 +86,13 @@ def head_name(rendered: Rendered) -> str:
 
 def test_head_and_agent_find_each_other_and_helm_test_says_so(tmp_path: Path) -> None:
     with started(tmp_path, render(with_registry())) as service:
-        assert eventually(lambda: service.page(f"http://{HEAD_IP}:9495/healthz"), "the head's probe answers") == "ok"
-        metrics = eventually(lambda: service.page(f"http://{NODE_IP}:9494/metrics"), "the agent's probe answers")
-        assert "tidegauge_collect_success" in metrics
-        assert NODE_IP in eventually(service.helm_test, "helm test is content")
+        head = f"http://{HEAD_IP}:9495/healthz"
+        assert eventually(lambda: service.page(head), "the head's probe answers", within_s=150) == "ok"
+        metrics = f"http://{NODE_IP}:9494/metrics"
+        eventually(
+            lambda: "tidegauge_collect_success" in service.page(metrics), "the agent's probe answers", within_s=150
+        )
+        assert NODE_IP in eventually(service.helm_test, "helm test is content", within_s=150)
 
 
 def test_with_secrets_for_it_only_probes_and_those_with_a_name_come_in(tmp_path: Path) -> None:
@@ -83,10 +101,12 @@ def test_with_secrets_for_it_only_probes_and_those_with_a_name_come_in(tmp_path:
     rendered.objects.extend(the_sites_secrets(tmp_path, head_name(rendered)))
     with started(tmp_path / "pods", rendered) as service:
         head, agent = f"https://{HEAD_IP}:9495", f"https://{NODE_IP}:9494"
-        assert eventually(lambda: service.page(f"{head}/healthz"), "the head's probe answers") == "ok"
-        assert eventually(lambda: service.page(f"{agent}/healthz"), "the agent's probe answers") == "ok"
-        assert [service.page(f"{head}/api/v1/jobs"), service.page(f"{agent}/metrics")] == ["401", "401"]
-        assert NODE_IP in eventually(service.helm_test, "helm test is content")
+        health = eventually(lambda: service.page(f"{head}/healthz"), "the head's probe answers", within_s=150)
+        assert health == "ok"
+        assert eventually(lambda: service.page(f"{agent}/healthz"), "the agent's probe answers", within_s=150) == "ok"
+        for closed in (f"{head}/api/v1/jobs", f"{agent}/metrics"):
+            assert eventually(partial(service.page, closed), "an answer to somebody without a name") == "401"
+        assert NODE_IP in eventually(service.helm_test, "helm test is content", within_s=150)
 
 
 def the_sites_secrets(folder: Path, name: str) -> Iterator[Object]:

@@ -64,4 +64,4 @@ def kube_api(kube: KubeTarget) -> ClientApi:
     """The real client behind its port, as the cluster's admin."""
     from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 
-    return open_api(kube.kubeconfig)
+    return open_api(kube.kubeconfig, timeout_s=60)  # a machine may stand still for the usual 10 s

@@ -15,7 +15,7 @@ from pathlib import Path
 from integration.server_process import free_port
 
 MODULE = "tidegauge_scheduler_hooks.kubernetes.controller"
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 100.0
 """Two cores import the client and list some kinds; other tests run beside it."""
 _SAMPLE = re.compile(r"^([a-z_]+(?:\{.*\})?) (\S+)$", re.MULTILINE)
 
@@ -31,7 +31,7 @@ class ControllerProcess:
     def page(self, name: str) -> tuple[int, str]:
         """Status and text; raises ``OSError`` while nobody listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{name}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{name}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -86,5 +86,5 @@ def running_controller(folder: Path, arguments: Sequence[str]) -> Iterator[Contr
 def run_to_its_end(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Of a process that is not to start."""
     return subprocess.run(
-        [sys.executable, "-m", MODULE, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", MODULE, *arguments], capture_output=True, text=True, timeout=100, check=False
     )

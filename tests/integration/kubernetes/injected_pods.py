@@ -68,14 +68,15 @@ def serving(admin: Connection, api: KubeApi, namespace: str) -> Iterator[Webhook
 
 
 def _configuration(name: str, port: int, namespace: str) -> dict[str, Any]:
-    """As the chart has it, but for a URL in the place of a Service."""
+    """As the chart has it, but for a URL in the place of a Service, and for a machine that may stand still: who is not
+    answered in time goes on without the webhook."""
     webhook = {
         "name": "pods.memory-profile.tidegauge.dev",
         "clientConfig": {"url": f"https://localhost:{port}/mutate"},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
         "failurePolicy": "Ignore",
-        "timeoutSeconds": 5,
+        "timeoutSeconds": 30,
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }

@@ -53,9 +53,10 @@ class ApiWorld(ContractWorld):
         self.kind = KINDS[kind]
         self.namespace = namespace
         self.admin = kube.admin
-        self.api = open_api(kube.kubeconfig, qps=500, burst=500)
+        self.api = open_api(kube.kubeconfig, qps=500, burst=500, timeout_s=60)
         self.ranks = FakeRanks()
-        head = open_api(kube.as_user(namespace, HEAD_RULES, folder=folder), qps=500, burst=500)
+        kubeconfig = kube.as_user(namespace, HEAD_RULES, folder=folder)
+        head = open_api(kubeconfig, qps=500, burst=500, timeout_s=60)
         self._watches = ClientWatches(head, namespaces=[namespace])
         self.directory = PodDirectory(self._watches, ["Job", "JobSet"])
         self.port: KubernetesScheduler = KubernetesScheduler(

@@ -26,6 +26,7 @@ from integration.server_process import free_port
 from integration.service import Service, eventually
 from kube_standins.jobset import StandInJobSets
 from kube_standins.node import StandInNode, why_no_node
+from tidegauge.cluster import client
 from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
 
@@ -81,8 +82,8 @@ class KubeSite:
             "TIDEGAUGE_HOSTNAME": self.bench.node.name,
             "TIDEGAUGE_SLURM": "off",
         }
-        self.service.up()
         eventually(self._pods_are_injected, "the webhook is asked")
+        self.service.up()
 
     def start_controller(self) -> subprocess.Popen[bytes]:
         """Another replica."""
@@ -107,7 +108,8 @@ class KubeSite:
         return process
 
     def _webhook_configuration(self, trusted: bytes) -> dict[str, Any]:
-        """As the chart has it, but for a URL in the place of a Service, and for these namespaces alone."""
+        """As the chart has it, but for a URL in the place of a Service, for these namespaces alone, and for a machine
+        that may stand still: who is not answered in time goes on without the webhook."""
         webhook = {
             "name": "pods.memory-profile.tidegauge.dev",
             "clientConfig": {
@@ -117,7 +119,7 @@ class KubeSite:
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
             "namespaceSelector": {"matchLabels": {"tidegauge.dev/test": self.system}},
             "failurePolicy": "Ignore",
-            "timeoutSeconds": 5,
+            "timeoutSeconds": 30,
             "sideEffects": "None",
             "admissionReviewVersions": ["v1"],
         }
@@ -194,7 +196,10 @@ class KubeSite:
     def told(self, name: str, what: str) -> list[dict[str, Any]]:
         """What the script told of its attempts."""
         path = self.state(name).with_suffix(".story")
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        lines = [
+            json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
+        ]  # not one that is being written
         return [line for line in lines if line["what"] == what]
 
     # Looking
@@ -219,9 +224,15 @@ class KubeSite:
         return sorted(about, key=lambda event: str(event["eventTime"]))
 
     def ask(self, *arguments: str) -> Any:
-        answer = self.service.call(*arguments, "--json")
-        assert answer.code in (0, 1), answer.err
-        return answer.json
+        """A command's answer, as soon as the coordinator gives one."""
+
+        def answer() -> Any:
+            told = self.service.call(*arguments, "--json")
+            if told.code not in (0, 1):
+                raise client.ApiError(told.err)
+            return told.json
+
+        return eventually(answer, "an answer of the coordinator")
 
     def ranks(self, job: str, *, attempt: int) -> list[dict[str, Any]]:
         """The living ranks of one attempt of a job (``namespace/name``)."""
@@ -251,7 +262,7 @@ class KubeSite:
         for process in self._controllers:
             process.terminate()
         for process in self._controllers:
-            process.wait(20)
+            process.wait(60)
         self.service.close()
 
 

@@ -13,7 +13,7 @@ from integration.needs import missing
 from kube_standins.api import Api, ApiError, Object
 from kube_standins.node import StandInNode, why_no_node
 
-WITHIN_S = 40.0
+WITHIN_S = 90.0
 Answer = TypeVar("Answer")
 
 

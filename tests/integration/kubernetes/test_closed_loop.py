@@ -15,7 +15,7 @@ from integration.kubernetes.target import KubeTarget
 from integration.service import eventually
 from tidegauge.core.kubernetes import ACTIONS, ATTEMPT, FRACTION, LEAK_CONDITION, REQUEUE
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
 LADDER = ["notify", "notify", "checkpoint", "requeue"]
 MAY_REQUEUE = {ACTIONS: "requeue", FRACTION: CAP}
@@ -39,8 +39,10 @@ def site(kube: KubeTarget, rig: Rig, tmp_path_factory: pytest.TempPathFactory) -
 def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(site: KubeSite, kube: KubeTarget) -> None:
     alice = site.bench.namespace
     job = f"{alice}/leaky"
+    all_pods = f"/api/v1/namespaces/{alice}/pods"
+    begins = site.admin.do("GET", all_pods)["metadata"]["resourceVersion"]
     site.submit_job("leaky", "--leak-rank", "1", first_gpu=0, steps=1000, annotations=MAY_REQUEUE)
-    ranks = eventually(lambda: _all(site.ranks(job, attempt=0), 2), "two ranks", within_s=90)
+    ranks = eventually(lambda: _all(site.ranks(job, attempt=0), 2), "two ranks", within_s=200)
     assert [(one["identity"]["rank"], one["identity"]["scheduler"]) for one in ranks] == [
         (0, "kubernetes"),
         (1, "kubernetes"),
@@ -53,14 +55,13 @@ def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(si
     metrics = site.service.get_text("/metrics")
     assert f'job_id="{job}"' in metrics
 
-    eventually(lambda: site.told("leaky", "saved"), "a checkpoint", within_s=120)
-    marked = eventually(
-        lambda: [pod for pod in site.pods("leaky") if _condition(pod, LEAK_CONDITION) == "True"], "a pod is marked"
-    )
-    assert marked
-    ranks = eventually(lambda: _all(site.ranks(job, attempt=1), 2), "the second attempt", within_s=90)
+    eventually(lambda: site.told("leaky", "saved"), "a checkpoint", within_s=250)
+    # By what is kept of their past: the mark is there for some seconds only, until they are ended for the restart.
+    with site.admin.watch(all_pods, resourceVersion=begins, timeoutSeconds=40) as events:
+        assert any(_condition(event["object"], LEAK_CONDITION) == "True" for event in events), "no pod was marked"
+    ranks = eventually(lambda: _all(site.ranks(job, attempt=1), 2), "the second attempt", within_s=200)
     assert {one["pod"]["pod_uid"] for one in ranks}.isdisjoint(pod["metadata"]["uid"] for pod in pods)
-    eventually(lambda: _condition(site.owner(JOBS, "jobs", "leaky"), "Complete") == "True", "it ends", within_s=180)
+    eventually(lambda: _condition(site.owner(JOBS, "jobs", "leaky"), "Complete") == "True", "it ends", within_s=400)
 
     first, second, *_ = site.told("leaky", "began")
     assert (first["step"], second["step"]) == (0, site.told("leaky", "saved")[0]["step"])
@@ -73,7 +74,7 @@ def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(si
     reasons = [event["reason"] for event in site.events("leaky")]
     assert {"GpuMemoryIncident"} <= {*reasons}, reasons
     first_number = min(one["number"] for one in site.incidents(job))
-    page = site.service.call("incidents", "show", str(first_number)).out
+    page = eventually(lambda: site.service.call("incidents", "show", str(first_number)).out, "the incident's page")
     for part in ("rank 1", alice, "checkpoint", "requeue", "rule leak"):
         assert part in page
 
@@ -81,11 +82,11 @@ def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(si
 def test_leaking_jobset_is_restarted_as_a_whole(site: KubeSite) -> None:
     job = f"{site.bench.namespace}/set"
     site.submit_jobset("set", "--leak-rank", "0", first_gpu=0, steps=1000, annotations=MAY_REQUEUE)
-    eventually(lambda: _all(site.ranks(job, attempt=0), 2), "two ranks", within_s=90)
-    eventually(lambda: site.told("set", "saved"), "a checkpoint", within_s=120)
-    eventually(lambda: _all(site.ranks(job, attempt=1), 2), "the second attempt", within_s=90)
+    eventually(lambda: _all(site.ranks(job, attempt=0), 2), "two ranks", within_s=200)
+    eventually(lambda: site.told("set", "saved"), "a checkpoint", within_s=250)
+    eventually(lambda: _all(site.ranks(job, attempt=1), 2), "the second attempt", within_s=200)
     eventually(
-        lambda: _condition(site.owner(JOBSETS, "jobsets", "set"), "Completed") == "True", "it ends", within_s=180
+        lambda: _condition(site.owner(JOBSETS, "jobsets", "set"), "Completed") == "True", "it ends", within_s=400
     )
     first, second, *_ = site.told("set", "began")
     assert (first["step"], second["step"]) == (0, site.told("set", "saved")[0]["step"])
@@ -102,10 +103,10 @@ def test_owner_who_says_keep_is_told_and_left_alone_and_cannot_pass_for_another(
         annotations={ACTIONS: "keep", FRACTION: CAP}, environ={"TIDEGAUGE_JOB_ID": f"{alice}/healthy"},
     )  # fmt: skip
     kept, healthy = f"{bob}/kept", f"{alice}/healthy"
-    eventually(lambda: site.incidents(kept), "an incident", within_s=120)
+    eventually(lambda: site.incidents(kept), "an incident", within_s=250)
     for namespace, name in ((bob, "kept"), (alice, "healthy")):
         path = f"/{JOBS}/namespaces/{namespace}/jobs/{name}"
-        eventually(partial(_holds, site, path, "Complete"), f"{name} ends", within_s=180)
+        eventually(partial(_holds, site, path, "Complete"), f"{name} ends", within_s=400)
     assert {*done(site.decisions(kept))} == {"notify"}
     assert len(site.told("kept", "began")) == len(site.told("healthy", "began")) == 1
     assert site.incidents(healthy) == []

@@ -94,4 +94,4 @@ def test_the_emulator_runs_as_a_process_of_its_own(tmp_path: Path) -> None:
         assert Connection(kubeconfig).ask("GET", "/readyz").code == 200
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0

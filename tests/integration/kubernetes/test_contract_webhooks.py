@@ -98,7 +98,7 @@ def register(admin: Connection, namespace: str) -> Iterator[Callable[..., None]]
             "objectSelector": {"matchExpressions": [{"key": LABEL, "operator": "Exists"}]},
             "sideEffects": "None",
             "admissionReviewVersions": ["v1"],
-            "timeoutSeconds": 3,
+            "timeoutSeconds": 30,
             **more,
         }
         metadata = {"name": name, "labels": dict(for_namespace(namespace))}

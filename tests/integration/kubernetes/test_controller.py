@@ -26,6 +26,8 @@ from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.patches import suspend_patch
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
+pytestmark = pytest.mark.timeout(300)
+
 LEASE = "tidegauge-controller"
 HOLD = "test.tidegauge.dev/hold"
 """A finalizer, which keeps pods as those are kept whose node does not answer."""
@@ -169,13 +171,20 @@ def test_the_leader_is_killed_in_the_middle_and_another_finishes_it_once(bench: 
     second = bench.replica()
     bench.hold_pods(True)
     bench.requeue()
-    eventually(lambda: (first.metric("queue_length") or 0) > 0)
-    first.process.kill()
+    # That is the first one, unless the machine stood still for as long as a lease lasts.
+    leader, other = eventually(
+        lambda: next((pair for pair in ((first, second), (second, first)) if has_work(pair[0])), None)
+    ) or (first, second)
+    leader.process.kill()
     bench.hold_pods(False)
-    bench.wait_until_started_again(within_s=90)  # the first one's lease has to run out
-    assert second.leads
+    bench.wait_until_started_again(within_s=90)  # the killed one's lease has to run out
+    eventually(lambda: other.leads)
     eventually(bench.events)  # told after it was done
     assert len(bench.events()) == 1
+
+
+def has_work(replica: ControllerProcess) -> bool:
+    return (replica.metric("queue_length") or 0) > 0
 
 
 def test_nothing_starts_while_a_pod_is_still_being_ended(bench: Bench) -> None:
@@ -196,8 +205,8 @@ def test_sigterm_gives_the_lease_back_and_the_next_one_leads_at_once(bench: Benc
     held_by = bench.holder()
     began_s = time.monotonic()
     first.process.send_signal(signal.SIGTERM)
-    assert first.process.wait(timeout=30) == 0
-    assert time.monotonic() - began_s < 20, "10 s, on a machine that is busy with other tests"
+    assert first.process.wait(timeout=60) == 0
+    assert time.monotonic() - began_s < 28, "10 s, on a machine that is busy with other tests; a pod has 30"
     eventually(lambda: second.leads)
     assert bench.holder() not in ("", held_by)
 
@@ -224,12 +233,12 @@ def test_a_role_without_patch_is_named_and_works_once_it_is_given(bench: Bench) 
     bench.requeue()
     eventually(lambda: replica.metric('steps_total{step="resume",outcome="forbidden"}'))
     eventually(lambda: "patch jobs.batch" in replica.log)
-    assert replica.is_ready()
+    eventually(replica.is_ready)
     eventually(lambda: [event["reason"] for event in bench.events()], lambda seen: seen == ["GpuMemoryRequeueWaits"])
     accounts = bench.admin.do("GET", f"/api/v1/namespaces/{bench.namespace}/serviceaccounts")["items"]
     (account,) = [one["metadata"]["name"] for one in accounts if one["metadata"]["name"].startswith("user-")]
     bench.kube.grant(bench.namespace, account, ACTS)
-    bench.wait_until_started_again()
+    bench.wait_until_started_again(within_s=90)  # tried again after twice as long each time, and after 60 s at most
     assert replica.process.poll() is None
 
 
@@ -292,13 +301,13 @@ def test_it_finishes_whatever_the_api_server_does(
     eventually(lambda: replica.leads)
     bench.hold_pods(True)
     bench.requeue()
-    eventually(lambda: (replica.metric("queue_length") or 0) > 0)
+    eventually(lambda: has_work(replica))
     bench.hold_pods(False)
     fault(emulator)
     # Not by requests of the test's own, which would meet the faults in place of the controller's.
-    eventually(lambda: replica.metric("queue_length"), lambda length: length == 0, within_s=60)
+    eventually(lambda: replica.metric("queue_length"), lambda length: length == 0, within_s=90)
     emulator.faults.clear()
-    bench.wait_until_started_again()
+    bench.wait_until_started_again(within_s=90)
 
 
 def test_while_the_server_is_away_it_is_not_ready_and_comes_back_by_itself(bench: Bench, emulator: Emulator) -> None:
@@ -310,7 +319,7 @@ def test_while_the_server_is_away_it_is_not_ready_and_comes_back_by_itself(bench
         assert replica.page("healthz")[0] == 200
     eventually(replica.is_ready)
     bench.requeue()
-    bench.wait_until_started_again()
+    bench.wait_until_started_again(within_s=90)  # a watch that found nobody is opened again after 30 s at most
 
 
 # The webhook
@@ -362,7 +371,7 @@ def _review(port: int, bundle: str, name: str) -> str:
     body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
     head = f"POST /mutate HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with (
-        socket.create_connection(("127.0.0.1", port), 10) as plain,
+        socket.create_connection(("127.0.0.1", port), 60) as plain,
         context.wrap_socket(plain, server_hostname=name) as connection,
     ):
         connection.sendall(head + body)

@@ -30,7 +30,7 @@ def jobsets(kube: KubeTarget, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def api(kube: KubeTarget) -> KubeApi:
-    return open_api(kube.kubeconfig, qps=200, burst=200)
+    return open_api(kube.kubeconfig, qps=200, burst=200, timeout_s=60)
 
 
 def example(kind: Kind) -> Any:

@@ -216,6 +216,7 @@ time.sleep(600)
 
 
 @pytest.mark.rig
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("webhook")
 def test_torch_in_an_injected_pod_writes_its_ring_as_any_user(
     kube: KubeTarget, namespace: str, tmp_path: Path, rig: Rig

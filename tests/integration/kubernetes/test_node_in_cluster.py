@@ -128,5 +128,5 @@ def test_pods_wait_for_gpus_and_see_those_that_they_have(kube: KubeTarget, names
 
 def pod_resources(socket: Path) -> bytes:
     with grpc.insecure_channel(f"unix:{socket}") as channel:
-        answer: bytes = channel.unary_unary("/v1.PodResourcesLister/List")(b"", timeout=10)
+        answer: bytes = channel.unary_unary("/v1.PodResourcesLister/List")(b"", timeout=60)
         return answer

@@ -107,11 +107,11 @@ def test_ranks_of_two_pods_are_told_apart_though_user_and_pid_are_the_same(
     with open_bench(kube.kubeconfig, namespace, tmp_path / "node") as bench:
         for name in ("one", "two"):
             bench.pod(name, small_rank("main", "claimed", 5001), initContainers=[MAKE_RUN_DIR], volumes=[VOLUME])
-        inside = {}
-        for name in ("one", "two"):
-            pod = bench.in_phase(name, "Running")
+        pods = {name: bench.in_phase(name, "Running") for name in ("one", "two")}
+        # Both have their rings before the agent looks: one that it sees being made may not stay blank for long.
+        inside = {name: int(bench.log_has(pod, "main", "\n").split()[-1]) for name, pod in pods.items()}
+        for name, pod in pods.items():
             uid = pod["metadata"]["uid"]
-            inside[name] = int(bench.log_has(pod, "main", "\n").split()[-1])
             introduced(bench, agent, pod)
             rank = rank_when(bench, agent, f"{namespace}/{name}")
             assert rank.pod == PodPlace(uid, namespace, name, "main", job_known=True)
@@ -136,6 +136,7 @@ def namespace_of(pid: int) -> int:
 
 
 @pytest.mark.rig
+@pytest.mark.timeout(300)
 def test_a_real_torch_in_a_pod_is_watched_through_its_empty_dir(
     kube: KubeTarget, namespace: str, tmp_path: Path, agent: NodeAgent, rig: Rig
 ) -> None:

@@ -219,7 +219,7 @@ def holder(kube: KubeTarget, namespace: str, tmp_path: Path) -> Iterator[subproc
     yield process
     process.kill()
     process.stdout.close()
-    process.wait(10)
+    process.wait(60)
 
 
 @pytest.mark.parametrize("killed", ["the test", "the node"])

@@ -1,6 +1,6 @@
 """A training loop that keeps a part of each batch. Steps until its stdin ends; then says what it found of the probe.
 
-    python leaking.py [--record STACKS [--record-at-step N]]
+    python leaking.py [--pace SECONDS] [--record STACKS [--record-after N]]
 
 Prints ``training`` after its second step, and at the end one JSON object.
 """
@@ -56,6 +56,10 @@ def tensors_kept_elsewhere(trainer: Trainer) -> int:
 def found_of_the_probe(trainer: Trainer, *, compiler_before: bool) -> dict[str, Any]:
     compiler = "torch._inductor" in sys.modules
     recording = torch._C._cuda_isHistoryEnabled()
+    if not recording:  # so a window is over, if there was one: the thread that said so is about to end
+        for one in threading.enumerate():
+            if one.name == "tidegauge-evidence":
+                one.join(30.0)
     snapshot = torch.cuda.memory._snapshot() if recording else {"device_traces": [[]]}
     return {
         "steps": len(trainer.history),
@@ -72,19 +76,26 @@ def found_of_the_probe(trainer: Trainer, *, compiler_before: bool) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", metavar="STACKS", help="record allocation history from the beginning")
-    parser.add_argument("--record-at-step", type=int, metavar="N", help="and no earlier than at this step")
+    parser.add_argument(
+        "--record-after", type=int, default=0, metavar="N", help="and only when another's recording is N steps old"
+    )
+    # Steps closer than 10 ms share a record.
+    parser.add_argument("--pace", type=float, default=0.012, metavar="SECONDS", help="between two steps")
     args = parser.parse_args()
     torch.backends.cudnn.enabled = False
     trainer = Trainer()
-    compiler_before = False
+    compiler_before = records = False
+    recorded_steps = 0
     for step in range(1, 100_000):
-        if args.record and step == (args.record_at_step or 1):
+        recorded_steps += torch._C._cuda_isHistoryEnabled()
+        if args.record and not records and recorded_steps >= args.record_after:
             record(args.record)
+            records = True
         trainer.step()
         if step == 2:
             compiler_before = "torch._inductor" in sys.modules
             print("training", flush=True)
-        time.sleep(0.012)  # steps closer than 10 ms share a record
+        time.sleep(args.pace)
         if select.select([sys.stdin], [], [], 0)[0]:
             break
     print(json.dumps(found_of_the_probe(trainer, compiler_before=compiler_before)), flush=True)

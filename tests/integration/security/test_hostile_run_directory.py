@@ -30,7 +30,7 @@ def node() -> Iterator[Machine]:
         yield one
 
 
-def ping(node: Machine, pid: int, uid: int, *, timeout_s: float = 5.0) -> object:
+def ping(node: Machine, pid: int, uid: int, *, timeout_s: float = 30.0) -> object:
     process = next(view.process for view in node.agent.view().ranks if view.process.pid == pid)
     result = node.agent.carry_out(Order("1", OrderTo.RANK, process, uid, {"command": "ping"}, timeout_s))
     return result.reply if result.error is None else result.error
@@ -156,4 +156,5 @@ def test_a_crowd_at_a_ranks_socket_does_not_stop_its_training(node: Machine) -> 
     assert outsider.lives
     for one in crowd:
         one.close()
-    node.poll_until(lambda _: isinstance(ping(node, ada.pid, ADA), dict), "it answers when the crowd is gone")
+    gone = "it answers when the crowd is gone"
+    node.poll_until(lambda _: isinstance(ping(node, ada.pid, ADA, timeout_s=5.0), dict), gone)

@@ -75,7 +75,7 @@ def test_the_service_comes_up_and_works_under_the_filter(service: Service) -> No
     done = subprocess.run(
         [sys.executable, SECCOMP_EXEC, allowed, denied[1:], sys.executable, "-m", "tidegauge.cli.main", "up"],
         env={**service.environ, "PYTHONPATH": str(ROOT / "tests")}, cwd="/", capture_output=True, text=True,
-        timeout=110, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stderr}\n{service.logs()}"
     eventually(lambda: service.get("/api/v1/status")["healthy"], "the agent reports")

@@ -119,7 +119,7 @@ class SlurmBox:
         user: str | None = None,
         node: str | None = None,
         check: bool = True,
-        timeout_s: float = 30,
+        timeout_s: float = 60,
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stdin: str = "",
@@ -166,10 +166,10 @@ class SlurmBox:
 
     def pid_of(self, started: subprocess.Popen[bytes]) -> int:
         """The machine's number of a process that ``start`` began inside: for ``os.kill``. Waits until there is one."""
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 60
         while not (inside := children(started.pid)):
             assert started.poll() is None, f"it ended with {started.returncode}"
-            assert time.monotonic() < deadline_s, "it did not begin within 10 s"
+            assert time.monotonic() < deadline_s, "it did not begin within 60 s"
             time.sleep(0.005)  # between two looks; nothing is decided by it
         return inside[0]
 
@@ -195,7 +195,7 @@ class SlurmBox:
         """Slurm's word for the job's state, also of an ended one; one line for each task of an array."""
         return self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").stdout.strip()
 
-    def wait(self, job: str, *states: str, within_s: float = 30) -> str:
+    def wait(self, job: str, *states: str, within_s: float = 60) -> str:
         """Ask until the job is in one of the states, and return it. ``AssertionError`` tells about the job."""
         deadline_s = time.monotonic() + within_s
         while (state := self.state(job)) not in states:
@@ -209,8 +209,12 @@ class SlurmBox:
         return state
 
     def start_soon(self, job: str) -> None:
-        """Spare a requeued job most of its wait. Never sooner: in the second of its requeue Slurm loses the job."""
-        self.run("scontrol", "update", f"jobid={job}", "StartTime=now+2")
+        """Spare a requeued job most of its wait. Never sooner: in the second of its requeue Slurm loses the job.
+
+        One that has begun again meanwhile needs nothing: a machine that stands still may let those 6 s pass.
+        """
+        done = self.run("scontrol", "update", f"jobid={job}", "StartTime=now+2", check=False)
+        assert done.returncode == 0 or self.state(job) != "PENDING", done.stderr
 
     def stop_controller(self) -> None:
         """End slurmctld; jobs go on. Its state stays for ``start_controller``."""
@@ -231,7 +235,10 @@ class SlurmBox:
         self.run("bash", "-c", f"until {asked} | grep -q AdminLevel=Operator; do sleep 0.05; done")
 
     def make_coordinator(self, user: str) -> None:
-        """Let a user act on the jobs of the account that all users are in. Needs ``accounting``."""
+        """Let a user act on the jobs of the account that all users are in. Needs ``accounting``.
+
+        The controller hears of it a moment later.
+        """
         self.run("sacctmgr", "-i", "add", "coordinator", f"account={box_files.ACCOUNT}", f"names={user}")
 
     def write_file(self, name: str, content: FileContent) -> None:

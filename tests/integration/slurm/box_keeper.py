@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from integration.slurm.box_files import CONTROLLER
 
 SCRIPTS = Path(__file__).resolve().parent / "box_scripts"
 READY_WITHIN_S = 90.0
-ENDED_WITHIN_S = 20.0
+ENDED_WITHIN_S = 60.0
+FOUND_WITHIN_S = 30.0
 
 
 class BoxKeeper:
@@ -60,7 +62,19 @@ def children(pid: int) -> list[int]:
 
 
 def _find_script(top_pid: int, *script: str) -> int:
-    """The process below ``top_pid`` that runs this script of the box, with these arguments."""
+    """The process below ``top_pid`` that runs this script of the box, with these arguments.
+
+    Looked for again where it is not found: the kernel may leave out a child while another one ends (proc(5), children),
+    as the shell that has just said "ready" does.
+    """
+    deadline_s = time.monotonic() + FOUND_WITHIN_S
+    while (found := _look_for_script(top_pid, *script)) is None:
+        assert time.monotonic() < deadline_s, f"{' '.join(script)} does not run in the box"
+        time.sleep(0.02)  # between two looks; nothing is decided by it
+    return found
+
+
+def _look_for_script(top_pid: int, *script: str) -> int | None:
     waiting = [top_pid]
     wanted = [str(SCRIPTS / script[0]), *script[1:]]
     while waiting:
@@ -68,7 +82,7 @@ def _find_script(top_pid: int, *script: str) -> int:
         if _arguments(pid)[1 : len(wanted) + 1] == wanted:  # the first is Bash
             return pid
         waiting += children(pid)
-    raise AssertionError(f"{' '.join(script)} does not run in the box")
+    return None
 
 
 def _arguments(pid: int) -> list[str]:

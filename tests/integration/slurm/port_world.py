@@ -29,7 +29,7 @@ from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 PROGRAMS = ("squeue", "sinfo", "scontrol", "scancel")
 JOB = """
 cd {folder}
-env -0 > environ.$(date +%s%N)
+env -0 > draft.$SLURM_JOB_ID && mv draft.$SLURM_JOB_ID environ.$(date +%s%N)
 until [ -e end ]; do sleep 0.1; done
 """
 

@@ -32,6 +32,7 @@ listener = socket.socket(socket.AF_UNIX)
 os.umask(0o077)
 listener.bind("{FOLDER}/1-1.sock")
 listener.listen()
+os.close(os.open("{FOLDER}/listens", os.O_CREAT | os.O_WRONLY, 0o600))
 time.sleep(600)
 """
 """A user's process with files as the probe makes them."""
@@ -85,7 +86,7 @@ def allowed(box: SlurmBox, kept: list[str]) -> set[str]:
     """What an agent with these capabilities may do with another user's rank."""
     box.run("rm", "-rf", FOLDER, node="n1")
     with running(box.start([SERVICE_PYTHON, "-c", LISTENER], user="alice", node="n1")):
-        eventually(lambda: exists(box, "-S", f"{FOLDER}/1-1.sock", "n1"), "the rank listens")
+        eventually(lambda: exists(box, "-e", f"{FOLDER}/listens", "n1"), "the rank listens")
         pid = box.run("pgrep", "-u", "alice", "-f", "listener.listen", node="n1").stdout.split()[-1]
         done = box.run(*with_rights(kept), SERVICE_PYTHON, "-c", TRIES, pid, node="n1")
         return set(json.loads(done.stdout))
@@ -180,6 +181,5 @@ def test_an_agent_with_the_units_rights_sees_the_ranks_of_all_users(box: SlurmBo
         raise
     assert (rank["user_name"], rank["identity"]["hostname"], rank["identity"]["job_id"]) == ("bob", "n1", job)
     go_file.touch()
-    eventually(
-        lambda: box.run("find", "/run/tidegauge/5002", "-name", "*.ring", node="n1").stdout == "", "the ring is removed"
-    )
+    find = ("find", "/run/tidegauge/5002", "-ignore_readdir_race", "-name", "*.ring")
+    eventually(lambda: box.run(*find, node="n1").stdout == "", "the ring is removed")

@@ -16,7 +16,7 @@ from integration.service import eventually
 from integration.slurm.conftest import StartBox
 from integration.slurm.site import HOOKS, ON_ITS_NODE, SLURM_CONF, Job, Site
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
 LADDER = ["notify", "notify", "checkpoint", "requeue"]
 CAP = "0.1"
@@ -58,22 +58,25 @@ def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(
         nodes=1, ranks_per_node=1, steps=1200, user="bob", environ={"TIDEGAUGE_JOB_ID": healthy.job_id},
     )  # fmt: skip
 
-    ranks = eventually(lambda: _ranks(site, leaky, living=4), "four ranks", within_s=90)
+    ranks = eventually(lambda: _ranks(site, leaky, living=4), "four ranks", within_s=150)
     assert [rank["identity"]["rank"] for rank in ranks] == [0, 1, 2, 3]
     assert {rank["user_name"] for rank in ranks} == {"alice"}
     assert {(rank["slurm"]["job_id"], rank["slurm"]["step_id"]) for rank in ranks} == {(leaky.job_id, "0")}
     assert {rank["identity"]["attempt"] for rank in ranks} == {0}
     assert {rank["identity"]["hostname"] for rank in ranks} == {"n1", "n2"}
     assert len({rank["uuid"] for rank in ranks}) == 4
-    eventually(lambda: leaky.told("saved"), "a checkpoint", within_s=120)
-    ranks = eventually(lambda: _ranks(site, leaky, living=4, attempt=1), "the second attempt", within_s=90)
+    eventually(lambda: leaky.told("saved"), "a checkpoint", within_s=180)
+    ranks = eventually(lambda: _ranks(site, leaky, living=4, attempt=1), "the second attempt", within_s=150)
     assert {rank["identity"]["attempt"] for rank in ranks} == {1}
 
     for job in (leaky, kept, healthy):
-        site.box.wait(job.job_id, "COMPLETED", within_s=240)
+        site.box.wait(job.job_id, "COMPLETED", within_s=480)
     first, *rest = leaky.told("began")
     assert first["step"] == 0
-    assert [start["step"] for start in rest] == [saved["step"] for saved in leaky.told("saved")]
+    saved = [one["step"] for one in leaky.told("saved")]
+    # Each goes on from what was saved; the job may have come to its end before the requeue behind its last checkpoint.
+    assert rest
+    assert [start["step"] for start in rest] in (saved, saved[:-1])
     assert leaky.told("finished")[0]["step"] == 1500
     assert _restarts(site, leaky) == len(rest)
 
@@ -145,8 +148,13 @@ def test_controller_that_is_away_for_a_minute_in_the_middle_costs_nothing(site: 
     eventually(lambda: len(leaky.told("began")) == 2, "the second attempt", within_s=150)
     second = leaky.told("began")[1]
     assert second["step"] == leaky.told("saved")[-1]["step"]
-    requeues = [one for one in site.decisions(leaky.job_id) if one["decision"]["action"] == "requeue"]
-    assert [one["outcome"] for one in requeues] == ["done"]
+
+    def requeues() -> list[str | None]:
+        found = [one for one in site.decisions(leaky.job_id) if one["decision"]["action"] == "requeue"]
+        return [one["outcome"] for one in found]
+
+    # The job may begin again before the service has looked what came of the command that it could not hear about.
+    eventually(lambda: requeues() == ["done"], "the requeue is known to be done", within_s=90)
     assert _restarts(site, leaky) == 1
     site.box.run("scancel", leaky.job_id, user="bob")
 
@@ -155,7 +163,8 @@ def _ranks(site: Site, job: Job, *, living: int, attempt: int = 0) -> list[dict[
     """The ranks of one attempt, once so many of them live; ``None`` before that."""
     for view in site.jobs():
         ranks = [rank for rank in view["ranks"] if rank["alive"]]
-        if (view["job_id"], view["attempt"], len(ranks)) == (job.job_id, attempt, living):
+        whole = all(rank["slurm"] and rank["uuid"] for rank in ranks)  # slurmd or the driver may not have said it yet
+        if whole and (view["job_id"], view["attempt"], len(ranks)) == (job.job_id, attempt, living):
             return sorted(ranks, key=lambda rank: int(rank["identity"]["rank"]))
     return None
 

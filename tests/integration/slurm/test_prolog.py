@@ -57,6 +57,8 @@ def test_each_node_knows_whose_job_it_is_and_its_own_gpus(hooked: SlurmBox) -> N
     shown = hooked.run("stat", "-c", "%a %U %F", "/run/tidegauge", RECORDS, f"{RECORDS}/{job}", node="n1").stdout
     assert shown.splitlines() == ["1777 root directory", "755 root directory", "644 root regular file"]
     hooked.run("scancel", first, job)
+    for one in (first, job):
+        hooked.wait(one, "CANCELLED")  # after its epilog, which must not be at work in the tests that follow
     eventually(
         lambda: not any(noted(hooked, job, node) for node in ("n1", "n2")), "the notes are gone"
     )  # fmt: skip
@@ -66,7 +68,7 @@ def test_a_requeued_job_is_noted_with_its_restart(hooked: SlurmBox) -> None:
     job = hooked.sbatch("sleep 600", "--nodes=1", "--nodelist=n2", "--requeue")
     hooked.wait(job, "RUNNING")
     hooked.run("scontrol", "requeue", job)
-    eventually(lambda: hooked.state(job) == "PENDING", "it waits")
+    hooked.wait(job, "PENDING", "RUNNING")  # never its first run: that ends with the command
     hooked.start_soon(job)
     hooked.wait(job, "RUNNING")
     assert record(hooked, job, "n2")["RESTART_COUNT"] == "1"

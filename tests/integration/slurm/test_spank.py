@@ -147,7 +147,7 @@ def test_arrays_and_requeued_jobs_keep_the_options(site: Site) -> None:
     box.wait(requeued, "RUNNING")
     _wait_for_line(box, box.work / f"slurm-{requeued}.out")
     box.run("scontrol", "requeue", requeued, user="alice")
-    box.wait(requeued, "PENDING")
+    box.wait(requeued, "PENDING", "RUNNING", "COMPLETED")  # never its first run: that ends with the command
     box.start_soon(requeued)
     box.wait(array, "COMPLETED\nCOMPLETED")
     tasks = [(box.work / f"array-{number}.out").read_text() for number in (3, 4)]

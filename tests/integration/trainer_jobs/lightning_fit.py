@@ -90,7 +90,8 @@ try:
     trainer.fit(Model(), data, data if args.how == "accumulate" else None)
 except ArithmeticError as error:
     raised = str(error)
-print(json.dumps({"global_step": trainer.global_step, "raised": raised}), flush=True)
+line = json.dumps({"global_step": trainer.global_step, "raised": raised})
+print(f"{line}\n", end="", flush=True)  # in one piece: without a buffer, another rank's line would come before its end
 while not STOP.exists():
     time.sleep(0.05)
 if ranks > 1:

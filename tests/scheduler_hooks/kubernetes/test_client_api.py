@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scheduler_hooks.kubernetes.scripted_api import Reply, ScriptedApi, Seen
+from scheduler_hooks.kubernetes.watch_world import wait_until
+from tidegauge_scheduler_hooks.kubernetes.client import api as client_api
 from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     JOBS,
@@ -38,7 +43,7 @@ class World:
         self.says: Callable[[Seen], Reply] = lambda _: Reply(body=JOB)
         self.server = ScriptedApi(lambda seen: self.says(seen))
         self.kubeconfig = self.server.kubeconfig(folder)
-        self.api: ClientApi = open_api(self.kubeconfig)
+        self.api: ClientApi = open_api(self.kubeconfig, timeout_s=40.0)  # a machine may stand still for the usual 10 s
 
     @property
     def requests(self) -> list[Seen]:
@@ -241,6 +246,17 @@ def test_nobody_there_says_so_and_where(tmp_path: Path) -> None:
     assert "may have been done" not in str(error.value)
 
 
+def test_a_machine_that_stood_still_is_no_limit_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(seconds: float) -> None:
+        threading.Event().wait(seconds + 0.3)
+
+    with ScriptedApi(lambda _: Reply(body=JOB)) as gone:
+        kubeconfig = gone.kubeconfig(tmp_path)
+    monkeypatch.setattr(client_api, "time", SimpleNamespace(monotonic=time.monotonic, sleep=late))
+    with pytest.raises(TemporaryError, match="no connection to the API server"):
+        open_api(kubeconfig, timeout_s=0.4).get(JOBS, "research", "train")
+
+
 def test_a_server_that_says_nothing_is_given_up(world: World) -> None:
     def hang(seen: Seen) -> Reply:
         return Reply(events=iter(world.server.forever))
@@ -248,6 +264,7 @@ def test_a_server_that_says_nothing_is_given_up(world: World) -> None:
     world.says = hang
     with pytest.raises(TemporaryError, match=r"not within 0\.3 s"):
         open_api(world.kubeconfig, timeout_s=0.3).get(JOBS, "research", "train")
+    wait_until(lambda: len(world.requests) > 0)  # the server may take it in later than the client gives it up
     assert len(world.requests) == 1
 
 

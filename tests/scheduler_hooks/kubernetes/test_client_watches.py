@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.informer import SharedInformer
 
 from scheduler_hooks.kubernetes.scripted_api import Reply
 from scheduler_hooks.kubernetes.watch_world import GONE, WITHIN_S, WatchWorld, event, pod, wait_until
+from tidegauge_scheduler_hooks.kubernetes.client import watches as client_watches
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientStore, ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, PODS, Object
 
@@ -201,8 +203,43 @@ def test_close_ends_watches_that_wait_and_those_that_are_refused(world: WatchWor
     refused = watches.store(NAMESPACES)
     wait_until(lambda: "forbids" in str(refused.problem))
     watches.close()
-    left = [thread for thread in set(threading.enumerate()) - before if thread.name == "SharedInformer"]
-    assert left == []
+
+    def left() -> list[threading.Thread]:
+        return [thread for thread in set(threading.enumerate()) - before if thread.name == "SharedInformer"]
+
+    wait_until(lambda: left() == [])  # long before the server ends the one, or the other asks again
+
+
+class EndingInformer(SharedInformer):
+    """Its watch ends just when another thread has looked whether there is one."""
+
+    _own: Any = None
+    _shown: Any = None
+
+    @property
+    def _watch(self) -> Any:
+        if threading.current_thread() is self._thread:
+            return self._own
+        shown, self._shown = self._shown, None
+        return shown
+
+    @_watch.setter
+    def _watch(self, watch: Any) -> None:
+        self._own = watch
+        self._shown = watch or self._shown
+
+
+def test_a_watch_that_ends_by_itself_while_it_is_ended_is_no_failure(
+    world: WatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_watches, "SharedInformer", EndingInformer)
+    failed: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    watches = ClientWatches(world.api)
+    watches.store(PODS)
+    world.next_watch()
+    watches.close()
+    assert failed == []
 
 
 def test_a_cut_is_no_news_and_no_traceback(

@@ -7,21 +7,16 @@ import json
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
+from tidegauge_scheduler_hooks.kubernetes.injection import webhook
 from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import server_context
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
-from tidegauge_scheduler_hooks.kubernetes.injection.webhook import (
-    CONNECTION_S,
-    MAX_BODY_BYTES,
-    MAX_CONNECTIONS,
-    WebhookServer,
-)
+from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_BODY_BYTES, MAX_CONNECTIONS, WebhookServer
 
 NAMES = ["localhost"]
 WITHIN_S = 30.0
@@ -110,13 +105,12 @@ def test_a_length_is_needed() -> None:
             assert client.recv(100).startswith(b"HTTP/1.1 411 ")
 
 
-def test_those_who_say_nothing_hold_up_nobody() -> None:
+def test_those_who_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "CONNECTION_S", 300.0)  # it does not wait until they are late
     with serving() as (server, certificate):
         silent = [socket.create_connection(("127.0.0.1", server.port), WITHIN_S) for _ in range(MAX_CONNECTIONS + 9)]
-        began_s = time.monotonic()
         try:
             assert ask(server, certificate)[0] == 200
-            assert time.monotonic() - began_s < CONNECTION_S, "it waited until they were late"
         finally:
             for one in silent:
                 one.close()

@@ -190,7 +190,8 @@ class ClientApi:
         deadline_s = time.monotonic() + self._timeout_s
         pause_s = FIRST_PAUSE_S
         while True:
-            self._wait_for_turn(ask, deadline_s - time.monotonic())
+            # A pause that lasted too long (a machine that stood still) is no limit of ours: what was wrong stays said.
+            self._wait_for_turn(ask, max(0.0, deadline_s - time.monotonic()))
             left_s = max(0.1, deadline_s - time.monotonic())
             again_s: float | None = pause_s * _CHANCE.uniform(0.5, 1.0)
             error: Exception

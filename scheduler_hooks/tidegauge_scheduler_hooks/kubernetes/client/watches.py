@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kubernetes import informer as client_informer
@@ -72,7 +73,7 @@ class ClientStore:
         """What ends each informer; every call blocks until its thread is done."""
         for feed in self._feeds:
             feed.close()
-        return [informer.stop for informer in self._informers]
+        return [partial(_end, informer) for informer in self._informers]
 
     def _informer(self, feed: Feed) -> Any:
         informer: Any = SharedInformer(feed.read, key_func=_uid)  # type: ignore[no-untyped-call] # it lacks types
@@ -145,6 +146,13 @@ class ClientWatches:
         deadline_s = time.monotonic() + CLOSE_WITHIN_S
         for ender in enders:
             ender.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def _end(informer: Any) -> None:
+    try:
+        informer.stop()
+    except AttributeError:  # it looks at its watch twice, and the watch ended in between; no other one begins
+        informer.stop()
 
 
 def _uid(item: Any) -> str:

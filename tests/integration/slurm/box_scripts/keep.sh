@@ -30,7 +30,7 @@ make_cgroups() {
 remove_cgroups() {
   local tries cgroup
   for cgroup in "${cgroups[@]}"; do
-    for ((tries = 0; tries < 200; tries++)); do
+    for ((tries = 0; tries < 1500; tries++)); do
       find "$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || true
       [ -d "$cgroup" ] || break
       sleep 0.02
