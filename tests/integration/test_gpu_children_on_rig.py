@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +65,7 @@ def test_workers_that_hold_gpu_memory_are_counted_on_their_rank(rig: Rig, tmp_pa
             assert view["gpus"][0]["other_processes_bytes"] == 0
         finally:
             agent.kill()
-            job.kill()  # its workers end with it: they watch their parent
+            os.killpg(job.pid, signal.SIGKILL)  # workers may wait for ever where they write to whom nobody reads
 
 
 def _with_children(agent: subprocess.Popen[str]) -> Any:

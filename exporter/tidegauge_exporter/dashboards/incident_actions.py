@@ -27,7 +27,7 @@ _ALERTS: Final = f'ALERTS{{{FLEET}, alertname=~"Tidegauge.*", alertstate="firing
 
 
 def policy(what: str) -> str:
-    """A flag of the policy, 1 or 0."""
+    """A figure of the policy, mostly a flag: 1 or 0."""
     return f"max({fleet(f'tidegauge_policy_{what}')})"
 
 
@@ -71,13 +71,15 @@ def actions() -> tuple[Panel, ...]:
         ),
         StateTimeline(
             "The policy over time",
-            "When it acted, was paused by a person, or was stopped by its circuit breaker.",
+            "When it acted, was paused by a person, or was stopped by its circuit breaker, for all jobs or for some "
+            "users' alone.",
             13,
             8,
             (
                 Query(policy("acting"), "may act"),
                 Query(policy("paused"), "paused"),
                 Query(policy("breaker_open"), "breaker open"),
+                Query(f"clamp_max({policy('user_breakers_open')}, 1)", "user breaker"),
             ),
             Field(
                 COUNT,
