@@ -75,6 +75,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     ):
         config = PROMETHEUS.replace("ALERTMANAGER", alertmanager.url.removeprefix("http://")) + scrapes
         with running_prometheus(folder, config) as prometheus:
+            # An alert that begins before its owner is known begins anew once they are.
+            jobs = sum(len(cluster.jobs) for cluster in watched)
+            prometheus.wait_for(f"count(tidegauge_job_info) == {jobs}", within_s=100)
             yield Site({cluster.name: cluster for cluster in watched}, prometheus, alertmanager, slack)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from tidegauge_exporter.rules.files import ALERTS
 from tidegauge_exporter.rules.joins import JOINS
 from tidegauge_exporter.rules.muting import MUTES
+from tidegauge_exporter.rules.promql import KNOWN_FOR
 from tidegauge_exporter.rules.recording import RECORDING
 from tidegauge_exporter.rules.runbook import (
     EXEMPTION,
@@ -101,7 +102,7 @@ def _code(language: str, lines: Iterable[str]) -> str:
     return "\n".join([f"```{language}", *lines, "```", ""])
 
 
-_INTRODUCTION = """<!-- Made by python -m tidegauge_exporter.rules.page from the tables in
+_INTRODUCTION = f"""<!-- Made by python -m tidegauge_exporter.rules.page from the tables in
 exporter/tidegauge_exporter/rules; edit those. -->
 # Alerts
 
@@ -111,8 +112,8 @@ Prometheus decides *whether* (the rules in `deploy/observability/prometheus/rule
 
 Every alert has a summary, a description with figures, a link to its dashboard and one to its section here, which the
 coordinator also serves as a page (`/runbooks`). Alerts about a job carry `cluster`, `job_id`, `attempt`, `user_name`
-and `job_name`; those about one rank also `rank`, `hostname`, `gpu` and `UUID`. While the coordinator is away they are
-told without `user_name` and `job_name`, because nobody else knows them; an alert that was told before begins anew then.
+and `job_name`; those about one rank also `rank`, `hostname`, `gpu` and `UUID`. `user_name` and `job_name` come from the
+coordinator: once it has been away for {KNOWN_FOR}, alerts are told without, and one that was told before begins anew.
 """
 
 _MUTED = """## What mutes what

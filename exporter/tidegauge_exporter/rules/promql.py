@@ -10,7 +10,15 @@ RANK: Final = f"{JOB}, rank, hostname, gpu, UUID"
 """What a rank's alert is told apart by. Target labels are left out: an agent that is scraped under another name does
 not begin the alert anew."""
 
-_OWNER: Final = f"topk by ({JOB}) (1, max by ({JOB}, user_name, job_name) (tidegauge_job_info))"
+KNOWN_FOR: Final = "15m"
+"""As long as the coordinator may be away, or may not be scraped, before alerts lose the owner's name. Without a name an
+alert is another one: people would hear that the leak is over."""
+
+_OWNERS: Final = f"max by ({JOB}, user_name, job_name)"
+_OWNER: Final = (
+    f"topk by ({JOB}) (1, {_OWNERS} (tidegauge_job_info)\n"
+    f"  or on ({JOB}) {_OWNERS} (last_over_time(tidegauge_job_info[{KNOWN_FOR}])))"
+)
 
 DURATION: Final = "{{ $value | humanizeDuration }}"
 BYTES: Final = "{{ $value | humanize1024 }}B"
@@ -29,9 +37,9 @@ PLACE: Final = f"on {HOST}{{{{ with $labels.gpu }}}}, GPU {{{{ . }}}}{{{{ end }}
 def with_owner(condition: str, *, like: str) -> str:
     """``condition`` with the labels ``user_name`` and ``job_name`` of ``tidegauge_job_info``.
 
-    ``like`` is a metric that is there whenever the condition can be: while the coordinator is away and nobody knows
-    the owner, the alert is told without one. A job with two owners (which the coordinator does not export) would have
-    one of them, and not break the rule for all jobs.
+    ``like`` is a metric that is there whenever the condition can be: once the coordinator has been away for longer than
+    ``KNOWN_FOR`` and nobody knows the owner, the alert is told without one. A job with two owners (which the
+    coordinator does not export) would have one of them, and not break the rule for all jobs.
     """
     return (
         f"({condition})\n"
