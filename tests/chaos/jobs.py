@@ -15,6 +15,7 @@ from typing import Any
 from chaos.nodes import Node, number_inside
 from chaos.promises import Step
 from tidegauge.launch.processes import descendants, send_signal
+from whole_lines import whole_lines
 
 SCRIPT = Path(__file__).with_name("training.py")
 RANKS = 2
@@ -37,16 +38,14 @@ class TrainingJob:
 
     def story(self) -> list[dict[str, Any]]:
         """What the ranks wrote of beginnings (``began``) and checkpoints (``saving``, ``saved``), in order."""
-        path = self.folder / f"{self.name}.story"
-        return [json.loads(line) for line in whole_lines(path.read_text())] if path.exists() else []
+        return [json.loads(line) for line in whole_lines(self.folder / f"{self.name}.story")]
 
     def told(self, what: str, *, rank: int = 0) -> list[dict[str, Any]]:
         return [line for line in self.story() if line["what"] == what and line["rank"] == rank]
 
     def steps(self, rank: int) -> list[Step]:
         """All of them, of all attempts, in order."""
-        path = self.folder / f"{self.name}.{rank}.steps"
-        return list(_steps(whole_lines(path.read_text()))) if path.exists() else []
+        return list(_steps(whole_lines(self.folder / f"{self.name}.{rank}.steps")))
 
     def rank_pids(self) -> dict[int, int]:
         """By rank: the pid on its own host, of the latest attempt."""
@@ -94,11 +93,6 @@ def start_training(
         command += ["--leak-rank", "1", "--leak-bytes", str(leak_bytes)]
     process = node.start_job(command, {**environ, "OMP_NUM_THREADS": "1"}, folder / f"{name}.log")
     return TrainingJob(name, node, folder, process)
-
-
-def whole_lines(text: str) -> list[str]:
-    """All but one that is being written: a reader may see a write as far as the end of a page of memory."""
-    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def _steps(lines: Iterable[str]) -> Iterator[Step]:

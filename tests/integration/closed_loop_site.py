@@ -14,6 +14,7 @@ from typing import Any
 from integration.service import Service, eventually
 from tidegauge.cli.demo_jobs import last_lines, stop_job
 from tidegauge.cluster import client
+from whole_lines import whole_lines
 
 SCRIPT = Path(__file__).with_name("rig_jobs") / "resumable.py"
 POLICY = """
@@ -50,9 +51,7 @@ class Job:
 
     def story(self) -> list[dict[str, Any]]:
         """What the script told of its attempts; not a line that it is writing."""
-        path = self.state.with_suffix(".story")
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [json.loads(line) for line in whole_lines(self.state.with_suffix(".story"))]
 
     def told(self, what: str) -> list[dict[str, Any]]:
         return [line for line in self.story() if line["what"] == what]

@@ -15,6 +15,7 @@ import pytest
 from fakegpu.rig import Rig
 from probe_fakes import Ring, rings_below
 from tidegauge.probe.activation.launch import activation_environ
+from whole_lines import whole_lines
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1000)]
 
@@ -103,7 +104,7 @@ class Job:
 
     def saves(self, rank: int = 0) -> list[Any]:
         path = self.state / f"rank{rank}.saves"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in whole_lines(path)]
 
     def goes_on_and_ends_well(self) -> None:
         before = self.steps()

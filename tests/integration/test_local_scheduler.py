@@ -34,6 +34,7 @@ from tidegauge.core.views import JobView
 from tidegauge.launch.processes import descendants, identity_of, is_alive, send_signal
 from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
 from tidegauge_scheduler_hooks.ports import ChangedError, Presence, RequeueChanges
+from whole_lines import whole_lines
 
 RANK = Path(__file__).with_name("rig_jobs") / "small_rank.py"
 NODE = "this-node"
@@ -105,9 +106,7 @@ class Job:
 
     def story(self, what: str) -> list[dict[str, Any]]:
         """What was told in whole: the rank may be in the middle of a line."""
-        path = self.folder / "story"
-        text = path.read_text() if path.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        lines = [json.loads(line) for line in whole_lines(self.folder / "story")]
         return [line for line in lines if line["what"] == what]
 
     def rank(self) -> ProcessId | None:

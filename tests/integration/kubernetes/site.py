@@ -29,6 +29,7 @@ from kube_standins.node import StandInNode, why_no_node
 from tidegauge.cluster import client
 from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
+from whole_lines import whole_lines
 
 SCRIPT = Path(__file__).resolve().parents[1] / "rig_jobs" / "resumable.py"
 GPUS = 4
@@ -195,11 +196,7 @@ class KubeSite:
 
     def told(self, name: str, what: str) -> list[dict[str, Any]]:
         """What the script told of its attempts."""
-        path = self.state(name).with_suffix(".story")
-        text = path.read_text() if path.exists() else ""
-        lines = [
-            json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
-        ]  # not one that is being written
+        lines = [json.loads(line) for line in whole_lines(self.state(name).with_suffix(".story"))]
         return [line for line in lines if line["what"] == what]
 
     # Looking

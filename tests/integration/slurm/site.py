@@ -21,6 +21,7 @@ from integration.service import eventually
 from integration.slurm.box import SlurmBox
 from integration.slurm.spank_site import PLUGIN, build_plugin
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
+from whole_lines import whole_lines
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 SCRIPT = CHECKOUT / "tests" / "integration" / "rig_jobs" / "resumable.py"
@@ -232,7 +233,7 @@ class Job:
 
     def story(self) -> list[dict[str, Any]]:
         """What the script told of its attempts."""
-        return [json.loads(line) for line in self._story.read_text().splitlines()] if self._story.exists() else []
+        return [json.loads(line) for line in whole_lines(self._story)]
 
     def told(self, what: str) -> list[dict[str, Any]]:
         return [line for line in self.story() if line["what"] == what]
