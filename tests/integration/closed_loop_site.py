@@ -20,7 +20,9 @@ SCRIPT = Path(__file__).with_name("rig_jobs") / "resumable.py"
 POLICY = """
 version: 1
 mode: {mode}
-brakes: {{warnings_before_stop: 2, warning_interval: 1s, min_age: 1s, actions_per_job_per_hour: 12}}
+brakes:
+  {{warnings_before_stop: 2, warning_interval: 1s, min_age: 1s, actions_per_job_per_hour: 100,
+   actions_per_user_per_hour: 100, actions_per_hour: 100}}
 rules:
   - name: fragmentation
     when: {{cause: fragmentation, severity: critical, checkpoint: true, requeueable: true}}

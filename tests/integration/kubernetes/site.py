@@ -34,8 +34,8 @@ from whole_lines import whole_lines
 SCRIPT = Path(__file__).resolve().parents[1] / "rig_jobs" / "resumable.py"
 GPUS = 4
 TOTAL_BYTES = 80 << 30
-CAP = "0.1"
-"""Of 80 GiB: 8 GiB, which a rank that leaks 4 MiB a step reaches before step 2,050."""
+CAP = "0.5"
+"""Of 80 GiB: 40 GiB, which a rank that leaks 4 MiB a step reaches before step 10,250: minutes."""
 LEASE = "tidegauge-controller"
 JOBS = "apis/batch/v1"
 JOBSETS = "apis/jobset.x-k8s.io/v1alpha2"
@@ -151,11 +151,12 @@ class KubeSite:
         self, name: str, *flags: str, first_gpu: int, steps: int, annotations: Mapping[str, str],
         environ: Mapping[str, str] | None = None, ranks: int = 2, level: str = "stats",
     ) -> dict[str, Any]:  # fmt: skip
-        """A pod template: torchrun with one rank a pod, on the GPU that the pod's index says."""
+        """A pod template: torchrun with one rank a pod, on the GPU that the pod's index says, until ``let_end``."""
         torchrun = [
             str(self._rig.python), "-m", "torch.distributed.run", f"--nnodes={ranks}", "--nproc-per-node=1",
             "--node-rank=$JOB_COMPLETION_INDEX", "--master-addr=127.0.0.1", f"--master-port={free_port()}",
-            str(SCRIPT), "--state", str(self.state(name)), "--steps", str(steps), *flags,
+            str(SCRIPT), "--state", str(self.state(name)), "--steps", str(steps), "--until", str(self._end(name)),
+            *flags,
         ]  # fmt: skip
         script = f"export CUDA_VISIBLE_DEVICES=$(({first_gpu} + JOB_COMPLETION_INDEX)); exec {' '.join(torchrun)}"
         values = self._rig.environ(base={}, **self._gpus())
@@ -194,6 +195,13 @@ class KubeSite:
     def state(self, name: str) -> Path:
         return self._folder / "work" / f"{name}.state"
 
+    def let_end(self, name: str) -> None:
+        """The job ends once it has made its steps."""
+        self._end(name).touch()
+
+    def _end(self, name: str) -> Path:
+        return self.state(name).with_suffix(".end")
+
     def told(self, name: str, what: str) -> list[dict[str, Any]]:
         """What the script told of its attempts."""
         lines = [json.loads(line) for line in whole_lines(self.state(name).with_suffix(".story"))]
@@ -231,11 +239,12 @@ class KubeSite:
 
         return eventually(answer, "an answer of the coordinator")
 
-    def ranks(self, job: str, *, attempt: int) -> list[dict[str, Any]]:
-        """The living ranks of one attempt of a job (``namespace/name``)."""
+    def ranks(self, job: str, *, again: bool = False) -> list[dict[str, Any]]:
+        """The living ranks of a job (``namespace/name``) in its first attempt, or ``again``: in a later one."""
         for view in self.ask("jobs")["jobs"]:
-            if (view["job_id"], view["attempt"]) == (job, attempt):
-                return sorted((one for one in view["ranks"] if one["alive"]), key=lambda one: one["identity"]["rank"])
+            living = [one for one in view["ranks"] if one["alive"]]
+            if living and (view["job_id"], view["attempt"] > 0) == (job, again):
+                return sorted(living, key=lambda one: int(one["identity"]["rank"]))
         return []
 
     def incidents(self, job: str) -> list[dict[str, Any]]:
@@ -245,6 +254,11 @@ class KubeSite:
         """All decisions about a job, oldest first."""
         numbers = sorted(one["number"] for one in self.incidents(job))
         return [record for number in numbers for record in self.ask("incidents", "show", str(number))["decisions"]]
+
+    def pages(self, job: str) -> str:
+        """What ``tidegauge incidents show`` says of a job's incidents."""
+        numbers = sorted(one["number"] for one in self.incidents(job))
+        return "\n".join(self.service.call("incidents", "show", str(number)).out for number in numbers)
 
     def story(self) -> str:
         """What happened, for whoever reads a failure."""

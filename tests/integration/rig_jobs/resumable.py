@@ -2,7 +2,8 @@
 
 Run by ``tidegauge run --requeue -- torchrun … resumable.py``, or by ``srun torchrun`` in a batch job. ``--leak-rank R``
 makes rank R keep its outputs; ``--fragment`` makes every rank ask for ever larger passing blocks with small long-lived
-ones between them, so that reserved memory grows unless segments can expand. Nothing in it knows that the GPUs are fake.
+ones between them, so that reserved memory grows unless segments can expand. ``--until FILE`` goes on beyond ``--steps``
+until that file is there, however long what must happen before that takes. Nothing in it knows that the GPUs are fake.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def block(size_bytes: int) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, required=True, help="in all attempts together")
+    parser.add_argument("--steps", type=int, required=True, help="in all attempts together, at least")
     parser.add_argument("--state", type=Path, required=True, help="the checkpoint, and each attempt's story beside it")
+    parser.add_argument("--until", type=Path)
     parser.add_argument("--leak-rank", type=int, default=-1)
     parser.add_argument("--leak-bytes", type=int, default=4 * MIB)
     parser.add_argument("--fragment", action="store_true")
@@ -62,7 +64,7 @@ def main() -> None:
     draw = random.Random(1 + rank)
     kept: list[torch.Tensor] = []
     between: list[torch.Tensor] = []
-    while step < args.steps:
+    while step < args.steps or not may_end(args.until):
         began_s = time.monotonic()
         loss = model(torch.randn(64, 256).cuda()).square().mean()
         optimizer.zero_grad()
@@ -82,6 +84,15 @@ def main() -> None:
     dist.barrier()
     del model  # with the process group: see ddp.py
     dist.destroy_process_group()
+
+
+def may_end(until: Path | None) -> bool:
+    """The same for all ranks, as they must end in the same step; each asks."""
+    if until is None:
+        return True
+    there = torch.tensor([int(until.exists())])
+    dist.all_reduce(there, op=dist.ReduceOp.MIN)
+    return bool(there)
 
 
 def tell(state: Path, what: str, step: int) -> None:

@@ -173,13 +173,16 @@ class Site:
         self, name: str, *flags: str, options: Sequence[str], nodes: int, ranks_per_node: int, steps: int, user: str,
         environ: Mapping[str, str] | None = None,
     ) -> Job:  # fmt: skip
-        """A torchrun job of ``resumable.py``, as somebody would write it; ``options`` are for ``sbatch``."""
-        state, log = self.box.work / f"{name}.state", self.box.work / f"{name}.log"
+        """A torchrun job of ``resumable.py``, as somebody would write it, until ``Job.let_end``; ``options`` are for
+        ``sbatch``."""
+        job = Job(self.box.work, name)
         torchrun = [
             str(self._rig.python), "-m", "torch.distributed.run", f"--nnodes={nodes}",
             f"--nproc-per-node={ranks_per_node}", "--rdzv-backend=c10d",
         ]  # fmt: skip
-        script = [str(SCRIPT), "--state", str(state), "--steps", str(steps), *flags]
+        script = [
+            str(SCRIPT), "--state", str(job.state), "--steps", str(steps), "--until", str(job.end), *flags
+        ]  # fmt: skip
         lines = [
             "#!/bin/bash",
             *self.exports(environ),
@@ -187,11 +190,11 @@ class Site:
             f'srun {shlex.join(ON_ITS_NODE)} {shlex.join(torchrun)} --rdzv-id="$SLURM_JOB_ID" '
             f'--rdzv-endpoint="$head:$((20000 + SLURM_JOB_ID))" {shlex.join(script)}',
         ]
-        job_id = self.box.sbatch(
+        job.job_id = self.box.sbatch(
             "\n".join(lines) + "\n", f"--job-name={name}", f"--nodes={nodes}", "--ntasks-per-node=1",
-            f"--gres=gpu:{ranks_per_node}", "--open-mode=append", f"--output={log}", *options, user=user,
+            f"--gres=gpu:{ranks_per_node}", "--open-mode=append", f"--output={job.log}", *options, user=user,
         )  # fmt: skip
-        return Job(job_id, state, log)
+        return job
 
     def exports(self, environ: Mapping[str, str] | None = None) -> list[str]:
         """Lines of a batch script that put a job on the rig's GPUs."""
@@ -224,12 +227,18 @@ class Site:
 
 
 class Job:
-    """One submitted job."""
+    """One submitted job, and its files in the folder that all nodes share."""
 
-    def __init__(self, job_id: str, state: Path, log: Path) -> None:
-        self.job_id = job_id
-        self.log = log
-        self._story = state.with_suffix(".story")
+    job_id: str
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.state, self.end, self._story, self.log = (
+            folder / f"{name}.{what}" for what in ("state", "end", "story", "log")
+        )
+
+    def let_end(self) -> None:
+        """It ends once it has made its steps."""
+        self.end.touch()
 
     def story(self) -> list[dict[str, Any]]:
         """What the script told of its attempts."""
