@@ -22,7 +22,7 @@ version: 1
 mode: {mode}
 brakes:
   {{warnings_before_stop: 2, warning_interval: 1s, min_age: 1s, actions_per_job_per_hour: 100,
-   actions_per_user_per_hour: 100, actions_per_hour: 100}}
+   actions_per_user_per_hour: 100, actions_per_hour: 100, requeues_per_job: 100}}
 rules:
   - name: fragmentation
     when: {{cause: fragmentation, severity: critical, checkpoint: true, requeueable: true}}
@@ -120,7 +120,8 @@ class Site:
 
 
 def to_the_requeue(actions: list[str]) -> list[str]:
-    """Those that led to the first requeue, and itself: the next attempt leaks too, and may be warned by now."""
+    """Those that led to the first requeue, and itself: the next attempt leaks too, and may be warned by now. There may
+    be a message before the ladder's, of a leak that was not critical yet."""
     return actions[: actions.index("requeue") + 1] if "requeue" in actions else []
 
 

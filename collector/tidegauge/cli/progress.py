@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tidegauge.core.launch_record import printable
+
+SLOW_S = 2.0
+"""What takes longer has a person wonder."""
 
 
 @contextmanager
@@ -23,3 +27,18 @@ def progress(command: str) -> Iterator[Callable[[str], None]]:
                 yield lambda sentence: status.update(f"tidegauge {command}: {escape(printable(sentence))} …")
             return
     yield lambda sentence: print(f"tidegauge {command}: {printable(sentence)} …", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def said_when_slow(sentence: str, *, after_s: float = SLOW_S) -> Iterator[None]:
+    """Says on a terminal what is waited for, once it is slow; elsewhere nothing, for stderr may be kept for errors."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(after_s, lambda: print(f"tidegauge: {sentence} …", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

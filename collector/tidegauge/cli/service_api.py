@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 from tidegauge.cli.output import tame
+from tidegauge.cli.progress import said_when_slow
 from tidegauge.cluster import client
 from tidegauge.core.wire import from_wire
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ANSWER_S = 20.0
+"""How long a command waits for what somebody asked for: a coordinator whose machine is busy answers late, and who is
+told "timed out" asks again."""
 LONG_ANSWER_S = 60.0
 """How long to wait for a history: weeks of many ranks are megabytes, which take the coordinator seconds."""
 UNAVAILABLE, FORBIDDEN = 503, 403
@@ -59,10 +64,14 @@ def not_running(files: StateFiles) -> str:
     return NOT_RUNNING
 
 
-def ask(args: argparse.Namespace, path: str, *, timeout_s: float = client.TIMEOUT_S) -> dict[str, Any]:
-    """The API's answer. Raises ``CommandError`` that says why there is none and what to do."""
+def ask(args: argparse.Namespace, path: str, *, timeout_s: float = ANSWER_S, quietly: bool = False) -> dict[str, Any]:
+    """The API's answer. Raises ``CommandError`` that says why there is none and what to do. On a terminal it is said
+    what is waited for, but ``quietly`` not."""
+    api, access = api_to_ask(args), api_access(args)
+    waiting = nullcontext() if quietly else said_when_slow("waiting for the coordinator's answer")
     try:
-        return client.get(api_to_ask(args), path, timeout_s=timeout_s, access=api_access(args))
+        with waiting:
+            return client.get(api, path, timeout_s=timeout_s, access=access)
     except client.ApiError as error:
         if error.refusal is not None:
             exit_code = ENVIRONMENT if error.status in (UNAVAILABLE, FORBIDDEN) else USAGE

@@ -12,6 +12,7 @@ from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.policy_status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
+from tidegauge.cluster.client import TIMEOUT_S
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.web_access import split_scheme
 
@@ -81,7 +82,7 @@ def _local(args: argparse.Namespace) -> dict[str, Any]:
 def _ask(args: argparse.Namespace, path: str, *, needed: bool) -> dict[str, Any] | None:
     """What the coordinator says; ``None`` if it does not answer (while it is restarted) and is not ``needed``."""
     try:
-        return ask(args, path)
+        return ask(args, path, timeout_s=TIMEOUT_S)
     except CommandError:
         if needed:
             raise

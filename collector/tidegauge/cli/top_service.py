@@ -61,7 +61,7 @@ class Service:
         """The one that every command asks. Looked for anew at each request: it may have been started again."""
         public_url = load_settings(args).public_url
         return cls(
-            lambda path, timeout_s: ask(args, path, timeout_s=timeout_s),
+            lambda path, timeout_s: ask(args, path, timeout_s=timeout_s, quietly=True),
             lambda: public_url or api_url(args),
             lambda job, rank, request: wish(asks_here(args), job, rank, request),
         )

@@ -6,10 +6,11 @@ import contextlib
 import os
 import pty
 import sys
+import time
 
 import pytest
 
-from tidegauge.cli.progress import progress
+from tidegauge.cli.progress import progress, said_when_slow
 
 HOSTILE = "rank [red]0[/red] on [link=file:///etc]x[/link] \x1b]0;owned\x07 \x9b31m \u202ehost [/]"
 
@@ -37,6 +38,24 @@ def test_where_stderr_is_no_terminal_it_is_a_line(capsys: pytest.CaptureFixture[
     [line] = capsys.readouterr().err.splitlines()
     assert "[red]0[/red]" in line
     assert line.isprintable()
+
+
+def test_a_slow_answer_is_spoken_of_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with said_when_slow("waiting", after_s=0.0):
+        time.sleep(0.01)
+    assert capsys.readouterr().err == ""
+    ours, theirs = pty.openpty()
+    try:
+        with open(theirs, "w", encoding="utf-8") as terminal, monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", terminal)
+            with said_when_slow("never said", after_s=3600.0):
+                pass
+            with said_when_slow("waiting for the answer", after_s=0.0):
+                assert os.read(ours, 1000).decode().split() == ["tidegauge:", "waiting", "for", "the", "answer", "…"]
+    finally:
+        os.close(ours)
 
 
 def drawn_on(terminal: int) -> str:

@@ -20,6 +20,7 @@ from integration.closed_loop_site import POLICY
 from integration.service import eventually
 from integration.slurm.box import SlurmBox
 from integration.slurm.spank_site import PLUGIN, build_plugin
+from tidegauge.cluster import client
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 from whole_lines import whole_lines
 
@@ -141,7 +142,15 @@ class Site:
         )  # fmt: skip
 
     def ask(self, *arguments: str) -> Any:
-        return json.loads(self.call(*arguments, "--json").stdout)
+        """A command's answer, as soon as the coordinator gives one."""
+
+        def answer() -> Any:
+            told = self.call(*arguments, "--json", check=False)
+            if told.returncode not in (0, 1):
+                raise client.ApiError(told.stderr)
+            return json.loads(told.stdout)
+
+        return eventually(answer, "an answer of the coordinator")
 
     def set_mode(self, mode: str) -> None:
         fresh = self.policy.with_suffix(".new")

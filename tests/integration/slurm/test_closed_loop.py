@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
-from integration.closed_loop_site import done
+from integration.closed_loop_site import done, to_the_requeue
 from integration.service import eventually
 from integration.slurm.conftest import StartBox
 from integration.slurm.site import HOOKS, ON_ITS_NODE, SLURM_CONF, Job, Site
@@ -87,8 +87,9 @@ def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(
     # The audit tells it step by step, and names the rank.
     (first_incident, *_) = sorted(site.incidents(leaky.job_id), key=lambda one: int(one["number"]))
     assert [finding["rank"] for finding in first_incident["findings"]] == [1]
-    assert done(site.decisions(leaky.job_id))[:4] == LADDER
-    page = site.call("incidents", "show", str(first_incident["number"])).stdout
+    assert to_the_requeue(done(site.decisions(leaky.job_id)))[-4:] == LADDER
+    number = str(first_incident["number"])
+    page = eventually(lambda: site.call("incidents", "show", number, check=False).stdout, "the incident's page")
     for part in ("rank 1", "alice", "checkpoint", "requeue", "rule leak"):
         assert part in page
 
