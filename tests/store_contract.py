@@ -641,7 +641,7 @@ class StoreContract:
         with child(SAVE_AND_HANG, url) as (process, _, stdout):
             assert stdout.readline() == "written, not committed\n"
             process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(60)
         store = open_store(url)
         assert [record.decision.decision_id for record in store.audit.records(since_s=0.0)] == ["kept"]
         store.audit.write_ahead([decision(decision_id="next")])

@@ -26,7 +26,7 @@ NAMESPACES = ("--net", "--mount", "--uts", "--pid")
 SUBNET = "10.77.0"
 PREFIX_BITS = 24
 SHM_BYTES = 1 << 30
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
 CALLERS = 4
 
 _FIRST_PROCESS = """

@@ -82,7 +82,7 @@ class Node:
         self._network.heal(self.host)
 
     def run_in(self, command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-        """A command on the host, in its namespaces, to its end (20 s unless ``timeout_s`` says otherwise)."""
+        """A command on the host, in its namespaces, to its end (60 s unless ``timeout_s`` says otherwise)."""
         return self.host.run(command, **options)
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:

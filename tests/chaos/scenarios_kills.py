@@ -57,14 +57,20 @@ def while_acting(hurt: Callable[[ChaosSite], object]) -> Callable[[ChaosSite, Wa
 
 
 def cured(site: ChaosSite, watch: Watch) -> None:
-    """The action that was under way has come to its end: saved once, started again once, training on."""
+    """The action that was under way has come to its end: saved once, started again once, training on.
+
+    Until here the ladder was in force for the next attempt, too, which may have been saved and started again since.
+    """
     job, before = site.jobs["leaky"], watch.requeues_before("leaky")
     requeue = site.eventually(lambda: _finished(site, before), "the requeue is done", within_s=CURED_WITHIN_S)
     site.set_ladder(WATCH)
     assert requeue["outcome"] == "done", requeue
-    saved, began = job.told("saved")[-1], job.told("began")[-1]
+    began = job.told("began")[before + 1]
+    *_, saved = (line for line in job.told("saved") if line["mono_s"] < began["mono_s"])
     assert began["step"] == saved["step"], f"it went on from step {began['step']}, and had saved {saved['step']}"
-    site.eventually(lambda: job.steps(0)[-1].pid == began["pid"], "the next attempt trains", within_s=CURED_WITHIN_S)
+    site.eventually(
+        lambda: job.steps(0)[-1].pid == job.rank_pids()[0], "the latest attempt trains", within_s=CURED_WITHIN_S
+    )
 
 
 def watch_only(site: ChaosSite) -> None:

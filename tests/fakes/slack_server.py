@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol
@@ -57,6 +58,8 @@ def _handler(slack: Workspace) -> type[BaseHTTPRequestHandler]:
             is_file = self.path.startswith("/upload/v1/")
             fault = slack.next_fault("upload" if is_file else name)
             if fault is None or fault.done_first:
+                if self._is_given_up():
+                    return
                 reply = self._done(name, body, is_file=is_file)
             if fault is not None and fault.hangs:
                 slack.wait_for_the_end()
@@ -64,6 +67,11 @@ def _handler(slack: Workspace) -> type[BaseHTTPRequestHandler]:
             if fault is not None:
                 reply = fault
             self._send(reply)
+
+        def _is_given_up(self) -> bool:
+            """Whether this process stood still for longer than the client waits: who waits for an answer says no more,
+            and who has hung up will ask again."""
+            return bool(select.select([self.connection], [], [], 0.0)[0])
 
         def _done(self, name: str, body: bytes, *, is_file: bool) -> Fault:
             if is_file:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import pytest
 
 from fakegpu.rig import Rig
 from integration.needs import missing
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 300
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """What a test waits for has a limit of its own, and says what it was when that is over. The test's own comes later,
+    also where servers have to be started first, and the machine stands still for a while."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

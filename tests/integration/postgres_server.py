@@ -29,7 +29,8 @@ class PostgresServer:
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     def url(self, database: str) -> str:
-        return f"postgresql+psycopg://postgres@/{database}?host={quote(str(self.folder))}"
+        # A server that stands still for longer than the usual 5 s is not away.
+        return f"postgresql+psycopg://postgres@/{database}?host={quote(str(self.folder))}&connect_timeout=60"
 
     def new_database(self, name: str) -> str:
         """Make an empty one; returns its address."""

@@ -69,7 +69,8 @@ class RayCluster:
     user: RayUser
 
     def api(self, token_file: Path | None = None) -> RayJobsApi:
-        return RayJobsApi(self.url, token_file=token_file or self.token_file)
+        # Nobody here tries again when the dashboard stood still for the usual 15 s.
+        return RayJobsApi(self.url, token_file=token_file or self.token_file, timeout_s=60.0)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ AT_ONCE = frozenset({"TidegaugeLeak", "TidegaugeLeakOomSoon"})
 HOSTILE = "<!channel>&<http://evil|x>"
 
 PROMETHEUS = """
-global: {scrape_interval: 10s, scrape_timeout: 10s, evaluation_interval: 500ms}
+global: {scrape_interval: 20s, scrape_timeout: 20s, evaluation_interval: 500ms}
 rule_files: [rules/*.yml]
 alerting: {alertmanagers: [{static_configs: [{targets: ["ALERTMANAGER"]}]}]}
 scrape_configs:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +22,9 @@ pytestmark = [pytest.mark.rig, pytest.mark.timeout(1000)]
 
 SCRIPT = Path(__file__).parent / "rig_jobs" / "checkpoint.py"
 Found = TypeVar("Found")
-AHEAD = 300
-"""Steps between asking and saving, of 10 ms and more: whoever asks may stand still for a while."""
+AHEAD = 20
+"""Steps between asking and saving. While ranks are asked they are held, so that none of them has made its steps before
+the last one is asked."""
 
 
 class Job:
@@ -93,6 +95,16 @@ class Job:
     def steps(self) -> list[int]:
         return [ping["step"] for ping in self.ask_all(command="ping")]
 
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """The ranks make no steps; gives one that each of them will come to."""
+        hold = self.state / "hold"
+        hold.touch()
+        try:
+            yield max(self.steps()) + AHEAD  # the step that a rank was in is made still
+        finally:
+            hold.unlink()
+
     def ended_stages(self, request_id: str) -> list[Any]:
         """The replies of all ranks, once none of them waits or is asked any more."""
 
@@ -161,8 +173,8 @@ def test_both_ranks_save_in_the_same_step_and_a_collective_in_the_callback_goes_
     job = start("collective", ranks=2)
     identities = [Ring(path).identity for path in rings_below(str(job.run_dir))]
     assert [identity.checkpoint for identity in identities if identity is not None] == ["callback", "callback"]
-    at_step = max(job.steps()) + AHEAD
-    asked = job.ask_all(**request("r1", at_step, ranks=2))
+    with job.held() as at_step:
+        asked = job.ask_all(**request("r1", at_step, ranks=2))
     assert [reply["stage"] for reply in asked] == ["waiting", "waiting"], asked
     assert [(reply["stage"], reply["step"]) for reply in job.ended_stages("r1")] == [("done", at_step)] * 2
     assert (job.checkpoints / f"steps-{at_step}-{at_step}.pt").exists()
@@ -170,14 +182,16 @@ def test_both_ranks_save_in_the_same_step_and_a_collective_in_the_callback_goes_
         assert job.saves(rank) == [{"request": "r1", "step": at_step, "in_main": True}]
 
     # By the step alone, as asked when the ranks cannot agree among themselves.
-    at_step = max(job.steps()) + AHEAD
-    job.ask_all(**request("r2", at_step))
+    with job.held() as at_step:
+        job.ask_all(**request("r2", at_step))
     assert [(reply["stage"], reply["step"]) for reply in job.ended_stages("r2")] == [("done", at_step)] * 2
 
     # One of them may not save any more when its step comes: then the other must not enter the collective alone.
-    at_step = max(job.steps()) + 2 * AHEAD
-    job.ask(0, **request("r3", at_step, ranks=2))
-    assert job.ask(1, **request("r3", at_step, ranks=2, grace_s=4.0))["stage"] == "waiting"
+    with job.held() as at_step:
+        job.ask(0, **request("r3", at_step, ranks=2))
+        short = request("r3", at_step, ranks=2, grace_s=20.0)
+        assert job.ask(1, **short)["stage"] == "waiting"
+        job.wait_for(lambda: time.time() > short["deadline_unix_s"])
     replies = job.ended_stages("r3")
     assert [reply["stage"] for reply in replies] == ["failed", "failed"]
     assert "none of them was asked" in replies[0]["detail"]
@@ -194,10 +208,8 @@ def test_a_signal_is_proven_by_a_file_that_is_fresh_whole_and_has_its_final_name
     assert [path.name for path in job.checkpoints.iterdir()] == ["from-before.pt"]
 
     # The first save leaves a temporary file only.
-    asked, at_step = {"kind": "passed"}, 0
-    while asked.get("kind") == "passed":  # whoever asks may stand still until the step is over
-        at_step = job.steps()[0] + AHEAD // 5
-        asked = job.ask(**request("r1", at_step, way="signal", grace_s=25.0))
+    with job.held() as at_step:
+        asked = job.ask(**request("r1", at_step, way="signal", grace_s=40.0))
     assert asked["stage"] == "waiting"
     (reply,) = job.ended_stages("r1")
     assert (reply["stage"], reply["step"], reply["fresh_files"]) == ("failed", at_step, [])

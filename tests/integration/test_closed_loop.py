@@ -19,15 +19,19 @@ from tidegauge.cli.demo_jobs import last_lines
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 
-STEPS = 2400
-CAP = 8 / 80
-"""Of 80 GiB: 8 GiB, which a job that leaks 4 MiB a step reaches before step 2,050."""
+GPU_BYTES = 160 << 30
+CAP = 0.05
+"""8 GiB, which a job that leaks 4 MiB a step reaches before step 2,050."""
+STEPS, PACE = 2250, ("--step-seconds", "0.06")
+"""So the service has two minutes to act, in which each of its processes may stand still for a while."""
+UNTIL_ENDED = 1_000_000
+"""Steps of a job that the test ends."""
 LADDER = ["notify", "notify", "checkpoint", "requeue"]
 
 
 @pytest.fixture
 def site(rig: Rig, tmp_path: Path) -> Iterator[Site]:
-    environ = rig.environ(devices=2, total_bytes=80 << 30, state=tmp_path / "gpus")
+    environ = rig.environ(devices=2, total_bytes=GPU_BYTES, state=tmp_path / "gpus")
     service = Service(environ)
     one = Site(service, str(rig.python), environ, tmp_path)
     one.set_mode("act")
@@ -38,13 +42,22 @@ def site(rig: Rig, tmp_path: Path) -> Iterator[Site]:
         service.close()
 
 
-def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site) -> None:
+def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site, tmp_path: Path) -> None:
     capped = ("--requeue", "--memory-fraction", str(CAP))
+    cured = tmp_path / "cured"
+    # It would have filled the GPUs, its neighbours' too, after 2,000 steps: it makes them slowly. That it is cured is
+    # seen from its second attempt on.
+    slowly = ("--step-seconds", "0.1", "--until", str(cured))
     with (
-        site.job("leaky", "--leak-rank", "1", steps=STEPS, run_flags=capped) as leaky,
-        site.job("fragmenting", "--fragment", steps=STEPS) as fragmenting,
-        site.job("healthy", steps=STEPS) as healthy,
+        site.job("leaky", "--leak-rank", "1", *PACE, steps=STEPS, run_flags=capped) as leaky,
+        site.job("fragmenting", "--fragment", *slowly, steps=1000) as fragmenting,
+        site.job("healthy", *PACE, steps=STEPS) as healthy,
     ):
+        eventually(
+            lambda: len(fragmenting.told("began")) > 1 or fragmenting.process.poll() is not None,
+            "the fragmenting job's second attempt", within_s=300,
+        )  # fmt: skip
+        cured.touch()
         codes = {name: job.wait(400) for name, job in (("healthy", healthy), ("leaky", leaky))}
         codes["fragmenting"] = fragmenting.wait(200)
     logs = "\n".join(last_lines(job.log, 15) for job in (leaky, fragmenting, healthy))
@@ -88,7 +101,7 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site)
 
 def test_observe_does_nothing_and_says_what_it_would(site: Site) -> None:
     site.set_mode("observe")
-    with site.job("leaky", "--leak-rank", "1", steps=15_000) as leaky:
+    with site.job("leaky", "--leak-rank", "1", steps=UNTIL_ENDED) as leaky:
         records = eventually(
             lambda: found if "requeue" in _would(found := site.decisions("leaky")) else None,
             "what would have been done", within_s=300,
@@ -111,9 +124,10 @@ def _would(records: list[dict[str, Any]]) -> list[str]:
 
 def test_coordinator_that_is_killed_after_every_step_does_each_thing_once(site: Site) -> None:
     kills: list[str] = []
-    with site.job("leaky", "--leak-rank", "1", steps=15_000) as leaky:
+    with site.job("leaky", "--leak-rank", "1", steps=UNTIL_ENDED) as leaky:
         before = _progress(site)
-        while "requeue" not in before.finished:
+        # What was done while this process stood still met no kill: then the next attempt's ladder is watched as well.
+        while "requeue" not in before.finished or not _enough(kills):
             assert leaky.process.poll() is None, last_lines(leaky.log, 30)
             # As soon as something new is on disk: in the midst of what follows from it.
             after = eventually(
@@ -129,10 +143,12 @@ def test_coordinator_that_is_killed_after_every_step_does_each_thing_once(site: 
         eventually(lambda: len(leaky.told("began")) > 1, "the second attempt")
         # The second attempt leaks too, and may be warned by now: what was done more often than decided stays so.
         eventually(lambda: _felt(leaky) == _audited(site), "the job has felt what the audit has, no more and no less")
-    # Decided, begun and finished, each of them; but two of them are seen as one if this process stands still.
-    assert len(kills) >= 2 * len(LADDER), kills
-    assert set(kills) == {"decided", "begun", "finished"}
     assert actions[-4:] == LADDER
+
+
+def _enough(kills: list[str]) -> bool:
+    """Decided, begun and finished, each rung; but two of these are seen as one if this process stands still."""
+    return len(kills) >= 2 * len(LADDER) and {*kills} == {"decided", "begun", "finished"}
 
 
 def _felt(job: Job) -> tuple[int, int, int]:

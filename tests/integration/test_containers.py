@@ -34,7 +34,7 @@ from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import RankView
 
 UID, VICTIM_UID = 5001, 5002
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 FUSE = Path(__file__).with_name("silent_fuse.py")
 
 

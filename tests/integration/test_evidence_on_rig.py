@@ -25,7 +25,8 @@ def test_line_holder_and_cause_are_found(name: str, rig: Rig, tmp_path: Path) ->
 
 
 def train(rig: Rig, tmp_path: Path, *flags: str) -> EvidenceRun:
-    environ = rig.environ(devices=1, state=tmp_path / "gpus")
+    # It keeps 32 MiB a step: 80 GiB would be full within a minute or two.
+    environ = rig.environ(devices=1, total_bytes=1 << 40, state=tmp_path / "gpus")
     command = [str(rig.python), str(SCRIPT), "--steps", "20000", *flags]
     return run_script(command, environ=environ, run_dir=tmp_path / "run")
 

@@ -42,7 +42,8 @@ def severities(alertmanager: AlertmanagerServer, cluster: str) -> list[str]:
 
 
 def sink(alertmanager: AlertmanagerServer, cluster: str, clock: Late) -> AlertmanagerSink:
-    return AlertmanagerSink(alertmanager.url, cluster=cluster, links=LINKS, wall_s=clock)
+    # Nobody here tries again when the server stood still for the usual 10 s.
+    return AlertmanagerSink(alertmanager.url, cluster=cluster, links=LINKS, wall_s=clock, timeout_s=60.0)
 
 
 def test_alert_ends_a_while_after_its_incident(alertmanager: AlertmanagerServer) -> None:

@@ -201,7 +201,7 @@ def test_a_requeue_that_died_after_the_stop_is_completed_by_the_next_process(wor
             raise DiedError
 
     dying = RayJobs(
-        Dying(world.cluster.url, token_file=world.cluster.token_file), world.ranks, uid=os.getuid()
+        Dying(world.cluster.url, token_file=world.cluster.token_file, timeout_s=60.0), world.ranks, uid=os.getuid()
     )  # fmt: skip
     with pytest.raises(DiedError):
         dying.requeue(target, RequeueChanges(), "leaks", decision_id="d")

@@ -49,7 +49,8 @@ def store(url: str) -> Iterator[Store]:
 class TestStoreOnPostgres(StoreContract):
     @pytest.fixture
     def url(self, server: PostgresServer, database: str) -> str:
-        return server.new_database(database)
+        # One of two processes may stand still while it has the lock.
+        return server.new_database(database) + "&options=-c%20lock_timeout%3D60000"
 
 
 def test_commits_are_on_disk_when_they_return_whatever_the_server_is_set_to(

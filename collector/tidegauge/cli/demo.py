@@ -19,6 +19,7 @@ from tidegauge.cli.demo_jobs import find_torch, last_lines, training_job
 from tidegauge.cli.errors import CommandError, need
 from tidegauge.cli.output import live_table
 from tidegauge.cli.progress import progress
+from tidegauge.cli.service_api import ANSWER_S
 from tidegauge.cluster import client
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_sentences
@@ -33,8 +34,9 @@ LEAKING, HEALTHY = "demo-leak", "demo-healthy"
 NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
 LEAK_RANK = 1
 LOOK_EVERY_S = 0.5
-EVIDENCE_WITHIN_S = 40.0
-"""After the verdict: for a window of 34 steps, a search and a turn of the coordinator, begun at the suspicion."""
+EVIDENCE_WITHIN_S = 90.0
+"""After the verdict: for a window of 34 steps, a search and a turn of the coordinator, begun at the suspicion. Seconds,
+on a machine that is not busy."""
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +125,7 @@ def _watch(api_url: str, history: History, folder: Path, *, seconds: float) -> b
     end = time.monotonic() + seconds
     with live_table(HEADER) as show:
         while time.monotonic() < end:
-            history.add(client.get(api_url, "/api/v1/jobs")["jobs"])
+            history.add(client.get(api_url, "/api/v1/jobs", timeout_s=ANSWER_S)["jobs"])
             show(list(history.rows(NAMES)))
             if _settled(history):
                 return True
@@ -149,9 +151,10 @@ def _settled(history: History) -> bool:
 def _save_metrics(api_url: str, folder: Path) -> Path:
     """One scrape of every target that ``/sd`` names, as Prometheus would do it."""
     path = folder / "metrics.prom"
-    groups = json.loads(client.get_bytes(api_url, "/sd"))
+    groups = json.loads(client.get_bytes(api_url, "/sd", timeout_s=ANSWER_S))
     targets = [target for group in groups for target in group["targets"]]
-    path.write_bytes(b"".join(client.get_bytes(f"http://{target}", "/metrics") for target in targets))
+    pages = [client.get_bytes(f"http://{target}", "/metrics", timeout_s=ANSWER_S) for target in targets]
+    path.write_bytes(b"".join(pages))
     return path
 
 
@@ -161,7 +164,7 @@ def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
     with progress("demo") as say:
         say("waiting for the evidence: the line that allocates, and what holds the memory")
         while time.monotonic() < until_s:
-            for raw in client.get(api_url, "/api/v1/incidents?all=1")["incidents"]:
+            for raw in client.get(api_url, "/api/v1/incidents?all=1", timeout_s=ANSWER_S)["incidents"]:
                 incident = from_wire(Incident, raw)
                 if incident.key.job.job_id == LEAKING and incident.evidence:
                     return incident.evidence[0]

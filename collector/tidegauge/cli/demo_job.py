@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--leak-rank", type=int, default=-1)
     parser.add_argument("--backend", help="of torch.distributed (default: nccl where each rank has a GPU, else gloo)")
     parser.add_argument("--step-seconds", type=float, default=0.05, help="least time a step takes")
-    parser.add_argument("--seconds", type=float, default=300.0, help="stop after this long")
+    parser.add_argument("--seconds", type=float, default=600.0, help="stop after this long")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 

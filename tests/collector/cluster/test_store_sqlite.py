@@ -44,7 +44,7 @@ def store(url: str) -> Iterator[Store]:
 class TestStoreOnSqlite(StoreContract):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
-        return sqlite_url(tmp_path)
+        return sqlite_url(tmp_path) + "?timeout=60"  # one of two processes may stand still while it has the lock
 
 
 def test_commits_are_on_disk_when_they_return_and_readers_do_not_wait(store: Store) -> None:
@@ -62,7 +62,7 @@ def test_a_file_that_another_process_is_just_setting_up_is_waited_for(file: Path
         other.execute("BEGIN IMMEDIATE")  # not yet in WAL mode: SQLite's own timeout does not hold against this
         done = threading.Timer(0.3, other.execute, args=("COMMIT",))
         done.start()
-        store = open_store(sqlite_url(file.parent))
+        store = open_store(sqlite_url(file.parent) + "?timeout=60")
         done.join()
     assert store.audit.action_totals() == {}
     store.close()

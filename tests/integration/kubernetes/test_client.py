@@ -119,7 +119,7 @@ def test_refusals_have_their_names(kube_api: ClientApi, namespace: str) -> None:
 
 def test_a_missing_right_is_told_with_verb_kind_and_place(kube: KubeTarget, namespace: str, tmp_path: Path) -> None:
     reader = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list"]}
-    api = open_api(kube.as_user(namespace, [reader], folder=tmp_path))
+    api = open_api(kube.as_user(namespace, [reader], folder=tmp_path), timeout_s=60)
     assert api.list(JOBS, namespace) == []
     with pytest.raises(ForbiddenError, match=f'verb "patch" on "jobs" of the API group batch in namespace {namespace}'):
         api.patch(JOBS, namespace, "train", {"spec": {"suspend": True}})
@@ -135,7 +135,7 @@ def test_a_token_that_is_not_known_is_told(kube: KubeTarget, namespace: str, tmp
     path = tmp_path / "stranger.kubeconfig"
     path.write_text(json.dumps(config))
     with pytest.raises(ForbiddenError, match="does not know who asks"):
-        open_api(path).get(JOBS, namespace, "train")
+        open_api(path, timeout_s=60).get(JOBS, namespace, "train")
 
 
 def test_a_server_with_a_certificate_of_others_is_not_spoken_to(

@@ -2,7 +2,7 @@
 
 ``--on-request``: ``collective`` (a callback in which the ranks meet, and rank 0 writes), ``fail`` (a callback that
 raises), ``signal`` (a handler of SIGUSR1: the first time it leaves a temporary file only), ``nothing``. Each save is
-one line in STATE/rankN.saves. Nothing in it knows that the GPUs are fake.
+one line in STATE/rankN.saves. It makes no step while STATE/hold is there. Nothing in it knows that the GPUs are fake.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ elif args.on_request == "signal":
     signal.signal(signal.SIGUSR1, on_signal)
 
 while True:
+    while (args.state / "hold").exists():
+        time.sleep(0.01)
     network(torch.randn(4, 64).cuda()).mean().backward()
     step += 1
     optimizer.step()

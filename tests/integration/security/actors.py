@@ -172,7 +172,7 @@ def claims(job_id: str, victims_pid: str, rank: str, world_size: str, gpu_uuid: 
         job_id, int(rank), leak_bytes=8 * MIB, world_size=int(world_size), device_uuids=uuids, job_name="healthy"
     )  # fmt: skip
     forge_launch(one.folder, job_id, int(victims_pid), one.process)
-    serve(one, step_s=0.02, most_steps=8000, checkpoint="callback")
+    serve(one, step_s=0.04, most_steps=8000, checkpoint="callback")
 
 
 def forge_launch(folder: RunFolder, job_id: str, victims_pid: int, own: ProcessId) -> None:

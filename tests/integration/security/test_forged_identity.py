@@ -22,19 +22,21 @@ from integration.needs import missing
 from integration.security.users import MALLORY, Actor
 from integration.service import Service, eventually
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 
 HARSH = """
 version: 1
 mode: act
-brakes: {warnings_before_stop: 2, warning_interval: 1s, min_age: 1s, actions_per_job_per_hour: 12}
+brakes:
+  {warnings_before_stop: 2, warning_interval: 1s, min_age: 1s, actions_per_job_per_hour: 100,
+   actions_per_user_per_hour: 100, actions_per_hour: 100}
 rules:
   - name: harsh
     when: {cause: leak}
     ladder:
       - {action: notify}
       - {action: notify, after: 1s}
-      - {action: cap}
+      - {action: cap, retry_after: 1s}
       - {action: requeue, without_checkpoint: true}
 """
 
@@ -115,7 +117,7 @@ def check_all_happens_to_the_liar(site: Site, healthy: Job, job_id: str, liars: 
         found = [record for n in numbers for record in site.service.get(f"/api/v1/incident?number={n}")["decisions"]]
         return found if any(record["decision"]["action"] == "requeue" for record in found) else []
 
-    records = eventually(decided, "the ladder for the liar's job comes to its end", within_s=150)
+    records = eventually(decided, "the ladder for the liar's job comes to its end", within_s=240)
     [about] = {one["key"]["job"]["job_id"] for one in told(site, "/api/v1/incidents?all=1")}
     assert about == job_id, "the lie was believed as far as it goes: a job of that name, of the liar's"
     acted = {record["decision"]["action"] for record in records if record["outcome"] is not None}

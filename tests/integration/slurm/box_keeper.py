@@ -11,7 +11,7 @@ from pathlib import Path
 from integration.slurm.box_files import CONTROLLER
 
 SCRIPTS = Path(__file__).resolve().parent / "box_scripts"
-READY_WITHIN_S = 90.0
+READY_WITHIN_S = 180.0
 ENDED_WITHIN_S = 60.0
 FOUND_WITHIN_S = 30.0
 

@@ -153,8 +153,12 @@ class Site:
         return eventually(answer, "an answer of the coordinator")
 
     def set_mode(self, mode: str) -> None:
+        self.set_policy(POLICY.format(mode=mode))
+
+    def set_policy(self, text: str) -> None:
+        """In force from the loop's next look on."""
         fresh = self.policy.with_suffix(".new")
-        fresh.write_text(POLICY.format(mode=mode))
+        fresh.write_text(text)
         fresh.chmod(0o644)
         fresh.replace(self.policy)
 

@@ -15,7 +15,7 @@ from integration.service import eventually
 from integration.slurm.box import CHECKOUT, SERVICE_PYTHON, SlurmBox
 from integration.slurm.conftest import StartBox
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 UNIT = (CHECKOUT / "deploy/systemd/tidegauge-agent.service").read_text()
 TIDEGAUGE = SERVICE_PYTHON.with_name("tidegauge")

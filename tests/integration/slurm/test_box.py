@@ -19,6 +19,8 @@ from integration.slurm.box import CHECKOUT, RIG_PYTHON, SERVICE_PYTHON, SlurmBox
 from integration.slurm.box_keeper import children
 from integration.slurm.conftest import StartBox
 
+WITHIN_S = 60.0
+
 HOLD_A_BOX = """
 import sys
 from pathlib import Path
@@ -269,7 +271,7 @@ def test_system_packages_does_nothing_when_all_are_there(tmp_path: Path) -> None
 
 
 def _wait_for_text(path: Path, text: str) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + WITHIN_S
     while text not in (told := path.read_text() if path.exists() else ""):
         assert time.monotonic() < deadline_s, f"{text!r} is not in {path}: {told}"
         time.sleep(0.02)  # between two looks; nothing is decided by it
@@ -299,7 +301,7 @@ def _read_if_there(path: Path) -> str:
 
 
 def _wait_until_ended(pids: list[int]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + WITHIN_S
     while left := [pid for pid in pids if _is_alive(pid)]:
         assert time.monotonic() < deadline_s, f"still there: {left}"
         time.sleep(0.02)  # between two looks; nothing is decided by it

@@ -1,11 +1,11 @@
 # Part of boot.sh: MariaDB on a socket, slurmdbd, the account and its users. In memory a fresh database takes a second.
 # It runs as the user slurm, whom it then takes for its owner: slurmdbd logs in without a password.
 
-# Asks until the command succeeds: at most 30 s.
+# Asks until the command succeeds: at most 60 s.
 wait_until() {
-  local end=$((SECONDS + 30))
+  local end=$((SECONDS + 60))
   until "$@" >/dev/null 2>&1; do
-    [ "$SECONDS" -lt "$end" ] || { echo "gave up after 30 s: $*"; return 1; }
+    [ "$SECONDS" -lt "$end" ] || { echo "gave up after 60 s: $*"; return 1; }
     sleep 0.02
   done
 }

@@ -123,7 +123,7 @@ start_node() {
 # Every node idle.
 wait_for_nodes() {
   local pid
-  while [ "$SECONDS" -lt 60 ]; do
+  while [ "$SECONDS" -lt 150 ]; do
     [ "$(sinfo -h -N -o %T | grep -c '^idle$')" != "${#node_pids[@]}" ] || return 0
     for pid in "${node_pids[@]}"; do kill -0 "$pid" || return 1; done   # else one ended, and said why above
     sleep 0.02
