@@ -19,7 +19,7 @@ IN_STEP := tests/integration/allocator tests/integration/estimate tests/integrat
 # torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format dashboards estimate-venv kubernetes pictures rig rigs rayjobs trainers venv system docs bench bench-fleet chaos soak fuzz audit sbom clean test-kubernetes test-slurm-matrix
+.PHONY: help demo test check fast integration gpu lint types layers format dashboards estimate-venv kubernetes pictures rig rigs rayjobs trainers venv system docs bench bench-fleet chaos soak still fuzz audit sbom clean test-kubernetes test-slurm-matrix
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -112,6 +112,9 @@ chaos: system $(BIN)/.made rig ## a three-node cluster in network namespaces who
 
 soak: $(BIN)/.made rig ## an hour of jobs that start and die: does anything of Tidegauge itself grow? (SOAK="--minutes 5")
 	@PYTHONPATH=tests:bench $(BIN)/python -m soak $(SOAK)
+
+still: $(BIN)/.made rig ## tests whose processes stand still at times: which depend on who is fast? (TESTS="tests/integration/…" STILL="--seed 7")
+	@$(BIN)/python scripts/stand_still.py --told still.log $(STILL) -- $(BIN)/python -m pytest $(or $(TESTS),tests/integration)
 
 fuzz: $(BIN)/.made ## hostile input for every reader and the API; controls that must be found (FUZZ="--seconds 600")
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)

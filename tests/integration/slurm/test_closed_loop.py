@@ -69,6 +69,7 @@ def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(
     assert {rank["identity"]["attempt"] for rank in ranks} == {0}
     assert {rank["identity"]["hostname"] for rank in ranks} == {"n1", "n2"}
     assert len({rank["uuid"] for rank in ranks}) == 4
+    eventually(lambda: {'scheduler="slurm"', 'slurm_partition="gpu"'} <= _info(site, "leaky"), "what Slurm says of it")
     site.set_mode("act")
     eventually(lambda: leaky.told("saved"), "a checkpoint", within_s=180)
     # The second one, or if that was over before it was seen, one after it.
@@ -107,11 +108,7 @@ def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(
     assert [line["what"] for line in kept.story()] == ["began", "finished"]
     assert [line["what"] for line in healthy.story()] == ["began", "finished"]
     assert site.incidents(healthy.job_id) == []
-    metrics = site.metrics()
-    assert 'tidegauge_actions_total{action="requeue",cluster="slurm-test",outcome="done"}' in metrics
-    info = next(line for line in metrics.splitlines() if line.startswith("tidegauge_job_info") and '"leaky"' in line)
-    assert 'scheduler="slurm"' in info
-    assert 'slurm_partition="gpu"' in info
+    assert 'tidegauge_actions_total{action="requeue",cluster="slurm-test",outcome="done"}' in site.metrics()
 
 
 def test_memory_fraction_is_in_force_in_the_ranks_and_a_bad_one_is_refused(site: Site) -> None:
@@ -168,6 +165,13 @@ def test_controller_that_is_away_for_a_minute_in_the_middle_costs_nothing(site: 
     eventually(lambda: requeues()[:1] == ["done"], "the requeue is known to be done", within_s=90)
     eventually(lambda: _restarts(site, leaky) == requeues().count("done"), "as often as it was decided")
     site.box.run("scancel", leaky.job_id, user="bob")
+
+
+def _info(site: Site, job_name: str) -> set[str]:
+    """The labels of ``tidegauge_job_info`` of a job in its first attempt."""
+    lines = [line for line in site.metrics().splitlines() if line.startswith("tidegauge_job_info{")]
+    parts = [{*re.findall(r'\w+="[^"]*"', line)} for line in lines]
+    return next((labels for labels in parts if {f'job_name="{job_name}"', 'attempt="0"'} <= labels), set())
 
 
 def _ranks(site: Site, job: Job, *, living: int, again: bool = False) -> list[dict[str, Any]] | None:
