@@ -174,7 +174,7 @@ class TrainingJob:
         living = [stat.process for stat in descendants(self.process.pid)]
         self.process.kill()
         self.process.wait()
-        until_s = time.monotonic() + 20.0
+        until_s = time.monotonic() + 60.0
         while living:
             assert time.monotonic() < until_s, f"still there: {living}"
             for process in living:

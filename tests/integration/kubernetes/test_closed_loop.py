@@ -68,7 +68,7 @@ def test_leaking_job_is_saved_restarted_and_completes_and_nobody_gets_into_it(si
             return any(_condition(event["object"], LEAK_CONDITION) == "True" for event in events)
 
     eventually(was_marked, "a pod is marked", within_s=250)
-    ranks = restarted(site, job)
+    ranks = _restarted(site, job)
     assert {one["pod"]["pod_uid"] for one in ranks}.isdisjoint(pod["metadata"]["uid"] for pod in pods)
     site.let_end("leaky")
     eventually(lambda: _condition(site.owner(JOBS, "jobs", "leaky"), "Complete") == "True", "it ends", within_s=400)
@@ -96,7 +96,7 @@ def test_leaking_jobset_is_restarted_as_a_whole(site: KubeSite) -> None:
     eventually(lambda: _all(site.ranks(job), 2), "two ranks", within_s=200)
     site.set_mode("act")
     eventually(lambda: site.told("set", "saved"), "a checkpoint", within_s=250)
-    restarted(site, job)
+    _restarted(site, job)
     site.let_end("set")
     eventually(
         lambda: _condition(site.owner(JOBSETS, "jobsets", "set"), "Completed") == "True", "it ends", within_s=400
@@ -127,7 +127,7 @@ def test_owner_who_says_keep_is_told_and_left_alone_and_cannot_pass_for_another(
     assert site.incidents(healthy) == []
 
 
-def restarted(site: KubeSite, job: str) -> list[dict[str, Any]]:
+def _restarted(site: KubeSite, job: str) -> list[dict[str, Any]]:
     """Both ranks of an attempt after the first. If it never comes, the error says what was decided, what held it."""
     try:
         return eventually(lambda: _all(site.ranks(job, again=True), 2), "the second attempt", within_s=200)
