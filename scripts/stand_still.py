@@ -4,6 +4,10 @@
 
 What depends on how fast one of many processes gets on shows itself within minutes so, and on a busy machine once in a
 hundred runs. The exit code is the command's. Nobody is stopped but the command and its descendants, orphans too.
+
+SIGSTOP is not quite a machine that is busy elsewhere: parents may be told of it, and when a process group loses its
+last tie to its session while one of it is stopped, the kernel sends all of it SIGHUP. A service that was "asked to
+stop" by nobody was asked by that.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import TextIO
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.launch.kernel_calls import become_subreaper
-from tidegauge.launch.processes import descendants, send_signal
+from tidegauge.launch.processes import descendants, send_signal, stat_of
 
 LOOK_EVERY_S = 0.1
 AT_ONCE = 3
@@ -64,8 +68,15 @@ class Weather:
             print("\t".join(line), file=self._told, flush=True)
 
     def _let_go(self, process: ProcessId) -> None:
-        send_signal(process, signal.SIGCONT)
         del self._until_s[process]
+        stat = stat_of(process.pid)
+        parent = None if stat is None else stat_of(stat.parent_pid)
+        send_signal(process, signal.SIGCONT)
+        # nsenter(1) stops itself with its child, and relies on somebody who continues both, as a shell does.
+        if parent is None or parent.process in self._until_s:
+            return
+        if (parent.name, parent.state) == ("nsenter", "T"):
+            send_signal(parent.process, signal.SIGCONT)
 
 
 def main() -> int:
