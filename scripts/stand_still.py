@@ -114,10 +114,10 @@ def main() -> int:
 
 def _reap_orphans(*, but: int) -> None:
     """Those that ended; not the command itself, whose end ``Popen`` waits for."""
-    for stat in descendants(os.getpid()):
-        if stat.ended and stat.parent_pid == os.getpid() and stat.process.pid != but:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(stat.process.pid, os.WNOHANG)
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    while ended is not None and ended.si_pid != but:
+        os.waitpid(ended.si_pid, 0)
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
 def _command(pid: int) -> str:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from integration.service import Service, eventually
+from integration.service import Service, answered
 from tidegauge.cli.demo_jobs import last_lines, stop_job
-from tidegauge.cluster import client
 from whole_lines import whole_lines
 
 SCRIPT = Path(__file__).with_name("rig_jobs") / "resumable.py"
@@ -41,6 +40,8 @@ rules:
   - name: everything-else
     ladder: [{{action: notify}}]
 """
+LADDER = ["notify", "notify", "checkpoint", "requeue"]
+"""What the rules for leaks and fragmentation do, one after the other."""
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Site:
         self._environ = {**environ, "TIDEGAUGE_RUN_DIR": str(service.run_dir), "OMP_NUM_THREADS": "1"}
         self._folder = folder
         service.environ["TIDEGAUGE_POLICY_FILE"] = str(folder / "policy.yaml")
-        # The jobs live for a minute: what takes report periods should not take seconds of that.
+        # The jobs live for a minute or two: what takes report periods should not take seconds of that.
         service.environ["TIDEGAUGE_REPORT_PERIOD_S"] = "0.25"
 
     @contextlib.contextmanager
@@ -109,14 +110,7 @@ class Site:
 
     def _ask(self, *arguments: str) -> Any:
         """``tidegauge incidents``, as soon as the coordinator answers."""
-
-        def answer() -> Any:
-            told = self.service.call("incidents", *arguments, "--json")
-            if told.code != 0:
-                raise client.ApiError(told.err)
-            return told.json
-
-        return eventually(answer, "an answer of the coordinator")
+        return answered(lambda: self.service.call("incidents", *arguments, "--json"))
 
 
 def to_the_requeue(actions: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cluster import client
 from tidegauge.cluster.service_record import ServiceRecord, StateFiles, read_address, read_record
 from tidegauge.core.proc_stat import ProcStat
@@ -63,6 +64,18 @@ class Finished:
             return json.loads(self.out)
         except ValueError as error:
             raise client.ApiError(f"exit status {self.code}: {self.err}") from error
+
+
+def answered(call: Callable[[], Finished]) -> Any:
+    """The JSON of a command, as soon as the coordinator has an answer for it, good news or bad."""
+
+    def answer() -> Any:
+        told = call()
+        if told.code not in (FINE, BAD_NEWS):
+            raise client.ApiError(told.err)
+        return told.json
+
+    return eventually(answer, "an answer of the coordinator")
 
 
 class Service:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fakegpu.rig import Rig
-from integration.closed_loop_site import Job, Site, done, to_the_requeue
+from integration.closed_loop_site import LADDER, Job, Site, done, to_the_requeue
 from integration.service import Service, eventually
 from tidegauge.cli.demo_jobs import last_lines
 
@@ -26,7 +26,6 @@ STEPS, PACE = 2250, ("--step-seconds", "0.06")
 """So the service has two minutes to act, in which each of its processes may stand still for a while."""
 UNTIL_ENDED = 1_000_000
 """Steps of a job that the test ends."""
-LADDER = ["notify", "notify", "checkpoint", "requeue"]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import contextlib
 import os
 import pty
 import sys
-import time
+import threading
 
 import pytest
 
@@ -44,7 +44,9 @@ def test_a_slow_answer_is_spoken_of_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with said_when_slow("waiting", after_s=0.0):
-        time.sleep(0.01)
+        for thread in threading.enumerate():
+            if isinstance(thread, threading.Timer):
+                thread.join()
     assert capsys.readouterr().err == ""
     ours, theirs = pty.openpty()
     try:

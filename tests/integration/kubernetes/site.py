@@ -23,10 +23,9 @@ from integration.kubernetes.stand_in_pods import Bench
 from integration.kubernetes.target import Connection, KubeTarget
 from integration.needs import missing
 from integration.server_process import free_port
-from integration.service import Service, eventually
+from integration.service import Service, answered, eventually
 from kube_standins.jobset import StandInJobSets
 from kube_standins.node import StandInNode, why_no_node
-from tidegauge.cluster import client
 from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
 from whole_lines import whole_lines
@@ -230,14 +229,7 @@ class KubeSite:
 
     def ask(self, *arguments: str) -> Any:
         """A command's answer, as soon as the coordinator gives one."""
-
-        def answer() -> Any:
-            told = self.service.call(*arguments, "--json")
-            if told.code not in (0, 1):
-                raise client.ApiError(told.err)
-            return told.json
-
-        return eventually(answer, "an answer of the coordinator")
+        return answered(lambda: self.service.call(*arguments, "--json"))
 
     def ranks(self, job: str, *, again: bool = False) -> list[dict[str, Any]]:
         """The living ranks of a job (``namespace/name``) in its first attempt, or ``again``: in a later one."""

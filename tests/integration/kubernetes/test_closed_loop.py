@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
-from integration.closed_loop_site import done, to_the_requeue
+from integration.closed_loop_site import LADDER, done, to_the_requeue
 from integration.kubernetes.site import CAP, JOBS, JOBSETS, KubeSite, open_site
 from integration.kubernetes.target import KubeTarget
 from integration.service import eventually
@@ -17,7 +17,6 @@ from tidegauge.core.kubernetes import ACTIONS, ATTEMPT, FRACTION, LEAK_CONDITION
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
-LADDER = ["notify", "notify", "checkpoint", "requeue"]
 STEPS = 1000
 """Half a minute: what is not to be done to a job would have been by then."""
 MAY_REQUEUE = {ACTIONS: "requeue", FRACTION: CAP}

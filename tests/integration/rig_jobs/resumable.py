@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True, help="in all attempts together, at least")
     parser.add_argument("--state", type=Path, required=True, help="the checkpoint, and each attempt's story beside it")
-    parser.add_argument("--until", type=Path)
+    parser.add_argument("--until", type=Path, help="goes on until this file is there")
     parser.add_argument("--leak-rank", type=int, default=-1)
     parser.add_argument("--leak-bytes", type=int, default=4 * MIB)
     parser.add_argument("--fragment", action="store_true")

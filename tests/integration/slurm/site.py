@@ -17,10 +17,9 @@ from typing import Any
 
 from fakegpu.rig import Rig
 from integration.closed_loop_site import POLICY
-from integration.service import eventually
+from integration.service import Finished, answered, eventually
 from integration.slurm.box import SlurmBox
 from integration.slurm.spank_site import PLUGIN, build_plugin
-from tidegauge.cluster import client
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 from whole_lines import whole_lines
 
@@ -144,13 +143,11 @@ class Site:
     def ask(self, *arguments: str) -> Any:
         """A command's answer, as soon as the coordinator gives one."""
 
-        def answer() -> Any:
+        def call() -> Finished:
             told = self.call(*arguments, "--json", check=False)
-            if told.returncode not in (0, 1):
-                raise client.ApiError(told.stderr)
-            return json.loads(told.stdout)
+            return Finished(told.returncode, told.stdout, told.stderr)
 
-        return eventually(answer, "an answer of the coordinator")
+        return answered(call)
 
     def set_mode(self, mode: str) -> None:
         self.set_policy(POLICY.format(mode=mode))

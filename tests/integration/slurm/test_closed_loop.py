@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from exposition_text import parse_text
 from fakegpu.rig import Rig
-from integration.closed_loop_site import POLICY, done, to_the_requeue
+from integration.closed_loop_site import LADDER, POLICY, done, to_the_requeue
 from integration.service import eventually
 from integration.slurm.conftest import StartBox
 from integration.slurm.site import HOOKS, ON_ITS_NODE, SLURM_CONF, Job, Site
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
-LADDER = ["notify", "notify", "checkpoint", "requeue"]
 STEPS = 1200
 """More than half a minute: what is not to be done to a job would have been by then."""
 CAP = "0.5"
@@ -69,7 +69,8 @@ def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(
     assert {rank["identity"]["attempt"] for rank in ranks} == {0}
     assert {rank["identity"]["hostname"] for rank in ranks} == {"n1", "n2"}
     assert len({rank["uuid"] for rank in ranks}) == 4
-    eventually(lambda: {'scheduler="slurm"', 'slurm_partition="gpu"'} <= _info(site, "leaky"), "what Slurm says of it")
+    told = {"scheduler": "slurm", "slurm_partition": "gpu"}
+    eventually(lambda: told.items() <= _info(site, "leaky").items(), "what Slurm says of it")
     site.set_mode("act")
     eventually(lambda: leaky.told("saved"), "a checkpoint", within_s=180)
     # The second one, or if that was over before it was seen, one after it.
@@ -167,11 +168,11 @@ def test_controller_that_is_away_for_a_minute_in_the_middle_costs_nothing(site: 
     site.box.run("scancel", leaky.job_id, user="bob")
 
 
-def _info(site: Site, job_name: str) -> set[str]:
+def _info(site: Site, job_name: str) -> Mapping[str, str]:
     """The labels of ``tidegauge_job_info`` of a job in its first attempt."""
-    lines = [line for line in site.metrics().splitlines() if line.startswith("tidegauge_job_info{")]
-    parts = [{*re.findall(r'\w+="[^"]*"', line)} for line in lines]
-    return next((labels for labels in parts if {f'job_name="{job_name}"', 'attempt="0"'} <= labels), set())
+    samples = [sample for family in parse_text(site.metrics()) for sample in family.samples]
+    found = [sample.labels for sample in samples if sample.name == "tidegauge_job_info"]
+    return next((one for one in found if (one["job_name"], one["attempt"]) == (job_name, "0")), {})
 
 
 def _ranks(site: Site, job: Job, *, living: int, again: bool = False) -> list[dict[str, Any]] | None:
