@@ -59,6 +59,13 @@ class GuardedMixIn(ThreadingMixIn):
         self._places: dict[socket.socket, _Place] = {}
         """By the socket that was accepted, oldest first."""
 
+    def shutdown(self) -> None:
+        """End ``serve_forever`` at once: it notices a listening socket's end, and would else wait for its poll interval
+        (shutdown(2); ``socketserver.BaseServer.shutdown``)."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RD)  # type: ignore[attr-defined]  # of the server that this is mixed into
+        super().shutdown()  # type: ignore[misc]
+
     def has_asked(self, connection: socket.socket) -> None:
         """The request of this connection is read: from now on it is not closed to make room."""
         with self._lock:

@@ -103,6 +103,13 @@ class BoundedMixIn(ThreadingMixIn):
         """Whether a connection that found no place in ``look_s`` is to wait on, or is turned away."""
         return False
 
+    def shutdown(self) -> None:
+        """End ``serve_forever`` at once: it notices a listening socket's end, and would else wait for its poll interval
+        (shutdown(2); ``socketserver.BaseServer.shutdown``)."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RD)  # type: ignore[attr-defined]  # of the server that this is mixed into
+        super().shutdown()  # type: ignore[misc]
+
     def process_request(self, request: Any, client_address: Any) -> None:
         # Waiting here leaves further ones in the kernel's queue. No connection holds its place for long.
         while not self.connections.enter(request, timeout_s=self.look_s):
