@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,15 +77,36 @@ class EngineCommands(NamedTuple):
     """On a head, after ``start``: makes sure that the coordinator runs."""
 
 
+class Pace(NamedTuple):
+    """How long the supervisor waits: between two looks, before a restart, for a coordinator, for processes to end."""
+
+    look_s: float = LOOK_PERIOD_S
+    first_retry_s: float = FIRST_RETRY_S
+    longest_retry_s: float = LONGEST_RETRY_S
+    end_grace_s: float = END_GRACE_S
+    """Between SIGTERM and SIGKILL to what is left of the engine."""
+    monotonic_s: Callable[[], float] = time.monotonic
+    """The clock that coordinators are waited for by."""
+
+
 class Supervisor:
     """``run`` returns the process's exit code: 0 after a stop signal, 3 if the first start failed."""
 
-    def __init__(self, spec: NodeSpec, files: StateFiles, environ: Mapping[str, str], commands: EngineCommands) -> None:
+    def __init__(
+        self,
+        spec: NodeSpec,
+        files: StateFiles,
+        environ: Mapping[str, str],
+        commands: EngineCommands,
+        *,
+        pace: Pace = Pace(),  # noqa: B008 - a constant
+    ) -> None:
         me = identity_of(os.getpid())
         assert me is not None
         self._spec = spec
         self._files = files
         self._commands = commands
+        self._pace = pace
         gcs_dir = files.gcs if spec.is_head else None
         self._environ = engine_environ(spec, environ, node_file=files.node, gcs_dir=gcs_dir)
         self._essential: tuple[ProcessId, ...] = ()
@@ -158,19 +179,19 @@ class Supervisor:
         )
 
     def _watch(self) -> None:
-        wait_s = FIRST_RETRY_S
+        wait_s = self._pace.first_retry_s
         while True:
             began_s = time.monotonic()
-            care = CoordinatorCare(self._files, time.monotonic)
+            care = CoordinatorCare(self._files, self._pace.monotonic_s)
             while all(is_alive(process) for process in self._essential):
-                self._sleep(LOOK_PERIOD_S)
+                self._sleep(self._pace.look_s)
                 if self._spec.is_head and care.is_due():
                     self._deploy_again()
             log.warning("the engine has died; its log is below %s/session_latest/logs", self._spec.engine_dir)
             if time.monotonic() - began_s > RAN_WELL_S:
-                wait_s = FIRST_RETRY_S
+                wait_s = self._pace.first_retry_s
             while not self._restart(wait_s):
-                wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+                wait_s = min(2 * wait_s, self._pace.longest_retry_s)
 
     def _restart(self, wait_s: float) -> bool:
         self._say("restarting", f"the engine died: starting it again in {wait_s:.0f} s")
@@ -196,7 +217,7 @@ class Supervisor:
         until_s = time.monotonic() + wait_s
         lacked = self._lacks_something()
         while (left_s := until_s - time.monotonic()) > 0:
-            self._sleep(min(left_s, LOOK_PERIOD_S))
+            self._sleep(min(left_s, self._pace.look_s))
             if lacked and not self._lacks_something():
                 return
 
@@ -275,7 +296,7 @@ class Supervisor:
                     pass
             return descendants(os.getpid())
 
-        return end_processes(mine, grace_s=END_GRACE_S, deadline_s=END_DEADLINE_S)
+        return end_processes(mine, grace_s=self._pace.end_grace_s, deadline_s=END_DEADLINE_S)
 
     def _remove_traces(self) -> None:
         remove_engine_dir(self._spec)
@@ -291,7 +312,13 @@ class Supervisor:
             log.warning("%s cannot be written: %s", self._files.record, error.strerror or error)
 
 
-def supervise(spec: NodeSpec, files: StateFiles, commands: EngineCommands) -> int:
+def supervise(
+    spec: NodeSpec,
+    files: StateFiles,
+    commands: EngineCommands,
+    *,
+    pace: Pace = Pace(),  # noqa: B008 - a constant
+) -> int:
     """Turn this process into the supervisor of ``files``; returns its exit code."""
     lock = take_lock(files)
     if lock is None:
@@ -299,7 +326,7 @@ def supervise(spec: NodeSpec, files: StateFiles, commands: EngineCommands) -> in
         return 3
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
     become_subreaper()
-    return Supervisor(spec, files, os.environ, commands).run()
+    return Supervisor(spec, files, os.environ, commands, pace=pace).run()
 
 
 def _unblock_signals() -> None:

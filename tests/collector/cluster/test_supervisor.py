@@ -26,13 +26,17 @@ from tidegauge.launch.processes import descendants, is_alive, send_signal
 
 SUPERVISE = """
 import sys
+import time
 from pathlib import Path
 from tidegauge.cluster.service_record import StateFiles, read_spec
-from tidegauge.cluster.supervisor import EngineCommands, supervise
+from tidegauge.cluster.supervisor import EngineCommands, Pace, supervise
 root, start, deploy = sys.argv[1:]
 files = StateFiles(Path(root))
-sys.exit(supervise(read_spec(files.node), files, EngineCommands(["sh", "-c", start], ["sh", "-c", deploy])))
+fast = Pace(0.02, 0.02, 0.1, end_grace_s=0.02, monotonic_s=lambda: 20 * time.monotonic())
+commands = EngineCommands(["sh", "-c", start], ["sh", "-c", deploy])
+sys.exit(supervise(read_spec(files.node), files, commands, pace=fast))
 """
+"""Waits of seconds pass in hundredths, and those for a coordinator twenty times as fast."""
 
 WITHIN_S = 60.0
 
@@ -237,5 +241,5 @@ def test_a_coordinator_that_failed_to_start_later_is_started_again(node: Node, t
     """The deploy command is called once with the engine, and again as nobody is announced."""
     calls = tmp_path / "calls"
     node.supervise(node.engine, f"echo once >> {calls}")
-    node.until(lambda: calls.exists() and len(calls.read_text().split()) == 2)
+    node.until(lambda: calls.exists() and len(calls.read_text().split()) >= 2)
     assert node.phase == "running"
