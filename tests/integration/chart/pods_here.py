@@ -18,6 +18,10 @@ from integration.chart.rendering import Object
 
 HEAD_IP, NODE_IP, NODE_NAME = "10.77.0.1", "10.77.0.2", "node-b"
 PROGRAMS = Path(sys.executable).parent
+CHECKOUT = Path(__file__).resolve().parents[3]
+IMAGE = {"/var/lib/image/checkout": CHECKOUT, "/var/lib/image/python": Path(sys.base_prefix)}
+"""What stands for the pods' image: where the head keeps it, and where it is on this machine, which a pod's own ``/tmp``
+may hide."""
 
 HEAD = f"""
 set -eu
@@ -27,6 +31,9 @@ for folder in etc var/lib; do  # what a pod mounts is mounted here: the machine'
   mkdir -p "$1/$folder" "$1/$folder.work"
   mount -t overlay overlay -o "lowerdir=/$folder,upperdir=$1/$folder,workdir=$1/$folder.work" "/$folder"
 done
+mkdir -p /var/lib/image/checkout /var/lib/image/python
+mount --bind "$4" /var/lib/image/checkout
+mount --bind "$3" /var/lib/image/python
 case "$3" in /root/*)  # a Python there is shut away from other users
   mkdir "$1/python"
   mount --bind "$3" "$1/python"
@@ -64,7 +71,7 @@ class PodsHere:
         self._objects = {(thing["kind"], thing["metadata"]["name"]): thing for thing in objects}
         self._started: list[subprocess.Popen[str]] = []
         new = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        self._head = _keeper([*new, "sh", "-c", HEAD, "sh", str(folder), head_name, sys.base_prefix])
+        self._head = _keeper([*new, "sh", "-c", HEAD, "sh", str(folder), head_name, sys.base_prefix, str(CHECKOUT)])
         self._node = _keeper(["unshare", "--net", "sh", "-c", NODE])
         children = Path(f"/proc/{self._head.pid}/task/{self._head.pid}/children").read_text()
         inside = f"--target={children.split()[0]}"
@@ -115,6 +122,9 @@ class PodsHere:
             lines += self._volume(volumes.get(name, {"name": name, "emptyDir": {}}), group)
         for path, name in mounts.items():
             lines += [f"mkdir -p {path}", f"mount --bind $v/{name} {path}"]
+            hidden = {kept: place for kept, place in IMAGE.items() if Path(path) in place.parents}
+            for kept, place in hidden.items():
+                lines += [f"mkdir -p {place}", f"mount --bind {kept} {place}"]
         lines.append("mount -o remount,bind,ro /")
         *init, last = [self._command(pod, container, ip) for container in pod.containers]
         return "\n".join([*lines, *init, f"exec {last}"])
