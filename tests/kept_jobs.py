@@ -21,6 +21,9 @@ from tidegauge.launch.processes import descendants, identity_of, is_alive, send_
 KEEP = """
 import json, os, signal, sys
 from tidegauge.launch.start import keep
+# Whoever runs the tests may ignore signals (nohup, a job in the background): a keeper keeps that, as it should.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 for number in json.loads(sys.argv[2]):
     signal.signal(number, signal.SIG_IGN)
 raise SystemExit(keep(sys.argv[3:], os.environ, again=["tidegauge", "run", "--", *sys.argv[3:]], gpu_share=None,
