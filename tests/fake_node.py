@@ -39,6 +39,16 @@ UUID0 = DeviceUuid("GPU-00000000-0000-0000-0000-000000000000")
 UUID1 = DeviceUuid("GPU-11111111-1111-1111-1111-111111111111")
 
 
+_agents: list[NodeAgent] = []
+"""Of all nodes since ``close_agents``."""
+
+
+def close_agents() -> None:
+    """Close the agents of all nodes that were made, and their files (``tests/conftest.py``, after each test)."""
+    while _agents:
+        _agents.pop().close()
+
+
 @dataclass
 class FakeClock:
     """Time that passes when it is told to."""
@@ -332,6 +342,7 @@ class FakeNode:
             evidence=self.desk,
             detector_factory=detector_factory or self._new_detector,
         )
+        _agents.append(self.agent)
 
     def _new_detector(self) -> ScriptedDetector:
         self.detectors.append(ScriptedDetector())

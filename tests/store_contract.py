@@ -288,6 +288,7 @@ class StoreContract:
         assert store.incidents.history(9) == []
         assert store.incidents.count_left_out(9, most=9, most_figures=9) == 0
 
+    @pytest.mark.slow
     def test_changes_share_out_the_ranks_whose_figures_are_told(self, store: Store) -> None:
         many = [told(ChangeKind.UPDATED, wide(), float(at)) for at in range(250)]
         store.incidents.save(many)

@@ -216,6 +216,7 @@ def test_of_two_users_ranks_of_one_name_the_one_that_the_driver_lists_is_shown_t
     assert dropped > 0
 
 
+@pytest.mark.slow
 def test_a_name_that_was_not_shown_takes_nothing_of_the_budget() -> None:
     fitting = SAMPLES_PER_TARGET // 16
     twins = [rank_view(rank, gpu=0, uuid=None, uid=uid) for rank in range(fitting) for uid in (4321, 1001)]

@@ -258,6 +258,7 @@ def _alerts(door: Door) -> tuple[Callable[[], None], Callable[[], int], Callable
     return receiver.start, lambda: receiver.port, receiver.stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("open_server", [_api, _metrics, _alerts])
 def test_every_server_speaks_tls_while_silent_clients_hold_its_connections(
     tls: Tls, open_server: Callable[[Door], tuple[Callable[[], None], Callable[[], int], Callable[[], None]]]

@@ -71,7 +71,9 @@ def _handler(slack: Workspace) -> type[BaseHTTPRequestHandler]:
         def _is_given_up(self) -> bool:
             """Whether this process stood still for longer than the client waits: who waits for an answer says no more,
             and who has hung up will ask again."""
-            return bool(select.select([self.connection], [], [], 0.0)[0])
+            poll = select.poll()  # select(2) knows no descriptor above 1,023
+            poll.register(self.connection, select.POLLIN)
+            return bool(poll.poll(0))
 
         def _done(self, name: str, body: bytes, *, is_file: bool) -> Fault:
             if is_file:

@@ -235,13 +235,19 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             if event is None:
-                if select.select([self.connection], [], [], 0)[0]:
+                if self._has_more():
                     self.close_connection = True  # a watching client sends nothing more: it has gone
                     return
             else:
                 line = json.dumps(event).encode() + b"\n"
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
         self.wfile.write(b"0\r\n\r\n")
+
+    def _has_more(self) -> bool:
+        """Whether the client said something more, or has gone."""
+        poll = select.poll()  # select(2) knows no descriptor above 1,023
+        poll.register(self.connection, select.POLLIN)
+        return bool(poll.poll(0))
 
 
 def _with_first(first: dict[str, Any] | None, rest: Iterator[dict[str, Any] | None]) -> Iterator[dict[str, Any] | None]:

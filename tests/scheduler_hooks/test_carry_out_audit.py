@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fake_node import FakeClock
@@ -137,7 +137,6 @@ AWAY_AT_EACH_BEGINNING_AND_AT_THE_END: list[tuple[set[str], set[str]]] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
 @example(away=AWAY_AT_EACH_BEGINNING_AND_AT_THE_END, restarts={4}, action=ActionKind.NOTIFY)
 @given(
     away=st.lists(st.tuples(st.sets(st.sampled_from(METHODS)), st.sets(st.sampled_from(METHODS[1:]))), max_size=12),

@@ -10,7 +10,7 @@ from itertools import combinations, count
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_hooks.carry_out_bench import (
@@ -110,7 +110,6 @@ FAULTS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     decisions=st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=4, unique_by=lambda one: one.decision_id),
     kill_at=st.sets(st.integers(1, 80), max_size=5),

@@ -231,6 +231,7 @@ def leak_on(site: Site, minutes: int) -> None:
         site.run(60)
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away_for_long_costs_no_memory_and_no_story(site: Site) -> None:
     """Of what is not saved yet, newer figures take the place of older ones; all else is kept."""
     site.set_policy(POLICY.format(mode="observe"))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import PID
@@ -182,7 +182,6 @@ def test_so_many_holders_are_read_and_no_more() -> None:
     assert read.search.holders[0].kind is HolderKind.CONTAINER
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_whatever_a_damaged_file_holds_it_is_read_or_refused(data: st.DataObject) -> None:
     content = bytearray(wire.to_json(window(PID)))
@@ -200,7 +199,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(sorted(RankEvidence.__dataclass_fields__)), json_values, max_size=3))
 def test_whatever_its_fields_say_it_is_read_or_refused(changes: dict[str, object]) -> None:
     raw = wire.to_wire(window(PID))
@@ -215,7 +213,6 @@ def test_a_snapshot_is_read_with_its_facts() -> None:
     assert packed.facts["step"] == 134
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_whatever_a_damaged_snapshot_holds_it_is_compared_or_refused(data: st.DataObject) -> None:
     content = bytearray(pack(late()))

@@ -106,6 +106,7 @@ def test_before_the_first_reading_growth_is_counted_from_that() -> None:
     assert growth_since((), 3) == MemoryGrowth()
 
 
+@pytest.mark.slow
 def test_a_long_life_takes_no_more_memory_and_still_reaches_back_to_its_beginning() -> None:
     readings = RankReadings()
     for step in range(100_000):

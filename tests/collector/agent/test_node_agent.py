@@ -10,7 +10,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
@@ -730,7 +730,6 @@ def test_one_pod_cannot_take_the_places_of_others_with_its_uid(node: FakeNode) -
     ),
     size=st.none() | st.integers(0, HEADER_BYTES + 2 * 16 * 256),
 )
-@settings(max_examples=120, deadline=None)
 def test_random_damage_neither_stops_the_agent_nor_shows_nonsense(
     tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[int, bytes]], size: int | None
 ) -> None:
@@ -759,6 +758,7 @@ def test_random_damage_neither_stops_the_agent_nor_shows_nonsense(
 # --- the agent itself
 
 
+@pytest.mark.slow
 def test_a_flood_of_processes_does_not_push_other_lines_out_of_the_log(
     node: FakeNode, caplog: pytest.LogCaptureFixture
 ) -> None:

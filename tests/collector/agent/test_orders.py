@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from fake_node import FakeClock, FakeNode
 from tidegauge.agent import orders
 from tidegauge.agent.folders import HostRunDir, UserFolder
@@ -213,7 +214,7 @@ def test_what_is_remembered_is_bounded() -> None:
 orders_wanted = st.lists(st.lists(st.sampled_from("abcdef"), unique=True), max_size=12)
 
 
-@settings(max_examples=50, deadline=None)
+@fewer(2)
 @given(orders_wanted)
 def test_whatever_is_wanted_when_an_order_is_carried_out_at_most_once(replies: Sequence[Sequence[str]]) -> None:
     stage = Stage()

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from fake_node import STEP_S, FakeClock, FakeRank, identity
 from tidegauge.agent.ring_reader import (
     LOOK_AT_BLANKS_EVERY,
@@ -72,7 +73,7 @@ def test_begins_a_wrapped_ring_at_its_oldest_record(tmp_path: Path, records: int
 
 
 @given(capacity=st.integers(1, 70), bursts=st.lists(st.integers(0, 200), max_size=8))
-@settings(max_examples=60, deadline=None)
+@fewer(2)
 def test_every_record_is_read_or_counted_as_lost(
     tmp_path_factory: pytest.TempPathFactory, capacity: int, bursts: list[int]
 ) -> None:
@@ -304,7 +305,6 @@ def test_a_jump_of_the_sequence_loses_a_bounded_number(tmp_path: Path) -> None:
 
 
 @given(content=st.binary(max_size=3 * HEADER_BYTES), keep_header=st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_random_bytes_are_refused_or_say_nothing(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, keep_header: bool
 ) -> None:
@@ -324,7 +324,6 @@ def test_random_bytes_are_refused_or_say_nothing(
         st.tuples(st.integers(0, HEADER_BYTES + 2 * 16 * RECORD_BYTES - 1), st.integers(1, 255)), max_size=12
     )
 )
-@settings(max_examples=150, deadline=None)
 def test_flipped_bits_lose_records_but_invent_none(
     tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]
 ) -> None:

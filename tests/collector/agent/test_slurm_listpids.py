@@ -147,6 +147,7 @@ def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
     assert said == ({}, "scontrol listpids did not end within 0.1 s")
 
 
+@pytest.mark.slow
 def test_only_so_much_is_read(tmp_path: Path) -> None:
     said = scontrol(tmp_path, "echo PID JOBID STEPID; echo 12 1 0; exec yes 13 1 0")()
     assert said.problem == f"scontrol listpids wrote more than {MAX_OUTPUT_BYTES} bytes"

@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from tidegauge.analysis import snapshots
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.beginnings import with_start
@@ -85,7 +86,7 @@ def test_a_ring_that_has_lost_its_beginning_says_so(name: str) -> None:
     assert trace.start
 
 
-@settings(max_examples=60, deadline=None)
+@fewer(2)
 @given(st.sampled_from(COMPLETE), st.floats(0, 1))
 def test_what_a_cut_took_away_is_worked_out_again(name: str, where: float) -> None:
     trace = recorded(name)
@@ -97,7 +98,7 @@ def test_what_a_cut_took_away_is_worked_out_again(name: str, where: float) -> No
     assert live(found) == live(model)
 
 
-@settings(max_examples=40, deadline=None)
+@fewer(2)
 @given(st.sampled_from(COMPLETE), st.floats(0, 1))
 def test_the_blocks_of_each_segment_cover_it(name: str, where: float) -> None:
     trace = recorded(name)
@@ -109,7 +110,7 @@ def test_the_blocks_of_each_segment_cover_it(name: str, where: float) -> None:
         assert position == segment.address + segment.total_bytes
 
 
-@settings(max_examples=40, deadline=None)
+@fewer(2)
 @given(st.floats(0, 1))
 def test_without_unsplit_remainders_the_free_blocks_are_right_as_well(where: float) -> None:
     """Expandable segments split off every remainder, so nothing about them is a guess."""

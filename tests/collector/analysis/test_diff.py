@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from examples import fewer
 from tidegauge.analysis.diff import Comparison, compare
 from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.analysis.snapshot_traces import trace_with_memory
@@ -305,7 +306,7 @@ BLOCKS = st.lists(
 )
 
 
-@settings(max_examples=50)
+@fewer(2)
 @given(BLOCKS, BLOCKS)
 def test_growth_adds_up_for_any_two_snapshots(early: list[Block], late: list[Block]) -> None:
     comparison = compared(early, late)

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
 from tidegauge.analysis.contents import decompressed
 from tidegauge.analysis.packed_snapshots import to_packed
@@ -177,7 +178,7 @@ def whole(*histories: list[dict[str, object]]) -> dict[str, object]:
     return {"segments": [], "device_traces": list(histories)}
 
 
-@settings(max_examples=25)
+@fewer(4)
 @given(st.lists(st.sampled_from([0, 1, 2, 999, 1000, 1001, 2500]), max_size=4), st.integers(2, 5))
 def test_histories_of_any_length_keep_their_order_and_their_device(lengths: list[int], protocol: int) -> None:
     content = pickle.dumps(whole(*map(entries, lengths)), protocol)

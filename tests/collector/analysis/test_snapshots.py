@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.analysis import snapshots
@@ -223,6 +223,7 @@ def test_lists_that_hold_themselves_end() -> None:
         read(snapshot)
 
 
+@pytest.mark.slow
 def test_stacks_that_share_frames_do_not_multiply() -> None:
     """A thousand frames a stack in 5,100 stacks: five million frames to keep, in a file of that many links."""
     frame = {"name": "f", "filename": "f.py", "line": 1}
@@ -253,7 +254,6 @@ ODD: st.SearchStrategy[Any] = (
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(["ring", "stacks", "expandable_ring", "out_of_memory", "two_devices"]),
     st.lists(st.tuples(PATHS, ODD), min_size=1, max_size=4),

@@ -199,6 +199,7 @@ def test_changes_that_matter_are_bounded_too_and_the_newest_stay() -> None:
     assert answer["changes"][-1]["at_unix_s"] == MOST_CHANGES + 4
 
 
+@pytest.mark.slow
 def test_changes_of_wide_incidents_share_a_bound() -> None:
     few, many = wide(1, ranks=64), MOST_CHANGES - 1
     answer = get(FakeStore(FakeIncidents([few] * many)), "/api/v1/incident-changes")
@@ -335,6 +336,7 @@ def test_figures_without_a_database_say_so(store: FakeStore) -> None:
     assert figures.of_jobs == {}
 
 
+@pytest.mark.slow
 def test_of_a_very_long_history_only_the_newest_changes_are_read() -> None:
     many = [IncidentChange(ChangeKind.ESCALATED, float(at), incident()) for at in range(MOST_READ + 5)]
     answer = get(FakeStore(FakeIncidents(many)), "/api/v1/incident-changes")

@@ -7,9 +7,10 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from fake_node import FakeClock
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.order_desk import OrderDesk, reply_of
@@ -193,7 +194,7 @@ def test_a_report_brings_results_and_its_reply_the_orders() -> None:
 ANSWERS = st.sampled_from(["answers", "refuses", "unreachable", "other node answers", "silent"])
 
 
-@settings(max_examples=40, deadline=None)
+@fewer(2)
 @given(
     st.dictionaries(st.integers(0, 20), st.tuples(st.sampled_from(["n1", "n2", "n3"]), ANSWERS), min_size=1),
     st.integers(0, 999),

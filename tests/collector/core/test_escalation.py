@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evidence_values import news, nothing_found
+from examples import fewer
 from sample_views import LEAK, NOW_S, identity, job_view, rank_summary
 from tidegauge.core.escalation import (
     SEARCH_AND_TRIP_S,
@@ -294,7 +295,7 @@ def test_a_request_for_somebody_says_so() -> None:
     assert (request["reason"], request["max_events"]) == ("asked", 500)
 
 
-@settings(max_examples=60, deadline=None)
+@fewer(2)
 @given(
     looks=st.lists(
         st.tuples(

@@ -35,6 +35,7 @@ def all_failed(ranks: int) -> JobView:
     return job(*(failed(number) for number in range(ranks)))
 
 
+@pytest.mark.slow
 def test_a_process_with_another_rank_number_at_every_look_fills_no_incident(watch: Watch) -> None:
     for number in range(2 * MOST_ERRORS):
         watch.see(job(failed(number), world_size=1 << 24))
@@ -55,6 +56,7 @@ def test_rank_numbers_without_end_are_told_ever_less_often(watch: Watch) -> None
     assert told < 200 * MOST_ERRORS, "findings in the history of a day"
 
 
+@pytest.mark.slow
 def test_a_job_of_ten_thousand_ranks_shows_the_first_to_fail_and_the_latest(watch: Watch) -> None:
     assert watch.see(all_failed(10_000)) == ["opened"]
     opened = watch.incident
@@ -99,6 +101,7 @@ def swinging(up: bool) -> JobView:
     return job(*(rank_summary(number, verdict=LEAK, reserved_bytes=reserved_bytes) for number in range(2)))
 
 
+@pytest.mark.slow
 def test_figures_that_swing_for_a_week_are_some_lines_of_history(watch: Watch) -> None:
     """Once a minute for the first 20 minutes, then each twentieth of the age: 20 + ln(10080 / 20) / ln(1.05) = 148."""
     kinds = [kind for turn in range(WEEK_S // 60) for kind in watch.look(swinging(turn % 2 == 0), after_s=60.0)]

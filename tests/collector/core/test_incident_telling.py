@@ -105,6 +105,7 @@ def test_an_end_that_is_far_away_is_told_with_the_figures() -> None:
     assert watch.look(two_ranks(left(60_000.0)), after_s=RULES.update_after_s(HALF_A_DAY_S)) == ["updated"]
 
 
+@pytest.mark.slow
 def test_an_end_that_swings_for_a_week_is_some_hundred_lines() -> None:
     watch = Watch()
     for turn in range(7 * 1440):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import LEAK, NOW_S, identity, job_view, rank_summary
@@ -115,7 +115,6 @@ class Run:
 
 
 @given(st.lists(looks, max_size=8))
-@settings(max_examples=80, deadline=None)
 def test_every_history_is_a_word_of_the_table(script: list[Look]) -> None:
     run = Run()
     for look in script:
@@ -134,7 +133,6 @@ def test_every_history_is_a_word_of_the_table(script: list[Look]) -> None:
 
 
 @given(st.lists(looks, max_size=8))
-@settings(max_examples=80, deadline=None)
 def test_at_most_one_incident_is_open_per_job_and_cause(script: list[Look]) -> None:
     run = Run()
     for look in script:
@@ -151,7 +149,6 @@ def test_at_most_one_incident_is_open_per_job_and_cause(script: list[Look]) -> N
 
 
 @given(st.lists(looks, max_size=8))
-@settings(max_examples=80, deadline=None)
 def test_every_incident_is_consistent_at_every_moment(script: list[Look]) -> None:
     run = Run()
     for look in script:
@@ -178,7 +175,6 @@ def outcome(run: Run) -> list[tuple[object, ...]]:
 
 
 @given(st.lists(watched, min_size=1, max_size=8), st.data())
-@settings(max_examples=80, deadline=None)
 def test_a_restart_in_the_middle_changes_nothing_about_the_end(script: list[Look], data: st.DataObject) -> None:
     """As long as all ranks are heard: the wait for one that is missing begins anew, on purpose."""
     whole, restarted = Run(), Run()

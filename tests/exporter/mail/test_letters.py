@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from html_text import Page
 from sample_views import NOW_S
 from scheduler_values import decision, record
@@ -178,7 +179,7 @@ def test_nothing_that_a_job_chooses_becomes_a_line_or_markup(text: str) -> None:
     check(text)
 
 
-@settings(max_examples=60, deadline=None)
+@fewer(2)
 @given(st.text(max_size=200))
 def test_nothing_at_all_becomes_a_line_or_markup(text: str) -> None:
     check(text)

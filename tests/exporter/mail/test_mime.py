@@ -6,7 +6,7 @@ from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.mail.test_letters import hostile
@@ -85,7 +85,6 @@ def test_any_server_takes_it() -> None:
     assert b"\n" not in raw.replace(b"\r\n", b"")
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=300))
 def test_no_header_can_be_injected(text: str) -> None:
     mail = read(as_mail(letter(hostile(text)), ENVELOPE, at_unix_s=NOW_S, png=None))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.notify.telling import Clock
@@ -99,7 +99,6 @@ def twenty_lines() -> bytes:
         return (Path(folder) / "notified.jsonl").read_bytes()
 
 
-@settings(deadline=None)
 @given(length=st.integers(0, len(twenty_lines())))
 def test_a_file_cut_anywhere_is_what_was_said_up_to_there(length: int) -> None:
     content = twenty_lines()[:length]

@@ -100,6 +100,7 @@ def test_a_slow_service_is_not_made_slower() -> None:
     assert fetch(Slow(), clock=clock).step() == 30.0
 
 
+@pytest.mark.slow
 def test_stories_reach_every_sink_whatever_another_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "STOP_WITHIN_S", ENOUGH_S)
 

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.notify.channel import Channel
@@ -97,7 +97,6 @@ class World:
             self.channel.restart()
 
 
-@settings(deadline=None)
 @given(
     # No more than are told at once after a long absence.
     events=st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 3)), min_size=1, max_size=MOST_AT_ONCE),

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from exporter.notify.channel import Channel, away_at
 from exporter.notify.telling import Call, closed, escalated, story, warning
 from tidegauge.core.verdicts import Severity
@@ -159,7 +160,7 @@ def test_a_storm_that_slack_interrupts_is_gathered_later_in_the_same_place(chann
     assert sorted(int(line.split()[1]) for line in in_storms(channel)) == list(range(6, 12))
 
 
-@settings(deadline=None, max_examples=50)
+@fewer(2)
 @given(
     pauses_s=st.lists(st.floats(0.0, 2000.0), min_size=1, max_size=30),
     failing=st.lists(st.booleans(), max_size=60),

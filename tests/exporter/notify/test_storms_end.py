@@ -13,9 +13,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from exporter.notify.channel import Channel, away_at
 from exporter.notify.telling import closed, escalated, warning
 from sample_views import NOW_S
@@ -177,7 +178,7 @@ def test_storms_of_an_older_notebook_go_on_and_end(channel: Channel) -> None:
     assert not channel.chat.heads()
 
 
-@settings(deadline=None, max_examples=50)
+@fewer(2)
 @given(
     pauses_s=st.lists(st.floats(0.0, 2000.0), min_size=1, max_size=40),
     failing=st.lists(st.booleans(), max_size=80),

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge_exporter.notify.values import AlertGroup
@@ -107,7 +107,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from(sorted(NOTIFICATION)), value=json_values)
 def test_whatever_a_field_holds_it_is_read_or_refused(name: str, value: object) -> None:
     try:
@@ -117,7 +116,6 @@ def test_whatever_a_field_holds_it_is_read_or_refused(name: str, value: object) 
     assert all(isinstance(text, str) for alert in group.alerts for text in alert.labels.values())
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from(sorted(NOTIFICATION["alerts"][0])), value=json_values)
 def test_whatever_a_field_of_an_alert_holds_it_is_read_or_refused(name: str, value: object) -> None:
     try:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import fewer
 from fakes.block_kit import block_problems, control_sequences, skeleton, text_objects
 from sample_views import NOW_S
 from scheduler_values import decision, record
@@ -127,7 +128,7 @@ def test_no_text_becomes_a_mention_a_link_formatting_or_a_block(name: str, text:
 
 @pytest.mark.parametrize("name", BUILDERS)
 @given(text=st.text(alphabet=st.one_of(st.characters(), st.sampled_from("<>&|!@#*_~`:\n\\\"'")), min_size=1))
-@settings(max_examples=60, deadline=None)
+@fewer(2)
 def test_no_text_at_all_does(name: str, text: str) -> None:
     _check(BUILDERS[name], f"a{text}")
 
@@ -157,7 +158,6 @@ def test_slack_takes_every_message_of_a_usual_story(make: Callable[[], Story]) -
     now_s=st.floats(0.0, 4e9),
     updated_s=st.floats(0.0, 4e9),
 )
-@settings(deadline=None)
 def test_any_forecast_at_any_time_can_be_said(
     seconds: tuple[float, float, float], now_s: float, updated_s: float
 ) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
+from examples import fewer
 from sample_views import GIB, NOW_S
 from slack_stories import ALL, closed, fragmentation, leak, out_of_memory, outside, recovering
 from tidegauge.core.incidents import IncidentCause
@@ -151,6 +152,7 @@ def test_a_far_future_leaves_the_past_its_room() -> None:
     assert forecast_png(far, now_unix_s=NOW_S)
 
 
+@pytest.mark.slow
 def test_hostile_names_are_only_written() -> None:
     one = leak().incident
     for text in ("$\\frac{1}{", "$x$ $", "\N{GRINNING FACE}\u202e\u65e5\u672c", "x" * 100_000, "\x00\n"):
@@ -161,6 +163,7 @@ def test_hostile_names_are_only_written() -> None:
         assert forecast_png(replace(leak(), incident=odd), now_unix_s=NOW_S)
 
 
+@pytest.mark.slow
 def test_threads_may_draw_at_once() -> None:
     drawn: list[bytes | None] = []
     threads = [
@@ -185,13 +188,14 @@ points = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     memory=st.lists(points, max_size=12),
     seconds=st.tuples(*[st.floats(0.0, allow_nan=False)] * 3),
     limit_bytes=st.none() | st.integers(0, 2**50),
     cause=st.sampled_from(IncidentCause),
 )
-@settings(max_examples=40, deadline=None)
+@fewer(2)
 def test_any_story_has_a_picture_or_none(
     memory: list[MemoryPoint], seconds: tuple[float, float, float], limit_bytes: int | None, cause: IncidentCause
 ) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.kube import Call, FakeKube
@@ -120,7 +120,6 @@ STEP = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(steps=st.lists(STEP, max_size=60))
 def test_two_never_lead_at_once(steps: list[tuple[int, float, float, str]]) -> None:
     kube, clock = FakeKube(), Clock()

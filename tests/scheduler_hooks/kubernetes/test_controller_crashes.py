@@ -81,6 +81,7 @@ def test_killed_before_any_request_the_next_one_finishes_it(case: Case) -> None:
         check_started_once(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_killed_twice_the_third_one_finishes_it(case: Case) -> None:
     requests = number_of_requests(case)

@@ -105,6 +105,7 @@ def test_a_length_is_needed() -> None:
             assert client.recv(100).startswith(b"HTTP/1.1 411 ")
 
 
+@pytest.mark.slow
 def test_those_who_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhook, "CONNECTION_S", 300.0)  # it does not wait until they are late
     with serving() as (server, certificate):

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from allocator_traces import MIB, Held, Requests
+from examples import fewer
 from slow_allocator import SlowAllocator
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
@@ -154,7 +155,6 @@ def compare(doings: Sequence[Deed], chosen: AllocatorSettings, limits: Limits) -
     assert shape(outcome.end) == slow_shape(slow)
 
 
-@settings(max_examples=150, deadline=None)
 @given(deeds, ordinary_settings, all_limits)
 @example([], AllocatorSettings(), Limits())
 def test_both_models_agree(doings: list[Deed], chosen: AllocatorSettings, limits: Limits) -> None:
@@ -172,7 +172,6 @@ def test_both_models_agree_when_thousands_of_blocks_are_free(tie_break: TieBreak
     compare(doings, AllocatorSettings(tie_break=tie_break), Limits())
 
 
-@settings(max_examples=150, deadline=None)
 @given(deeds, all_settings, all_limits)
 def test_memory_stays_whole(doings: list[Deed], chosen: AllocatorSettings, limits: Limits) -> None:
     trace = trace_of(doings)
@@ -214,7 +213,7 @@ def test_memory_stays_whole(doings: list[Deed], chosen: AllocatorSettings, limit
         assert limits.cap is None or outcome.peak_reserved_bytes <= limits.cap
 
 
-@settings(max_examples=60, deadline=None)
+@fewer(2)
 @given(deeds, all_settings)
 def test_with_room_for_all_every_request_that_lives_has_its_block(
     doings: list[Deed], chosen: AllocatorSettings

@@ -56,6 +56,7 @@ def test_numba_is_used_where_it_is_there() -> None:
     assert compiled.IS_COMPILED
 
 
+@pytest.mark.slow
 def test_without_numba_every_answer_is_the_same() -> None:
     pytest.importorskip("numba", reason="numba is not installed: there is nothing to compare with")
     compiled_answers = answers("compiled")

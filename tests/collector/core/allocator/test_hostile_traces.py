@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from allocator_traces import MIB, Held, Requests
@@ -141,7 +141,6 @@ def made_of(rows: list[tuple[int, int, int, int, int]], *, alloc_conf: str, comp
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(events, max_size=30) | st.lists(plausible, max_size=60),
     st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:20,garbage_collection_threshold:0.1"]),

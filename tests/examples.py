@@ -1,0 +1,30 @@
+"""How many examples a property test is given: Hypothesis' profiles, chosen by HYPOTHESIS_PROFILE.
+
+``fast`` (the default) and ``ci`` think of the same examples in each run, so that a change and not luck decides;
+``night`` thinks of new ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+MAX_EXAMPLES = {"fast": 20, "ci": 100, "night": 1000}
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
+MIN_EXAMPLES = 5
+
+
+def register() -> None:
+    """Make the profiles known and load the chosen one. None has a deadline: a machine may be busy."""
+    for name, most in MAX_EXAMPLES.items():
+        settings.register_profile(
+            name, max_examples=most, derandomize=name != "night", database=None, deadline=None, print_blob=True,
+            suppress_health_check=[HealthCheck.too_slow],
+        )  # fmt: skip
+    settings.load_profile(PROFILE)
+
+
+def fewer(divisor: int) -> settings:
+    """Settings for a test whose examples cost much: so many times fewer of them, in each profile."""
+    return settings(max_examples=max(MIN_EXAMPLES, MAX_EXAMPLES[PROFILE] // divisor))

@@ -1,0 +1,60 @@
+"""How long each test and each fixture took: a pytest plugin (``tests/conftest.py``) that writes what ``make durations``
+prints, one file a tier in ``build/durations``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "build" / "durations"
+MIN_FIXTURE_S = 0.05
+"""Fixtures that took less are not recorded."""
+_FIXTURE = "fixture_s"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", help="record the durations of this run for `make durations`, under this name")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tier = config.getoption("tier")
+    if tier and not hasattr(config, "workerinput"):  # with pytest-xdist: the controller alone
+        config.pluginmanager.register(_Recorder(str(tier)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, object, object]:
+    """Time a fixture; those that it asks for are set up before, and not in it."""
+    began_s = time.perf_counter()
+    try:
+        return (yield)
+    finally:
+        took_s = time.perf_counter() - began_s
+        item = getattr(request, "_pyfuncitem", None)
+        if took_s >= MIN_FIXTURE_S and item is not None:
+            item.user_properties.append((_FIXTURE, [fixturedef.argname, fixturedef.baseid, round(took_s, 3)]))
+
+
+class _Recorder:
+    """Collects the reports of one run and writes them at its end."""
+
+    def __init__(self, tier: str) -> None:
+        self._path = FOLDER / f"{tier}.json"
+        self._began_s = time.perf_counter()
+        self._tests: dict[str, float] = {}
+        self._fixtures: list[object] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._tests[report.nodeid] = round(self._tests.get(report.nodeid, 0.0) + report.duration, 4)
+        if report.when == "setup":
+            self._fixtures += [value for name, value in report.user_properties if name == _FIXTURE]
+
+    def pytest_sessionfinish(self) -> None:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        found = {"wall_s": time.perf_counter() - self._began_s, "tests": self._tests, "fixtures": self._fixtures}
+        self._path.write_text(json.dumps(found))
