@@ -42,7 +42,7 @@ def at_once(call: Callable[[], bool]) -> bool:
 def searched(
     numbers: Sequence[int],
     *,
-    most_s: float = 60.0,
+    most_s: float = 1e6,
     pause: Callable[[], None] = lambda: None,
     at_boundary: AtBoundary = at_once,
 ) -> HolderSearch:
@@ -206,7 +206,7 @@ class ReplacedTest(HolderTestCase):
 
         self.step(1)
         return search_holders(
-            fake_tensor_torch(), [(FIRST, 1 << 16)], most_s=60, pause=lambda: None, at_boundary=at_boundary
+            fake_tensor_torch(), [(FIRST, 1 << 16)], most_s=1e6, pause=lambda: None, at_boundary=at_boundary
         )
 
     def test_a_buffer_that_is_made_anew_is_found_by_its_size(self) -> None:
@@ -482,7 +482,7 @@ class GuestTest(HolderTestCase):
             raise StoppedError
 
         with self.assertRaises(StoppedError):
-            search_holders(fake_tensor_torch(), [(FIRST, BLOCK)], most_s=60, pause=pause, at_boundary=at_once)
+            search_holders(fake_tensor_torch(), [(FIRST, BLOCK)], most_s=1e6, pause=pause, at_boundary=at_once)
 
     def test_it_looks_in_short_slices_at_step_boundaries(self) -> None:
         slices: list[int] = []
