@@ -3,50 +3,54 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
+# Without it each of hundreds of test processes would compile Tidegauge anew.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 RIG := .rig
 RAYJOBS := .rayjobs
-SLURM := .slurm
-SLURM_RELEASES ?= trixie sid
 TRAINERS := .trainers
 ESTIMATE := .estimate
-# Releases of torch whose own allocators the model is compared with: one of each rule, the oldest tried, the newest.
-ALLOCATORS := 2.9.1 2.11.0 2.12.0 2.15.0
+# One rig for each requirements/rig-VERSION.txt: releases of torch with allocators of their own, the oldest tried, the newest.
+RIGS := $(patsubst requirements/rig-%.txt,%,$(wildcard requirements/rig-*.txt))
 # Further Pythons whose jobs are attached to, each with the rig's torch; one that this machine lacks is left out.
 PYTHONS := 3.12 3.13
-# Integration tests that start no server and wait for nothing: two files at a time.
-IN_STEP := tests/integration/allocator tests/integration/estimate tests/integration/holders
-# torch's own warning about packages that a GPU would need is noise here: the rig is made without them on purpose.
-PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fast integration gpu lint types layers format dashboards estimate-venv kubernetes pictures rig rigs rayjobs trainers venv system docs bench bench-fleet chaos soak still fuzz audit sbom clean test-kubernetes test-slurm-matrix
+.PHONY: audit bench bench-fleet chaos check clean dashboards demo docs durations estimate-venv fast format fuzz gpu help integration kubernetes layers lint matrix pictures rayjobs report-packages rig rigs sbom slow smoke soak still system test test-all test-kubernetes trainers types venv
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
 
-demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in under two minutes (no GPU needed)
+demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in a minute (no GPU needed; the first time two minutes more)
 	@scripts/demo.sh
 
-test: system $(BIN)/.made rig rigs rayjobs trainers estimate-venv fast integration gpu ## all tests that this machine can run
+# The tiers: docs/testing.md. Each tier is its own target, and the last line of `make test` names the others.
+test: check smoke ## the newcomer's tests: style, types, layers, fast tests, and the whole service once (8 minutes the first time)
+	@echo "passed: style, types, layers, fast tests, smoke. Further tiers: make slow, integration, matrix, gpu; all: make test-all"
+
+test-all: check smoke slow integration matrix gpu ## every test that this machine can run (hours; needs root for much of it)
 
 check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
 
-fast: $(BIN)/.made ## the fast tests (no server, no torch)
+fast: $(BIN)/.made ## the fast tests: no server, no torch, no clock (PYTEST="-k NAME")
 	@$(BIN)/python scripts/compile_model.py
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --tier fast -m "not slow" $(PYTEST)
 
-integration: $(BIN)/.made rig rigs rayjobs trainers estimate-venv ## tests against real servers: Ray, Prometheus, torch on the fake-GPU rig
+slow: $(BIN)/.made ## the rest of the hermetic tests, those that take long (PYTEST="-k NAME")
 	@$(BIN)/python scripts/compile_model.py
-	$(BIN)/python -m pytest $(IN_STEP:%=--ignore=%) tests/integration
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(IN_STEP)
+	$(BIN)/python -m pytest -n auto --tier slow -m slow $(PYTEST)
 
-# Debian's suites: bookworm has 22.05, trixie 24.11, sid what is newest. Needs root and mmdebstrap; 25 s and 0.5 GB each.
-test-slurm-matrix: $(BIN)/.made rig ## the Slurm tests on other releases of Slurm (SLURM_RELEASES="trixie sid")
-	@for release in $(SLURM_RELEASES); do \
-	  scripts/slurm_release.sh $$release $(SLURM)/$$release; \
-	  echo "Slurm of $$release:"; \
-	  TIDEGAUGE_SLURM_TREE=$(CURDIR)/$(SLURM)/$$release $(BIN)/python -m pytest tests/integration/slurm; \
-	done
+smoke: $(BIN)/.made rig ## the whole service once: two jobs on the rig, a verdict, a scrape
+	$(BIN)/python -m pytest --tier smoke tests/integration/test_smoke.py
+
+integration: $(BIN)/.made system rig rayjobs trainers estimate-venv report-packages ## tests against real servers and the rig, in shards side by side (SHARDS=5 PYTEST="-k NAME")
+	@$(BIN)/python scripts/compile_model.py
+	@scripts/integration.sh $(PYTEST)
+
+matrix: $(BIN)/.made system rig ## tests under further torches, Pythons and Slurms (CELLS="torch-2.15.0 python-3.9 slurm-trixie")
+	@scripts/matrix.sh $(CELLS)
+
+durations: $(BIN)/.made ## the slowest tests and fixtures of the last run of each tier
+	@$(BIN)/python scripts/durations.py
 
 test-kubernetes: $(BIN)/.made rig ## the Kubernetes tests on a real API server (TIDEGAUGE_TEST_KUBECONFIG=FILE, its admin's)
 	@test -n "$${TIDEGAUGE_TEST_KUBECONFIG:-}" || { echo "say TIDEGAUGE_TEST_KUBECONFIG=FILE: which API server?" >&2; exit 2; }
@@ -87,16 +91,19 @@ pictures: $(BIN)/.made ## draw the pictures of the dashboards again (462 MB of n
 
 venv: $(BIN)/.made ## the virtual environment of the service and its developers
 
-rig: $(RIG)/venv/.made $(BIN)/.made ## the fake-GPU rig: PyTorch's CUDA build on stub libraries (tests/fakegpu)
-	@$(RIG)/venv/bin/python tests/fakegpu/build.py
+rig: $(RIG)/.made ## the fake-GPU rig: PyTorch's CUDA build on stub libraries (tests/fakegpu)
 
-rigs: $(ALLOCATORS:%=$(RIG)/%/.made) $(PYTHONS:%=$(RIG)/%/.made) ## further rigs with other releases of torch (530 to 890 MB each) and other Pythons
+rigs: $(RIGS:%=$(RIG)/%/.made) $(PYTHONS:%=$(RIG)/%/.made) ## further rigs with other releases of torch (1.2 GB each) and other Pythons
 
-rayjobs: $(RAYJOBS)/venv/.made ## the environment of a user's own Ray cluster, for the tests of the Ray Jobs adapter
+rayjobs: $(RAYJOBS)/.made ## the environment of a user's own Ray cluster, for the tests of the Ray Jobs adapter
 
-trainers: $(TRAINERS)/venv/.made ## Lightning, Hugging Face and Ray Train on the rig's torch, for the tests of the integrations
+trainers: $(TRAINERS)/.made ## Lightning, Hugging Face and Ray Train on the rig's torch, for the tests of the integrations
 
-estimate-venv: $(ESTIMATE)/venv/.made ## a researcher's laptop, for the tests of the estimate: PyTorch without CUDA, transformers, torchvision
+estimate-venv: $(ESTIMATE)/.made ## a researcher's laptop, for the tests of the estimate: PyTorch without CUDA, transformers, torchvision
+
+# A test in a shard reaches no registry.
+report-packages: ## the npm packages of the report's page, so that a test can build it again
+	@scripts/build_report_page.sh --packages || echo "no npm packages of the report's page: its test is skipped" >&2
 
 system: ## Debian packages that the integration tests need (never asks anything)
 	@scripts/system_packages.sh
@@ -128,44 +135,33 @@ sbom: $(BIN)/.made ## what the service's environment is made of, as CycloneDX, i
 clean: ## remove what was made here
 	rm -rf .venv .rig .rayjobs .trainers .estimate .slurm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-$(BIN)/.made: pyproject.toml constraints.txt
-	@scripts/make_venv.sh "$(PYTHON)" .venv
-	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+$(BIN)/.made: pyproject.toml constraints.txt scripts/make_environment.sh
+	@scripts/make_environment.sh --python "$(PYTHON)" .venv -e '.[dev]'
 	@touch $@
 
-# Only for the tests and the demo of a machine without a GPU. `===` picks the CUDA build where an index also has a CPU one.
-$(RIG)/venv/.made: constraints.txt
-	@scripts/make_venv.sh "$(PYTHON)" $(RIG)/venv
-	@echo "the rig: installing PyTorch's CUDA build (about 530 MB, once)"
-	@$(RIG)/venv/bin/python -m pip install $(PIP_FLAGS) --no-deps -c constraints.txt 'torch===2.13.0'
-	@$(RIG)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt \
-	  filelock typing-extensions sympy networkx jinja2 fsspec numpy 2> >(grep -v 'torch 2.13.0 requires\|dependency resolver' >&2)
-	@touch $@
+# Only for the tests and the demo of a machine without a GPU. A rig that cannot be had is named and left out.
+MAKES_RIGS := requirements/torch-imports.txt scripts/make_rig.sh scripts/make_environment.sh
 
-$(ALLOCATORS:%=$(RIG)/%/.made): $(RIG)/%/.made: $(RIG)/venv/.made scripts/make_rig.sh | rig
-	@scripts/make_rig.sh $(RIG)/$* $(RIG)/venv $*
-	@touch $@
+$(RIG)/.made: requirements/rig.txt $(MAKES_RIGS) $(wildcard tests/fakegpu/*.py tests/fakegpu/csrc/* tests/fakegpu/inside/*) | $(BIN)/.made
+	@scripts/make_rig.sh $(RIG) $<
 
-$(PYTHONS:%=$(RIG)/%/.made): $(RIG)/%/.made: $(RIG)/venv/.made scripts/make_rig.sh | rig
-	@scripts/make_rig.sh $(RIG)/$* $(RIG)/venv 2.13.0 $*
-	@[ ! -d $(RIG)/$*/venv ] || touch $@
+$(RIGS:%=$(RIG)/%/.made): $(RIG)/%/.made: requirements/rig-%.txt $(MAKES_RIGS) | $(BIN)/.made
+	@scripts/make_rig.sh $(RIG)/$* $<
 
-# Users have ray[default]: it is never in the service's environment (docs/adr/0004-ray-jobs-over-rest.md).
-$(RAYJOBS)/venv/.made: constraints.txt
-	@scripts/make_venv.sh "$(PYTHON)" $(RAYJOBS)/venv
+$(PYTHONS:%=$(RIG)/%/.made): $(RIG)/%/.made: requirements/rig.txt $(MAKES_RIGS) | $(BIN)/.made
+	@scripts/make_rig.sh $(RIG)/$* $< $*
+
+$(RAYJOBS)/.made: requirements/rayjobs.txt constraints.txt scripts/make_environment.sh | $(BIN)/.made
 	@echo "a user's Ray for the tests: installing ray[default] (about 110 MB, once)"
-	@$(RAYJOBS)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt 'ray[default]==2.60.0'
+	@scripts/make_environment.sh --python $(BIN)/python $(RAYJOBS)/venv -r $<
 	@touch $@
 
-# Real frameworks on the rig's torch; pip must not bring another one (docs/integrations.md).
-$(TRAINERS)/venv/.made: $(RIG)/venv/.made constraints.txt scripts/make_trainers.sh
-	@scripts/make_trainers.sh "$(PYTHON)" $(TRAINERS)/venv $(RIG)/venv
+$(TRAINERS)/.made: requirements/trainers.txt constraints.txt scripts/make_environment.sh | $(BIN)/.made $(RIG)/.made
+	@echo "trainers for the tests: installing Lightning, transformers, Ray Train (about 180 MB, once)"
+	@scripts/make_environment.sh --python $(BIN)/python --sees $(RIG)/venv $(TRAINERS)/venv --no-deps -r $<
 	@touch $@
 
-# PyTorch without CUDA where the index offers such a build (`==` prefers it); torchvision's compiled part stays unloaded.
-$(ESTIMATE)/venv/.made: constraints.txt
-	@scripts/make_venv.sh "$(PYTHON)" $(ESTIMATE)/venv
+$(ESTIMATE)/.made: requirements/estimate.txt constraints.txt scripts/make_environment.sh | $(BIN)/.made
 	@echo "the estimate's tests: installing PyTorch's CPU build, transformers and torchvision (about 200 MB, once)"
-	@$(ESTIMATE)/venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt 'torch==2.13.0' 'transformers==5.23.0' numpy
-	@$(ESTIMATE)/venv/bin/python -m pip install $(PIP_FLAGS) --no-deps -c constraints.txt 'torchvision==0.28.0' pillow
+	@scripts/make_environment.sh --python $(BIN)/python $(ESTIMATE)/venv -r $<
 	@touch $@

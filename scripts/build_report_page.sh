@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Bundles what draws in the HTML report: report_page/src and its npm packages, as the lockfile pins them, become
-# report_page/built. `build_report_page.sh [FOLDER]` writes to FOLDER instead. Needs node and, once, npm's registry.
+# report_page/built. `build_report_page.sh [FOLDER]` writes to FOLDER instead; `--packages` only installs the packages.
+# Needs node and, once, npm's registry.
 set -euo pipefail
 export LC_ALL=C
+only_packages=0
+if [ "${1:-}" = --packages ]; then only_packages=1; shift; fi
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
 page="$root/exporter/tidegauge_exporter/report_page"
@@ -16,6 +19,7 @@ if ! cmp --silent "$page/package-lock.json" "$packages/installed-lock.json"; the
     (cd "$packages" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
     cp "$page/package-lock.json" "$packages/installed-lock.json"
 fi
+[ "$only_packages" = 0 ] || exit 0
 export NODE_PATH="$packages/node_modules"
 esbuild="$NODE_PATH/.bin/esbuild"
 cd "$page"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Debian packages that the tests need, each beside the command (or the file) that shows it is there. Asks nothing.
-# As root with apt it installs what is missing; else it says what is missing and how to get it, and goes on:
-# the tests that need it then say that they were skipped (in CI they fail instead).
+# system_packages.sh [COMMAND …]: Debian packages that the tests need, each beside the command (or the file) that shows it
+# is there; those of the COMMANDs alone where some are named. Asks nothing. As root with apt it installs what is missing;
+# else it says what is missing and how to get it, and goes on: the tests that need it then say that they were skipped
+# (in CI they fail instead).
 set -euo pipefail
 needed=(
   "gcc gcc libc6-dev"          # the fake-GPU rig is C
@@ -18,12 +19,15 @@ needed=(
   "ip iproute2"                # ... each host with a network of its own
   "unshare util-linux"         # ... and the chaos suite's with all else of its own
   "systemd-analyze systemd"    # how hardened the units are; nothing of it is started
+  "mmdebstrap mmdebstrap"      # other releases of Slurm, and Python 3.14, in folders
+  "patchelf patchelf"
 )
 # Debian keeps PostgreSQL's server off the path, and daemons off a user's.
 for folder in /usr/sbin /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done
 missing=()
 for line in "${needed[@]}"; do
   read -r command packages <<<"$line"
+  [ $# -eq 0 ] || [[ " $* " == *" $command "* ]] || continue
   [[ $command == /* && -e $command ]] || command -v "$command" >/dev/null || missing+=($packages)
 done
 [ ${#missing[@]} -eq 0 ] && exit 0

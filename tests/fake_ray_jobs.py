@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from serving import Serving
+
 RECORDED = Path(__file__).parent / "data" / "ray_jobs"
 ENDED = {"STOPPED", "SUCCEEDED", "FAILED"}
 
@@ -174,15 +176,11 @@ def ray_jobs_server(token: str | None = None) -> Iterator[FakeRayJobs]:
     cluster = FakeRayJobs(token)
     server = _Server(("127.0.0.1", 0), _handler(cluster))
     cluster.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield cluster
-    finally:
-        cluster.closing.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with Serving(server):
+        try:
+            yield cluster
+        finally:
+            cluster.closing.set()
 
 
 def _handler(cluster: FakeRayJobs) -> type[BaseHTTPRequestHandler]:

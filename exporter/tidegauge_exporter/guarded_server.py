@@ -44,11 +44,22 @@ class _Place:
     """Its request is not there yet, and nobody has hung up on it."""
 
 
-class GuardedMixIn(ThreadingMixIn):
-    """Before a ``TCPServer``, which serves by ``serve_forever`` with ``poll_interval`` at most half of a limit."""
+class PromptShutdownMixIn(ThreadingMixIn):
+    """Before a ``TCPServer``: a thread for each connection, and an end at once."""
 
     daemon_threads = True
     block_on_close = False
+
+    def shutdown(self) -> None:
+        """``serve_forever`` notices the end of its socket; else it would wait for its poll interval
+        (shutdown(2); ``socketserver.BaseServer.shutdown``)."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RD)  # type: ignore[attr-defined]  # of the server that this is mixed into
+        super().shutdown()  # type: ignore[misc]
+
+
+class GuardedMixIn(PromptShutdownMixIn):
+    """Before a ``TCPServer``, which serves by ``serve_forever`` with ``poll_interval`` at most half of a limit."""
 
     def guard(self, limits: Limits, door: Door = OPEN_DOOR) -> None:
         """Call it before the server's own constructor."""
@@ -58,13 +69,6 @@ class GuardedMixIn(ThreadingMixIn):
         self._lock = threading.Lock()
         self._places: dict[socket.socket, _Place] = {}
         """By the socket that was accepted, oldest first."""
-
-    def shutdown(self) -> None:
-        """End ``serve_forever`` at once: it notices a listening socket's end, and would else wait for its poll interval
-        (shutdown(2); ``socketserver.BaseServer.shutdown``)."""
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RD)  # type: ignore[attr-defined]  # of the server that this is mixed into
-        super().shutdown()  # type: ignore[misc]
 
     def has_asked(self, connection: socket.socket) -> None:
         """The request of this connection is read: from now on it is not closed to make room."""

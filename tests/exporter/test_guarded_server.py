@@ -50,9 +50,9 @@ class _Server(GuardedMixIn, TCPServer):
 
 
 @contextlib.contextmanager
-def serving(limits: Limits, door: Door = OPEN_DOOR) -> Iterator[int]:
+def serving(limits: Limits, door: Door = OPEN_DOOR, *, look_s: float = 0.02) -> Iterator[int]:
     server = _Server(limits, door)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(look_s,), daemon=True)
     thread.start()
     try:
         yield int(server.server_address[1])
@@ -134,6 +134,11 @@ def test_clients_that_never_shake_hands_lock_nobody_out(tls: Tls) -> None:
 def test_a_handshake_has_to_end_in_time(tls: Tls) -> None:
     with serving(Limits(4, ask_within_s=0.1, whole_s=60), tls.door) as port, connected(port) as connection:
         assert is_closed(connection)
+
+
+def test_it_ends_when_it_is_told_to_and_not_at_its_next_look() -> None:
+    with serving(Limits(4, ask_within_s=60, whole_s=60), look_s=3600.0) as port:
+        assert ask(port) == (200, b"ok")
 
 
 def test_a_client_that_drips_bytes_has_to_end_its_request_in_time() -> None:

@@ -68,13 +68,11 @@ def torch_folder(venv: Path) -> Path:
     found = sorted(venv.glob("lib/python3.*/site-packages/torch"))
     if not found:
         raise BuildError(
-            f"no torch in {venv}: make it with\n  python3 -m venv {venv}\n"
-            f"  {venv}/bin/pip install --no-deps torch===2.13.0\n"
-            f"  {venv}/bin/pip install filelock typing-extensions sympy networkx jinja2 fsspec numpy setuptools\n"
+            f"no torch in {venv}: the rig is made by `make rig`\n"
             "A further rig, .rig/VERSION with another release of torch, is made by scripts/make_rig.sh (make rigs)."
         )
     if not (found[0] / "lib" / "libtorch_cuda.so").exists():
-        raise BuildError(f"the torch in {venv} is not a CUDA build: install torch===2.13.0 (three equals signs)")
+        raise BuildError(f"the torch in {venv} is not a CUDA build: make the rig anew, from an index that has one")
     if (found[0].parent / "nvidia").exists():
         raise BuildError(
             f"{venv} holds NVIDIA's packages (torch's RPATH finds them before the stubs): make it anew with --no-deps"

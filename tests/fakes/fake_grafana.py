@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+
+from serving import Serving
 
 TOKEN = "glsa_of-the-tests"
 MOST_TAGS_CHARS = 500
@@ -250,14 +251,8 @@ def grafana_server(**state: Any) -> Iterator[FakeGrafana]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(grafana))
     server.daemon_threads = True
     grafana.url = f"http://127.0.0.1:{server.server_port}{grafana.prefix}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with Serving(server):
         yield grafana
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _handler(grafana: FakeGrafana) -> type[BaseHTTPRequestHandler]:

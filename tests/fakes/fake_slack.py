@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from fakes.block_kit import block_problems, words
 from fakes.slack_server import Fault as Fault  # part of this module
 from fakes.slack_server import SlackServer
+from serving import Serving
 
 ALL_SCOPES = frozenset({"chat:write", "files:write", "im:write", "users:read", "users:read.email"})
 SCOPE_OF = {
@@ -96,7 +97,7 @@ class FakeSlack:
         self._lock = threading.RLock()
         self._closing = threading.Event()
         self._server = SlackServer(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._serving = Serving(self._server)
 
     @property
     def url(self) -> str:
@@ -108,16 +109,14 @@ class FakeSlack:
         return f"{self.url}/api/"
 
     def __enter__(self) -> FakeSlack:
-        self._thread.start()
+        self._serving.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serving.stop()
 
     # What a test arranges
 

@@ -13,6 +13,8 @@ from email.message import EmailMessage
 from email.policy import default
 from typing import NamedTuple, Protocol
 
+from serving import Serving
+
 
 class Delivered(NamedTuple):
     """A mail that was taken."""
@@ -62,15 +64,13 @@ class FakeSmtp:
         self._closing = threading.Event()
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), lambda *asked: _Session(self, *asked))
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
+        self._serving = Serving(self._server)
+        self._serving.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._serving.stop()
 
     @property
     def port(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,18 +145,3 @@ def _with_evidence(service: Service) -> dict[str, Any] | None:
 
 def _step(path: Path) -> int:
     return int(path.name.split("-")[1])
-
-
-def test_demo_convicts_the_leak_and_nobody_else(rig: Rig, rig_environ: dict[str, str], tmp_path: Path) -> None:
-    command = ["demo", "--backend", "gloo", "--python", str(rig.python), "--folder", str(tmp_path / "demo")]
-    done = subprocess.run(
-        [sys.executable, "-m", "tidegauge", *command, "--seconds", "300"],  # it ends as soon as it has found the leak
-        env={**rig_environ, "TMPDIR": "/tmp"}, capture_output=True, text=True, timeout=700, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "leaky job, rank 1: leaks: allocated memory grows" in done.stdout
-    for rank in ("leaky job, rank 0", "healthy job, rank 0", "healthy job, rank 1"):
-        assert f"{rank}: ok" in done.stdout
-    assert "outputs (list" in done.stdout
-    assert "outputs (list" in (tmp_path / "demo" / "report.html").read_text()
-    assert "tidegauge_rank_leak_state{" in (tmp_path / "demo" / "metrics.prom").read_text()

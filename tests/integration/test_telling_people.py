@@ -40,6 +40,11 @@ class Town:
     def notifiers(self) -> list[int]:
         return self.site.service.actors("NotifierActor")
 
+    def has_written_down_all(self) -> bool:
+        """Whether the notifier knows of each message that Slack has."""
+        notebook = (self.site.service.files.root / "notified.jsonl").read_text()
+        return all(message.ts in notebook for message in self.slack.messages if message.thread_ts is None)
+
     def thread_of(self, number: int) -> Thread | None:
         threads = [
             thread for thread in self.slack.threads(CHANNEL) if f"incident {number}" in thread.parent.words.lower()
@@ -108,7 +113,8 @@ def test_leak_is_told_to_the_owner_to_the_channel_and_to_grafana_once(town: Town
                 incident=str(number),
             )
 
-            # Whoever tells people may die at any moment: nobody hears anything twice.
+            # Whoever tells people may die at any moment: nobody hears anything twice that Slack has confirmed.
+            eventually(town.has_written_down_all, "that the notifier has written down what it told")
             for pid in town.notifiers():
                 os.kill(pid, signal.SIGKILL)
             eventually(lambda: len(leaky.told("began")) > 1, "the second attempt", within_s=240)

@@ -6,7 +6,6 @@ import base64
 import json
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from kube_emulator.certificates import make_server_files
 from kube_emulator.controllers import Controllers, prepare_cluster
 from kube_emulator.faults import Faults
 from kube_emulator.server import Server
+from serving import Serving
 
 
 class Emulator:
@@ -35,7 +35,7 @@ class Emulator:
         self._controllers = Controllers(self._api) if controllers else None
         self._port = port
         self._server: Server | None = None
-        self._thread: threading.Thread | None = None
+        self._serving: Serving | None = None
 
     def __enter__(self) -> Emulator:
         prepare_cluster(self._api)
@@ -105,19 +105,15 @@ class Emulator:
             tls.load_cert_chain(self._files.certificate, self._files.key)
         self._server = Server(self._port, self._api, self.faults, tls)
         self._port = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="kube-emulator", daemon=True
-        )
-        self._thread.start()
+        self._serving = Serving(self._server)
+        self._serving.start()
 
     def _close(self) -> None:
         assert self._server is not None, "the emulator is away"
-        assert self._thread is not None
-        self._server.shutdown()
-        self._server.server_close()
+        assert self._serving is not None
+        self._serving.stop()
         self._server.cut_watches()
         self._server.cut_connections()
-        self._thread.join()
         self._server = None
 
 

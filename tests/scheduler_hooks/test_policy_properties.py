@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from policy_worlds import EDITS, JOBS, MODES, Turn, World, ask_again, courses, hasty_policies, play, policies
 from tidegauge.core.actions import ActionKind, Decision, Disposition, Outcome
@@ -12,7 +12,6 @@ from tidegauge_scheduler_hooks.policy.models import Policy
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 
 HOUR_S = 3600.0
-MANY = settings(max_examples=40, deadline=None)
 
 DO, WOULD, WITHHELD = Disposition.DO, Disposition.WOULD, Disposition.WITHHELD
 
@@ -37,7 +36,6 @@ def at_most(decisions: Iterable[Decision], limit: int, window_s: float = HOUR_S)
     return all(sum(end - window_s < at <= end for at in times) <= limit for end in times)
 
 
-@MANY
 @given(policies("act") | hasty_policies(), courses())
 def test_limits_are_never_exceeded(policy: Policy, course: list[Turn]) -> None:
     done = play(policy, course).decisions(DO, acting=True)
@@ -50,7 +48,6 @@ def test_limits_are_never_exceeded(policy: Policy, course: list[Turn]) -> None:
         assert at_most(of_job, brakes.actions_per_job_per_hour)
 
 
-@MANY
 @given(policies("observe"), courses())
 def test_what_would_be_done_keeps_to_the_limits_as_well(policy: Policy, course: list[Turn]) -> None:
     would = play(policy, course).decisions(WOULD, acting=True)
@@ -60,7 +57,6 @@ def test_what_would_be_done_keeps_to_the_limits_as_well(policy: Policy, course: 
         assert at_most(of_job, policy.brakes.actions_per_job_per_hour)
 
 
-@MANY
 @given(policies("act") | hasty_policies(), courses())
 def test_a_job_is_requeued_no_more_often_than_it_may_be(policy: Policy, course: list[Turn]) -> None:
     world = play(policy, course)
@@ -75,7 +71,6 @@ def test_a_job_is_requeued_no_more_often_than_it_may_be(policy: Policy, course: 
         assert at_most(of_job, policy.brakes.requeues_per_job, policy.brakes.requeues_within)
 
 
-@MANY
 @given(policies("act"), courses(*MODES))
 def test_an_exempt_job_is_never_acted_on(policy: Policy, course: list[Turn]) -> None:
     for one in play(policy, course).decisions(DO, acting=True):
@@ -84,7 +79,6 @@ def test_an_exempt_job_is_never_acted_on(policy: Policy, course: list[Turn]) -> 
         assert one.facts.user_name not in policy.brakes.exempt.users
 
 
-@MANY
 @given(policies("act"), courses(*MODES))
 def test_nothing_is_done_on_old_figures_to_a_job_that_recovers_or_while_paused(
     policy: Policy, course: list[Turn]
@@ -100,14 +94,12 @@ def test_nothing_is_done_on_old_figures_to_a_job_that_recovers_or_while_paused(
         assert world.states_when_decided[one.decision_id].paused is None
 
 
-@MANY
 @given(policies("observe", "warn", "act"), courses(*MODES, *EDITS))
 def test_observe_does_nothing_and_warn_only_talks(policy: Policy, course: list[Turn]) -> None:
     for one in play(policy, course).decisions(DO):
         assert one.mode == "act" or (one.mode == "warn" and not one.action.is_acting)
 
 
-@MANY
 @given(policies("act"), courses(*MODES))
 def test_no_job_is_ended_without_its_warnings(policy: Policy, course: list[Turn]) -> None:
     world = play(policy, course)
@@ -122,7 +114,6 @@ def test_no_job_is_ended_without_its_warnings(policy: Policy, course: list[Turn]
             assert stop.decided_s - counted[wanted - 1] >= interval_s
 
 
-@MANY
 @given(policies("act"), courses(*MODES))
 def test_no_job_is_ended_without_a_fresh_proven_checkpoint_unless_that_is_allowed(
     policy: Policy, course: list[Turn]
@@ -136,7 +127,6 @@ def test_no_job_is_ended_without_a_fresh_proven_checkpoint_unless_that_is_allowe
             assert stop.decided_s - proven[-1] <= policy.brakes.proof_max_age
 
 
-@MANY
 @given(policies("act"), courses(*MODES))
 def test_no_job_is_started_again_that_may_not_be(policy: Policy, course: list[Turn]) -> None:
     for one in play(policy, course).decisions(DO):
@@ -145,7 +135,6 @@ def test_no_job_is_started_again_that_may_not_be(policy: Policy, course: list[Tu
             assert one.facts.scheduler_facts.requeueable
 
 
-@MANY
 @given(policies("act") | hasty_policies(), courses(*MODES))
 def test_the_breakers_open_in_time_and_stay_open_until_they_are_reset(policy: Policy, course: list[Turn]) -> None:
     world = play(policy, course)
@@ -168,7 +157,6 @@ def test_the_breakers_open_in_time_and_stay_open_until_they_are_reset(policy: Po
         assert sum(min(count, allowed // 2 + 1) for count in counts) <= allowed
 
 
-@MANY
 @given(policies("observe", "warn", "act"), courses(*MODES, *EDITS))
 def test_the_audit_alone_gives_the_same_state(policy: Policy, course: list[Turn]) -> None:
     world = play(policy, course)
@@ -177,13 +165,11 @@ def test_the_audit_alone_gives_the_same_state(policy: Policy, course: list[Turn]
     assert PolicyState.of(reversed(world.records.values())) == folded
 
 
-@MANY
 @given(policies("observe", "warn", "act"), courses(*MODES, *EDITS))
 def test_asked_again_it_decides_nothing_new(policy: Policy, course: list[Turn]) -> None:
     assert ask_again(play(policy, course)) == []
 
 
-@MANY
 @given(policies("act"), courses(*MODES, *EDITS))
 def test_one_thing_at_a_time_is_done_to_a_job(policy: Policy, course: list[Turn]) -> None:
     assert play(policy, course).most_under_way <= 1

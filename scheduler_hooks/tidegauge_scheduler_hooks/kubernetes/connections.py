@@ -6,10 +6,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
 from typing import Any
+
+from tidegauge_exporter.guarded_server import PromptShutdownMixIn, hang_up
 
 
 @dataclass
@@ -83,17 +83,9 @@ class Connections:
         return None
 
 
-def hang_up(connection: socket.socket) -> None:
-    """Have whoever reads from it see its end. From another thread."""
-    with suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # SSLSocket's own would take TLS off under the reader
-
-
-class BoundedMixIn(ThreadingMixIn):
+class BoundedMixIn(PromptShutdownMixIn):
     """A ``socketserver`` with a thread for each of its ``connections``."""
 
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 128
     connections: Connections
     look_s: float
@@ -102,13 +94,6 @@ class BoundedMixIn(ThreadingMixIn):
     def goes_on_waiting(self) -> bool:
         """Whether a connection that found no place in ``look_s`` is to wait on, or is turned away."""
         return False
-
-    def shutdown(self) -> None:
-        """End ``serve_forever`` at once: it notices a listening socket's end, and would else wait for its poll interval
-        (shutdown(2); ``socketserver.BaseServer.shutdown``)."""
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RD)  # type: ignore[attr-defined]  # of the server that this is mixed into
-        super().shutdown()  # type: ignore[misc]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         # Waiting here leaves further ones in the kernel's queue. No connection holds its place for long.

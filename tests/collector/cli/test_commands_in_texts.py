@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,13 @@ def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
     return {}
 
 
+@cache
+def _whole_parser() -> argparse.ArgumentParser:
+    return build_parser()
+
+
 def _fault(words: list[str], rest: str) -> str | None:
-    parser = build_parser()
+    parser = _whole_parser()
     for number, word in enumerate(words):
         commands = _below(parser)
         if number and word not in commands:

@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_read_means_paused(path: Path) -> None:
     assert "Is a directory" in (ActionSwitch(path).read(now_s=NOW_S).paused or "")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(content=st.binary(max_size=200))
 def test_whatever_the_file_holds_reading_never_raises(path: Path, content: bytes) -> None:
     path.write_bytes(content)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from examples import fewer
 from sample_views import LEAK, identity, rank_summary
 from tidegauge.cluster.job_board import JobBoard
 from tidegauge.cluster.jobs import RankOnNode, alarm_first, jobs_of
@@ -116,9 +117,9 @@ def in_order(job: JobView) -> tuple[object, ...]:
 
 
 TestBoard = Board.TestCase
-TestBoard.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestBoard.settings = settings(fewer(2), stateful_step_count=20)
 TestLazyBoard = LazyBoard.TestCase
-TestLazyBoard.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLazyBoard.settings = settings(fewer(2), stateful_step_count=30)
 
 
 def test_a_job_of_which_nothing_was_heard_is_the_same_object() -> None:

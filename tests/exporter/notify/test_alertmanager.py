@@ -14,6 +14,7 @@ import pytest
 
 from exporter.notify.telling import LINKS, Clock, closed, escalated, happened, story, warning
 from sample_views import NOW_S
+from serving import Serving
 from tidegauge.core.incidents import ChangeKind, IncidentState
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
@@ -77,15 +78,11 @@ class Server(ThreadingHTTPServer):
 def running(fake: FakeAlertmanager) -> Iterator[FakeAlertmanager]:
     server = Server(fake)
     fake.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield fake
-    finally:
-        fake.closing.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with Serving(server):
+        try:
+            yield fake
+        finally:
+            fake.closing.set()
 
 
 @pytest.fixture

@@ -8,7 +8,10 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,16 +35,24 @@ def values(story: Story, *, now_unix_s: float = NOW_S) -> Plot:
     return plot
 
 
-def picture(story: Story) -> Image.Image:
+def drawn(story: Story) -> bytes:
     png = forecast_png(story, now_unix_s=NOW_S)
     assert png is not None
-    return Image.open(io.BytesIO(png)).convert("RGB")
+    return png
+
+
+drawn_once = cache(lambda make: drawn(make()))
+"""The picture of a story of ``slack_stories``, by the function that makes the story."""
+
+
+def pixels(png: bytes) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Red, green and blue of each pixel."""
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=np.int16)
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
 def test_a_picture_is_small_and_of_a_telephones_width(make: Callable[[], Story]) -> None:
-    png = forecast_png(make(), now_unix_s=NOW_S)
-    assert png is not None
+    png = drawn_once(make)
     assert len(png) < 60_000
     assert Image.open(io.BytesIO(png)).size == (WIDTH_PX, HEIGHT_PX)
 
@@ -49,14 +60,11 @@ def test_a_picture_is_small_and_of_a_telephones_width(make: Callable[[], Story])
 def test_limit_and_forecast_are_in_the_picture() -> None:
     red = tuple(int(ALARM[place : place + 2], 16) for place in (1, 3, 5))
 
-    def reddish(story: Story) -> int:
-        pixels = picture(story).tobytes()
-        return sum(
-            all(abs(pixels[place + part] - red[part]) < 25 for part in range(3)) for place in range(0, len(pixels), 3)
-        )
+    def reddish(png: bytes) -> int:
+        return int((abs(pixels(png) - red) < 25).all(axis=-1).sum())
 
     without_forecast = replace(leak(), incident=replace(leak().incident, seconds_to_oom=None))
-    assert reddish(leak()) > reddish(without_forecast) + 300 > 2_000
+    assert reddish(drawn_once(leak)) > reddish(drawn(without_forecast)) + 300 > 2_000
 
 
 def test_nothing_of_a_picture_stays_in_memory_until_the_collector_comes_by() -> None:
@@ -165,17 +173,13 @@ def test_hostile_names_are_only_written() -> None:
 
 @pytest.mark.slow
 def test_threads_may_draw_at_once() -> None:
-    drawn: list[bytes | None] = []
-    threads = [
-        threading.Thread(target=lambda make=make: drawn.append(forecast_png(make(), now_unix_s=NOW_S))) for make in ALL
-    ]
+    pictures: list[bytes] = []
+    threads = [threading.Thread(target=lambda make=make: pictures.append(drawn(make()))) for make in ALL]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(map(len, filter(None, drawn))) == sorted(
-        len(forecast_png(make(), now_unix_s=NOW_S) or b"") for make in ALL
-    )
+    assert sorted(map(len, pictures)) == sorted(len(drawn_once(make)) for make in ALL)
 
 
 points = st.builds(

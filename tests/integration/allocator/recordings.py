@@ -15,14 +15,15 @@ from fakegpu.rig import Rig
 from integration.allocator import workloads
 from integration.allocator.workloads import Workload
 from integration.needs import missing
+from matrix import FIRST_TORCH as FIRST_RIG
 from tidegauge.analysis.traces import open_trace
 from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
 from tidegauge.core.allocator.trace import Trace
 
-FIRST_RIG = "2.13.0"
 RELEASES = ("2.9.1", "2.11.0", "2.12.0", FIRST_RIG, "2.15.0")
-"""At least one with each tie-break (``TieBreak``), the last for CUDA 12, and the newest."""
+"""At least one with each tie-break (``TieBreak``), the last for CUDA 12, and the newest. All but the first rig's are
+cells of the matrix."""
 
 PROGRAM = Path(__file__).with_name("record.py")
 TESTS = Path(__file__).parents[2]

@@ -10,6 +10,7 @@ import pytest
 from integration.allocator.recordings import Recorder, addresses_decide, case_name, cases
 from integration.allocator.test_every_address import figures
 from integration.allocator.workloads import Workload
+from matrix import torches
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import Action, Trace
 
@@ -52,7 +53,7 @@ def is_decided_by_requests(workload: Workload) -> bool:
 DECIDED = [case for case in cases(rings=False) if is_decided_by_requests(case[1])]
 
 
-@pytest.mark.parametrize(("torch_release", "workload"), DECIDED, ids=case_name)
+@pytest.mark.parametrize(("torch_release", "workload"), torches(DECIDED), ids=case_name)
 def test_requests_alone_lead_to_the_same_decisions(recorder: Recorder, torch_release: str, workload: Workload) -> None:
     recording = recorder.recording(torch_release, workload)
     outcome = replay(

@@ -6,6 +6,7 @@ import pytest
 
 from integration.allocator.recordings import Recorder, case_name, cases
 from integration.allocator.workloads import Workload
+from matrix import torches
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.trace import BlockState, KnownSegment
@@ -52,7 +53,7 @@ def outlines(segments: tuple[KnownSegment, ...]) -> list[tuple[int, int, int, bo
     return sorted((s.address, s.total_bytes, s.stream, s.is_large, s.is_expandable) for s in segments)
 
 
-@pytest.mark.parametrize(("torch_release", "workload"), cases(rings=False), ids=case_name)
+@pytest.mark.parametrize(("torch_release", "workload"), torches(cases(rings=False)), ids=case_name)
 def test_a_replay_repeats_the_real_allocator(recorder: Recorder, torch_release: str, workload: Workload) -> None:
     recording = recorder.recording(torch_release, workload)
     outcome = replay(recording.trace, with_end=True)
@@ -68,7 +69,7 @@ def test_a_replay_repeats_the_real_allocator(recorder: Recorder, torch_release: 
 
 
 @pytest.mark.parametrize("told", ["2.11.0", "2.12.0", "2.13.0"])
-@pytest.mark.parametrize("torch_release", ["2.11.0", "2.12.0", "2.13.0"])
+@pytest.mark.parametrize("torch_release", torches(["2.11.0", "2.12.0", "2.13.0"]))
 def test_only_the_tie_break_of_its_own_release_fits(recorder: Recorder, torch_release: str, told: str) -> None:
     """So the test above can fail, and a wrong version is noticed by whoever looks at the mismatches."""
     workload = next(workload for _, workload in cases(rings=False) if workload.name == "default-1")

@@ -7,12 +7,13 @@ import pytest
 from integration.allocator.recordings import Recorder, case_name, cases
 from integration.allocator.test_every_address import outlines
 from integration.allocator.workloads import Workload
+from matrix import torches
 from tidegauge.core.allocator.replay import replay
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
 
 
-@pytest.mark.parametrize(("torch_release", "workload"), cases(rings=True), ids=case_name)
+@pytest.mark.parametrize(("torch_release", "workload"), torches(cases(rings=True)), ids=case_name)
 def test_a_recording_without_its_beginning_is_replayed_from_what_lived(
     recorder: Recorder, torch_release: str, workload: Workload
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from integration.allocator import workloads
 from integration.allocator.recordings import RELEASES, Recorder, Recording, addresses_decide, case_name, version
 from integration.allocator.workloads import Workload
+from matrix import torches
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
 
@@ -54,7 +55,7 @@ def foretold_cases(release: str) -> Iterator[tuple[str, Workload, Workload]]:
 CASES = [case for release in RELEASES for case in foretold_cases(release)]
 
 
-@pytest.mark.parametrize(("torch_release", "base", "setting"), CASES, ids=case_name)
+@pytest.mark.parametrize(("torch_release", "base", "setting"), torches(CASES), ids=case_name)
 def test_the_default_recording_foretells_the_peaks_of_a_setting(
     recorder: Recorder, torch_release: str, base: Workload, setting: Workload
 ) -> None:

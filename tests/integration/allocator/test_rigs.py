@@ -12,6 +12,7 @@ import pytest
 from fakegpu import build
 from fakegpu.rig import Rig
 from integration.allocator.recordings import RELEASES, rig_of
+from matrix import torches
 
 pytestmark = pytest.mark.rig
 
@@ -29,7 +30,7 @@ print(json.dumps({
 """
 
 
-@pytest.mark.parametrize("torch_release", RELEASES)
+@pytest.mark.parametrize("torch_release", torches(RELEASES))
 def test_every_release_sees_the_same_device(torch_release: str, tmp_path: Path) -> None:
     rig = rig_of(torch_release)
     done = subprocess.run(

@@ -12,6 +12,7 @@ import pytest
 from integration.attach.attached_jobs import AttachedJob, attach
 from integration.attach.conftest import OWN, rig_of
 from integration.needs import missing
+from matrix import pythons
 from tidegauge.agent.procfs import DATA_WORKER
 from tidegauge.cli.attach_process import see
 from tidegauge.core.samples import EventCode, RecordKind, Sample
@@ -34,7 +35,7 @@ def events_of(samples: list[Sample]) -> list[EventCode]:
     return [sample.event for sample in samples if sample.kind is RecordKind.EVENT]
 
 
-@pytest.mark.parametrize("python", [OWN, "3.12", "3.13"])
+@pytest.mark.parametrize("python", [OWN, *pythons("3.12", "3.13")])
 def test_a_dormant_job_of_two_ranks_is_watched_and_left_alone_again(
     python: str, start: Callable[..., AttachedJob], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.needs import missing
+from matrix import torches
 
 pytestmark = pytest.mark.rig
 
@@ -92,7 +93,7 @@ def test_the_holder_is_named(answers: dict[str, dict[str, Any]], name: str) -> N
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("release", OTHER_RELEASES)
+@pytest.mark.parametrize("release", torches(OTHER_RELEASES))
 def test_the_holder_is_named_with_other_releases(release: str, tmp_path: Path) -> None:
     rig = Rig.of(release)
     reason = rig.available()

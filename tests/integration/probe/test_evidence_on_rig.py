@@ -15,6 +15,7 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.allocator.recordings import rig_of
+from matrix import FIRST_TORCH, torches
 from tidegauge.core.owners import CodeLine, asking_line
 from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
@@ -24,7 +25,8 @@ from tidegauge.probe.activation.launch import activation_environ
 pytestmark = pytest.mark.rig
 
 SCRIPT = Path(__file__).parents[1] / "rig_jobs" / "leaking.py"
-RELEASES = ("2.9.1", "2.11.0", "2.13.0", "2.15.0")
+RELEASES = ("2.9.1", "2.11.0", FIRST_TORCH, "2.15.0")
+OLDEST_AND_FIRST = ("2.9.1", FIRST_TORCH)
 KEPT_BYTES = 2 << 20
 WINDOW: dict[str, Any] = {
     "command": "evidence",
@@ -144,7 +146,7 @@ def leaking_line() -> int:
     return line
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", torches(RELEASES))
 def test_the_line_and_the_holder_are_named_and_the_job_is_as_before(release: str, start: Start) -> None:
     job = start(rig_of(release))
     evidence = job.gather()
@@ -167,7 +169,7 @@ def test_the_line_and_the_holder_are_named_and_the_job_is_as_before(release: str
     assert (found["kept_elsewhere"], found["collects"], found["compiler_was_loaded"]) == (0, True, False)
 
 
-@pytest.mark.parametrize("release", ["2.9.1", "2.13.0"])
+@pytest.mark.parametrize("release", torches(OLDEST_AND_FIRST))
 def test_a_recording_of_the_jobs_own_is_used_and_untouched(release: str, start: Start) -> None:
     job = start(rig_of(release), "--record", "python")
     evidence = job.gather()
@@ -177,7 +179,7 @@ def test_a_recording_of_the_jobs_own_is_used_and_untouched(release: str, start: 
     assert (found["recording"], found["events"], found["recorder_is_native"]) == (True, 300, True)
 
 
-@pytest.mark.parametrize("release", ["2.9.1", "2.13.0"])
+@pytest.mark.parametrize("release", torches(OLDEST_AND_FIRST))
 def test_a_recording_that_the_job_begins_meanwhile_is_its_own(release: str, start: Start) -> None:
     job = start(rig_of(release), "--record", "python", "--record-after", "20")
     assert job.ask(**{**WINDOW, "window_steps": 60})["ok"]
@@ -205,7 +207,7 @@ def test_detaching_ends_a_window_and_its_recording(rig: Rig, start: Start) -> No
     assert [path.suffix for path in job.run_dir.glob("*/*")] == [".ring"]
 
 
-@pytest.mark.parametrize("release", ["2.9.1", "2.13.0"])
+@pytest.mark.parametrize("release", torches(OLDEST_AND_FIRST))
 def test_at_level_trace_a_snapshot_on_demand_has_stacks_and_events(release: str, start: Start) -> None:
     job = start(rig_of(release), level="trace")
     reply = job.ask("snapshot", reason="a test")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from integration.needs import missing
@@ -22,8 +22,6 @@ from tidegauge.probe.levels import LEVELS
 
 SOURCE = Path(__file__).resolve().parents[3] / "deploy/slurm/spank"
 
-untimed = settings(deadline=None)
-"""The machine may be busy, which says nothing about the code."""
 SIGNAL_WORDS = [
     "".join(parts)
     for parts in itertools.product(
@@ -69,14 +67,12 @@ def test_a_signal_is_accepted_exactly_when_the_probe_takes_it(values: ctypes.CDL
     assert ours == [word for word in SIGNAL_WORDS if parse_signal(word) is not None]
 
 
-@untimed
 @given(text=c_texts)
 def test_any_text_as_a_signal_is_judged_as_the_probe_does_but_for_blanks(values: ctypes.CDLL, text: str) -> None:
     expected = parse_signal(text) is not None and text == text.strip()
     assert accepts(values.tidegauge_is_signal, text) == expected
 
 
-@untimed
 @given(text=number_words)
 @example(text="1.0000000000001")
 @example(text="0.00000000000001")
@@ -91,7 +87,6 @@ def test_what_is_accepted_as_a_fraction_is_one_for_the_probe(values: ctypes.CDLL
         assert values.tidegauge_billionths(text.encode()) == max(1, math.floor(theirs * 1e9 + 1e-6))
 
 
-@untimed
 @given(text=st.integers(-5, 10**30).map(str) | c_texts)
 def test_a_count_is_digits_up_to_its_limit(values: ctypes.CDLL, text: str) -> None:
     is_count = text.isascii() and text.isdigit() and 1 <= int(text) <= 1000
@@ -108,7 +103,6 @@ def test_paths_that_are_empty_or_would_garble_a_log_are_refused(values: ctypes.C
     assert not accepts(values.tidegauge_are_paths, text)
 
 
-@untimed
 @given(text=c_texts)
 def test_a_hostile_text_is_shown_short_and_printable(values: ctypes.CDLL, text: str) -> None:
     shown = ctypes.create_string_buffer(b"x" * 64, 80)
@@ -120,7 +114,6 @@ def test_a_hostile_text_is_shown_short_and_printable(values: ctypes.CDLL, text: 
 entries = st.lists(st.sampled_from(["", "/a", "/b c", PYTHONPATH_FOLDER, PYTHONPATH_FOLDER + "x", "."]), max_size=6)
 
 
-@untimed
 @given(before=entries.map(":".join))
 def test_pythonpath_becomes_what_tidegauge_run_makes_of_it(values: ctypes.CDLL, before: str) -> None:
     expected = activation_environ("auto", {"PYTHONPATH": before}, pythonpath=True)["PYTHONPATH"]
@@ -130,7 +123,6 @@ def test_pythonpath_becomes_what_tidegauge_run_makes_of_it(values: ctypes.CDLL, 
     assert out.value.decode() == expected
 
 
-@untimed
 @given(before=entries.map(":".join), spare=st.integers(-4, 4))
 def test_pythonpath_is_written_whole_or_refused(values: ctypes.CDLL, before: str, spare: int) -> None:
     expected = activation_environ("auto", {"PYTHONPATH": before}, pythonpath=True)["PYTHONPATH"]

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from integration.slurm import task_environ
@@ -19,8 +19,6 @@ from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.levels import LEVELS
 
 SCRIPT = Path(__file__).resolve().parents[3] / "deploy/slurm/task_prolog.sh"
-untimed = settings(deadline=None)
-"""The machine may be busy, which says nothing about the code."""
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 
 
@@ -128,7 +126,6 @@ def test_a_fraction_alone_gets_the_least_level_that_applies_it(prolog: TaskProlo
     assert prolog.added({"TIDEGAUGE_MEMORY_FRACTION": "0.5"}) == {"TIDEGAUGE_PROFILE": "dormant"}
 
 
-@untimed
 @given(
     percentage=st.integers(-1, 200),
     own=st.none() | st.decimals(-1, 2, places=7).map(str) | st.text("0123456789.e", max_size=9),
@@ -157,7 +154,6 @@ def _plain_fraction(text: str) -> float | None:
     return fraction if is_plain and fraction is not None and fraction >= 1e-6 else None
 
 
-@untimed
 @given(shards=st.integers(0, 20), per_gpu=st.integers(0, 9), gpus=st.integers(0, 3))
 def test_shards_are_counted_against_the_gpus_that_the_task_sees(
     prolog: TaskProlog, shards: int, per_gpu: int, gpus: int
@@ -171,7 +167,6 @@ def test_shards_are_counted_against_the_gpus_that_the_task_sees(
         assert share is None
 
 
-@untimed
 @given(entries=st.lists(st.sampled_from(["", "/a", "/b c", "*", "PROBE", "PROBEx"]), max_size=6))
 def test_pythonpath_becomes_what_tidegauge_run_makes_of_it(prolog: TaskProlog, entries: list[str]) -> None:
     before = ":".join(entries).replace("PROBE", str(prolog.probe))

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from serving import Serving
+
 
 class Seen(NamedTuple):
     """A request as it came."""
@@ -42,8 +44,9 @@ class ScriptedApi:
         self.requests: list[Seen] = []
         self._script = script
         self._over = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        server = _Server(("127.0.0.1", 0), self._handler())
+        self._serving = Serving(server)
+        self.url = f"http://127.0.0.1:{server.server_address[1]}"
 
     def kubeconfig(self, folder: Path, *, token: str = "secret") -> Path:
         """A file that leads here."""
@@ -66,13 +69,12 @@ class ScriptedApi:
         yield from ()
 
     def __enter__(self) -> ScriptedApi:
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        self._serving.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._over.set()
-        self._server.shutdown()
-        self._server.server_close()
+        self._serving.stop()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         api = self

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# make_environment.sh [--python PYTHON] [--sees VENV] DIR ARGUMENT…: a virtual environment in DIR, filled by
+# `uv pip install ARGUMENT…` with the versions of constraints.txt. --sees: torch is VENV's, through a .pth line.
+# uv keeps one store of unpacked packages and hard-links each environment to it: no wheel is fetched or unpacked twice,
+# and a second environment with the same torch takes no disk. Writes nothing into the packages themselves.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=python3 sees=
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --python) python=$2 ;;
+    --sees) sees=$2 ;;
+    *) echo "make_environment.sh does not know $1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+dir=$1; shift
+
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+  echo "'$python' is not Python 3.9 or newer. Say which to use: make PYTHON=python3.12 …" >&2
+  exit 3
+fi
+# The first environment brings the installer; all others are made by it.
+uv=.venv/bin/uv
+if [ "$dir" = .venv ]; then
+  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "Developing Tidegauge needs Python 3.11 or newer; '$python' is not. Say: make PYTHON=python3.12 …" >&2
+    exit 3
+  fi
+  if [ ! -x .venv/bin/python ]; then
+    echo "making .venv"
+    if ! "$python" -m venv .venv; then
+      rm -rf .venv
+      echo "could not make a virtual environment; on Debian: apt-get install python3-venv" >&2
+      exit 3
+    fi
+  fi
+  # -qq: a pip with a cap or a list of folders warns about each; errors are still shown.
+  .venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt uv
+elif [ ! -x "$dir/bin/python" ]; then
+  echo "making $dir"
+  "$uv" venv --quiet --python "$python" "$dir"
+fi
+
+# uv does not read pip's settings: an index of one's own, and folders with wheels, are passed on.
+pip_setting() { .venv/bin/python -m pip config list 2>/dev/null | sed -n "s/^\(global\|install\|user\|site\|:env:\)\.$1='\(.*\)'$/\2/p" | tail -n 1; }
+index=$(pip_setting index-url)
+[ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
+certificates=$(pip_setting cert)
+[ -z "$certificates" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$certificates}
+
+site=$("$dir/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+[ -z "$sees" ] || (cd "$sees"/lib/python3*/site-packages && pwd) >"$site/_rig.pth"
+# Bytecode is made now: a machine with PYTHONDONTWRITEBYTECODE would compile torch anew in each process.
+"$uv" pip install --quiet --compile-bytecode --python "$dir/bin/python" -c constraints.txt "$@"

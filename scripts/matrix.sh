@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# matrix.sh [CELL …]: tests under further releases of torch, further Pythons, further Slurms, each in an environment that
+# is made for it. Without a CELL: all of tests/matrix.py. A cell that cannot be made here is named and left out; in CI it
+# is a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- $(.venv/bin/python tests/matrix.py all)
+here=() failed=0
+for cell in "$@"; do
+  value=${cell#*-}
+  case $cell in
+    torch-*) make --no-print-directory ".rig/$value/.made" && here+=("$cell") ;;
+    # Probe's tests need an interpreter alone; jobs are attached to where there is a rig as well.
+    python-3.12 | python-3.13 | python-3.14) make --no-print-directory ".rig/$value/.made" && here+=("$cell") ;;
+    python-*) here+=("$cell") ;;
+    slurm-*)
+      scripts/slurm_release.sh "$value" ".slurm/$value" || { [ -z "${CI:-}" ] || failed=1; continue; }
+      echo "matrix: $cell"
+      TIDEGAUGE_SLURM_TREE=$PWD/.slurm/$value scripts/integration.sh tests/integration/slurm || failed=1 ;;
+    *) echo "matrix: $cell is none of: $(.venv/bin/python tests/matrix.py all)" >&2; exit 2 ;;
+  esac
+done
+if [ ${#here[@]} -gt 0 ]; then
+  echo "matrix: ${here[*]}"
+  scripts/integration.sh --matrix "${here[*]}" || failed=1
+fi
+exit $failed

@@ -1,0 +1,30 @@
+"""The whole service once, as a newcomer starts it: Ray, agent and coordinator, two jobs of two ranks on the rig, the
+verdict, the evidence, a scrape and the report. ``make smoke``; the only test with a server that ``make test`` runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakegpu.rig import Rig
+
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
+
+
+def test_demo_convicts_the_leak_and_nobody_else(rig: Rig, tmp_path: Path) -> None:
+    environ = rig.environ(devices=2, total_bytes=80 << 30, state=tmp_path / "gpus")
+    command = ["demo", "--backend", "gloo", "--python", str(rig.python), "--folder", str(tmp_path / "demo")]
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegauge", *command, "--seconds", "300"],  # it ends as soon as it has found the leak
+        env={**environ, "TMPDIR": "/tmp"}, capture_output=True, text=True, timeout=700, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "leaky job, rank 1: leaks: allocated memory grows" in done.stdout
+    for rank in ("leaky job, rank 0", "healthy job, rank 0", "healthy job, rank 1"):
+        assert f"{rank}: ok" in done.stdout
+    assert "outputs (list" in done.stdout
+    assert "outputs (list" in (tmp_path / "demo" / "report.html").read_text()
+    assert "tidegauge_rank_leak_state{" in (tmp_path / "demo" / "metrics.prom").read_text()
