@@ -8,5 +8,5 @@ for python in ${TIDEGAUGE_DEMO_PYTHON:-} python3 "${VIRTUAL_ENV:-/nowhere}/bin/p
   fi
 done
 echo "No GPU here: the demo runs on the fake-GPU rig (PyTorch and its allocator are real, the device is not)."
-make --no-print-directory rig
+make -s --no-print-directory rig
 exec .venv/bin/python tests/fakegpu/rig.py run -- .venv/bin/tidegauge demo --backend gloo --python .rig/venv/bin/python "$@"

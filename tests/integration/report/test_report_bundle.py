@@ -1,6 +1,7 @@
 """What is committed of the page's script is what its sources give, byte for byte.
 
-Skipped, in CI too, where node or npm's registry was not there (`make report-packages`): tests/exporter compares the sources with a digest.
+Skipped, in CI too, where node or npm's registry was not there (`make report-packages`): tests/exporter compares the
+sources with a digest.
 """
 
 from __future__ import annotations
