@@ -76,7 +76,7 @@ class _Recorder:
         if report.when == "setup":
             self._fixtures += [value for name, value in report.user_properties if name == _FIXTURE]
         if report.when == "teardown":
-            self._cpu[report.nodeid] = sum(value for name, value in report.user_properties if name == _CPU)
+            self._cpu[report.nodeid] = sum(float(str(value)) for name, value in report.user_properties if name == _CPU)
 
     def pytest_sessionfinish(self) -> None:
         FOLDER.mkdir(parents=True, exist_ok=True)
