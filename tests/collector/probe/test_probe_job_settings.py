@@ -182,6 +182,7 @@ class Refusing(SettingsTestCase):
                 code = (
                     "import os, sys; sys.path.insert(0, sys.argv[1]); import tidegauge.core.job_settings;"
                     "from tidegauge.probe.job_settings import take_settings;"
+                    "take_settings(dict(os.environ));"  # imports all that it needs: the user may not enter the checkout
                     "os.setgid(5001); os.setuid(5001); environ = dict(os.environ); take_settings(environ);"
                     f"print(environ.get({FRACTION!r}))"
                 )
