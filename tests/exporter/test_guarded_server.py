@@ -25,6 +25,7 @@ from tidegauge_exporter import guarded_server
 from tidegauge_exporter.guarded_server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, Limits
 from tidegauge_exporter.notify.receiver import Receiver
 from tidegauge_exporter.server import MetricsServer
+from waiting import PATIENCE_S
 from web_certificates import Authority
 
 
@@ -89,9 +90,9 @@ def tls(tmp_path: Path) -> Tls:
 
 def ask(port: int, context: ssl.SSLContext | None = None, path: str = "/") -> tuple[int, bytes]:
     connection = (
-        http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         if context is None
-        else http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+        else http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=context)
     )
     try:
         connection.request("GET", path)
@@ -102,7 +103,7 @@ def ask(port: int, context: ssl.SSLContext | None = None, path: str = "/") -> tu
 
 
 def connected(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
 
 def silent(port: int, count: int) -> contextlib.ExitStack:
@@ -159,7 +160,7 @@ def test_a_client_that_does_not_read_has_to_end_in_time(monkeypatch: pytest.Monk
     monkeypatch.setattr(_Handler, "do_GET", endless)
     with serving(Limits(4, ask_within_s=60, whole_s=0.3)) as port, connected(port) as connection:
         connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert ended.wait(20)
+        assert ended.wait(PATIENCE_S)
 
 
 def test_headers_without_end_are_not_read_to_the_end() -> None:

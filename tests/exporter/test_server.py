@@ -15,6 +15,7 @@ from tidegauge.core.views import NodeView
 from tidegauge.core.web_access import Refusal, Viewer
 from tidegauge_exporter import guarded_server
 from tidegauge_exporter.server import CONNECTIONS_AT_ONCE, LIMITS, MetricsServer
+from waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def running(server: MetricsServer) -> Iterator[MetricsServer]:
 
 
 def get(server: MetricsServer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -147,7 +148,9 @@ def test_connections_that_ask_nothing_lock_no_scraper_out(
     # A machine that stands still turns nobody away, and nobody is closed for saying nothing in all that time.
     monkeypatch.setattr(guarded_server, "MAKE_ROOM_TIMEOUT_S", 60.0)
     monkeypatch.setattr(server._server, "_limits", LIMITS._replace(ask_within_s=300.0))
-    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(CONNECTIONS_AT_ONCE)]
+    silent = [
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) for _ in range(CONNECTIONS_AT_ONCE)
+    ]
     try:
         for connection in silent[::2]:
             connection.sendall(b"GET /metr")

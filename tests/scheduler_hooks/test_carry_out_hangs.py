@@ -22,10 +22,10 @@ from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler
 from tidegauge.core.actions import ActionKind, Decision, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.closed_loop import workers_for
+from waiting import PATIENCE_S
 
 NOTIFY, CAP = wanted(ActionKind.NOTIFY), wanted(ActionKind.CAP)
 REQUEUE = wanted(ActionKind.REQUEUE)
-WITHIN_S = 30.0
 
 
 class Hanging:
@@ -37,7 +37,7 @@ class Hanging:
 
     def __call__(self) -> None:
         self.entered.set()
-        assert self.release.wait(WITHIN_S)
+        assert self.release.wait(PATIENCE_S)
 
 
 class Workers:
@@ -54,7 +54,7 @@ class Workers:
         """Until all but so many calls have returned."""
         while sum(not future.done() for future in self.futures) > but:
             pending = [future for future in self.futures if not future.done()]
-            done, _ = wait(pending, WITHIN_S, return_when="FIRST_COMPLETED")
+            done, _ = wait(pending, PATIENCE_S, return_when="FIRST_COMPLETED")
             assert done, "no call returned"
         for future in self.futures:
             if future.done():
@@ -78,7 +78,7 @@ def test_a_call_that_hangs_stops_no_other_job_and_is_not_repeated(
     other = wanted(ActionKind.HOLD, "4712", number=2)
     bench.decide(made)
     bench.tick()
-    assert hanging.entered.wait(WITHIN_S)
+    assert hanging.entered.wait(PATIENCE_S)
     bench.decide(other)
     while bench.outcome(other) is None:
         bench.tick()
@@ -107,7 +107,7 @@ def test_a_job_with_a_call_that_hangs_is_not_acted_on_otherwise(workers: Workers
     bench.scheduler.before["requeue"] = [hanging]
     bench.decide(REQUEUE)
     bench.tick()
-    assert hanging.entered.wait(WITHIN_S)
+    assert hanging.entered.wait(PATIENCE_S)
     bench.decide(CAP)
     bench.tick(3)
     hanging.release.set()
@@ -127,7 +127,7 @@ def test_a_scheduler_that_hangs_leaves_workers_for_another(workers: Workers) -> 
 
     def hang() -> None:
         entered.release()
-        assert release.wait(WITHIN_S)
+        assert release.wait(PATIENCE_S)
 
     bench.scheduler.before["cap"] = [hang] * 8
     caps = [of_user(wanted(ActionKind.CAP, job.job_id), 2000 + n) for n, job in enumerate(jobs[:7])]
@@ -144,7 +144,7 @@ def test_a_scheduler_that_hangs_leaves_workers_for_another(workers: Workers) -> 
     bench.decide(*caps)
     carry_out.tick()
     for _ in range(TIMES.calls_per_scheduler):
-        assert entered.acquire(timeout=WITHIN_S)
+        assert entered.acquire(timeout=PATIENCE_S)
     bench.decide(replace(elsewhere, target=replace(elsewhere.target, scheduler="ray")))
     carry_out.tick()
     workers.wait(but=TIMES.calls_per_scheduler)
@@ -196,7 +196,7 @@ def test_a_chat_that_hangs_takes_no_place_of_a_scheduler_and_few_workers(workers
     bench.decide(*told)
     carry_out.tick()
     for _ in range(TIMES.messages_at_once):
-        assert messenger.entered.acquire(timeout=WITHIN_S)
+        assert messenger.entered.acquire(timeout=PATIENCE_S)
     bench.decide(cap)
     carry_out.tick()
     workers.wait(but=TIMES.messages_at_once)

@@ -200,7 +200,6 @@ def test_a_new_ring_of_the_same_process_brings_no_new_names(node: FakeNode) -> N
 # --- a rank that is not judged any more
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_not_judged_any_more_keeps_no_records(node: FakeNode) -> None:
     rank = node.start_rank(devices=2)
     rank.record()

@@ -276,7 +276,6 @@ def test_a_terminal_that_changes_its_size_is_filled_again() -> None:
     read(story)
 
 
-@pytest.mark.slow
 def test_a_table_longer_than_the_screen_scrolls_with_the_cursor_below_its_header() -> None:
     async def story(reader: Reader) -> None:
         await reader.press("enter")

@@ -17,6 +17,7 @@ from tidegauge_exporter.grafana.annotations import annotations_of, tag
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from top_world import World, serving_world
+from waiting import PATIENCE_S
 
 NAME = "research/ppo-4"
 
@@ -43,7 +44,7 @@ def test_top_finds_it_and_shows_its_ranks(url: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("page", ["memory", "job"])
 @pytest.mark.parametrize("written", [urlencode({"job_id": NAME}), f"job_id={NAME}"])
 def test_the_api_answers_about_it_however_the_slash_is_written(url: str, page: str, written: str) -> None:
-    with urlopen(f"{url}/api/v1/{page}?{written}", timeout=10) as answer:
+    with urlopen(f"{url}/api/v1/{page}?{written}", timeout=PATIENCE_S) as answer:
         assert len(json.load(answer)["ranks"]) == 4
 
 

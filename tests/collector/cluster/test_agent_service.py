@@ -18,6 +18,7 @@ from tidegauge.cluster.views import ReportReply
 from tidegauge.core.job_settings import JobSettings, digest
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge_exporter.server import MetricsServer
+from waiting import PATIENCE_S
 
 
 class Listener:
@@ -65,7 +66,7 @@ def running(tmp_path: Path, listener: Listener) -> Iterator[AgentService]:
 def test_it_reports_again_and_again_with_the_address_that_prometheus_reaches(
     running: AgentService, listener: Listener
 ) -> None:
-    assert listener.twice.wait(20)
+    assert listener.twice.wait(PATIENCE_S)
     first, second = listener.heard[:2]
     assert (first.node_id, first.incarnation) == ("n1", second.incarnation)
     assert first.metrics_address == running.metrics_address
@@ -75,14 +76,14 @@ def test_it_reports_again_and_again_with_the_address_that_prometheus_reaches(
 def test_settings_for_jobs_go_to_the_run_directory_of_the_settings(
     running: AgentService, listener: Listener, tmp_path: Path
 ) -> None:
-    assert listener.twice.wait(20)
+    assert listener.twice.wait(PATIENCE_S)
     assert listener.heard[1].settings_digest == digest([JobSettings("7", 1001)])
     assert (tmp_path / "jobs" / "7.json").exists()
 
 
 def test_it_serves_its_metrics(running: AgentService) -> None:
     address = str(running.metrics_address).replace("node7", "127.0.0.1")
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
         assert b"tidegauge_collect_success" in answer.read()
 
 
@@ -97,7 +98,7 @@ def test_it_tells_of_no_rank_while_no_poll_comes_to_its_end(
     other.start()
     try:
         address = str(other.metrics_address).replace("node7", "127.0.0.1")
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
             page = answer.read().decode()
         assert 'tidegauge_collect_success{source="view"} 0.0' in page
         assert "tidegauge_rank_" not in page
@@ -127,7 +128,7 @@ def test_a_host_that_is_not_ours_costs_metrics_not_the_reports(
     other = service(tmp_path, listener, listen_host="192.0.2.77")
     other.start()
     try:
-        assert listener.twice.wait(20)
+        assert listener.twice.wait(PATIENCE_S)
         assert listener.heard[0].metrics_address is None
         assert "cannot be served on 192.0.2.77" in caplog.text
     finally:

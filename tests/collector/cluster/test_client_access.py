@@ -23,6 +23,7 @@ from tidegauge.cluster.route_access import Access
 from tidegauge.cluster.service_record import StateFiles, local_api, write_address
 from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
+from waiting import PATIENCE_S
 from web_certificates import Authority
 
 TOKEN = make_token()
@@ -120,7 +121,7 @@ def test_the_wrong_scheme_is_said(site: Site) -> None:
             pass_fds=[listener.fileno()],
         )  # fmt: skip
         assert "is it http:// instead of https://?" in str(refused(url, site.access()))
-        assert answering.wait(20) == 0
+        assert answering.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("url", ["https://ada:CANARY@127.0.0.1:1", "http://CANARY@127.0.0.1:1"])

@@ -25,6 +25,7 @@ from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge_exporter.jobs import job_metrics
+from waiting import PATIENCE_S
 
 
 def no_database() -> Opened:
@@ -53,7 +54,7 @@ class Lab:
         self.service.coordinator.report(NodeSummary("id", "node7", 321, "i", "node7:9494", 1.8e9 + self.now_s, ranks))
 
     def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(self.service.url + path, timeout=20) as answer:
+        with urllib.request.urlopen(self.service.url + path, timeout=PATIENCE_S) as answer:
             body: bytes = answer.read()
             return body
 

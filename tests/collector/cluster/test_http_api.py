@@ -24,6 +24,7 @@ from tidegauge.cluster.http_api import (
     html_route,
     json_route,
 )
+from waiting import PATIENCE_S
 
 
 def explode(_: Request) -> Answer:
@@ -49,7 +50,7 @@ def gate() -> threading.Event:
 @pytest.fixture(scope="module")
 def api(gate: threading.Event) -> Iterator[HttpApi]:
     def wait(_: Request) -> Answer:
-        gate.wait(20)
+        gate.wait(PATIENCE_S)
         return Answer(b"late")
 
     routes: dict[str, Route] = {
@@ -69,7 +70,7 @@ def api(gate: threading.Event) -> Iterator[HttpApi]:
 
 
 def ask(api: HttpApi, path: str, *, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, headers=headers or {})
         answer = connection.getresponse()
@@ -79,7 +80,7 @@ def ask(api: HttpApi, path: str, *, method: str = "GET", headers: dict[str, str]
 
 
 def test_a_page_for_people_comes_with_orders_to_run_and_fetch_nothing(api: HttpApi) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
     connection.request("GET", "/page?incident=12")
     answer = connection.getresponse()
     assert answer.read() == b"<!doctype html>?12"
@@ -139,7 +140,7 @@ def test_a_defect_in_a_page_is_an_error_without_its_details(api: HttpApi) -> Non
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_nothing_can_be_changed_through_it(api: HttpApi, method: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
     connection.request(method, "/value")
     answer = connection.getresponse()
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
@@ -153,7 +154,9 @@ def test_head_answers_without_a_body(api: HttpApi) -> None:
 
 
 def test_requests_beyond_the_limit_are_turned_away_until_one_is_done(api: HttpApi, gate: threading.Event) -> None:
-    waiting = [socket.create_connection(("127.0.0.1", api.port), timeout=20) for _ in range(MAX_REQUESTS_AT_ONCE)]
+    waiting = [
+        socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_S) for _ in range(MAX_REQUESTS_AT_ONCE)
+    ]
     for connection in waiting:
         connection.sendall(b"GET /wait HTTP/1.0\r\n\r\n")
     while ask(api, "/value")[0] != 503:
@@ -166,10 +169,10 @@ def test_requests_beyond_the_limit_are_turned_away_until_one_is_done(api: HttpAp
 
 
 def test_garbage_on_the_socket_does_not_end_the_server(api: HttpApi) -> None:
-    with socket.create_connection(("127.0.0.1", api.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"\x00\xff" * 100 + b"\r\n\r\n")
         connection.recv(1000)
-    with socket.create_connection(("127.0.0.1", api.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /value")  # and goes away
     assert ask(api, "/value")[0] == 200
 

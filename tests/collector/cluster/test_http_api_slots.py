@@ -7,15 +7,16 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster import client
+from tidegauge.cluster import client, http_api
 from tidegauge.cluster.client import ApiError
 from tidegauge.cluster.http_api import MAX_REQUESTS_AT_ONCE, Answer, HttpApi, Request, json_route
 from tidegauge.cluster.route_access import Access
+from waiting import PATIENCE_S, eventually
 
 BIG = b"x" * (32 << 20)
 """More than the sockets' buffers take."""
@@ -44,19 +45,21 @@ class Site:
 
     def _wait(self, _: Request) -> Answer:
         self.at_work.release()
-        self.gate.wait(20)
+        self.gate.wait(PATIENCE_S)
         return Answer(b"late")
 
     def occupy(self, path: str, connections: ExitStack) -> None:
         """As many requests as there are slots, of which nobody reads the answer, all of them begun."""
         for _ in range(MAX_REQUESTS_AT_ONCE):
-            connection = connections.enter_context(socket.create_connection(("127.0.0.1", self.api.port), timeout=20))
+            connection = connections.enter_context(
+                socket.create_connection(("127.0.0.1", self.api.port), timeout=PATIENCE_S)
+            )
             connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
         for _ in range(MAX_REQUESTS_AT_ONCE):
-            assert self.at_work.acquire(timeout=20)
+            assert self.at_work.acquire(timeout=PATIENCE_S)
 
     def ask(self, path: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=PATIENCE_S)
         connection.request("GET", path)
         status = connection.getresponse().status
         connection.close()
@@ -64,7 +67,10 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    # A reader that reads nothing is not cut off.
+    monkeypatch.setattr(http_api, "REQUEST_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(http_api, "LIMITS", http_api.LIMITS._replace(whole_s=3600.0))
     site = Site(tmp_path)
     yield site
     site.gate.set()
@@ -74,15 +80,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_slow_readers_of_big_pages_hold_no_slot(site: Site) -> None:
     with ExitStack() as connections:
         site.occupy("/big", connections)
-        first = connections.enter_context(socket.create_connection(("127.0.0.1", site.api.port), timeout=20))
+        first = connections.enter_context(socket.create_connection(("127.0.0.1", site.api.port), timeout=PATIENCE_S))
         first.sendall(b"GET /big HTTP/1.0\r\n\r\n")
-        # The slots come free once the pages are made, in microseconds; held by readers they would after 10 s.
-        for _ in range(200):
-            if site.ask("/value") == 200:
-                break
-            threading.Event().wait(0.01)
-        else:
-            pytest.fail("readers that read nothing hold the slots")
+        # The slots come free once the pages are made; readers would hold them for as long as this goes on.
+        eventually(lambda: site.ask("/value") == 200)
 
 
 def test_health_and_the_heads_own_commands_are_answered_while_all_slots_work(site: Site) -> None:
@@ -99,19 +100,15 @@ def test_a_socket_that_could_not_be_bound_is_tried_again(tmp_path: Path) -> None
     api.start()
     try:
         path.parent.mkdir(mode=0o700)
-        for _ in range(2000):
-            if path.exists():
-                break
-            threading.Event().wait(0.01)
-        # No name is asked for here, so any page that is there is answered; until listen(2) it is refused.
-        for _ in range(2000):
-            try:
-                assert client.get(f"unix://{path}", "/value") == {"value": 7}
-                break
-            except ApiError:
-                threading.Event().wait(0.01)
-        else:
-            pytest.fail("nobody answers on the socket")
+        eventually(path.exists)
+
+        def answer() -> object:
+            """No name is asked for here, so any page that is there is answered; until listen(2) it is refused."""
+            with suppress(ApiError):
+                return client.get(f"unix://{path}", "/value")
+            return None
+
+        assert eventually(answer) == {"value": 7}
     finally:
         api.stop()
     assert not path.exists()
@@ -124,7 +121,7 @@ def test_an_api_that_stops_before_its_socket_could_be_bound_binds_it_no_more(tmp
     trying = next(thread for thread in threading.enumerate() if thread.name == "tidegauge-api-local-bind")
     api.stop()
     path.parent.mkdir()
-    trying.join(20)
+    trying.join(PATIENCE_S)
     assert not trying.is_alive()
     assert not path.exists()
 

@@ -20,6 +20,7 @@ from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.json_schemas import Schemas
 from tidegauge.cluster.openapi import PAGES, openapi_document, openapi_json
 from tidegauge.core.wire import to_wire
+from waiting import PATIENCE_S
 
 JOB = "job_id=4711&attempt=0"
 ASKED = {
@@ -51,7 +52,7 @@ def asked(service: CoordinatorService, path: str, query: str | None = None) -> t
     """Status, type and body."""
     url = f"{service.url}{path}?{ASKED.get(path, '') if query is None else query}"
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return int(answer.status), str(answer.headers["Content-Type"]), bytes(answer.read())
     except urllib.error.HTTPError as error:
         with error:

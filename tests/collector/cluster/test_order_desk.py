@@ -21,11 +21,11 @@ from tidegauge.core.incidents import JobKey
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
 from tidegauge.core.views import NodeSummary
 from tidegauge_scheduler_hooks.ports import ProcessCommands
+from waiting import PATIENCE_S, eventually
 
 T = TypeVar("T")
 
 JOB = JobKey("job-1", 0, 1001)
-PATIENCE_S = 20.0
 REQUEST = {"command": "ping"}
 
 
@@ -52,13 +52,12 @@ class Stage:
 
     def orders(self, count: int, *nodes: str) -> list[Order]:
         """The orders of these nodes, once there are ``count``."""
-        pause = threading.Event()
-        for _ in range(2000):
-            found = [order for node in nodes or ("n1",) for order in self.desk.orders_for(node)]
-            if len(found) >= count:
-                return found
-            pause.wait(0.01)
-        raise AssertionError(f"{count} orders were expected, these came: {found}")
+
+        def found() -> list[Order]:
+            orders = [order for node in nodes or ("n1",) for order in self.desk.orders_for(node)]
+            return orders if len(orders) >= count else []
+
+        return eventually(found)
 
     def time_is_up(self, seconds: float) -> None:
         self.clock.pass_s(seconds)
@@ -181,9 +180,7 @@ def test_a_report_brings_results_and_its_reply_the_orders() -> None:
         target=lambda: replies.set_result(coordinator.orders.ask_launch(JOB, "n1", handle, REQUEST, timeout_s=60)),
         daemon=True,
     ).start()
-    pause = threading.Event()
-    while not (orders := report().orders):
-        pause.wait(0.01)
+    orders = eventually(lambda: report().orders)
     assert report().orders == orders, "repeated until its result is here"
     assert report(OrderResult(orders[0].order_id, reply={"ok": True})).orders == ()
     assert replies.result(PATIENCE_S) == Reply(value={"ok": True})

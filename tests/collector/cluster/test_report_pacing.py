@@ -19,6 +19,7 @@ from tidegauge.core.incidents import JobKey
 from tidegauge.core.orders import OrderResult, Reply
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
+from waiting import PATIENCE_S, eventually
 
 MANY = 1250
 EVERY_S = MANY / MOST_REPORTS_PER_S
@@ -116,14 +117,12 @@ def test_an_order_waits_for_a_paced_node_and_more_are_then_expected(cluster: Clu
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    pause = threading.Event()
-    while not desk.orders_for("n0"):
-        pause.wait(0.01)
+    eventually(lambda: desk.orders_for("n0"))
     cluster.now_s += 10.0 + EVERY_S - 0.1  # it would be over for a node that reports every second
     (order,) = desk.orders_for("n0")
     assert cluster.report() == 0.0
     cluster.report(0, results=(OrderResult(order.order_id, reply={"ok": True}),))
-    asking.join(20)
+    asking.join(PATIENCE_S)
     assert [reply.value for reply in replies] == [{"ok": True}]
     assert cluster.report() == 0.0
     cluster.now_s += TALK_S + EVERY_S

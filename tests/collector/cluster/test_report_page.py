@@ -21,6 +21,7 @@ from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError, open_store, sqlite_url
+from waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
 
 
 def get(service: CoordinatorService, path: str) -> tuple[str, Message]:
-    with urllib.request.urlopen(service.url + path, timeout=20) as answer:
+    with urllib.request.urlopen(service.url + path, timeout=PATIENCE_S) as answer:
         return answer.read().decode(), answer.headers
 
 

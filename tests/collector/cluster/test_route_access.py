@@ -33,6 +33,7 @@ from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentChange, JobKey
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.web_access import EVERYBODY, Viewer
+from waiting import PATIENCE_S
 
 NAMES = ("ada", "bob", "root", "prometheus")
 TOKENS = {name: make_token() for name in NAMES}
@@ -75,7 +76,7 @@ class Site:
     store: Store
 
     def ask(self, path: str, name: str | None) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=PATIENCE_S)
         try:
             connection.request("GET", path, headers={"Authorization": f"Bearer {TOKENS[name]}"} if name else {})
             answer = connection.getresponse()

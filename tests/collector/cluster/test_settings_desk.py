@@ -31,8 +31,8 @@ from tidegauge.core.job_settings import JobSettings, digest, encode
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.probe.job_settings import take_settings
 from tidegauge_scheduler_hooks.ports import SettingsDesk
+from waiting import PATIENCE_S
 
-PATIENCE_S = 20.0
 ONE = JobSettings("4711", 1001, 1, alloc_conf={"expandable_segments": "True"})
 OTHER = JobSettings("4712", 1002, 3, environ={"TIDEGAUGE_MEMORY_FRACTION": "0.5"})
 

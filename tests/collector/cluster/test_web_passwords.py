@@ -17,6 +17,7 @@ from tidegauge.cluster.web_passwords import (
     Passwords,
     dummy_hash,
 )
+from waiting import PATIENCE_S
 
 CHEAP = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4))
 USERS = {"ada": CHEAP}
@@ -131,7 +132,7 @@ def test_beyond_a_few_that_wait_for_a_slow_check_nobody_waits() -> None:
 
     def slow(_: bytes, __: bytes) -> bool:
         begun.release()
-        return gate.wait(20) and False
+        return gate.wait(PATIENCE_S) and False
 
     passwords = Passwords(check=slow)
     answers: list[Password] = []
@@ -142,13 +143,13 @@ def test_beyond_a_few_that_wait_for_a_slow_check_nobody_waits() -> None:
     threads = [threading.Thread(target=guess, args=(number,)) for number in range(1 + MOST_WAITING)]
     for thread in threads:
         thread.start()
-    assert begun.acquire(timeout=20)
+    assert begun.acquire(timeout=PATIENCE_S)
     while passwords.waiting < MOST_WAITING:
         threads[0].join(0.001)
     assert passwords.check(USERS, "ada", b"open sesame", peer="10.0.0.1") is Password.NOT_NOW  # at once
     gate.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert answers == [Password.WRONG] * (1 + MOST_WAITING)
     assert passwords.waiting == 0
 

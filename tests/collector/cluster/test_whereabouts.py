@@ -20,6 +20,7 @@ from tidegauge.core.incidents import JobKey
 from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.views import NodeSummary, RankSummary
+from waiting import PATIENCE_S, eventually
 
 KEEPER = ProcessId(7, 70)
 RANK = rank_summary(0, launch=KEEPER)
@@ -61,15 +62,11 @@ class Nodes:
                 future.set_result(desk.ask_ranks(JOB, [TARGET], {"command": "ping"}, timeout_s=60))
 
         threading.Thread(target=ask, daemon=True).start()
-        pause = threading.Event()
-        for _ in range(2000):
-            for node_id in (OLD, NEW, OTHER):
-                for order in desk.orders_for(node_id):
-                    desk.take_results(node_id, [OrderResult(order.order_id, reply={"step": 9})])
-                    future.result(20)
-                    return node_id
-            pause.wait(0.01)
-        raise AssertionError("nobody was asked")
+        ordered = eventually(lambda: [(node, order) for node in (OLD, NEW, OTHER) for order in desk.orders_for(node)])
+        node_id, order = ordered[0]
+        desk.take_results(node_id, [OrderResult(order.order_id, reply={"step": 9})])
+        future.result(PATIENCE_S)
+        return node_id
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from tidegauge_exporter.notify.desk import PartStatus, SinkDesk
 from tidegauge_exporter.notify.notifier import LOOK_BACK_S, OVERLAP_S, Notifier, StoryFetch
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.values import Story
-
-ENOUGH_S = 30.0
-"""For another thread to do what takes milliseconds."""
+from waiting import PATIENCE_S
 
 
 class FakeFeed:
@@ -102,7 +100,7 @@ def test_a_slow_service_is_not_made_slower() -> None:
 
 @pytest.mark.slow
 def test_stories_reach_every_sink_whatever_another_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "STOP_WITHIN_S", ENOUGH_S)
+    monkeypatch.setattr(notifier, "STOP_WITHIN_S", PATIENCE_S)
 
     class Refusing(Taker):
         def take(self, stories: Sequence[Story]) -> None:
@@ -118,11 +116,11 @@ def test_stories_reach_every_sink_whatever_another_does(monkeypatch: pytest.Monk
     whole = Notifier(FakeFeed(story(1)), [hanging, refusing, Broken("broken"), well])
     whole.start()
     try:
-        assert hanging.taken.wait(ENOUGH_S)
-        assert refusing.taken.wait(ENOUGH_S)
-        assert well.taken.wait(ENOUGH_S)
+        assert hanging.taken.wait(PATIENCE_S)
+        assert refusing.taken.wait(PATIENCE_S)
+        assert well.taken.wait(PATIENCE_S)
         well.taken.clear()
-        assert well.taken.wait(ENOUGH_S)  # and again, while the other still hangs
+        assert well.taken.wait(PATIENCE_S)  # and again, while the other still hangs
     finally:
         hanging.let_go.set()
         assert whole.stop()

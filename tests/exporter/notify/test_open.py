@@ -3,9 +3,8 @@ from __future__ import annotations
 import json
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +19,13 @@ from exporter.notify.test_webhook import NOTIFICATION
 from fakes.fake_slack import FakeSlack
 from fakes.smtp_server import FakeSmtp
 from scheduler_values import decision
+from tidegauge_exporter.notify import notifier
 from tidegauge_exporter.notify.notebook import NotebookError
 from tidegauge_exporter.notify.open import NotifyConfig, NotifyService, open_notifier
 from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.notify.values import Story
+from waiting import eventually
 
-ENOUGH_S = 30.0
 TOKEN = "xoxb-of-the-tests"
 
 
@@ -51,19 +51,12 @@ def started(config: NotifyConfig, feed: Feed) -> Iterator[NotifyService]:
         service.stop()
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    """For what other threads do within milliseconds; never decides a test by its length."""
-    deadline_s, tick = time.monotonic() + ENOUGH_S, threading.Event()
-    while not holds():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        tick.wait(0.02)
-
-
 def problems(service: NotifyService) -> dict[str, str | None]:
     return {part.name: part.problem for part in service.status().sinks}
 
 
-def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path) -> None:
+def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "FETCH_EVERY_S", 0.02)
     slack, alertmanager, now_s = FakeSlack(), FakeAlertmanager(), time.time()
     slack.add_user("ada@example.org")
     told = warning(12, opened_unix_s=now_s, updated_unix_s=now_s)

@@ -13,9 +13,9 @@ from exporter.notify.test_webhook import NOTIFICATION
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.receiver import CONNECTIONS_AT_ONCE, MAX_BODY_BYTES, Receiver
 from tidegauge_exporter.notify.values import AlertGroup
+from waiting import PATIENCE_S
 
 BODY = json.dumps(NOTIFICATION).encode()
-ENOUGH_S = 30.0
 
 
 class Taker:
@@ -53,7 +53,7 @@ def ask(
     receiver: Listening, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, Any]]:
     assert receiver.port is not None
-    connection = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=ENOUGH_S)
+    connection = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=PATIENCE_S)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json", **headers})
         answer = connection.getresponse()
@@ -106,7 +106,7 @@ def test_health_and_other_pages(receiver: Receiver) -> None:
 
 
 def test_a_body_that_breaks_off_is_not_taken(receiver: Receiver, taker: Taker) -> None:
-    with socket.create_connection(("127.0.0.1", receiver.port), timeout=ENOUGH_S) as client:
+    with socket.create_connection(("127.0.0.1", receiver.port), timeout=PATIENCE_S) as client:
         head = f"POST /alerts HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(BODY) + 9}\r\n\r\n"
         client.sendall(head.encode() + BODY)
         client.shutdown(socket.SHUT_WR)
@@ -132,7 +132,7 @@ def test_connections_beyond_the_limit_are_closed_and_places_come_back(taker: Tak
         for thread in threads:
             thread.start()
         for _ in threads:
-            assert at_work.acquire(timeout=ENOUGH_S)
+            assert at_work.acquire(timeout=PATIENCE_S)
         with pytest.raises((OSError, http.client.HTTPException)):
             ask(receiver, "GET", "/healthz")
         let_go.set()

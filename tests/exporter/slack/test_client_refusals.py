@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 
 import pytest
 
@@ -15,6 +14,7 @@ from tidegauge_exporter.slack.answers import refusal, wait_s
 from tidegauge_exporter.slack.chat import Message
 from tidegauge_exporter.slack.client import SlackChat
 from tidegauge_exporter.slack.people import People
+from waiting import PATIENCE_S, eventually
 
 
 class TestRefusals:
@@ -84,10 +84,9 @@ class TestRefusals:
             chat.post(CHANNEL, HELLO)
         assert slack.calls == []
         clock.now_s += 60.0
-        pause = threading.Event()
-        while slack._faults["chat.postMessage"]:  # the server may have come to it later than the client gave it up
-            pause.wait(0.01)
-        chat._client._timeout_s = 30.0
+        # The server may have come to it later than the client gave it up.
+        eventually(lambda: not slack._faults["chat.postMessage"])
+        chat._client._timeout_s = PATIENCE_S
         assert chat.post(CHANNEL, HELLO)
 
     def test_a_slack_that_is_away_is_tried_again_later(self, clock: Clock) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 
 from scheduler_hooks.kubernetes.scripted_api import Reply, ScriptedApi, Seen
-from scheduler_hooks.kubernetes.watch_world import wait_until
 from tidegauge_scheduler_hooks.kubernetes.client import api as client_api
 from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, open_api
 from tidegauge_scheduler_hooks.kubernetes.ports import (
@@ -26,6 +23,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     Patch,
 )
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
+from waiting import eventually
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": {"notYetInvented": [1, None]}}
 
@@ -247,12 +245,14 @@ def test_nobody_there_says_so_and_where(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_stood_still_is_no_limit_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+
     def late(seconds: float) -> None:
-        threading.Event().wait(seconds + 0.3)
+        now_s[0] += seconds + 0.3
 
     with ScriptedApi(lambda _: Reply(body=JOB)) as gone:
         kubeconfig = gone.kubeconfig(tmp_path)
-    monkeypatch.setattr(client_api, "time", SimpleNamespace(monotonic=time.monotonic, sleep=late))
+    monkeypatch.setattr(client_api, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=late))
     with pytest.raises(TemporaryError, match="no connection to the API server"):
         open_api(kubeconfig, timeout_s=0.4).get(JOBS, "research", "train")
 
@@ -264,7 +264,7 @@ def test_a_server_that_says_nothing_is_given_up(world: World) -> None:
     world.says = hang
     with pytest.raises(TemporaryError, match=r"not within 0\.3 s"):
         open_api(world.kubeconfig, timeout_s=0.3).get(JOBS, "research", "train")
-    wait_until(lambda: len(world.requests) > 0)  # the server may take it in later than the client gives it up
+    eventually(lambda: len(world.requests) > 0)  # the server may take it in later than the client gives it up
     assert len(world.requests) == 1
 
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.kube import Call, FakeKube
-from scheduler_hooks.kubernetes.watch_world import wait_until
 from tidegauge_scheduler_hooks.kubernetes.client import leases
 from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader, LeaseLock, lease_age_s
 from tidegauge_scheduler_hooks.kubernetes.ports import LEASES
 from tidegauge_scheduler_hooks.ports import SchedulerError, TemporaryError
+from waiting import PATIENCE_S, eventually
 
-WITHIN_S = 20.0
 LEASE_S, DEADLINE_S = 15.0, 10.0
 
 
@@ -191,7 +190,7 @@ def test_a_clean_end_gives_the_lease_back(kube: FakeKube, turns: Turns, monkeypa
         lease_s=120.0, renew_deadline_s=60.0, retry_s=0.05,
     )  # fmt: skip
     leader.start()
-    assert turns.started.wait(WITHIN_S)
+    assert turns.started.wait(PATIENCE_S)
     assert leader.holder == "this"
     leader.stop()
     assert turns.told == ["started", "stopped"]
@@ -201,7 +200,7 @@ def test_a_clean_end_gives_the_lease_back(kube: FakeKube, turns: Turns, monkeypa
 
 
 def test_who_cannot_renew_stops_and_starts_again_when_it_can(kube: FakeKube, turns: Turns, leader: Leader) -> None:
-    assert turns.started.wait(WITHIN_S)
+    assert turns.started.wait(PATIENCE_S)
     away = threading.Event()
 
     def refuse(call: Call) -> None:
@@ -209,56 +208,56 @@ def test_who_cannot_renew_stops_and_starts_again_when_it_can(kube: FakeKube, tur
         raise TemporaryError("no connection")
 
     kube.before_call = refuse
-    assert away.wait(WITHIN_S)
-    wait_until(lambda: turns.are_over() and leader.problem == "no connection")
+    assert away.wait(PATIENCE_S)
+    eventually(lambda: turns.are_over() and leader.problem == "no connection")
     assert not leader.leading
     turns.started.clear()
     kube.before_call = None
-    assert turns.started.wait(WITHIN_S)
+    assert turns.started.wait(PATIENCE_S)
     assert turns.told[:3] == ["started", "stopped", "started"]
 
 
 def test_a_defect_in_one_try_is_not_the_last_try(kube: FakeKube, turns: Turns, leader: Leader) -> None:
-    assert turns.started.wait(WITHIN_S)
+    assert turns.started.wait(PATIENCE_S)
 
     def answer_nonsense(call: Call) -> None:
         raise KeyError("metadata")
 
     kube.before_call = answer_nonsense
-    wait_until(lambda: turns.are_over() and "KeyError" in (leader.problem or ""))
+    eventually(lambda: turns.are_over() and "KeyError" in (leader.problem or ""))
     turns.started.clear()
     kube.before_call = None
-    assert turns.started.wait(WITHIN_S)
+    assert turns.started.wait(PATIENCE_S)
 
 
 def test_who_hangs_in_the_request_that_renews_stops_all_the_same(kube: FakeKube, turns: Turns, leader: Leader) -> None:
-    assert turns.started.wait(WITHIN_S)
+    assert turns.started.wait(PATIENCE_S)
     hangs, answered = threading.Event(), threading.Event()
 
     def hang(call: Call) -> None:
         hangs.set()
-        answered.wait(3 * WITHIN_S)
+        answered.wait(PATIENCE_S)
 
     kube.before_call = hang
-    assert hangs.wait(WITHIN_S)
-    wait_until(turns.are_over)
+    assert hangs.wait(PATIENCE_S)
+    eventually(turns.are_over)
     assert not leader.leading
     answered.set()
 
 
 def test_who_finds_another_in_the_lease_stops(kube: FakeKube, turns: Turns, leader: Leader) -> None:
-    assert turns.started.wait(WITHIN_S)
+    assert turns.started.wait(PATIENCE_S)
     lease = kube.peek(LEASES, "tidegauge", "controller")
     kube.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "another", "leaseDurationSeconds": 3600}})
-    wait_until(lambda: turns.are_over() and leader.holder == "another")
+    eventually(lambda: turns.are_over() and leader.holder == "another")
 
 
 def test_a_lease_tells_whether_somebody_is_there(kube: FakeKube, turns: Turns, leader: Leader) -> None:
     assert lease_age_s(kube, "tidegauge", "nobody") is None
-    assert turns.started.wait(WITHIN_S)
+    assert turns.started.wait(PATIENCE_S)
     age_s = lease_age_s(kube, "tidegauge", "controller")
     assert age_s is not None
-    assert 0 <= age_s < WITHIN_S
+    assert 0 <= age_s < PATIENCE_S
 
 
 def held(kube: FakeKube, renewed: str) -> None:

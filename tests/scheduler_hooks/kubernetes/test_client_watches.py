@@ -6,16 +6,18 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from kubernetes.informer import SharedInformer
 
 from scheduler_hooks.kubernetes.scripted_api import Reply
-from scheduler_hooks.kubernetes.watch_world import GONE, WITHIN_S, WatchWorld, event, pod, wait_until
+from scheduler_hooks.kubernetes.watch_world import GONE, WatchWorld, event, pod
+from tidegauge_scheduler_hooks.kubernetes.client import feeds
 from tidegauge_scheduler_hooks.kubernetes.client import watches as client_watches
 from tidegauge_scheduler_hooks.kubernetes.client.watches import ClientStore, ClientWatches
 from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, PODS, Object
+from waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -23,6 +25,34 @@ def world(tmp_path: Path) -> Iterator[WatchWorld]:
     world = WatchWorld(tmp_path)
     with world.server:
         yield world
+
+
+class Pause(NamedTuple):
+    """Before a request: after so many failures in a row, or a no."""
+
+    failures: int
+    refused: bool
+
+
+class Pauses:
+    """Stands for ``feeds.pause_s`` (its lengths: ``test_client_feeds.py``): where the answer was no it is an hour."""
+
+    def __init__(self) -> None:
+        self.began: list[Pause] = []
+
+    def __call__(self, failures: int, *, refused: bool, spread: float) -> float:
+        self.began.append(Pause(failures, refused))
+        return 3600.0 if refused else 0.0
+
+    def waits_for(self, failures: int, *, refused: bool) -> bool:
+        return self.began[-1:] == [Pause(failures, refused)]
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    pauses = Pauses()
+    monkeypatch.setattr(feeds, "pause_s", pauses)
+    return pauses
 
 
 @pytest.fixture
@@ -81,7 +111,7 @@ def test_a_version_that_is_gone_brings_a_new_list_and_the_difference(
     watched = threading.Event()
 
     def until_watched() -> Iterator[Mapping[str, Any]]:
-        watched.wait(WITHIN_S)
+        watched.wait(PATIENCE_S)
         yield GONE
 
     world.watches.put(until_watched())
@@ -117,27 +147,29 @@ def test_a_kind_that_is_not_installed_is_a_quiet_state(
     caplog.set_level(logging.INFO)
     world.refusal = Reply(404, "404 page not found")
     store = watches.store(PODS)
-    wait_until(lambda: store.kind_missing)
+    eventually(lambda: store.kind_missing)
     assert not store.synced
     assert "its CRD is not installed" in str(store.problem)
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
-def test_who_said_no_is_not_asked_again_at_once(world: WatchWorld, watches: ClientWatches) -> None:
+def test_who_said_no_is_not_asked_again_at_once(world: WatchWorld, watches: ClientWatches, pauses: Pauses) -> None:
     world.refusal = Reply(403)
     store = watches.store(PODS)
-    wait_until(lambda: store.problem is not None)
-    threading.Event().wait(0.5)  # where a failure that passes is asked about again
+    eventually(lambda: store.problem is not None)
+    eventually(lambda: pauses.waits_for(1, refused=True))
     assert len(world.server.requests) == 1
 
 
-def test_watches_that_end_at_once_are_asked_for_ever_more_slowly(world: WatchWorld, watches: ClientWatches) -> None:
-    for _ in range(1000):
+def test_watches_that_end_at_once_are_asked_for_ever_more_slowly(
+    world: WatchWorld, watches: ClientWatches, pauses: Pauses
+) -> None:
+    for _ in range(9):
         world.watches.put(iter([]))
     watches.store(PODS)
-    world.next_watch()
-    threading.Event().wait(1.0)
-    assert len(world.server.requests) < 10
+    for _ in range(10):
+        world.next_watch()
+    assert pauses.began[1:] == [Pause(failures, refused=False) for failures in range(10)], "after the list's own"
 
 
 def test_a_right_that_is_missing_is_a_problem_and_said_once(
@@ -145,7 +177,7 @@ def test_a_right_that_is_missing_is_a_problem_and_said_once(
 ) -> None:
     world.refusal = Reply(403, {"kind": "Status", "message": 'User "u" cannot list resource "pods" in API group ""'})
     store = watches.store(PODS)
-    wait_until(lambda: "no right to list pods in all namespaces" in str(store.problem))
+    eventually(lambda: "no right to list pods in all namespaces" in str(store.problem))
     assert not store.synced
     assert not store.kind_missing
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -155,7 +187,7 @@ def test_before_the_first_list_nothing_is_known(world: WatchWorld, watches: Clie
     answered = threading.Event()
 
     def nothing() -> Iterator[Mapping[str, Any]]:
-        answered.wait(WITHIN_S)
+        answered.wait(PATIENCE_S)
         yield from ()
 
     world.refusal = Reply(events=nothing())
@@ -176,7 +208,7 @@ def test_a_listener_that_fails_ends_no_watch(
 
     watches.store(PODS, on_change=fails)
     world.next_changes(2)
-    wait_until(lambda: len(caplog.records) == 2)
+    eventually(lambda: len(caplog.records) == 2)
     assert "a defect" in caplog.text
 
 
@@ -201,13 +233,13 @@ def test_close_ends_watches_that_wait_and_those_that_are_refused(world: WatchWor
     world.next_watch()
     world.refusal = Reply(403)
     refused = watches.store(NAMESPACES)
-    wait_until(lambda: "forbids" in str(refused.problem))
+    eventually(lambda: "forbids" in str(refused.problem))
     watches.close()
 
     def left() -> list[threading.Thread]:
         return [thread for thread in set(threading.enumerate()) - before if thread.name == "SharedInformer"]
 
-    wait_until(lambda: left() == [])  # long before the server ends the one, or the other asks again
+    eventually(lambda: left() == [])  # long before the server ends the one, or the other asks again
 
 
 class EndingInformer(SharedInformer):

@@ -17,9 +17,9 @@ from tidegauge_scheduler_hooks.kubernetes.injection import webhook
 from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import server_context
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import MAX_BODY_BYTES, MAX_CONNECTIONS, WebhookServer
+from waiting import PATIENCE_S
 
 NAMES = ["localhost"]
-WITHIN_S = 30.0
 
 
 class Served:
@@ -56,7 +56,7 @@ def serving(answer: Any = None) -> Iterator[tuple[WebhookServer, Served]]:
 def ask(
     server: WebhookServer, certificate: Served, body: bytes = b"{}", *, path: str = "/mutate", verb: str = "POST"
 ) -> tuple[int, bytes]:
-    client = http.client.HTTPSConnection("localhost", server.port, timeout=WITHIN_S, context=certificate.trusting())
+    client = http.client.HTTPSConnection("localhost", server.port, timeout=PATIENCE_S, context=certificate.trusting())
     try:
         client.request(verb, path, body)
         answer = client.getresponse()
@@ -90,7 +90,7 @@ def test_what_is_no_review_gets_a_400_with_words() -> None:
 
 def test_a_body_that_is_too_long_is_not_read() -> None:
     with serving() as (server, certificate):
-        raw = socket.create_connection(("127.0.0.1", server.port), WITHIN_S)
+        raw = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
         with certificate.trusting().wrap_socket(raw, server_hostname="localhost") as client:
             client.sendall(f"POST /mutate HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode())
             assert client.recv(100).startswith(b"HTTP/1.1 413 ")
@@ -99,7 +99,7 @@ def test_a_body_that_is_too_long_is_not_read() -> None:
 
 def test_a_length_is_needed() -> None:
     with serving() as (server, certificate):
-        raw = socket.create_connection(("127.0.0.1", server.port), WITHIN_S)
+        raw = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
         with certificate.trusting().wrap_socket(raw, server_hostname="localhost") as client:
             client.sendall(b"POST /mutate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 411 ")
@@ -109,7 +109,7 @@ def test_a_length_is_needed() -> None:
 def test_those_who_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhook, "CONNECTION_S", 300.0)  # it does not wait until they are late
     with serving() as (server, certificate):
-        silent = [socket.create_connection(("127.0.0.1", server.port), WITHIN_S) for _ in range(MAX_CONNECTIONS + 9)]
+        silent = [socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) for _ in range(MAX_CONNECTIONS + 9)]
         try:
             assert ask(server, certificate)[0] == 200
         finally:
@@ -119,7 +119,7 @@ def test_those_who_say_nothing_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_no_tls_does_not_end_the_server() -> None:
     with serving() as (server, certificate):
-        with socket.create_connection(("127.0.0.1", server.port), WITHIN_S) as plain:
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as plain:
             plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
             with suppress(ConnectionResetError):
                 while plain.recv(4096):
@@ -133,7 +133,7 @@ def test_old_tls_is_refused() -> None:
         old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
         with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             old.maximum_version = ssl.TLSVersion.TLSv1_1
-        raw = socket.create_connection(("127.0.0.1", server.port), WITHIN_S)
+        raw = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
         with pytest.raises(OSError), raw:  # noqa: PT011 - refused by either side, in words of its own
             old.wrap_socket(raw, server_hostname="localhost")
 
@@ -145,7 +145,7 @@ def test_a_new_certificate_counts_from_the_next_connection_on() -> None:
         certificate.made = renewed(None, NAMES, now_s=1_800_000_000.0)
         certificate.context = server_context(certificate.made.certificate + certificate.made.key)
         assert ask(server, certificate)[0] == 200
-        raw = socket.create_connection(("127.0.0.1", server.port), WITHIN_S)
+        raw = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
         with raw, pytest.raises(ssl.SSLCertVerificationError):
             before.wrap_socket(raw, server_hostname="localhost")
 
@@ -153,7 +153,7 @@ def test_a_new_certificate_counts_from_the_next_connection_on() -> None:
 def test_without_a_certificate_connections_end_and_with_one_they_do_not() -> None:
     with serving() as (server, certificate):
         context, certificate.context = certificate.context, None
-        with socket.create_connection(("127.0.0.1", server.port), WITHIN_S) as early:
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as early:
             assert early.recv(1) == b""
         certificate.context = context
         assert ask(server, certificate)[0] == 200
@@ -168,18 +168,18 @@ def test_closing_waits_for_the_answer_that_is_under_way() -> None:
         asked.set()
         with suppress(OSError):
             while True:  # until nobody listens any more
-                socket.create_connection(("127.0.0.1", server.port), WITHIN_S).close()
+                socket.create_connection(("127.0.0.1", server.port), PATIENCE_S).close()
         too_early.append(closed.wait(0.2))  # does not come true while we are at it
         return {}
 
     def close() -> None:
-        server.close(patience_s=WITHIN_S)
+        server.close(patience_s=PATIENCE_S)
         closed.set()
 
     with serving(slow) as (server, certificate):
         client = threading.Thread(target=lambda: got.append(ask(server, certificate)[0]))
         client.start()
-        assert asked.wait(WITHIN_S)
+        assert asked.wait(PATIENCE_S)
         close()
-        client.join(WITHIN_S)
+        client.join(PATIENCE_S)
     assert (got, too_early) == ([200], [False])

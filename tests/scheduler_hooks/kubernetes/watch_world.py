@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from scheduler_hooks.kubernetes.scripted_api import Reply, ScriptedApi, Seen
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
+from waiting import PATIENCE_S
 
-WITHIN_S = 20.0
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
 
 
@@ -41,11 +40,11 @@ class WatchWorld:
         self.changes.put((item["metadata"]["uid"], deleted))
 
     def next_changes(self, count: int) -> list[tuple[str, bool]]:
-        return [self.changes.get(timeout=WITHIN_S) for _ in range(count)]
+        return [self.changes.get(timeout=PATIENCE_S) for _ in range(count)]
 
     def next_watch(self) -> Seen:
         """The next request to watch."""
-        return self.watched.get(timeout=WITHIN_S)
+        return self.watched.get(timeout=PATIENCE_S)
 
     def _say(self, seen: Seen) -> Reply:
         if self.refusal is not None:
@@ -59,13 +58,3 @@ class WatchWorld:
         except queue.Empty:
             coming = self.server.forever
         return coming if isinstance(coming, Reply) else Reply(events=coming)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Raises ``AssertionError`` if it does not hold within ``WITHIN_S``."""
-    waiter = threading.Event()
-    for _ in range(int(WITHIN_S * 100)):
-        if holds():
-            return
-        waiter.wait(0.01)
-    raise AssertionError("it did not come true")
