@@ -16,19 +16,19 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.needs import missing
-from integration.slurm.box import CHECKOUT, SlurmBox
+from integration.slurm.box import CHECKOUT, SERVICE_PYTHON, SlurmBox
 from integration.slurm.conftest import StartBox
 from integration.training_job import TrainingJob, available
 
 EXAMPLES = CHECKOUT / "examples"
 SCRIPTS = sorted(path.name for path in (EXAMPLES / "slurm").glob("*.sbatch"))
-STAND_IN = """#!/bin/bash
-python3 - "$0" "$@" <<'END' >> calls.jsonl
+STAND_IN = f"""#!/bin/bash
+{SERVICE_PYTHON} - "$0" "$@" <<'END' >> calls.jsonl
 import json, os, sys
-kept = {name: value for name, value in os.environ.items() if name.startswith(("TIDEGAUGE_", "SLURM"))}
-print(json.dumps({"tool": os.path.basename(sys.argv[1]), "arguments": sys.argv[2:], "environ": kept}))
+kept = {{name: value for name, value in os.environ.items() if name.startswith(("TIDEGAUGE_", "SLURM"))}}
+print(json.dumps({{"tool": os.path.basename(sys.argv[1]), "arguments": sys.argv[2:], "environ": kept}}))
 END
-[ "${0##*/}" != tidegauge ] || { shift 3; exec "$@"; }  # tidegauge run --with-service -- CMD
+[ "${{0##*/}}" != tidegauge ] || {{ shift 3; exec "$@"; }}  # tidegauge run --with-service -- CMD
 """
 
 
