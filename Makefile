@@ -123,7 +123,7 @@ soak: $(BIN)/.made rig ## an hour of jobs that start and die: does anything of T
 still: $(BIN)/.made rig ## tests whose processes stand still at times: which depend on who is fast? (TESTS="tests/integration/…" STILL="--seed 7")
 	@$(BIN)/python scripts/stand_still.py --told still.log $(STILL) -- $(BIN)/python -m pytest $(or $(TESTS),tests/integration)
 
-fuzz: $(BIN)/.made ## hostile input for every reader and the API; controls that must be found (FUZZ="--seconds 600")
+fuzz: $(BIN)/.fuzz ## hostile input for every reader and the API; controls that must be found (FUZZ="--seconds 600")
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)
 
 audit: $(BIN)/.made ## known vulnerabilities of what is pinned (asks a service on the internet)
@@ -133,10 +133,14 @@ sbom: $(BIN)/.made ## what the service's environment is made of, as CycloneDX, i
 	@scripts/sbom.sh
 
 clean: ## remove what was made here
-	rm -rf .venv .rig .rayjobs .trainers .estimate .slurm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .rig .rayjobs .trainers .estimate .slurm build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/.made: pyproject.toml constraints.txt scripts/make_environment.sh
 	@scripts/make_environment.sh --python "$(PYTHON)" .venv -e '.[dev]'
+	@touch $@
+
+$(BIN)/.fuzz: $(BIN)/.made
+	@scripts/make_environment.sh --python "$(PYTHON)" .venv -e '.[fuzz]'
 	@touch $@
 
 # Only for the tests and the demo of a machine without a GPU. A rig that cannot be had is named and left out.
