@@ -13,7 +13,7 @@ ESTIMATE := .estimate
 # One rig for each requirements/rig-VERSION.txt: releases of torch with allocators of their own, the oldest tried, the newest.
 RIGS := $(patsubst requirements/rig-%.txt,%,$(wildcard requirements/rig-*.txt))
 # Further Pythons whose jobs are attached to, each with the rig's torch; one that this machine lacks is left out.
-PYTHONS := 3.12 3.13
+PYTHONS := 3.12 3.13 3.14
 
 .PHONY: audit bench bench-fleet chaos check clean dashboards demo docs durations estimate-venv fast format fuzz gpu help integration kubernetes layers lint matrix pictures rayjobs report-packages rig rigs sbom slow smoke soak still system test test-all test-kubernetes trainers types venv
 

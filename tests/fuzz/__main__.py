@@ -28,7 +28,10 @@ def main() -> int:
         name, *files = options.replay
         return subprocess.run([sys.executable, "-m", "fuzz.child", name, "--replay", *files], check=False).returncode
     if importlib.util.find_spec("atheris") is None:
-        print("fuzzing needs atheris, which has no build for this Python: make fuzz installs it where there is one", file=sys.stderr)
+        print(
+            "fuzzing needs atheris, which has no build for this Python: make fuzz installs it where there is one",
+            file=sys.stderr,
+        )
         return 2
     began_s = time.monotonic()
     names = options.only or NAMES

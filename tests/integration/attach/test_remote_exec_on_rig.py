@@ -15,9 +15,10 @@ from fakegpu.rig import Rig
 from integration.attach.attached_jobs import ROOT, WITHIN_S, AttachedJob, attach
 from integration.attach.conftest import rig_of
 from integration.needs import missing
+from matrix import in_matrix
 from tidegauge.core.samples import EventCode, RecordKind, Sample
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(600), in_matrix("python-3.14")]
 
 SOMEBODY = 54321
 """A uid that nobody on this machine has."""
