@@ -60,6 +60,7 @@ class Places(unittest.TestCase):
             ("MPICH", {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, Place(1, 1, 2)),
             ("sbatch, not a task", {"SLURM_JOB_ID": "9", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None),
             ("the batch step", {**SRUN, "SLURM_STEP_ID": "4294967291", "SLURM_PROCID": "0"}, None),
+            ("the batch step of Slurm 26.05", {**SRUN, "SLURM_STEP_ID": "-5", "SLURM_PROCID": "0"}, None),
             ("no local rank", {"RANK": "1", "WORLD_SIZE": "2"}, Place(1, 0, 2)),
             ("a rank outside its world", {"RANK": "4", "WORLD_SIZE": "4"}, None),
             ("text for a number", {"RANK": "one", "WORLD_SIZE": "4"}, None),
