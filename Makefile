@@ -167,5 +167,5 @@ $(TRAINERS)/.made: requirements/trainers.txt constraints.txt scripts/make_enviro
 
 $(ESTIMATE)/.made: requirements/estimate.txt constraints.txt scripts/make_environment.sh | $(BIN)/.made
 	@echo "the estimate's tests: installing PyTorch's CPU build, transformers and torchvision (about 200 MB, once)"
-	@scripts/make_environment.sh --python $(BIN)/python $(ESTIMATE)/venv -r $<
+	@scripts/make_environment.sh --python $(BIN)/python --wheels pip $(ESTIMATE)/venv -r $<
 	@touch $@

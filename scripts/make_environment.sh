@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# make_environment.sh [--python PYTHON] [--sees VENV] DIR ARGUMENT…: a virtual environment in DIR, filled by
-# `uv pip install ARGUMENT…` with the versions of constraints.txt. --sees: torch is VENV's, through a .pth line.
+# make_environment.sh [--python PYTHON] [--sees VENV] [--wheels pip] DIR ARGUMENT…: a virtual environment in DIR, filled
+# by `uv pip install ARGUMENT…` with the versions of constraints.txt. --sees: torch is VENV's, through a .pth line.
+# --wheels pip: wheels in the folders of pip's find-links count, too (a torch without CUDA, which is preferred).
 # uv keeps one store of unpacked packages and hard-links each environment to it: no wheel is fetched or unpacked twice,
 # and a second environment with the same torch takes no disk. Writes nothing into the packages themselves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=python3 sees=
+python=python3 sees= wheels=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --python) python=$2 ;;
     --sees) sees=$2 ;;
+    --wheels) wheels=$2 ;;
     *) echo "make_environment.sh does not know $1" >&2; exit 2 ;;
   esac
   shift 2
@@ -46,6 +48,10 @@ fi
 pip_setting() { .venv/bin/python -m pip config list 2>/dev/null | sed -n "s/^\(global\|install\|user\|site\|:env:\)\.$1='\(.*\)'$/\2/p" | tail -n 1; }
 index=$(pip_setting index-url)
 [ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
+if [ "$wheels" = pip ] && [ -z "${UV_FIND_LINKS:-}" ]; then
+  folders=$(pip_setting find-links)
+  [ -z "$folders" ] || export UV_FIND_LINKS=${folders// /,}
+fi
 certificates=$(pip_setting cert)
 [ -z "$certificates" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$certificates}
 
