@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import fewer
 from leakseries.benign import FAMILIES as BENIGN
 from leakseries.corpus import UNSEEN, make
 from leakseries.leaks import FAMILIES as LEAKS
@@ -289,13 +288,11 @@ def test_judging_twice_gives_the_same() -> None:
     assert judge(rows) == judge(rows)
 
 
-@fewer(4)
 @given(level=st.integers(0, 200 * GIB), steps=st.integers(1, 900))
 def test_constant_memory_is_ok(level: int, steps: int) -> None:
     assert judge(plain([level] * steps)) == OK
 
 
-@fewer(4)
 @given(
     base=st.integers(0, 40 * GIB),
     rate=st.integers(1, 20_000).map(lambda blocks: 512 * blocks),
@@ -309,7 +306,6 @@ def test_a_steady_leak_is_found_whatever_its_size(base: int, rate: int, onset: i
     assert verdict.bytes_per_step.low <= rate <= verdict.bytes_per_step.high
 
 
-@fewer(4)
 @given(
     family=st.sampled_from(["late_linear", "staircase", "gc_sawtooth", "curriculum", "random_walk_length"]),
     seed=st.integers(0, 10_000),
@@ -328,7 +324,6 @@ def test_bytes_that_are_always_there_change_nothing(family: str, seed: int, shif
     assert judge(rows)._replace(severity=None) == judge(more)._replace(severity=None)
 
 
-@fewer(4)
 @given(values=st.lists(st.integers(0, 1 << 40), min_size=1, max_size=300), seed=st.integers(0, 5))
 def test_any_numbers_are_survived(values: list[int], seed: int) -> None:
     detector = RankDetector()

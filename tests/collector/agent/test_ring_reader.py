@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import fewer
 from fake_node import STEP_S, FakeClock, FakeRank, identity
 from tidegauge.agent.ring_reader import (
     LOOK_AT_BLANKS_EVERY,
@@ -73,7 +72,6 @@ def test_begins_a_wrapped_ring_at_its_oldest_record(tmp_path: Path, records: int
 
 
 @given(capacity=st.integers(1, 70), bursts=st.lists(st.integers(0, 200), max_size=8))
-@fewer(2)
 def test_every_record_is_read_or_counted_as_lost(
     tmp_path_factory: pytest.TempPathFactory, capacity: int, bursts: list[int]
 ) -> None:
