@@ -17,6 +17,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.launch_record import LaunchRecord, decode_launch_record
 from tidegauge.core.run_dirs import launch_name, launch_socket_name
 from tidegauge.launch.processes import descendants, identity_of, is_alive, send_signal
+from waiting import PATIENCE_S, eventually
 
 KEEP = """
 import json, os, signal, sys
@@ -90,6 +91,10 @@ class KeptJob:
         assert self.popen.stderr is not None
         return self.popen.stderr.readline().rstrip("\n")
 
+    def adopt(self, process: ProcessId) -> None:
+        """Have a process ended with the job that nothing else ends."""
+        self._family.add(process)
+
     def type(self, line: str) -> None:
         """Give the job a line on its stdin."""
         assert self.popen.stdin is not None
@@ -116,7 +121,7 @@ class KeptJob:
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(30)
+        connection.settimeout(PATIENCE_S)
         connection.connect(str(self.folder / launch_socket_name(self.process)))
         return connection
 
@@ -144,7 +149,8 @@ class KeptJob:
 
     def close(self) -> None:
         """End whatever is left, the job's processes first seen included."""
-        self._family |= {stat.process for stat in descendants(self.popen.pid)}
+        if send_signal(self.process, signal.SIGSTOP):  # it starts nothing more, and orphans are its children
+            eventually(lambda: not self._end_descendants())
         for process in self._family:
             if is_alive(process):
                 send_signal(process, signal.SIGKILL)
@@ -152,6 +158,13 @@ class KeptJob:
         for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             assert stream is not None
             stream.close()
+
+    def _end_descendants(self) -> bool:
+        """Whether there were some: they may have started others before they ended."""
+        left = [stat.process for stat in descendants(self.popen.pid) if not stat.ended]
+        for process in left:
+            send_signal(process, signal.SIGKILL)
+        return bool(left)
 
 
 def ask(connection: socket.socket, request: dict[str, Any]) -> dict[str, Any]:

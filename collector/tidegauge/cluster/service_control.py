@@ -24,7 +24,7 @@ from tidegauge.cluster.service_record import (
     read_record,
     take_lock,
 )
-from tidegauge.cluster.supervisor import END_DEADLINE_S, END_GRACE_S
+from tidegauge.cluster.supervisor import Pace
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.launch.processes import (
@@ -101,7 +101,12 @@ def wait_until_up(files: StateFiles, supervisor: subprocess.Popen[bytes], progre
     return record
 
 
-def end(files: StateFiles, progress: Progress) -> bool:
+def end(
+    files: StateFiles,
+    progress: Progress,
+    *,
+    pace: Pace = Pace(),  # noqa: B008 - a constant
+) -> bool:
     """End the service of this state directory and remove what it needed only while it ran.
 
     Works as well after a crash, when only leftovers are there. ``False`` if there was nothing to end. Raises
@@ -124,8 +129,8 @@ def end(files: StateFiles, progress: Progress) -> bool:
         return False
     if record.alive:
         progress("ending the service")
-        _end_supervisor(record, deadline_s=END_DEADLINE_S + 5)
-    left = sweep(record)
+        _end_supervisor(record, deadline_s=pace.end_deadline_s + 5)
+    left = sweep(record, pace=pace)
     if left:
         names = ", ".join(f"{stat.process.pid} ({stat.name})" for stat in left)
         raise ServiceError(f"these processes of the service do not end: {names}")
@@ -133,7 +138,11 @@ def end(files: StateFiles, progress: Progress) -> bool:
     return True
 
 
-def sweep(record: ServiceRecord) -> list[ProcStat]:
+def sweep(
+    record: ServiceRecord,
+    *,
+    pace: Pace = Pace(),  # noqa: B008 - a constant
+) -> list[ProcStat]:
     """End every process of the service that is still there; returns those that do not end.
 
     With the supervisor's own end nothing is left. After it was killed, its session and its record tell who is ours.
@@ -145,7 +154,7 @@ def sweep(record: ServiceRecord) -> list[ProcStat]:
         known = [stat_of(process.pid) for process, _ in record.processes if is_alive(process)]
         return [stat for stat in known if stat is not None] + session_members(record.supervisor)
 
-    return end_processes(ours, grace_s=END_GRACE_S, deadline_s=END_DEADLINE_S)
+    return end_processes(ours, grace_s=pace.end_grace_s, deadline_s=pace.end_deadline_s)
 
 
 def remove_traces(files: StateFiles, record: ServiceRecord, *, keep_cluster_state: bool = False) -> None:

@@ -85,6 +85,8 @@ class Pace(NamedTuple):
     longest_retry_s: float = LONGEST_RETRY_S
     end_grace_s: float = END_GRACE_S
     """Between SIGTERM and SIGKILL to what is left of the engine."""
+    end_deadline_s: float = END_DEADLINE_S
+    """What has not ended by then is said to be left."""
     monotonic_s: Callable[[], float] = time.monotonic
     """The clock that coordinators are waited for by."""
 
@@ -296,7 +298,7 @@ class Supervisor:
                     pass
             return descendants(os.getpid())
 
-        return end_processes(mine, grace_s=self._pace.end_grace_s, deadline_s=END_DEADLINE_S)
+        return end_processes(mine, grace_s=self._pace.end_grace_s, deadline_s=self._pace.end_deadline_s)
 
     def _remove_traces(self) -> None:
         remove_engine_dir(self._spec)

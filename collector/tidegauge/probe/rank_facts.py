@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import platform
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,12 +35,18 @@ class _Seen:
     graph_nodes: Optional[int] = None
 
 
-def read_facts(torch: Any, *, pause: Callable[[], None], at_boundary: AtBoundary) -> RankFacts:
+def read_facts(
+    torch: Any,
+    *,
+    pause: Callable[[], None],
+    at_boundary: AtBoundary,
+    clock_s: Callable[[], float] = time.perf_counter,
+) -> RankFacts:
     """Of this process: some looks at all its objects, each at a step boundary of its own, then walks through graphs at
-    later ones. What ``pause`` raises comes through, nothing else."""
+    later ones, for ``MOST_S`` by ``clock_s``. What ``pause`` raises comes through, nothing else."""
     seen = _Seen()
     with suppress(OutOfTimeError, NoBoundaryError):
-        Slices(torch, MOST_S, pause=pause, at_boundary=at_boundary).run(_look(torch, seen))
+        Slices(torch, MOST_S, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run(_look(torch, seen))
     return RankFacts(
         gc_enabled=gc.isenabled(),
         gc_frozen=_told(gc.get_freeze_count),

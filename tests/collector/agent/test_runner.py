@@ -15,6 +15,7 @@ from tidegauge.core.job_settings import JobSettings, digest
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.views import NodeSummary
+from waiting import PATIENCE_S
 
 
 @dataclass
@@ -212,7 +213,7 @@ def test_orders_are_carried_out_and_their_results_reported_long_before_the_next_
         report_period_s=600, node_id="n", incarnation="i",
     )  # fmt: skip
     runner.start()
-    assert reported.wait(30)
+    assert reported.wait(PATIENCE_S)
     runner.stop()
     assert [summary.order_results for summary in reporter.summaries] == [
         (), (OrderResult("o1", reply={"ok": True}),)
@@ -231,8 +232,8 @@ def test_the_thread_starts_and_stops_with_real_time() -> None:
         report_period_s=60, node_id="n", incarnation="i",
     )  # fmt: skip
     runner.start()
-    assert polled.wait(30)
-    runner.stop(timeout_s=60.0)
+    assert polled.wait(PATIENCE_S)
+    runner.stop(timeout_s=PATIENCE_S)
     assert "tidegauge-agent" not in {thread.name for thread in threading.enumerate()}
 
 

@@ -12,6 +12,7 @@ from tidegauge.agent.settings import Settings
 from tidegauge.agent.slurm_listpids import MAX_OUTPUT_BYTES, ListPids, find_scontrol, parse_listpids, scontrol_environ
 from tidegauge.core.ids import JobId
 from tidegauge.core.slurm import SlurmPlace
+from waiting import PATIENCE_S
 
 TABLE = """\
 PID      JOBID    STEPID   LOCALID GLOBALID
@@ -94,7 +95,7 @@ def scontrol(folder: Path, script: str) -> ListPids:
     program = folder / "scontrol"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    return ListPids(str(program), {"PATH": "/usr/bin:/bin"}, timeout_s=20)
+    return ListPids(str(program), {"PATH": "/usr/bin:/bin"}, timeout_s=PATIENCE_S)
 
 
 def test_asks_for_all_processes_of_the_node(tmp_path: Path) -> None:

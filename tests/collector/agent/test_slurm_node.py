@@ -24,6 +24,7 @@ from tidegauge.agent.slurm_node import (
 )
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.slurm import SlurmPlace
+from waiting import PATIENCE_S as TEST_PATIENCE_S
 
 RANK = ProcessId(500, 9000)
 PARENT = ProcessId(400, 8000)
@@ -252,14 +253,14 @@ def test_who_asks_never_waits_for_slurmd() -> None:
 
     def hang() -> StepList:
         begun.set()
-        answer.wait(20)
+        answer.wait(2 * TEST_PATIENCE_S)
         return StepList({RANK.pid: SEVEN})
 
     procs = FakeProcs({RANK: ProcessFacts(RANK, 1000, None)})
-    node = SlurmNode(hang, procs, required=True)
+    node = SlurmNode(hang, procs, required=True, monotonic_s=FakeClock().monotonic_s)
     assert node.place_of(RANK) is NoPlace.WAITING
     node.start()
-    assert begun.wait(20)
+    assert begun.wait(TEST_PATIENCE_S)
     assert node.place_of(RANK) is NoPlace.WAITING
     answer.set()
     node.close()

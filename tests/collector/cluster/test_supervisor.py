@@ -21,6 +21,7 @@ from tidegauge.cluster.service_record import (
     read_record,
     write_spec,
 )
+from tidegauge.cluster.supervisor import Pace
 from tidegauge.core.ids import ProcessId
 from tidegauge.launch.processes import descendants, is_alive, send_signal
 
@@ -32,7 +33,7 @@ from tidegauge.cluster.service_record import StateFiles, read_spec
 from tidegauge.cluster.supervisor import EngineCommands, Pace, supervise
 root, start, deploy = sys.argv[1:]
 files = StateFiles(Path(root))
-fast = Pace(0.02, 0.02, 0.1, end_grace_s=0.02, monotonic_s=lambda: 20 * time.monotonic())
+fast = Pace(0.02, 0.02, 0.1, end_grace_s=0.02, end_deadline_s=60, monotonic_s=lambda: 20 * time.monotonic())
 commands = EngineCommands(["sh", "-c", start], ["sh", "-c", deploy])
 sys.exit(supervise(read_spec(files.node), files, commands, pace=fast))
 """
@@ -233,7 +234,8 @@ def test_what_a_killed_supervisor_leaves_is_found_and_ended(node: Node) -> None:
     os.kill(node.supervisor.pid, signal.SIGKILL)
     node.supervisor.wait(WITHIN_S)
     assert any(is_alive(process) for process in left)
-    assert service_control.end(StateFiles(node.files.root), lambda _: None) is True
+    quick = Pace(end_grace_s=0.02, end_deadline_s=WITHIN_S)
+    assert service_control.end(StateFiles(node.files.root), lambda _: None, pace=quick) is True
     assert not any(is_alive(process) for process in left)
 
 

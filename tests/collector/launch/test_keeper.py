@@ -19,7 +19,7 @@ from tidegauge.core.launches import LaunchState
 from tidegauge.launch.processes import identity_of, is_alive, send_signal
 
 READY = 'echo "up $TIDEGAUGE_ATTEMPT"; '
-SLEEP = READY + "exec sleep 60"
+SLEEP = READY + "exec sleep 600"
 
 Start = Callable[..., KeptJob]
 
@@ -108,8 +108,9 @@ def test_its_files_are_the_users_own_and_gone_at_the_end(start: Start) -> None:
 
 
 def test_what_the_command_leaves_running_runs_on(start: Start) -> None:
-    job = start("sleep 60 >&- 2>&- & echo $!")
+    job = start("sleep 600 >&- 2>&- & echo $!")
     left = identity(job.line())
+    job.adopt(left)
     assert job.wait() == 0
     assert is_alive(left)
 
@@ -126,7 +127,7 @@ def test_a_signal_to_the_keeper_is_for_the_command(start: Start) -> None:
 
 
 def test_a_command_that_signals_its_whole_group_does_not_hear_itself(start: Start) -> None:
-    job = start("trap 'echo heard' USR1; kill -USR1 0; sleep 0; echo up; exec sleep 60")
+    job = start("trap 'echo heard' USR1; kill -USR1 0; sleep 0; echo up; exec sleep 600")
     # Its own signal once, and no second time through the keeper, which is in the group too.
     assert (job.line(), job.line()) == ("heard", "up")
     assert job.ask("describe")["ok"]
@@ -159,7 +160,7 @@ def test_an_owner_who_ends_the_job_while_it_is_requeued_has_the_last_word(start:
 
 
 def test_requeue_ends_the_command_and_starts_it_again_with_the_changes(start: Start) -> None:
-    script = READY + 'echo "$PYTORCH_CUDA_ALLOC_CONF $A"; exec sleep 60'
+    script = READY + 'echo "$PYTORCH_CUDA_ALLOC_CONF $A"; exec sleep 600'
     job = start(script, environ={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"})
     assert (job.line(), job.line()) == ("up 0", "max_split_size_mb:64 ")
     first = job.command()
@@ -208,7 +209,7 @@ def test_a_decision_is_on_record_when_the_command_is_asked_to_end(start: Start, 
 
 
 def test_a_command_that_ends_by_itself_meanwhile_is_started_again_once(start: Start) -> None:
-    job = start(f"trap '' TERM; {READY} exec sleep 60")
+    job = start(f"trap '' TERM; {READY} exec sleep 600")
     job.line()
     assert job.ask("requeue", grace_s=3000) == {"ok": True}
     send_signal(job.command(), signal.SIGKILL)
@@ -241,7 +242,7 @@ def test_a_command_that_does_not_listen_is_ended_by_force(start: Start) -> None:
 
 
 def test_ranks_in_sessions_of_their_own_and_orphans_are_ended_too(start: Start) -> None:
-    orphan = "(setsid sh -c 'echo $$; exec sleep 60' &)"
+    orphan = "(setsid sh -c 'echo $$; exec sleep 600' &)"
     job = start(f"{orphan}; {READY} setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.01; done'")
     lines = {job.line() for _ in range(3)}
     assert "up 0" in lines
@@ -254,7 +255,7 @@ def test_ranks_in_sessions_of_their_own_and_orphans_are_ended_too(start: Start) 
 
 
 def test_processes_from_before_the_job_are_nobodys_to_end(start: Start) -> None:
-    job = start(SLEEP, launcher=["sh", "-c", 'sleep 60 >&- 2>&- & echo $!; exec "$@"', "sh"])
+    job = start(SLEEP, launcher=["sh", "-c", 'sleep 600 >&- 2>&- & echo $!; exec "$@"', "sh"])
     stranger = identity(job.line())
     assert job.line() == "up 0"
     assert job.ask("requeue") == {"ok": True}
@@ -288,7 +289,7 @@ def test_cancel_ends_the_job_for_good(start: Start) -> None:
 
 
 def test_a_cap_counts_for_later_attempts(start: Start) -> None:
-    job = start('echo "up $TIDEGAUGE_MEMORY_FRACTION"; exec sleep 60')
+    job = start('echo "up $TIDEGAUGE_MEMORY_FRACTION"; exec sleep 600')
     assert job.line() == "up "
     job.ask("cap", "d-1", fraction=0.25)
     job.ask("requeue", "d-2")

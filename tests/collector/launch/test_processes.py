@@ -20,15 +20,16 @@ from tidegauge.launch.processes import (
     session_members,
     stat_of,
 )
+from waiting import PATIENCE_S
 
 FAMILY = """
 import os, subprocess, sys, time
 if sys.argv[1] == "stubborn":
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"])
 print(os.getpid(), child.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -53,7 +54,7 @@ class Family:
     def close(self) -> None:
         for process in (self.child, self.parent):
             send_signal(process, signal.SIGKILL)
-        self.popen.wait(20)
+        self.popen.wait(PATIENCE_S)
         assert self.popen.stdout is not None
         self.popen.stdout.close()
 
@@ -74,7 +75,7 @@ def test_descendants_are_children_and_their_children(family: Family) -> None:
 def test_a_session_is_known_by_its_leader_even_after_the_leader_was_killed(family: Family) -> None:
     assert {stat.process for stat in session_members(family.parent)} == {family.parent, family.child}
     send_signal(family.parent, signal.SIGKILL)
-    family.popen.wait(20)
+    family.popen.wait(PATIENCE_S)
     assert [stat.process for stat in session_members(family.parent)] == [family.child]
 
 
@@ -84,7 +85,7 @@ def test_a_session_of_another_process_with_the_same_pid_is_nobodys(family: Famil
 
 @pytest.mark.parametrize("family", ["tame", "stubborn"], indirect=True)
 def test_ending_ends_all_and_those_that_do_not_listen_by_force(family: Family) -> None:
-    left = end_processes(lambda: session_members(family.parent), grace_s=0.2, deadline_s=20)
+    left = end_processes(lambda: session_members(family.parent), grace_s=0.2, deadline_s=PATIENCE_S)
     assert left == []
     assert not is_alive(family.parent)
     assert not is_alive(family.child)

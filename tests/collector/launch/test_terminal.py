@@ -16,6 +16,7 @@ import pytest
 from kept_jobs import ask, job_environ, keep_command
 from tidegauge.core.run_dirs import launch_socket_name
 from tidegauge.launch.processes import descendants, identity_of
+from waiting import PATIENCE_S
 
 CTRL_C, CTRL_Z = b"\x03", b"\x1a"
 
@@ -39,7 +40,7 @@ class Terminal:
         process = identity_of(self.pid)
         assert process is not None
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(30)
+            connection.settimeout(PATIENCE_S)
             connection.connect(str(self._run_dir / str(os.geteuid()) / launch_socket_name(process)))
             return ask(connection, {"command": "describe"})
 
@@ -90,7 +91,7 @@ def terminal(tmp_path: Path) -> Iterator[Open]:
 
 
 def test_ctrl_c_ends_a_command_that_does_not_handle_it(terminal: Open) -> None:
-    job = terminal(keep_command(["sh", "-c", "echo ready; exec sleep 60"]))
+    job = terminal(keep_command(["sh", "-c", "echo ready; exec sleep 600"]))
     job.until("ready")
     job.press(CTRL_C)
     assert job.wait() == -signal.SIGINT
@@ -121,7 +122,7 @@ def test_ctrl_z_gives_the_shell_its_prompt_back_and_fg_goes_on(terminal: Open) -
 
 
 def test_a_loop_in_a_shell_ends_with_ctrl_c(terminal: Open) -> None:
-    kept = keep_command(["sh", "-c", "echo ready; exec sleep 60"])
+    kept = keep_command(["sh", "-c", "echo ready; exec sleep 600"])
     job = terminal(["bash", "-c", 'for turn in 1 2; do echo turn $turn; "$@"; done', "sh", *kept])
     job.until("ready")
     job.press(CTRL_C)

@@ -22,6 +22,7 @@ from tidegauge.probe.checkpoint_files import list_files
 from tidegauge.probe.commands import Commands
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.guest import Probe
+from waiting import PATIENCE_S as TEST_PATIENCE_S
 
 
 class Rank:
@@ -319,7 +320,7 @@ class Agreeing(RequestTestCase):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(TEST_PATIENCE_S)
             self.assertFalse(thread.is_alive(), "a rank waits for the others without end")
 
     def test_all_that_came_are_called(self) -> None:
@@ -412,19 +413,19 @@ class WithDeclaredFolder(RequestTestCase):
 
         def dead(_paths: object) -> dict[Any, Any]:
             hangs.set()
-            back.wait(60)
+            back.wait(2 * TEST_PATIENCE_S)
             return {}
 
         rank = Rank(environ={"TIDEGAUGE_CHECKPOINT_PATH": self.folder}, list_files=dead)
         helper = threading.Thread(target=rank.ask, daemon=True)
         helper.start()
-        self.assertTrue(hangs.wait(20))
+        self.assertTrue(hangs.wait(TEST_PATIENCE_S))
         training = threading.Thread(target=rank.desk.at_boundary, daemon=True)
         training.start()
-        training.join(20)
+        training.join(TEST_PATIENCE_S)
         self.assertFalse(training.is_alive())
         back.set()
-        helper.join(20)
+        helper.join(TEST_PATIENCE_S)
 
     def test_a_folder_that_cannot_be_read_does_not_matter_to_a_callback(self) -> None:
         path = os.path.join(self.folder, "file", "below")

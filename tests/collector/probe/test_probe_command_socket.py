@@ -12,6 +12,7 @@ from typing import Any
 
 from tidegauge.probe.command_socket import IDLE_S, MAX_CLIENTS, MAX_LINE_BYTES, MOST_REPLY_BYTES, CommandSocket
 from tidegauge.probe.run_folder import open_run_folder
+from waiting import PATIENCE_S
 
 
 def echo(request: dict[str, Any]) -> Mapping[str, Any]:
@@ -36,7 +37,7 @@ class Commands(unittest.TestCase):
     def connect(self, server: CommandSocket) -> socket.socket:
         client = socket.socket(socket.AF_UNIX)
         self.addCleanup(client.close)
-        client.settimeout(10)
+        client.settimeout(PATIENCE_S)
         client.connect(server.path)
         self.turn(server)
         return client

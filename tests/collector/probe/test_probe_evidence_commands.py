@@ -22,6 +22,7 @@ from tidegauge.probe.faults import Faults
 from tidegauge.probe.guest import Probe
 from tidegauge.probe.pacing import start_thread
 from tidegauge.probe.trace_entries import DEFAULT_ENTRIES, ENTRIES_VARIABLE, trace_complaint, trace_entries
+from waiting import PATIENCE_S
 
 BASE = 1 << 30
 ASK: dict[str, Any] = {"command": "evidence", "id": "e1", "warm_up_steps": 0, "window_steps": 1, "most_s": 600}
@@ -101,7 +102,7 @@ class CommandsTestCase(unittest.TestCase):
 
     def finished(self) -> None:
         for thread in self.threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
             self.assertFalse(thread.is_alive())
 
     def files(self) -> list[str]:
@@ -243,7 +244,7 @@ class OnDemand(CommandsTestCase):
 
     def test_a_snapshot_at_the_next_boundary_is_taken_by_the_training_thread(self) -> None:
         probe = self.probe()
-        commands = Commands(probe, step_wait_s=30.0)
+        commands = Commands(probe, step_wait_s=PATIENCE_S)
         taken_in: list[int] = []
         take, at_next_step = self.backend.snapshot, probe.at_next_step
         queued = threading.Event()
@@ -261,9 +262,9 @@ class OnDemand(CommandsTestCase):
         replies: list[dict[str, Any]] = []
         asking = threading.Thread(target=lambda: replies.append(commands.answer({"command": "snapshot"})))
         asking.start()
-        self.assertTrue(queued.wait(20))
+        self.assertTrue(queued.wait(PATIENCE_S))
         self.step(probe)
-        asking.join(20)
+        asking.join(PATIENCE_S)
         self.assertEqual((replies[0]["ok"], taken_in), (True, [threading.get_ident()]))
 
     def test_without_steps_it_is_told_how_not_to_wait(self) -> None:

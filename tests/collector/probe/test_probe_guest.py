@@ -9,7 +9,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 import unittest
 from typing import Any
 
@@ -18,6 +17,7 @@ from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.probe.commands import Commands
 from tidegauge.probe.faults import MAX_FAULTS, Faults
 from tidegauge.probe.guest import Probe
+from waiting import PATIENCE_S, eventually
 
 
 class GuestTestCase(unittest.TestCase):
@@ -57,9 +57,7 @@ class GuestTestCase(unittest.TestCase):
 
     def wait_for_events(self, expected: list[EventCode]) -> None:
         """Begun by a command, watching may begin with a device in the helper's tick, a moment after our step."""
-        deadline_s = time.monotonic() + 30
-        while self.events() != expected and time.monotonic() < deadline_s:
-            time.sleep(0.01)
+        eventually(lambda: len(self.events()) >= len(expected))
         self.assertEqual(self.events(), expected)
 
     def events(self, device: int = 0) -> list[EventCode]:
@@ -345,7 +343,7 @@ def ask(probe: Probe, request: dict[str, Any]) -> dict[str, Any]:
     """Ask over the real socket."""
     assert probe.socket_path is not None
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(20)
+        client.settimeout(PATIENCE_S)
         client.connect(probe.socket_path)
         client.sendall(json.dumps(request).encode() + b"\n")
         reply: dict[str, Any] = json.loads(client.makefile().readline())
@@ -423,7 +421,7 @@ class CommandsOverTheSocket(GuestTestCase):
         self.backend.read = seen
         probe.detach()
         probe.switch_on("stats")
-        self.assertTrue(ticked.wait(20))
+        self.assertTrue(ticked.wait(PATIENCE_S))
 
     def test_signals_are_left_to_the_threads_of_the_job(self) -> None:
         ask(self.start(), {"command": "ping"})  # so the thread runs
@@ -472,11 +470,12 @@ class EmptyingTheCache(GuestTestCase):
             queued.set()
 
         self.guest.at_next_step = queue  # type: ignore[method-assign] # SAFETY: to know when the step may come
-        asking = threading.Thread(target=lambda: reply.update(Commands(self.guest).answer({"command": "empty_cache"})))
+        commands = Commands(self.guest, step_wait_s=PATIENCE_S)
+        asking = threading.Thread(target=lambda: reply.update(commands.answer({"command": "empty_cache"})))
         asking.start()
-        self.assertTrue(queued.wait(20))
+        self.assertTrue(queued.wait(PATIENCE_S))
         self.step()
-        asking.join(20)
+        asking.join(PATIENCE_S)
         return reply
 
     def test_it_happens_in_the_training_thread_at_a_step_boundary(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from probe_fakes import FakeRecording
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.history import History, Recorder
+from waiting import PATIENCE_S
 
 
 class HistoryTestCase(unittest.TestCase):
@@ -75,7 +76,7 @@ class Ours(HistoryTestCase):
         self.begin()
         holder = threading.Thread(target=self.history._lock.acquire)
         holder.start()
-        holder.join(20)
+        holder.join(PATIENCE_S)
         self.history.forget()
         self.assertTrue(self.history._lock.acquire(blocking=False))
 
@@ -173,7 +174,7 @@ class TheJobs(HistoryTestCase):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
         self.assertEqual(self.recording.calls.count(None), 1)
         self.assertEqual(self.recording.calls[:2], ["all", None])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import threading
 import unittest
 import weakref
@@ -16,8 +17,9 @@ from fake_tensors import FunctionBase, Module, Node, Optimizer, Tensor, fake_ten
 from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.probe.checkpoint_ask import RefusedError
 from tidegauge.probe.holders import search_holders
-from tidegauge.probe.holders.pace import AtBoundary
+from tidegauge.probe.holders.pace import LONGEST_SLICE_S, AtBoundary
 from tidegauge.probe.rank_facts import read_facts
+from waiting import PATIENCE_S
 
 BLOCK = 4096
 FIRST = 1 << 32
@@ -39,21 +41,30 @@ def at_once(call: Callable[[], bool]) -> bool:
     return call()
 
 
-def searched(
-    numbers: Sequence[int],
+def ticking() -> Callable[[], float]:
+    """A clock that goes on by a millisecond with each look at it: how busy the machine is decides nothing."""
+    looks = itertools.count()
+    return lambda: next(looks) / 1000
+
+
+def search_here(
+    blocks: Sequence[tuple[int, int]],
     *,
     most_s: float = 1e6,
     pause: Callable[[], None] = lambda: None,
     at_boundary: AtBoundary = at_once,
 ) -> HolderSearch:
+    """What this thread finds out about blocks."""
+    return search_holders(
+        fake_tensor_torch(), blocks, most_s=most_s, pause=pause, at_boundary=at_boundary, clock_s=ticking()
+    )
+
+
+def searched(numbers: Sequence[int], **means: Any) -> HolderSearch:
     """What a thread beside this one finds out about the blocks of these numbers."""
     blocks = [(address(number), BLOCK) for number in numbers]
     found: list[HolderSearch] = []
-
-    def search() -> None:
-        found.append(search_holders(fake_tensor_torch(), blocks, most_s=most_s, pause=pause, at_boundary=at_boundary))
-
-    searcher = threading.Thread(target=search)
+    searcher = threading.Thread(target=lambda: found.append(search_here(blocks, **means)))
     searcher.start()
     searcher.join()
     return found[0]
@@ -173,14 +184,14 @@ class NamesTest(HolderTestCase):
         def collect() -> None:
             collected = [tensor(1)]
             ready.set()
-            done.wait(60)
+            done.wait(PATIENCE_S)
             collected.clear()
 
         thread = threading.Thread(target=collect, name="collector")
         thread.start()
         self.addCleanup(thread.join)
         self.addCleanup(done.set)
-        ready.wait(60)
+        ready.wait(PATIENCE_S)
         holder = self.held(1)
         self.assertEqual(holder.kind, HolderKind.THREAD)
         self.assertIn("collect() in thread collector: collected (list, 1 item)", holder.path)
@@ -205,9 +216,7 @@ class ReplacedTest(HolderTestCase):
             return call()
 
         self.step(1)
-        return search_holders(
-            fake_tensor_torch(), [(FIRST, 1 << 16)], most_s=1e6, pause=lambda: None, at_boundary=at_boundary
-        )
+        return search_here([(FIRST, 1 << 16)], at_boundary=at_boundary)
 
     def test_a_buffer_that_is_made_anew_is_found_by_its_size(self) -> None:
         (holder,) = self.found(1).holders
@@ -482,7 +491,7 @@ class GuestTest(HolderTestCase):
             raise StoppedError
 
         with self.assertRaises(StoppedError):
-            search_holders(fake_tensor_torch(), [(FIRST, BLOCK)], most_s=1e6, pause=pause, at_boundary=at_once)
+            search_here([(FIRST, BLOCK)], pause=pause)
 
     def test_it_looks_in_short_slices_at_step_boundaries(self) -> None:
         slices: list[int] = []
@@ -494,8 +503,10 @@ class GuestTest(HolderTestCase):
         kept = [[number] for number in range(20_000)]
         found = searched([1], at_boundary=at_boundary)
         self.assertGreater(len(slices), 3, len(kept))
+        self.assertGreater(len(slices), found.objects // 100)  # 8 ms: 8 units for each look at the clock, 9 at most
         self.assertGreater(found.objects, len(kept) // 4)
         self.assertGreater(found.longest_pause_s, 0)
+        self.assertLess(found.longest_pause_s, LONGEST_SLICE_S)
 
     def test_later_boundaries_will_do(self) -> None:
         kept, refused = [tensor(1)], [RefusedError("late", "no step"), RefusedError("busy", "a graph is captured")]
@@ -522,13 +533,13 @@ class GuestTest(HolderTestCase):
 
         def go() -> None:
             running.set()
-            done.wait(60)
+            done.wait(PATIENCE_S)
 
         thread = threading.Thread(target=names["backward"], args=(go,))
         thread.start()
         self.addCleanup(thread.join)
         self.addCleanup(done.set)
-        running.wait(60)
+        running.wait(PATIENCE_S)
         kept, boundaries = [tensor(1)], []
 
         def at_boundary(call: Callable[[], bool]) -> bool:
@@ -545,7 +556,7 @@ class GuestTest(HolderTestCase):
 class FactsTest(unittest.TestCase):
     def test_facts_of_this_process(self) -> None:
         optimizer, loss = Optimizer(), tensor(1, grad_fn=Node("MeanBackward0", (), Node("GeluBackward0", ())))
-        facts = read_facts(fake_tensor_torch(), pause=lambda: None, at_boundary=at_once)
+        facts = read_facts(fake_tensor_torch(), pause=lambda: None, at_boundary=at_once, clock_s=ticking())
         self.assertEqual((facts.gc_enabled, facts.gc_frozen), (gc.isenabled(), gc.get_freeze_count()))
         self.assertGreaterEqual(facts.optimizers or 0, 1, optimizer)
         self.assertGreaterEqual(facts.graph_nodes or 0, 2, loss)
@@ -554,7 +565,7 @@ class FactsTest(unittest.TestCase):
     def test_what_fails_is_not_known(self) -> None:
         torch = fake_tensor_torch()
         del torch.cuda
-        self.assertIsNone(read_facts(torch, pause=lambda: None, at_boundary=at_once).pinned_bytes)
+        self.assertIsNone(read_facts(torch, pause=lambda: None, at_boundary=at_once, clock_s=ticking()).pinned_bytes)
 
 
 if __name__ == "__main__":

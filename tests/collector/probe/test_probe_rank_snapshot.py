@@ -25,6 +25,7 @@ from tidegauge.probe.rank_snapshot import (
 )
 from tidegauge.probe.snapshot_packing import ACTIONS, STATES, let_go, pack_columns
 from tidegauge.probe.undisturbed import collector_held_off, compiler_left_alone
+from waiting import PATIENCE_S
 
 PACER = Pacer(sleep=lambda _seconds: None)
 
@@ -132,7 +133,7 @@ class Undisturbed(unittest.TestCase):
         with compiler_left_alone(torch):
             thread = threading.Thread(target=lambda: seen.append(torch._inductor.config))
             thread.start()
-            thread.join(20)
+            thread.join(PATIENCE_S)
         self.assertEqual(seen, ["real"])
 
     def test_the_collector_is_held_off_and_left_as_it_was(self) -> None:

@@ -17,6 +17,7 @@ from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.probe.readings import counts_of
 from tidegauge.probe.ring_writer import MIN_CAPACITY, NoRoomError, RingWriter, fitting_capacity, open_ring
 from tidegauge.probe.run_folder import RunFolder, open_run_folder
+from waiting import PATIENCE_S
 
 IDENTITY = RankIdentity(
     JobId("j"), 0, GlobalRank(1), LocalRank(1), 2, "node1", device_uuids=(DeviceUuid("GPU-a"), DeviceUuid("GPU-b"))
@@ -146,7 +147,7 @@ class WritingRings(RingTestCase):
         )
         done = subprocess.run(
             [sys.executable, "-c", code, self.run_dir], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdout=subprocess.PIPE, text=True, timeout=30, check=False,
+            stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         self.assertEqual(done.returncode, 0)
         self.assertIn("RLIMIT_FSIZE", done.stdout)

@@ -6,6 +6,7 @@ leaves nothing behind. Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,11 +22,12 @@ def search_holders(
     most_s: float,
     pause: Callable[[], None],
     at_boundary: AtBoundary,
+    clock_s: Callable[[], float] = time.perf_counter,
 ) -> HolderSearch:
     """What keeps the tensors in ``blocks``, given as (address, bytes): some hundred at most.
 
     The looking itself is done by ``at_boundary``, in slices, for which training stands still (``pace``). This thread
     only waits; ``pause`` is called between slices, and what it raises ends the search and comes through. ``most_s``
-    bounds the whole. Never called in a training thread.
+    bounds the whole, by ``clock_s``. Never called in a training thread.
     """
-    return Search(torch, blocks, most_s=most_s, pause=pause, at_boundary=at_boundary).run()
+    return Search(torch, blocks, most_s=most_s, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run()

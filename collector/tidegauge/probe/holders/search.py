@@ -5,6 +5,7 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
@@ -49,9 +50,10 @@ class Search:
         most_s: float,
         pause: Callable[[], None],
         at_boundary: AtBoundary,
+        clock_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._torch = torch
-        self._slices = Slices(torch, most_s, pause=pause, at_boundary=at_boundary)
+        self._slices = Slices(torch, most_s, pause=pause, at_boundary=at_boundary, clock_s=clock_s)
         self._tensors = Tensors(torch)
         self._wanted = WantedBlocks(blocks)
         self._finds = Finds(self._tensors, self._wanted, Graphs(torch))
