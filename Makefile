@@ -144,7 +144,7 @@ $(BIN)/.fuzz: $(BIN)/.made
 	@touch $@
 
 # Only for the tests and the demo of a machine without a GPU. A rig that cannot be had is named and left out.
-MAKES_RIGS := requirements/torch-imports.txt scripts/make_rig.sh scripts/make_environment.sh
+MAKES_RIGS := requirements/torch-imports.txt constraints.txt scripts/make_rig.sh scripts/make_environment.sh
 
 $(RIG)/.made: requirements/rig.txt $(MAKES_RIGS) $(wildcard tests/fakegpu/*.py tests/fakegpu/csrc/* tests/fakegpu/inside/*) | $(BIN)/.made
 	@scripts/make_rig.sh $(RIG) $<

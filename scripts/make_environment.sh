@@ -18,25 +18,10 @@ while [[ ${1:-} == --* ]]; do
 done
 dir=$1; shift
 
-if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
-  echo "'$python' is not Python 3.9 or newer. Say which to use: make PYTHON=python3.12 …" >&2
-  exit 3
-fi
 # The first environment brings the installer; all others are made by it.
 uv=.venv/bin/uv
 if [ "$dir" = .venv ]; then
-  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    echo "Developing Tidegauge needs Python 3.11 or newer; '$python' is not. Say: make PYTHON=python3.12 …" >&2
-    exit 3
-  fi
-  if [ ! -x .venv/bin/python ]; then
-    echo "making .venv"
-    if ! "$python" -m venv .venv; then
-      rm -rf .venv
-      echo "could not make a virtual environment; on Debian: apt-get install python3-venv" >&2
-      exit 3
-    fi
-  fi
+  scripts/make_venv.sh "$python" .venv
   # -qq: a pip with a cap or a list of folders warns about each; errors are still shown.
   .venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt uv
 elif [ ! -x "$dir/bin/python" ]; then

@@ -6,16 +6,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- $(.venv/bin/python tests/matrix.py all)
 here=() failed=0
+rig() { if make --no-print-directory ".rig/$value/.made"; then here+=("$cell"); else failed=1; fi; }
 for cell in "$@"; do
   value=${cell#*-}
   case $cell in
-    torch-*) make --no-print-directory ".rig/$value/.made" && here+=("$cell") ;;
+    torch-*) rig ;;
     # Probe's tests need an interpreter alone; jobs are attached to where there is a rig as well.
     python-3.14)
       # Debian sid's, where it still is that one: what sid has now is nobody's fault here.
       scripts/debian_python.sh "$value" ".rig/python$value" || { echo "matrix: $cell is left out" >&2; continue; }
-      make --no-print-directory ".rig/$value/.made" && here+=("$cell") ;;
-    python-3.12 | python-3.13) make --no-print-directory ".rig/$value/.made" && here+=("$cell") ;;
+      rig ;;
+    python-3.12 | python-3.13) rig ;;
     python-*) here+=("$cell") ;;
     slurm-*)
       scripts/slurm_release.sh "$value" ".slurm/$value" || { [ -z "${CI:-}" ] || failed=1; continue; }
