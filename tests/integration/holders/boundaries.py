@@ -33,7 +33,9 @@ class Boundaries:
             raise RefusedError("unable", "no step ended")
         return results[0]
 
-    def on_step(self) -> None:
-        """Carry out what is waiting."""
+    def on_step(self, *, first: bool = False) -> None:
+        """Carry out what is waiting. With ``first``, wait until the searching thread has asked for its first call."""
+        if first:
+            self._calls.get(timeout=WAIT_S)()
         while not self._calls.empty():
             self._calls.get()()

@@ -55,7 +55,8 @@ class Watch:
             wanted = [(address, size) for address, size in live_blocks().items() if address not in self.early]
             self._searcher = threading.Thread(target=self._search, args=(wanted[:300],))
             self._searcher.start()
-        self._boundaries.on_step()
+        # The search begins before the next step: a tensor that each step replaces is in its block until then.
+        self._boundaries.on_step(first=step == LATE)
         if self._searcher is not None and not self._searcher.is_alive():
             raise EnoughError
 
