@@ -153,6 +153,11 @@ def test_the_largest_piece_is_named_where_it_is_known() -> None:
     assert "in pieces too small for the request: the largest has 512.0 MiB" in pieces.sentence
 
 
+def test_a_free_piece_as_large_as_the_request_is_not_called_too_small() -> None:
+    pieces = Moment(allocated=70 * GIB, wanted=2 * GIB, largest=2 * GIB).explained()
+    assert "the largest has" not in pieces.sentence
+
+
 def test_steps_that_are_not_known_are_not_spoken_of() -> None:
     case = OomCase(2 * GIB, 1 * GIB, TOTAL, 77 * GIB, 78 * GIB, approximate=True)
     explained = explain_case(case)
