@@ -80,6 +80,13 @@ def test_two_snapshots_and_a_series_are_a_report(tmp_path: Path) -> None:
     assert "Event by event" in words
 
 
+def test_series_files_are_drawn_by_training_step(tmp_path: Path) -> None:
+    """Their times begin at zero: by time the page would say 1970."""
+    words = report(tmp_path / "r.html", SERIES / "outputs_kept" / "steps.csv.gz")
+    assert "training step" in words
+    assert "00:00" not in words
+
+
 def test_files_are_told_by_their_content_not_by_their_names(tmp_path: Path) -> None:
     disguised = tmp_path / "late.csv"
     disguised.write_bytes(LATE.read_bytes())
