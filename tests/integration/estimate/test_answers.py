@@ -50,11 +50,18 @@ class Done(NamedTuple):
         return read_estimate(data)
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(EXAMPLE.read_text())
-    (tmp_path / "job.py").write_text(SMALL_GPT)
-    return tmp_path
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "train.py").write_text(EXAMPLE.read_text())
+    (folder / "job.py").write_text(SMALL_GPT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(job: Path) -> Estimate:
+    """The job as one rank."""
+    return estimate(job, "job:build", "--json", "--quick", "--steps", "2").estimate
 
 
 def estimate(folder: Path, *arguments: str, **environ: str) -> Done:
@@ -98,8 +105,7 @@ def test_a_function_without_a_batch_is_told_how_to_take_one(job: Path) -> None:
     assert "FUNCTION(batch_size=8)" in found.batch_note
 
 
-def test_shards_hold_their_share_and_ranks_hold_nccl(job: Path) -> None:
-    alone = estimate(job, "job:build", "--json", "--quick", "--steps", "2").estimate
+def test_shards_hold_their_share_and_ranks_hold_nccl(job: Path, alone: Estimate) -> None:
     shard = estimate(
         job, "job:build", "--json", "--quick", "--steps", "2", "--world-size", "8", "--strategy", "fsdp2"
     ).estimate
@@ -117,8 +123,7 @@ def test_a_function_that_sets_up_its_ranks_itself_is_one_of_them(job: Path) -> N
     assert found.breakdown.other == pytest.approx(found.breakdown.parameters, rel=0.01)
 
 
-def test_a_function_that_shards_its_model_itself_holds_its_share(job: Path) -> None:
-    alone = estimate(job, "job:build", "--json", "--quick", "--steps", "2").estimate
+def test_a_function_that_shards_its_model_itself_holds_its_share(job: Path, alone: Estimate) -> None:
     shard = estimate(job, "job:build_sharded", "--json", "--quick", "--steps", "2", "--world-size", "4").estimate
     assert shard.breakdown.optimizer_state == pytest.approx(alone.breakdown.optimizer_state / 4, rel=0.01)
     assert shard.breakdown.activations < 0.7 * alone.breakdown.activations  # 16 bits

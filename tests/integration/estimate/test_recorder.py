@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from collections.abc import Callable
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakegpu.rig import Rig
-from integration.estimate.interpreter import estimate_python
+from integration.estimate.warm_python import WarmPython
 
 HERE = Path(__file__).parent
 STEPS = 2
 JOBS = ("adamw", "accumulated", "autocast", "scaled", "checkpointed", "checkpointed_reentrant")
 
 
-def run(command: list[str], out: Path, environ: dict[str, str] | None = None) -> Any:
-    done = subprocess.run([*command, str(out)], env=environ, capture_output=True, text=True, check=False, timeout=110)
-    assert done.returncode == 0, done.stderr[-3000:]
+Recorded = Callable[[str], Any]
+"""What ``small_job_estimated.py`` says of a job."""
+
+
+@pytest.fixture(scope="module")
+def estimated(laptop: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Each job is recorded once."""
+    folder = tmp_path_factory.mktemp("estimated")
+
+    @cache
+    def record(job: str) -> Any:
+        return told(laptop, "small_job_estimated.py", job, folder / f"{job}.json")
+
+    return record
+
+
+def told(python: WarmPython, script: str, job: str, out: Path) -> Any:
+    done = python.run(HERE / script, job, STEPS, out)
+    assert done.code == 0, done.errors[-3000:]
     return json.loads(out.read_text())
-
-
-def estimated(job: str, tmp_path: Path) -> Any:
-    script = str(HERE / "small_job_estimated.py")
-    return run([estimate_python(), script, job, str(STEPS)], tmp_path / "estimated.json")
 
 
 def in_order(events: list[Any]) -> list[Any]:
@@ -35,21 +46,20 @@ def in_order(events: list[Any]) -> list[Any]:
     return [event for run in runs for event in (sorted(run) if run[0][0] == "free_requested" else run)]
 
 
-def refusal(job: str, tmp_path: Path) -> str:
+def refusal(laptop: WarmPython, job: str, tmp_path: Path) -> str:
     """The last line of what a job says that cannot be estimated."""
-    command = [estimate_python(), str(HERE / "small_job_estimated.py"), job, "1", str(tmp_path / "none.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
-    assert done.returncode != 0
-    return done.stderr.strip().splitlines()[-1]
+    done = laptop.run(HERE / "small_job_estimated.py", job, 1, tmp_path / "none.json")
+    assert done.code != 0
+    return done.errors.strip().splitlines()[-1]
 
 
 @pytest.mark.rig
 @pytest.mark.parametrize("job", JOBS)
-def test_asks_for_the_same_in_the_same_order_as_on_the_rig(rig: Rig, job: str, tmp_path: Path) -> None:
-    script = str(HERE / "small_job_on_the_rig.py")
-    environ = rig.environ(state=tmp_path / "gpu")
-    real = run([str(rig.python), script, job, str(STEPS)], tmp_path / "real.json", environ)
-    ours = in_order([[action, size] for action, size, _, _ in estimated(job, tmp_path)["events"]])
+def test_asks_for_the_same_in_the_same_order_as_on_the_rig(
+    gpu_node: WarmPython, estimated: Recorded, job: str, tmp_path: Path
+) -> None:
+    real = told(gpu_node, "small_job_on_the_rig.py", job, tmp_path / "real.json")
+    ours = in_order([[action, size] for action, size, _, _ in estimated(job)["events"]])
     rest = iter(in_order(real))  # kernels take temporaries of their own between what the program asks for
     missed = [(position, event) for position, event in enumerate(ours) if not any(event == other for other in rest)]
     assert not missed, missed[:3]
@@ -57,12 +67,12 @@ def test_asks_for_the_same_in_the_same_order_as_on_the_rig(rig: Rig, job: str, t
 
 
 @pytest.mark.parametrize("job", ["adamw", "scaled"])
-def test_leaves_pytorch_as_it_was(job: str, tmp_path: Path) -> None:
-    assert estimated(job, tmp_path)["changed"] == []
+def test_leaves_pytorch_as_it_was(estimated: Recorded, job: str) -> None:
+    assert estimated(job)["changed"] == []
 
 
-def test_says_what_every_block_was_for(tmp_path: Path) -> None:
-    by_kind = estimated("adamw", tmp_path)["by_kind"]
+def test_says_what_every_block_was_for(estimated: Recorded) -> None:
+    by_kind = estimated("adamw")["by_kind"]
     parameters = 4 * (3 * (192 * 2 + 192 * 576 * 2 + 576 + 192) + 192 * 7 + 7)
     assert by_kind["PARAMETER"] == parameters
     assert by_kind["OPTIMIZER_STATE"] == 2 * parameters
@@ -71,42 +81,42 @@ def test_says_what_every_block_was_for(tmp_path: Path) -> None:
     assert by_kind["ACTIVATION"] > 0
 
 
-def test_values_that_are_not_there_are_assumed_and_reported(tmp_path: Path) -> None:
-    found = estimated("looks_at_values", tmp_path)
+def test_values_that_are_not_there_are_assumed_and_reported(estimated: Recorded) -> None:
+    found = estimated("looks_at_values")
     assert any("reads a value" in assumption for assumption in found["assumptions"])
     assert any("as large as it can be" in assumption for assumption in found["assumptions"])
     assert found["by_kind"]["GRADIENT"] > 0
 
 
-def test_a_job_that_names_no_device_is_run_on_the_gpu(tmp_path: Path) -> None:
-    found = estimated("names_no_device", tmp_path)
+def test_a_job_that_names_no_device_is_run_on_the_gpu(estimated: Recorded) -> None:
+    found = estimated("names_no_device")
     assert found["by_kind"]["PARAMETER"] == 4 * (192 * 7 + 7)
     assert any("never uses a GPU" in assumption for assumption in found["assumptions"])
 
 
-def test_a_script_that_looks_for_a_gpu_finds_one(tmp_path: Path) -> None:
-    found = estimated("asks_first", tmp_path)
+def test_a_script_that_looks_for_a_gpu_finds_one(estimated: Recorded) -> None:
+    found = estimated("asks_first")
     assert found["by_kind"]["OPTIMIZER_STATE"] == 2 * 4 * (192 * 7 + 7)
     assert any("torch.compile" in assumption for assumption in found["assumptions"])
 
 
-def test_small_tensors_on_the_cpu_keep_their_values(tmp_path: Path) -> None:
-    found = estimated("is_built_by_numbers", tmp_path)  # widths 20, 41, 62
+def test_small_tensors_on_the_cpu_keep_their_values(estimated: Recorded) -> None:
+    found = estimated("is_built_by_numbers")  # widths 20, 41, 62
     assert found["by_kind"]["PARAMETER"] == 4 * (20 * 41 + 41 + 41 * 62 + 62)
     assert found["assumptions"] == []
 
 
-def test_fused_attention_keeps_no_matrix_of_weights(tmp_path: Path) -> None:
-    sizes = [size for action, size, _, _ in estimated("attends", tmp_path)["events"] if action == "alloc"]
+def test_fused_attention_keeps_no_matrix_of_weights(estimated: Recorded) -> None:
+    sizes = [size for action, size, _, _ in estimated("attends")["events"] if action == "alloc"]
     assert 4 * 4 * 32 * 32 * 2 not in sizes
 
 
-def asked_for(job: str, tmp_path: Path) -> list[int]:
-    return [size for action, size, _, _ in estimated(job, tmp_path)["events"] if action == "alloc"]
+def asked_for(recorded: Any) -> list[int]:
+    return [size for action, size, _, _ in recorded["events"] if action == "alloc"]
 
 
-def test_a_recurrent_network_is_one_operator_with_its_weights_in_one_buffer(tmp_path: Path) -> None:
-    sizes = asked_for("remembers", tmp_path)
+def test_a_recurrent_network_is_one_operator_with_its_weights_in_one_buffer(estimated: Recorded) -> None:
+    sizes = asked_for(estimated("remembers"))
     weights = 2 * (2 * 256 * 64 + 2 * 256) * 4
     results = 8 * 20 * 64 * 4
     assert sizes.count(weights) == 1 + STEPS, "the parameters, and the gradients of each step"
@@ -114,31 +124,31 @@ def test_a_recurrent_network_is_one_operator_with_its_weights_in_one_buffer(tmp_
     assert len(sizes) < 60
 
 
-def test_autocast_makes_a_recurrent_network_a_buffer_of_lower_weights_each_time(tmp_path: Path) -> None:
-    sizes = asked_for("remembers_in_half_precision", tmp_path)
+def test_autocast_makes_a_recurrent_network_a_buffer_of_lower_weights_each_time(estimated: Recorded) -> None:
+    sizes = asked_for(estimated("remembers_in_half_precision"))
     lower = 2 * (2 * 256 * 64 + 2 * 256) * 2
     assert sizes.count(lower) == 2 * STEPS, "the casts and their gradients"
     assert sizes.count(256 * 64 * 4) == 4 + 4 * STEPS, "matrices as they are made, and their gradients"
 
 
-def test_what_a_gpu_does_in_place_takes_no_memory(tmp_path: Path) -> None:
-    sizes = asked_for("selects", tmp_path)
+def test_what_a_gpu_does_in_place_takes_no_memory(estimated: Recorded) -> None:
+    sizes = asked_for(estimated("selects"))
     table = 40 * 192 * 4
     product = 20 * 3 * 384 * 4
     assert sizes.count(table) == 1 + 2 * STEPS, "the table and zeros for two ways of indexing"
     assert sizes.count(product) == STEPS
 
 
-def test_attention_in_parts_adds_its_mask_in_place(tmp_path: Path) -> None:
-    events = estimated("attends_by_a_bias", tmp_path)["events"]
+def test_attention_in_parts_adds_its_mask_in_place(estimated: Recorded) -> None:
+    events = estimated("attends_by_a_bias")["events"]
     matrix = 2 * 4 * 32 * 32 * 4
     made = [size for action, size, _, phase in events if action == "alloc" and phase != "BACKWARD"]
     assert made.count(matrix) == 2 * STEPS, "the product and its softmax"
 
 
-def test_a_job_that_needs_its_gpu_is_refused_in_words(tmp_path: Path) -> None:
-    assert "leave saving out of the step" in refusal("saves", tmp_path)
+def test_a_job_that_needs_its_gpu_is_refused_in_words(laptop: WarmPython, tmp_path: Path) -> None:
+    assert "leave saving out of the step" in refusal(laptop, "saves", tmp_path)
 
 
-def test_a_function_that_returns_something_else_is_told_what_is_expected(tmp_path: Path) -> None:
-    assert "must return (model, optimizer, step)" in refusal("returns_a_model", tmp_path)
+def test_a_function_that_returns_something_else_is_told_what_is_expected(laptop: WarmPython, tmp_path: Path) -> None:
+    assert "must return (model, optimizer, step)" in refusal(laptop, "returns_a_model", tmp_path)

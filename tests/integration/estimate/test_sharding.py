@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fakegpu.rig import Rig
 from integration.estimate.interpreter import estimate_python
+from integration.estimate.warm_python import WarmPython
 
 HERE = Path(__file__).parent
 SMALL_BYTES = 1 << 20
@@ -20,22 +22,40 @@ Requests = Counter[tuple[int, bool]]
 """How often which size was asked for, and whether on a stream of its own."""
 
 
-def on_the_rig(rig: Rig, kind: str, tmp_path: Path) -> Requests:
-    out = tmp_path / f"{kind}-real.json"
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if kind.startswith("ddp") else []
-    run(
-        [str(rig.python), *ranks, str(HERE / "rank_on_the_rig.py"), kind, str(out)], rig.environ(state=tmp_path / "gpu")
-    )
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sharding")
+
+
+OfKind = Callable[[str], Requests]
+
+
+@pytest.fixture(scope="module")
+def estimated(laptop: WarmPython, scratch: Path) -> OfKind:
+    return lambda kind: alone(laptop, "rank_estimated.py", kind, scratch)
+
+
+@pytest.fixture(scope="module")
+def on_the_rig(gpu_node: WarmPython, scratch: Path) -> OfKind:
+    return lambda kind: alone(gpu_node, "rank_on_the_rig.py", kind, scratch)
+
+
+def alone(python: WarmPython, script: str, kind: str, scratch: Path) -> Requests:
+    out = scratch / f"{kind}.json"
+    done = python.run(HERE / script, kind, out)
+    assert done.code == 0, done.errors[-3000:]
     return read(out)
 
 
-def estimated(kind: str, tmp_path: Path) -> Requests:
-    out = tmp_path / f"{kind}-estimated.json"
-    run([estimate_python(), str(HERE / "rank_estimated.py"), kind, str(out)], None)
+def two_ranks(rig: Rig, kind: str, tmp_path: Path) -> Requests:
+    """What the first of them asks for."""
+    out = tmp_path / "real.json"
+    torchrun = [str(rig.python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run([*torchrun, str(HERE / "rank_on_the_rig.py"), kind, str(out)], rig.environ(state=tmp_path / "gpu"))
     return read(out)
 
 
-def run(command: list[str], environ: dict[str, str] | None) -> None:
+def run(command: list[str], environ: dict[str, str]) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -45,15 +65,14 @@ def read(path: Path) -> Requests:
 
 
 @pytest.fixture(scope="module")
-def kernels(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> set[int]:
+def kernels(on_the_rig: OfKind, estimated: OfKind) -> set[int]:
     """Sizes that kernels take for themselves: what one rank alone asks for on the rig and not in the estimate."""
-    folder = tmp_path_factory.mktemp("alone")
-    return {size for size, _ in on_the_rig(rig, "none", folder) - estimated("none", folder)}
+    return {size for size, _ in on_the_rig("none") - estimated("none")}
 
 
 @pytest.fixture(scope="module")
 def ddp_on_the_rig(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Requests:
-    return on_the_rig(rig, "ddp", tmp_path_factory.mktemp("ddp"))
+    return two_ranks(rig, "ddp", tmp_path_factory.mktemp("ddp"))
 
 
 def largest_unknown(theirs: Requests, ours: Requests, kernels: set[int]) -> int:
@@ -64,23 +83,27 @@ def largest_unknown(theirs: Requests, ours: Requests, kernels: set[int]) -> int:
 @pytest.mark.rig
 @pytest.mark.parametrize("way", ["ddp", "ddp_own"])
 def test_ddp_asks_for_the_same_buckets_and_copies(
-    ddp_on_the_rig: Requests, kernels: set[int], way: str, tmp_path: Path
+    ddp_on_the_rig: Requests, estimated: OfKind, kernels: set[int], way: str
 ) -> None:
-    ours = estimated(way, tmp_path)
+    ours = estimated(way)
     assert ours - ddp_on_the_rig == Counter()
     assert largest_unknown(ddp_on_the_rig, ours, kernels) < SMALL_BYTES
 
 
 @pytest.mark.rig
-def test_ddp_with_gradients_as_views_of_its_buckets(rig: Rig, kernels: set[int], tmp_path: Path) -> None:
-    theirs, ours = on_the_rig(rig, "ddp_view", tmp_path), estimated("ddp_view", tmp_path)
+def test_ddp_with_gradients_as_views_of_its_buckets(
+    rig: Rig, estimated: OfKind, kernels: set[int], tmp_path: Path
+) -> None:
+    theirs, ours = two_ranks(rig, "ddp_view", tmp_path), estimated("ddp_view")
     assert ours - theirs == Counter()
     assert largest_unknown(theirs, ours, kernels) < SMALL_BYTES
 
 
 @pytest.mark.rig
-def test_fsdp2_gathers_and_reduces_the_same_on_the_same_streams(rig: Rig, kernels: set[int], tmp_path: Path) -> None:
-    theirs, ours = on_the_rig(rig, "fsdp2", tmp_path), estimated("fsdp2", tmp_path)
+def test_fsdp2_gathers_and_reduces_the_same_on_the_same_streams(
+    on_the_rig: OfKind, estimated: OfKind, kernels: set[int]
+) -> None:
+    theirs, ours = on_the_rig("fsdp2"), estimated("fsdp2")
     assert ours - theirs == Counter()
     assert largest_unknown(theirs, ours, kernels) < SMALL_BYTES
     assert sum(count for (_, side), count in ours.items() if side) > 20
