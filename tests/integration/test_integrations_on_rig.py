@@ -17,7 +17,7 @@ from fakegpu.rig import Rig
 from integration.needs import missing
 from integration.training_job import ROOT, TrainingJob, available
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(2000)]
 
 EXAMPLES = ROOT / "examples"
 JOBS = Path(__file__).parent / "trainer_jobs"

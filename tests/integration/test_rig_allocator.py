@@ -17,13 +17,17 @@ JOBS = Path(__file__).parent / "rig_jobs"
 MIB = 1 << 20
 GIB = 1 << 30
 CONTEXT_BYTES = 300 * MIB
+KERNEL_S = 0.001
 
 
 @pytest.fixture(scope="module")
 def seen(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one run of allocator_tour.py saw: importing torch takes seconds, so all tests here share it."""
     state = tmp_path_factory.mktemp("rig") / "gpus"
-    environ = rig.environ(devices=2, total_bytes=8 * GIB, context_bytes=CONTEXT_BYTES, state=state)
+    environ = rig.environ(
+        devices=2, total_bytes=8 * GIB, context_bytes=CONTEXT_BYTES, state=state,
+        kernel_delay_us=round(KERNEL_S * 1e6),
+    )  # fmt: skip
     done = subprocess.run(
         [rig.python, JOBS / "allocator_tour.py"],
         env={**environ, "PYTHONPATH": str(rig.inside)},
@@ -87,6 +91,10 @@ def test_held_events_keep_recorded_blocks_active(seen: dict[str, Any]) -> None:
 def test_a_program_can_make_its_next_device_allocations_fail(seen: dict[str, Any]) -> None:
     assert "CUDA out of memory" in seen["oom_when_told_to_fail"]
     assert seen["retries_when_told_to_fail"] == 1
+
+
+def test_kernels_take_the_time_that_they_are_told_to_take(seen: dict[str, Any]) -> None:
+    assert seen["seconds_of_ten_kernels"] >= 10 * KERNEL_S
 
 
 def test_copies_really_copy(seen: dict[str, Any]) -> None:

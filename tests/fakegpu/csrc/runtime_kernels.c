@@ -36,7 +36,7 @@ cudaError cudaLaunchKernel(const void *kernel, struct dim3 grid, struct dim3 blo
 {
     (void)block, (void)shared_bytes, (void)stream;
     BEGIN();
-    run_known_kernel(kernel, grid, arguments);
+    run_kernel(kernel, grid, arguments);
     return cudaSuccess;
 }
 
@@ -55,7 +55,7 @@ cudaError cudaLaunchCooperativeKernel(const void *kernel, struct dim3 grid, stru
 cudaError cudaLaunchKernelExC(const void *configuration, const void *kernel, void **arguments)
 {
     BEGIN();
-    run_known_kernel(kernel, *(const struct dim3 *)configuration, arguments); /* the grid comes first in it */
+    run_kernel(kernel, *(const struct dim3 *)configuration, arguments); /* the grid comes first in it */
     return cudaSuccess;
 }
 

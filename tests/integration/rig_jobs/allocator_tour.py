@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any
 
 import rig_inside  # type: ignore[import-not-found]  # found on the job's PYTHONPATH
@@ -81,6 +82,11 @@ retries = torch.cuda.memory_stats(0)["num_alloc_retries"]
 seen["oom_when_told_to_fail"] = oom_text(64 * MIB)
 seen["retries_when_told_to_fail"] = torch.cuda.memory_stats(0)["num_alloc_retries"] - retries
 torch.cuda.empty_cache()
+
+began_s = time.monotonic()
+for _ in range(10):
+    torch.zeros(3, device="cuda")
+seen["seconds_of_ten_kernels"] = time.monotonic() - began_s
 
 # --- copies ---
 host = torch.randn(257, 129)
