@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from integration.service import Service, answered
+from integration.service import Service
 from tidegauge.cli.demo_jobs import last_lines, stop_job
 from whole_lines import whole_lines
 
@@ -101,16 +101,14 @@ class Site:
         fresh.replace(policy)
 
     def incidents(self, name: str) -> list[dict[str, Any]]:
-        return [incident for incident in self._ask("--all")["incidents"] if incident["job_name"] == name]
+        listed = self.service.answer("/api/v1/incidents?all=1")["incidents"]
+        return [incident for incident in listed if incident["job_name"] == name]
 
     def decisions(self, name: str) -> list[dict[str, Any]]:
         """All decisions about a job, oldest first."""
         numbers = sorted(incident["number"] for incident in self.incidents(name))
-        return [record for number in numbers for record in self._ask("show", str(number))["decisions"]]
-
-    def _ask(self, *arguments: str) -> Any:
-        """``tidegauge incidents``, as soon as the coordinator answers."""
-        return answered(lambda: self.service.call("incidents", *arguments, "--json"))
+        pages = [self.service.answer(f"/api/v1/incident?number={number}") for number in numbers]
+        return [record for page in pages for record in page["decisions"]]
 
 
 def to_the_requeue(actions: list[str]) -> list[str]:

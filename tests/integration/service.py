@@ -119,6 +119,10 @@ class Service:
         """From the coordinator's API, wherever it is right now. Raises ``ApiError``."""
         return client.get(self._api_url(), path, timeout_s=ANSWER_TIMEOUT_S)
 
+    def answer(self, path: str) -> dict[str, Any]:
+        """The same, as soon as the coordinator answers: a command would cost a new Python for each look."""
+        return eventually(lambda: self.get(path), f"an answer to {path}")
+
     def get_text(self, path: str) -> str:
         """A page that is not JSON. Raises ``ApiError``."""
         return client.get_bytes(self._api_url(), path, timeout_s=ANSWER_TIMEOUT_S).decode()

@@ -23,7 +23,7 @@ from integration.kubernetes.stand_in_pods import Bench
 from integration.kubernetes.target import Connection, KubeTarget
 from integration.needs import missing
 from integration.server_process import free_port
-from integration.service import Service, answered, eventually
+from integration.service import Service, eventually
 from kube_standins.jobset import StandInJobSets
 from kube_standins.node import StandInNode, why_no_node
 from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
@@ -227,25 +227,23 @@ class KubeSite:
         about = [event for event in listed if event.get("regarding", {}).get("name") == name]
         return sorted(about, key=lambda event: str(event["eventTime"]))
 
-    def ask(self, *arguments: str) -> Any:
-        """A command's answer, as soon as the coordinator gives one."""
-        return answered(lambda: self.service.call(*arguments, "--json"))
-
     def ranks(self, job: str, *, again: bool = False) -> list[dict[str, Any]]:
         """The living ranks of a job (``namespace/name``) in its first attempt, or ``again``: in a later one."""
-        for view in self.ask("jobs")["jobs"]:
+        for view in self.service.answer("/api/v1/jobs")["jobs"]:
             living = [one for one in view["ranks"] if one["alive"]]
             if living and (view["job_id"], view["attempt"] > 0) == (job, again):
                 return sorted(living, key=lambda one: int(one["identity"]["rank"]))
         return []
 
     def incidents(self, job: str) -> list[dict[str, Any]]:
-        return [one for one in self.ask("incidents", "--all")["incidents"] if one["key"]["job"]["job_id"] == job]
+        listed = self.service.answer("/api/v1/incidents?all=1")["incidents"]
+        return [one for one in listed if one["key"]["job"]["job_id"] == job]
 
     def decisions(self, job: str) -> list[dict[str, Any]]:
         """All decisions about a job, oldest first."""
         numbers = sorted(one["number"] for one in self.incidents(job))
-        return [record for number in numbers for record in self.ask("incidents", "show", str(number))["decisions"]]
+        pages = [self.service.answer(f"/api/v1/incident?number={number}") for number in numbers]
+        return [record for page in pages for record in page["decisions"]]
 
     def pages(self, job: str) -> str:
         """What ``tidegauge incidents show`` says of a job's incidents."""

@@ -42,7 +42,7 @@ def main() -> None:
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local_rank % torch.cuda.device_count())
     dist.init_process_group("gloo")
-    network = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
+    network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
     model = nn.parallel.DistributedDataParallel(network, device_ids=[torch.cuda.current_device()])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     step = json.loads(args.state.read_text())["step"] if args.state.exists() else 0
@@ -66,7 +66,7 @@ def main() -> None:
     between: list[torch.Tensor] = []
     while step < args.steps or not may_end(args.until):
         began_s = time.monotonic()
-        loss = model(torch.randn(64, 256).cuda()).square().mean()
+        loss = model(torch.randn(64, 64).cuda()).square().mean()
         optimizer.zero_grad()
         loss.backward()
         if rank == args.leak_rank:
