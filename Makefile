@@ -5,6 +5,8 @@ SHELL := bash
 PYTHON ?= python3
 # Without it each of hundreds of test processes would compile Tidegauge anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Scripts and tests that call make are no part of this one's jobs.
+unexport MAKEFLAGS
 BIN := .venv/bin
 RIG := .rig
 RAYJOBS := .rayjobs
@@ -15,7 +17,7 @@ RIGS := $(patsubst requirements/rig-%.txt,%,$(wildcard requirements/rig-*.txt))
 # Further Pythons whose jobs are attached to, each with the rig's torch; one that this machine lacks is left out.
 PYTHONS := 3.12 3.13 3.14
 
-.PHONY: audit bench bench-fleet chaos check clean dashboards demo docs durations estimate-venv fast format fuzz gpu help integration kubernetes layers lint matrix pictures rayjobs report-packages rig rigs sbom slow smoke soak still system test test-all test-kubernetes trainers types venv
+.PHONY: audit bench bench-fleet chaos check clean dashboards demo docs durations environments estimate-venv fast format fuzz gpu help integration kubernetes layers lint matrix model pictures rayjobs report-packages rig rigs sbom slow smoke soak still system test test-all test-kubernetes trainers types venv
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -31,19 +33,20 @@ test-all: check smoke slow integration matrix gpu ## every test that this machin
 
 check: $(BIN)/.made lint types layers fast ## what must be green before a commit: style, types, layers, fast tests
 
-fast: $(BIN)/.made ## the fast tests: no server, no torch, no clock (PYTEST="-k NAME")
-	@$(BIN)/python scripts/compile_model.py
+fast: $(BIN)/.made model ## the fast tests: no server, no torch, no clock (PYTEST="-k NAME")
 	$(BIN)/python -m pytest -n auto --tier fast -m "not slow" $(PYTEST)
 
-slow: $(BIN)/.made ## the rest of the hermetic tests, those that take long (PYTEST="-k NAME")
-	@$(BIN)/python scripts/compile_model.py
+slow: $(BIN)/.made model ## the rest of the hermetic tests, those that take long (PYTEST="-k NAME")
 	$(BIN)/python -m pytest -n auto --tier slow -m slow $(PYTEST)
+
+# Here, and not in each of the processes that would compile it at once.
+model: $(BIN)/.made
+	@$(BIN)/python scripts/compile_model.py
 
 smoke: $(BIN)/.made rig ## the whole service once: two jobs on the rig, a verdict, a scrape
 	$(BIN)/python -m pytest --tier smoke tests/integration/test_smoke.py
 
-integration: $(BIN)/.made system rig rayjobs trainers estimate-venv report-packages ## tests against real servers and the rig, in shards side by side (SHARDS=5 PYTEST="-k NAME")
-	@$(BIN)/python scripts/compile_model.py
+integration: environments model ## tests against real servers and the rig, in shards side by side (SHARDS=5 PYTEST="-k NAME")
 	@scripts/integration.sh $(PYTEST)
 
 matrix: $(BIN)/.made system rig ## tests under further torches, Pythons and Slurms (CELLS="torch-2.15.0 python-3.9 slurm-trixie")
@@ -104,6 +107,8 @@ estimate-venv: $(ESTIMATE)/.made ## a researcher's laptop, for the tests of the 
 # A test in a shard reaches no registry.
 report-packages: ## the npm packages of the report's page, so that a test can build it again
 	@scripts/build_report_page.sh --packages || echo "no npm packages of the report's page: its test is skipped" >&2
+
+environments: $(BIN)/.made system rig rayjobs trainers estimate-venv report-packages ## all that the integration tests need
 
 system: ## Debian packages that the integration tests need (never asks anything)
 	@scripts/system_packages.sh
