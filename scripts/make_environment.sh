@@ -42,5 +42,5 @@ certificates=$(pip_setting cert)
 
 site=$("$dir/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 [ -z "$sees" ] || (cd "$sees"/lib/python3*/site-packages && pwd) >"$site/_rig.pth"
-# Bytecode is made now: a machine with PYTHONDONTWRITEBYTECODE would compile torch anew in each process.
-"$uv" pip install --quiet --compile-bytecode --python "$dir/bin/python" -c constraints.txt "$@"
+# No bytecode yet: nine tenths of it would never be read. Python writes it for what is imported.
+"$uv" pip install --quiet --python "$dir/bin/python" -c constraints.txt "$@"

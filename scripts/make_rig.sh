@@ -39,4 +39,7 @@ if ! scripts/make_environment.sh --python "$python" "$dir/venv" --no-deps -r "$r
   cannot "torch $torch was not installed: $(tail -n 3 "$log" | tr '\n' ' ')"
 fi
 .venv/bin/python tests/fakegpu/build.py --venv "$dir/venv" --out "$dir/lib" || cannot "its libraries were not built"
+# Bytecode of what every job imports: later ones may be of users who cannot write it, or have PYTHONDONTWRITEBYTECODE.
+env -u PYTHONDONTWRITEBYTECODE LD_LIBRARY_PATH="$PWD/$dir/lib" "$dir/venv/bin/python" -c 'import torch.distributed.run' ||
+  cannot "its torch cannot be imported"
 touch "$dir/.made"
