@@ -41,6 +41,10 @@ certificates=$(pip_setting cert)
 [ -z "$certificates" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$certificates}
 
 site=$("$dir/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-[ -z "$sees" ] || (cd "$sees"/lib/python3*/site-packages && pwd) >"$site/_rig.pth"
+# As a site of its own: the rig's .pth files count here, too (tests/fakegpu/inside/rig_settles.py).
+if [ -n "$sees" ]; then
+  "$dir/bin/python" -c 'import sys; print(f"import site; site.addsitedir({sys.argv[1]!a})")' \
+    "$(cd "$sees"/lib/python3*/site-packages && pwd)" >"$site/_rig.pth"
+fi
 # No bytecode yet: nine tenths of it would never be read. Python writes it for what is imported.
 "$uv" pip install --quiet --python "$dir/bin/python" -c constraints.txt "$@"

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,17 @@ Start = Callable[..., TrainingJob]
 
 
 @pytest.fixture
-def start(rig: Rig, tmp_path: Path) -> Iterator[Start]:
-    """Starts jobs, all in one folder, and ends them."""
+def trainers() -> Path:
+    """The Python that has them."""
     reason = available()
     if reason is not None:
         missing(reason)
+    return TrainingJob.python
+
+
+@pytest.fixture
+def start(rig: Rig, trainers: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts jobs, all in one folder, and ends them."""
     jobs: list[TrainingJob] = []
 
     def begin(*command: str | Path, ranks: int = 1, **variables: str) -> TrainingJob:
@@ -42,6 +49,12 @@ def start(rig: Rig, tmp_path: Path) -> Iterator[Start]:
     yield begin
     for job in jobs:
         job.end()
+
+
+def test_the_trainers_python_waits_for_pytorchs_threads_at_its_end_as_the_rigs_does(trainers: Path) -> None:
+    """Else one of a hundred jobs is aborted by PyTorch there: see fakegpu/inside/rig_settles.py."""
+    command = [str(trainers), "-c", "import sys; print('rig_settles' in sys.modules)"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 def told(job: TrainingJob) -> dict[str, Any]:
