@@ -77,6 +77,15 @@ Open = Callable[[Sequence[str]], Terminal]
 
 
 @pytest.fixture
+def waits(tmp_path: Path) -> list[str]:
+    """A command that prints "ready" and waits, with no handler for any signal. Not a shell that becomes ``sleep``: dash
+    catches SIGINT, and one that comes just before its ``exec`` is lost."""
+    text = tmp_path / "text"
+    text.write_text("ready\n")
+    return ["tail", "-f", str(text)]
+
+
+@pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Open]:
     """Open a terminal; closed after the test."""
     opened: list[Terminal] = []
@@ -90,8 +99,8 @@ def terminal(tmp_path: Path) -> Iterator[Open]:
         one.close()
 
 
-def test_ctrl_c_ends_a_command_that_does_not_handle_it(terminal: Open) -> None:
-    job = terminal(keep_command(["sh", "-c", "echo ready; exec sleep 600"]))
+def test_ctrl_c_ends_a_command_that_does_not_handle_it(terminal: Open, waits: list[str]) -> None:
+    job = terminal(keep_command(waits))
     job.until("ready")
     job.press(CTRL_C)
     assert job.wait() == -signal.SIGINT
@@ -121,8 +130,8 @@ def test_ctrl_z_gives_the_shell_its_prompt_back_and_fg_goes_on(terminal: Open) -
     assert job.wait() == 4
 
 
-def test_a_loop_in_a_shell_ends_with_ctrl_c(terminal: Open) -> None:
-    kept = keep_command(["sh", "-c", "echo ready; exec sleep 600"])
+def test_a_loop_in_a_shell_ends_with_ctrl_c(terminal: Open, waits: list[str]) -> None:
+    kept = keep_command(waits)
     job = terminal(["bash", "-c", 'for turn in 1 2; do echo turn $turn; "$@"; done', "sh", *kept])
     job.until("ready")
     job.press(CTRL_C)
