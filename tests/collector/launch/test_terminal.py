@@ -29,6 +29,9 @@ class Terminal:
         environ = job_environ(run_dir)
         self.pid, self.screen = pty.fork()
         if self.pid == 0:
+            # Whoever runs the tests may ignore these (a script's background job): somebody at a terminal does not.
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_DFL)
             os.execvpe(command[0], list(command), environ)
         self.seen = b""
 
