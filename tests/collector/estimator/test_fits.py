@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,12 @@ def test_a_job_is_told_to_fit_only_where_it_would_with_the_whole_error_on_top(de
 
 def test_around_the_size_of_the_gpu_it_is_too_close_to_say() -> None:
     assert fit(H100.total_bytes, H100, out_of_memory).verdict is FitVerdict.TOO_CLOSE
+
+
+def test_what_might_still_fit_if_the_estimate_is_as_wrong_as_it_may_be_is_too_close_to_say() -> None:
+    small = H100._replace(target=replace(H100.target, total_bytes=9 * GIB))
+    assert fit(10 * GIB, small, out_of_memory).verdict is FitVerdict.TOO_CLOSE
+    assert fit(10 * GIB + 1, small, out_of_memory).verdict is FitVerdict.DOES_NOT_FIT
 
 
 def test_a_job_that_runs_out_of_memory_far_above_the_gpu_does_not_fit() -> None:

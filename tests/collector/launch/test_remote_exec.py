@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch import remote_script
+from tidegauge.launch import remote_exec, remote_script
 from tidegauge.launch.processes import identity_of
 from tidegauge.launch.remote_exec import NotExecutedError, RemoteTarget, begin_probe
 from tidegauge.launch.remote_folder import MAX_OUTCOME_BYTES, OUTCOME, SharedFolder
@@ -146,6 +146,25 @@ def test_an_interpreter_without_remote_debugging_is_named_so(monkeypatch: pytest
             begin_probe(remote_target(target), "stats", timeout_s=1.0, asked=pytest.fail)
         process.kill()
     assert not [folder for folder in made if os.path.exists(folder)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Yama lets root alone do more")
+@pytest.mark.parametrize(("python", "callers"), [(sys.version_info[:2], ["its", "our own"]), ((3, 99), ["its"])])
+def test_where_the_process_may_not_root_asks_with_an_interpreter_of_the_same_release(
+    python: tuple[int, int], callers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+
+    def refused(_target: RemoteTarget, _script: Path, *, own: bool) -> tuple[str, str]:
+        called.append("our own" if own else "its")
+        return "PermissionError", "Operation not permitted"
+
+    monkeypatch.setattr(remote_exec, "_call", refused)
+    us = identity_of(os.getpid())
+    assert us is not None
+    with pytest.raises(NotExecutedError, match="the kernel lets nobody reach into it"):
+        begin_probe(remote_target(us)._replace(python=python), "stats", timeout_s=1.0, asked=pytest.fail)
+    assert called == callers
 
 
 def test_a_program_that_is_no_python_does_not_answer_as_one() -> None:
