@@ -46,7 +46,7 @@ model: $(BIN)/.made
 smoke: $(BIN)/.made rig ## the whole service once: two jobs on the rig, a verdict, a scrape
 	$(BIN)/python -m pytest --tier smoke tests/integration/test_smoke.py
 
-integration: environments model ## tests against real servers and the rig, in shards side by side (SHARDS=5 PYTEST="-k NAME")
+integration: environments model ## tests against real servers and the rig, in shards side by side (SHARDS=4 PYTEST="-k NAME")
 	@scripts/integration.sh $(PYTEST)
 
 matrix: $(BIN)/.made system rig ## tests under further torches, Pythons and Slurms (CELLS="torch-2.15.0 python-3.9 slurm-trixie")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# integration.sh [PYTEST_ARGUMENT …]: the integration tests. As root they run side by side, in SHARDS (5) shards with
+# integration.sh [PYTEST_ARGUMENT …]: the integration tests. As root they run side by side, in SHARDS (4) shards with
 # namespaces of their own (scripts/own_namespaces.sh); whoever may not make namespaces runs them one after another.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$PWD/.venv/bin/python
-shards=${SHARDS:-5}
+shards=${SHARDS:-4}
 # The smoke test is a tier of its own. A run of a part is not recorded for `make durations`.
 [ $# -gt 0 ] || set -- --tier integration --ignore tests/integration/test_smoke.py tests/integration
 case " $*" in *" tests/"*) ;; *) set -- --ignore tests/integration/test_smoke.py tests/integration "$@" ;; esac
