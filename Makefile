@@ -138,7 +138,7 @@ sbom: $(BIN)/.made ## what the service's environment is made of, as CycloneDX, i
 	@scripts/sbom.sh
 
 clean: ## remove what was made here
-	rm -rf .venv .rig .rayjobs .trainers .estimate .slurm build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv.unfinished .rig .rayjobs .trainers .estimate .slurm build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/.made: pyproject.toml constraints.txt scripts/make_environment.sh
 	@scripts/make_environment.sh --python "$(PYTHON)" .venv -e '.[dev]'

@@ -18,6 +18,11 @@ while [[ ${1:-} == --* ]]; do
 done
 dir=$1; shift
 
+# One whose making was interrupted is made anew: half a package looks like a whole one.
+[ ! -e "$dir.unfinished" ] || rm -rf "$dir"
+mkdir -p "$(dirname "$dir")"
+touch "$dir.unfinished"
+
 # The first environment brings the installer; all others are made by it.
 uv=.venv/bin/uv
 if [ "$dir" = .venv ]; then
@@ -48,3 +53,4 @@ if [ -n "$sees" ]; then
 fi
 # No bytecode yet: nine tenths of it would never be read. Python writes it for what is imported.
 "$uv" pip install --quiet --python "$dir/bin/python" -c constraints.txt "$@"
+rm "$dir.unfinished"
