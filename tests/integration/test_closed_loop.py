@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 GPU_BYTES = 160 << 30
 CAP = 0.05
 """8 GiB, which a job that leaks 4 MiB a step reaches before step 2,050."""
-STEPS, PACE = 2250, ("--step-seconds", "0.06")
+STEPS, PACE = 2250, ("--pause-seconds", "0.06")
 """So the service has two minutes to act, in which each of its processes may stand still for a while."""
 UNTIL_ENDED = 1_000_000
 """Steps of a job that the test ends."""
@@ -46,7 +46,7 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site,
     cured = tmp_path / "cured"
     # It would have filled the GPUs, its neighbours' too, after 2,000 steps: it makes them slowly. That it is cured is
     # seen from its second attempt on.
-    slowly = ("--step-seconds", "0.1", "--until", str(cured))
+    slowly = ("--pause-seconds", "0.1", "--until", str(cured))
     with (
         site.job("leaky", "--leak-rank", "1", *PACE, steps=STEPS, run_flags=capped) as leaky,
         site.job("fragmenting", "--fragment", *slowly, steps=1000) as fragmenting,
