@@ -4,8 +4,6 @@
 # is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# A cell is short, and in CI the integration tests run beside it.
-export SHARDS=${SHARDS:-2}
 [ $# -gt 0 ] || set -- $(.venv/bin/python tests/matrix.py all)
 here=() failed=0
 rig() { if make --no-print-directory ".rig/$value/.made"; then here+=("$cell"); else failed=1; fi; }
