@@ -27,12 +27,8 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def make_environment(folder: Path, *packages: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        str(ROOT / "scripts" / "make_environment.sh"),
-        "--python",
-        sys.executable,
-        *map(str, (folder, *packages)),
-    ]
+    script = str(ROOT / "scripts" / "make_environment.sh")
+    command = [script, "--python", sys.executable, *map(str, (folder, *packages))]
     environ = {**os.environ, "UV_OFFLINE": "1"}
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=100)
 

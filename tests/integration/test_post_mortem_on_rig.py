@@ -21,16 +21,8 @@ def test_the_terminal_says_that_the_fraction_was_the_limit(rig: Rig, tmp_path: P
     }
     command = [sys.executable, "-m", "tidegauge", "run", "--memory-fraction", "0.02", "--", str(rig.python)]
     command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
-    command += [
-        "--state",
-        str(tmp_path / "job.state"),
-        "--steps",
-        "2000",
-        "--leak-rank",
-        "1",
-        "--pause-seconds",
-        "0.01",
-    ]
+    command += ["--state", str(tmp_path / "job.state"), "--steps", "2000"]
+    command += ["--leak-rank", "1", "--pause-seconds", "0.01"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
     notes = [line for line in done.stderr.splitlines() if line.startswith("tidegauge: rank 1 ran out of memory")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from itertools import groupby
@@ -16,8 +15,6 @@ from integration.estimate.warm_python import WarmPython
 HERE = Path(__file__).parent
 STEPS = 2
 JOBS = ("adamw", "accumulated", "autocast", "scaled", "checkpointed", "checkpointed_reentrant")
-
-
 Recorded = Callable[[str], Any]
 """What ``small_job_estimated.py`` says of a job."""
 
@@ -29,15 +26,9 @@ def estimated(laptop: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> R
 
     @cache
     def record(job: str) -> Any:
-        return told(laptop, "small_job_estimated.py", job, folder / f"{job}.json")
+        return laptop.told(HERE / "small_job_estimated.py", job, STEPS, out=folder / f"{job}.json")
 
     return record
-
-
-def told(python: WarmPython, script: str, job: str, out: Path) -> Any:
-    done = python.run(HERE / script, job, STEPS, out)
-    assert done.code == 0, done.errors[-3000:]
-    return json.loads(out.read_text())
 
 
 def in_order(events: list[Any]) -> list[Any]:
@@ -58,7 +49,7 @@ def refusal(laptop: WarmPython, job: str, tmp_path: Path) -> str:
 def test_asks_for_the_same_in_the_same_order_as_on_the_rig(
     gpu_node: WarmPython, estimated: Recorded, job: str, tmp_path: Path
 ) -> None:
-    real = told(gpu_node, "small_job_on_the_rig.py", job, tmp_path / "real.json")
+    real = gpu_node.told(HERE / "small_job_on_the_rig.py", job, STEPS, out=tmp_path / "real.json")
     ours = in_order([[action, size] for action, size, _, _ in estimated(job)["events"]])
     rest = iter(in_order(real))  # kernels take temporaries of their own between what the program asks for
     missed = [(position, event) for position, event in enumerate(ours) if not any(event == other for other in rest)]

@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ SMALL_BYTES = 1 << 20
 pytestmark = pytest.mark.timeout(600)
 Requests = Counter[tuple[int, bool]]
 """How often which size was asked for, and whether on a stream of its own."""
+OfKind = Callable[[str], Requests]
 
 
 @pytest.fixture(scope="module")
@@ -27,24 +29,14 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sharding")
 
 
-OfKind = Callable[[str], Requests]
-
-
 @pytest.fixture(scope="module")
 def estimated(laptop: WarmPython, scratch: Path) -> OfKind:
-    return lambda kind: alone(laptop, "rank_estimated.py", kind, scratch)
+    return lambda kind: requests(laptop.told(HERE / "rank_estimated.py", kind, out=scratch / "estimated.json"))
 
 
 @pytest.fixture(scope="module")
 def on_the_rig(gpu_node: WarmPython, scratch: Path) -> OfKind:
-    return lambda kind: alone(gpu_node, "rank_on_the_rig.py", kind, scratch)
-
-
-def alone(python: WarmPython, script: str, kind: str, scratch: Path) -> Requests:
-    out = scratch / f"{kind}.json"
-    done = python.run(HERE / script, kind, out)
-    assert done.code == 0, done.errors[-3000:]
-    return read(out)
+    return lambda kind: requests(gpu_node.told(HERE / "rank_on_the_rig.py", kind, out=scratch / "real.json"))
 
 
 def two_ranks(rig: Rig, kind: str, tmp_path: Path) -> Requests:
@@ -52,7 +44,7 @@ def two_ranks(rig: Rig, kind: str, tmp_path: Path) -> Requests:
     out = tmp_path / "real.json"
     torchrun = [str(rig.python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run([*torchrun, str(HERE / "rank_on_the_rig.py"), kind, str(out)], rig.environ(state=tmp_path / "gpu"))
-    return read(out)
+    return requests(json.loads(out.read_text()))
 
 
 def run(command: list[str], environ: dict[str, str]) -> None:
@@ -60,8 +52,8 @@ def run(command: list[str], environ: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def read(path: Path) -> Requests:
-    return Counter((size, bool(side)) for size, side in json.loads(path.read_text()))
+def requests(told: Any) -> Requests:
+    return Counter((size, bool(side)) for size, side in told)
 
 
 @pytest.fixture(scope="module")

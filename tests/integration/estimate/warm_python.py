@@ -13,10 +13,9 @@ import os
 import runpy
 import subprocess
 import sys
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Done(NamedTuple):
@@ -43,6 +42,12 @@ class WarmPython:
         assert answer, "the warm Python has ended"
         return Done(int(answer), self._errors.read_text(errors="replace"))
 
+    def told(self, script: Path, *arguments: object, out: Path) -> Any:
+        """The JSON that the script writes to the path that is its last argument."""
+        done = self.run(script, *arguments, out)
+        assert done.code == 0, done.errors[-3000:]
+        return json.loads(out.read_text())
+
 
 @contextlib.contextmanager
 def warm_python(
@@ -68,29 +73,13 @@ def serve(modules: Sequence[str]) -> None:
         request = json.loads(line)
         child = os.fork()
         if child == 0:
-            os._exit(_run(request["argv"], request["errors"]))
+            with open(request["errors"], "w") as said:
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+            sys.argv[:] = request["argv"]
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            return  # the interpreter ends as it would after the script alone, or with what the script raised
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-
-
-def _run(argv: Sequence[str], errors: str) -> int:
-    """As the interpreter would: the exit status, with the traceback of what it raised on stderr."""
-    with open(errors, "w") as said:
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
-    sys.argv[:] = argv
-    code = 0
-    try:
-        runpy.run_path(argv[0], run_name="__main__")
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        if not isinstance(ended.code, int | None):
-            print(ended.code, file=sys.stderr)
-    except BaseException:  # whatever the script raises is its own
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code
 
 
 if __name__ == "__main__":
