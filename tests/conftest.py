@@ -1,17 +1,19 @@
-"""What holds for all tests: Hypothesis' profiles (``examples.py``), durations that ``make durations`` prints, and no
-file that stays open."""
+"""What holds for all tests: Hypothesis' profiles (``examples.py``), durations that ``make durations`` prints, no
+file that stays open, and no process that outlives an interrupted run (``leftovers.py``)."""
 
 from __future__ import annotations
 
 import gc
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import examples
 
-pytest_plugins = ("thermometer",)
+pytest_plugins = ("leftovers", "thermometer")
 
 examples.register()
 
@@ -28,3 +30,10 @@ def _agents_are_closed() -> Iterator[None]:
     yield
     if "fake_node" in sys.modules:
         sys.modules["fake_node"].close_agents()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """For Unix sockets (paths of up to 107 bytes, unix(7)) and shell lines: short and plain, whatever ``TMPDIR`` is."""
+    with tempfile.TemporaryDirectory(prefix="tg-", dir="/tmp") as folder:
+        yield Path(folder)
