@@ -3,11 +3,18 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
+BIN := .venv/bin
+# A Python that somebody names is the environment's, or there is none yet.
+ifneq ($(and $(filter-out file,$(origin PYTHON)),$(wildcard $(BIN)/.made),$(filter-out clean,$(MAKECMDGOALS))),)
+VERSION := import sys; print(sys.version.split()[0])
+ifneq ($(shell "$(PYTHON)" -c '$(VERSION)' 2>&1),$(shell $(BIN)/python -c '$(VERSION)'))
+$(error .venv was made of another Python than PYTHON=$(PYTHON): make clean, and once more)
+endif
+endif
 # Without it each of hundreds of test processes would compile Tidegauge anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Scripts and tests that call make are no part of this one's jobs.
 unexport MAKEFLAGS
-BIN := .venv/bin
 RIG := .rig
 RAYJOBS := .rayjobs
 TRAINERS := .trainers
@@ -27,7 +34,8 @@ demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in a minute
 
 # The tiers: docs/testing.md. Each tier is its own target, and the last line of `make test` names the others.
 test: check smoke ## the newcomer's tests: style, types, layers, fast tests, and the whole service once (8 minutes the first time)
-	@echo "passed: style, types, layers, fast tests, smoke. Further tiers: make slow, integration, matrix, gpu; all: make test-all"
+	@smoke=smoke; [ -e $(RIG)/.made ] || smoke="but not smoke, for want of a rig"
+	@echo "passed: style, types, layers, fast tests, $$smoke. Further tiers: make slow, integration, matrix, gpu; all: make test-all"
 
 test-all: check smoke slow integration matrix gpu ## every test that this machine can run (hours; needs root for much of it)
 
@@ -52,8 +60,8 @@ integration: environments model ## tests against real servers and the rig, in sh
 matrix: $(BIN)/.made system rig ## tests under further torches, Pythons and Slurms (CELLS="torch-2.15.0 python-3.9 slurm-trixie")
 	@scripts/matrix.sh $(CELLS)
 
-durations: $(BIN)/.made ## the slowest tests and fixtures of the last run of each tier
-	@$(BIN)/python scripts/durations.py
+durations: ## the slowest tests and fixtures of the last run of each tier
+	@$(PYTHON) scripts/durations.py
 
 test-kubernetes: $(BIN)/.made rig ## the Kubernetes tests on a real API server (TIDEGAUGE_TEST_KUBECONFIG=FILE, its admin's)
 	@test -n "$${TIDEGAUGE_TEST_KUBECONFIG:-}" || { echo "say TIDEGAUGE_TEST_KUBECONFIG=FILE: which API server?" >&2; exit 2; }

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$PWD/.venv/bin/python
 shards=${SHARDS:-4}
+[[ $shards =~ ^[1-9][0-9]*$ ]] || { echo "SHARDS=$shards: say how many shards, 1 or more" >&2; exit 2; }
 # The smoke test is a tier of its own. A run of a part is not recorded for `make durations`.
 [ $# -gt 0 ] || set -- --tier integration --ignore tests/integration/test_smoke.py tests/integration
 case " $*" in *" tests/"*) ;; *) set -- --ignore tests/integration/test_smoke.py tests/integration "$@" ;; esac

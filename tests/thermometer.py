@@ -25,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     tier = config.getoption("tier")
-    if tier and not hasattr(config, "workerinput"):  # with pytest-xdist: the controller alone
+    whole = not config.option.keyword  # what -k leaves is no tier
+    if tier and whole and not hasattr(config, "workerinput"):  # with pytest-xdist: the controller alone
         config.pluginmanager.register(_Recorder(str(tier)))
 
 
