@@ -164,7 +164,7 @@ def test_versions_ciphers_and_curve_are_those_of_the_file(tmp_path: Path) -> Non
     Authority(tmp_path).issue("node7")
     text = (
         "tls_server_config: {cert_file: node7.pem, key_file: node7.key, max_version: TLS12, "
-        "cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384], curve_preferences: [X25519]}"
+        "cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384], curve_preferences: [CurveP384]}"
     )
     config = parse_web_config(text)
     assert config.tls is not None
