@@ -54,8 +54,8 @@ class Search:
 
 
 @pytest.fixture
-def search(tmp_path: Path) -> Iterator[Search]:
-    run_dir = tmp_path / "run"
+def search(short_path: Path) -> Iterator[Search]:
+    run_dir = short_path / "run"
     (run_dir / str(ME)).mkdir(parents=True)
     searching = Search(run_dir)
     yield searching

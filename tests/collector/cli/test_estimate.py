@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,13 +19,15 @@ from tidegauge.cli.main import main
 from tidegauge.estimator.results import Fit, FitVerdict
 from tidegauge.estimator.wire import to_json
 
-SCRIPT = "#!{python}\nimport sys\n{body}\n"
+SCRIPT = '#!/bin/sh\nexec {python} {script} "$@"\n'
+"""Not the interpreter in ``#!``: the kernel takes no path with a space there, nor one of more than 255 bytes."""
 
 
 def interpreter(tmp_path: Path, body: str) -> str:
     """Stands in for the environment's Python: gets the worker and the options, answers on stdout."""
-    path = tmp_path / "python"
-    path.write_text(SCRIPT.format(python=sys.executable, body=body))
+    path, script = tmp_path / "python", tmp_path / "worker.py"
+    script.write_text(f"import sys\n{body}\n")
+    path.write_text(SCRIPT.format(python=shlex.quote(sys.executable), script=shlex.quote(str(script))))
     path.chmod(0o755)
     return str(path)
 

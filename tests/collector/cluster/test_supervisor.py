@@ -94,8 +94,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path)
+def node(short_path: Path) -> Iterator[Node]:
+    node = Node(short_path)
     yield node
     node.close()
 
@@ -157,9 +157,9 @@ def test_cluster_state_that_the_engine_cannot_start_from_is_put_aside(node: Node
     assert [path.name for path in node.files.root.glob("gcs.broken-*/*")] == ["broken"]
 
 
-def test_a_start_that_fails_once_costs_no_cluster_state(node: Node, tmp_path: Path) -> None:
+def test_a_start_that_fails_once_costs_no_cluster_state(node: Node, short_path: Path) -> None:
     """A host that is busy may be too slow once; the nodes of a head that forgets them have to start anew."""
-    tried = tmp_path / "tried"
+    tried = short_path / "tried"
     node.files.gcs.mkdir()
     (node.files.gcs / "kept").touch()
     node.supervise(f"test -e {tried} || {{ touch {tried}; exit 1; }}; {node.engine}")
@@ -182,8 +182,8 @@ def test_cluster_state_that_breaks_while_the_service_runs_is_put_aside_too(node:
     assert not earlier.exists()
 
 
-def test_what_was_put_aside_is_kept_however_often_the_next_starts_fail(node: Node, tmp_path: Path) -> None:
-    fail, tries = tmp_path / "fail", tmp_path / "tries"
+def test_what_was_put_aside_is_kept_however_often_the_next_starts_fail(node: Node, short_path: Path) -> None:
+    fail, tries = short_path / "fail", short_path / "tries"
     node.supervise(f"echo >> {tries}; mkdir -p {node.files.gcs}; test -e {fail} && exit 1; {node.engine}")
     node.until(lambda: node.phase == "running")
     (first,) = node.raylets()
@@ -204,7 +204,7 @@ def test_a_coordinator_that_does_not_start_is_a_failed_start(node: Node) -> None
     assert "the coordinator did not start: no actors today" in node.record.detail
 
 
-def test_a_second_supervisor_for_the_same_state_directory_refuses(node: Node, tmp_path: Path) -> None:
+def test_a_second_supervisor_for_the_same_state_directory_refuses(node: Node, short_path: Path) -> None:
     node.supervise(node.engine)
     node.until(lambda: node.phase == "running")
     assert node.record is not None
@@ -239,9 +239,9 @@ def test_what_a_killed_supervisor_leaves_is_found_and_ended(node: Node) -> None:
     assert not any(is_alive(process) for process in left)
 
 
-def test_a_coordinator_that_failed_to_start_later_is_started_again(node: Node, tmp_path: Path) -> None:
+def test_a_coordinator_that_failed_to_start_later_is_started_again(node: Node, short_path: Path) -> None:
     """The deploy command is called once with the engine, and again as nobody is announced."""
-    calls = tmp_path / "calls"
+    calls = short_path / "calls"
     node.supervise(node.engine, f"echo once >> {calls}")
     node.until(lambda: calls.exists() and len(calls.read_text().split()) >= 2)
     assert node.phase == "running"

@@ -25,12 +25,12 @@ Start = Callable[..., KeptJob]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(short_path: Path) -> Iterator[Start]:
     """Start a job; ended after the test."""
     jobs: list[KeptJob] = []
 
     def start(script: str, **options: Any) -> KeptJob:
-        jobs.append(KeptJob(tmp_path / "run", script, **options))
+        jobs.append(KeptJob(short_path / "run", script, **options))
         return jobs[-1]
 
     yield start
@@ -87,9 +87,9 @@ def test_a_command_that_cannot_run_leaves_nothing_behind(start: Start) -> None:
     assert list(job.folder.iterdir()) == []
 
 
-def test_without_a_run_directory_the_job_runs_and_its_owner_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    environ = job_environ(tmp_path / "file")
+def test_without_a_run_directory_the_job_runs_and_its_owner_is_told(short_path: Path) -> None:
+    (short_path / "file").touch()
+    environ = job_environ(short_path / "file")
     done = subprocess.run(keep_command(["sh", "-c", "exit 4"]), env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 4
     assert done.stderr.count("tidegauge:") == 1
@@ -196,8 +196,8 @@ def test_the_same_requeue_from_two_sides_at_once_restarts_once(start: Start) -> 
     assert job.record().restarts == 1
 
 
-def test_a_decision_is_on_record_when_the_command_is_asked_to_end(start: Start, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
+def test_a_decision_is_on_record_when_the_command_is_asked_to_end(start: Start, short_path: Path) -> None:
+    seen = short_path / "seen"
     job = start(
         f"trap 'cat $TIDEGAUGE_RUN_DIR/*/*.job > {seen}; exit 0' TERM; {READY} while :; do sleep 0.01; done",
     )
@@ -303,8 +303,8 @@ def test_a_notice_reaches_the_owner_in_lines_that_say_whose_they_are(start: Star
     assert (job.said(), job.said()) == ("tidegauge: rank 3 leaks", "tidegauge: see ?[31mincident 7")
 
 
-def test_a_command_that_cannot_be_started_again_ends_the_job(start: Start, tmp_path: Path) -> None:
-    program = tmp_path / "train.sh"
+def test_a_command_that_cannot_be_started_again_ends_the_job(start: Start, short_path: Path) -> None:
+    program = short_path / "train.sh"
     program.write_text(f"#!/bin/sh\n{SLEEP}\n")
     program.chmod(0o755)
     job = start("", command=[str(program)])
@@ -351,8 +351,8 @@ def test_nonsense_on_the_socket_is_answered_and_harms_nobody(start: Start) -> No
     assert is_alive(job.command())
 
 
-def test_leftovers_of_dead_keepers_are_tidied(start: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "run" / str(os.geteuid())
+def test_leftovers_of_dead_keepers_are_tidied(start: Start, short_path: Path) -> None:
+    folder = short_path / "run" / str(os.geteuid())
     folder.mkdir(parents=True, mode=0o700)
     for name in ("4194304-1.job", "4194304-1.job.sock", "4194304-1.job.new", "notes.txt"):
         (folder / name).touch()

@@ -80,21 +80,21 @@ Open = Callable[[Sequence[str]], Terminal]
 
 
 @pytest.fixture
-def waits(tmp_path: Path) -> list[str]:
+def waits(short_path: Path) -> list[str]:
     """A command that prints "ready" and waits, with no handler for any signal. Not a shell that becomes ``sleep``: dash
     catches SIGINT, and one that comes just before its ``exec`` is lost."""
-    text = tmp_path / "text"
+    text = short_path / "text"
     text.write_text("ready\n")
     return ["tail", "-f", str(text)]
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Open]:
+def terminal(short_path: Path) -> Iterator[Open]:
     """Open a terminal; closed after the test."""
     opened: list[Terminal] = []
 
     def open_terminal(command: Sequence[str]) -> Terminal:
-        opened.append(Terminal(tmp_path / "run", command))
+        opened.append(Terminal(short_path / "run", command))
         return opened[-1]
 
     yield open_terminal

@@ -36,7 +36,7 @@ def open_descriptors() -> set[tuple[int, int, int]]:
 
 class LosingDescriptors(unittest.TestCase):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
+        scratch = tempfile.TemporaryDirectory(dir="/tmp")  # a socket's path has 107 bytes (unix(7))
         self.addCleanup(scratch.cleanup)
         self.run_dir = scratch.name
         # Descriptors of other tests' garbage must not be closed between here and there.

@@ -115,33 +115,33 @@ def script(folder: Path, program: str, text: str) -> SlurmCommands:
     return SlurmCommands(folder, timeout_s=20.0)
 
 
-def test_commands_come_from_the_folder_that_was_named(tmp_path: Path) -> None:
-    (tmp_path / "answer").write_bytes(recorded("22.05"))
-    commands = script(tmp_path, "squeue", f'cat "{tmp_path}/answer"')
+def test_commands_come_from_the_folder_that_was_named(short_path: Path) -> None:
+    (short_path / "answer").write_bytes(recorded("22.05"))
+    commands = script(short_path, "squeue", f'cat "{short_path}/answer"')
     assert len(commands.jobs([1])) == 15
     with pytest.raises(PermanentError, match=r"scontrol cannot be run here .*slurm_bin_dir"):
         commands.requeue("7")
 
 
 def test_what_a_caller_set_for_slurm_does_not_reach_the_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SQUEUE_FORMAT", "SLURM_JOB_ID", "SCANCEL_STATE", "SLURM_CLUSTERS", "LANG"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("SLURM_CONF", "/site/slurm.conf")
-    text = f'env > "{tmp_path}/environ"'
-    script(tmp_path, "scancel", text).cancel("7")
-    names = {line.partition("=")[0] for line in (tmp_path / "environ").read_text().splitlines()}
+    text = f'env > "{short_path}/environ"'
+    script(short_path, "scancel", text).cancel("7")
+    names = {line.partition("=")[0] for line in (short_path / "environ").read_text().splitlines()}
     assert names - {"PWD", "_", "SHLVL"} == {"PATH", "LC_ALL", "SLURM_TIME_FORMAT", "SLURM_CONF"}
-    SlurmCommands(tmp_path, Path("/other.conf")).cancel("7")
-    assert "SLURM_CONF=/other.conf" in (tmp_path / "environ").read_text()
+    SlurmCommands(short_path, Path("/other.conf")).cancel("7")
+    assert "SLURM_CONF=/other.conf" in (short_path / "environ").read_text()
 
 
-def test_a_comment_is_one_argument_with_every_byte(tmp_path: Path) -> None:
+def test_a_comment_is_one_argument_with_every_byte(short_path: Path) -> None:
     comment = b'a; "b" $(reboot)\n\xe9 \xc3\xbc'.decode(errors="surrogateescape")
-    script(tmp_path, "scontrol", f'printf "%s|" "$@" > "{tmp_path}/arguments"').set_comment("7_3", comment)
+    script(short_path, "scontrol", f'printf "%s|" "$@" > "{short_path}/arguments"').set_comment("7_3", comment)
     expected = b'update|jobid=7_3|comment=a; "b" $(reboot)\n\xe9 \xc3\xbc|'
-    assert (tmp_path / "arguments").read_bytes() == expected
+    assert (short_path / "arguments").read_bytes() == expected
 
 
 def time_is_up_with(child: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,18 +153,18 @@ def time_is_up_with(child: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_run, "time", SimpleNamespace(monotonic=monotonic))
 
 
-def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = tmp_path / "child"
+def test_a_command_that_hangs_is_ended_with_its_children(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = short_path / "child"
     time_is_up_with(child, monkeypatch)
-    script(tmp_path, "squeue", f'sleep 600 & echo $! > "{child}"; wait')
-    commands = SlurmCommands(tmp_path, timeout_s=1.0)
+    script(short_path, "squeue", f'sleep 600 & echo $! > "{child}"; wait')
+    commands = SlurmCommands(short_path, timeout_s=1.0)
     with pytest.raises(TemporaryError, match="squeue was ended: no answer within 1 s"):
         commands.look("7")
     ended(int(child.read_text()))
 
 
-def test_a_child_that_keeps_the_output_open_is_ended_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = tmp_path / "child"
+def test_a_child_that_keeps_the_output_open_is_ended_too(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = short_path / "child"
     time_is_up_with(child, monkeypatch)
     with pytest.raises(OverrunError, match="no answer within 1 s"):
         run_bounded(
