@@ -34,8 +34,8 @@ demo: $(BIN)/.made ## a leaking job, a healthy one, and the verdict, in a minute
 
 # The tiers: docs/testing.md. Each tier is its own target, and the last line of `make test` names the others.
 test: check smoke ## the newcomer's tests: style, types, layers, fast tests, and the whole service once (8 minutes the first time)
-	@smoke=smoke; [ -e $(RIG)/.made ] || smoke="but not smoke, for want of a rig"
-	@echo "passed: style, types, layers, fast tests, $$smoke. Further tiers: make slow, integration, matrix, gpu; all: make test-all"
+	@smoke=smoke; [ -e $(RIG)/.made ] || smoke="but not smoke, for want of a rig"; \
+	echo "passed: style, types, layers, fast tests, $$smoke. Further tiers: make slow, integration, matrix, gpu; all: make test-all"
 
 test-all: check smoke slow integration matrix gpu ## every test that this machine can run (hours; needs root for much of it)
 
