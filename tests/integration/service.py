@@ -26,18 +26,22 @@ DEADLINE_S = 60.0
 COMMAND_TIMEOUT_S = 110.0
 ANSWER_TIMEOUT_S = 20.0
 """For an answer of the API: it may stand still for longer than a person would wait."""
+MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+"""Between two looks of ``eventually``."""
 
 
 def eventually(look: Callable[[], T | None], what: str, *, within_s: float = DEADLINE_S) -> T:
     """What ``look`` returns as soon as that is true. ``AssertionError`` with the last look if it never is.
 
-    A refused connection counts as "not yet".
+    A refused connection counts as "not yet". A look that takes long, such as a command, is not begun again at once:
+    what it looks at needs the processors.
     """
     deadline_s = time.monotonic() + within_s
     last: object = None
     is_last = False
     while not is_last:
-        is_last = time.monotonic() >= deadline_s  # a look is begun after the time is over: this process may have stood
+        began_s = time.monotonic()
+        is_last = began_s >= deadline_s  # a look is begun after the time is over: this process may have stood
         try:
             last = look()
         except client.ApiError as error:
@@ -45,7 +49,7 @@ def eventually(look: Callable[[], T | None], what: str, *, within_s: float = DEA
         else:
             if last:
                 return last
-        time.sleep(0.05)
+        time.sleep(min(max(MIN_PAUSE_S, 2 * (time.monotonic() - began_s)), MAX_PAUSE_S))
     raise AssertionError(f"{what}: not within {within_s:.0f} s; the last look gave {last!r}")
 
 

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 GPU_BYTES = 160 << 30
 CAP = 0.05
 """8 GiB, which a job that leaks 4 MiB a step reaches before step 2,050."""
-STEPS, PACE = 2250, ("--pause-seconds", "0.06")
-"""So the service has two minutes to act, in which each of its processes may stand still for a while."""
+STEPS = 400
+"""At least. The cap is two minutes away, in which each process of the service may stand still for a while."""
 UNTIL_ENDED = 1_000_000
 """Steps of a job that the test ends."""
 
@@ -44,21 +44,23 @@ def site(rig: Rig, tmp_path: Path) -> Iterator[Site]:
 def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site, tmp_path: Path) -> None:
     capped = ("--requeue", "--memory-fraction", str(CAP))
     cured = tmp_path / "cured"
-    # It would have filled the GPUs, its neighbours' too, after 2,000 steps: it makes them slowly. That it is cured is
-    # seen from its second attempt on.
-    slowly = ("--pause-seconds", "0.1", "--until", str(cured))
+    until = ("--until", str(cured))
+    # It would have filled the GPUs, its neighbours' too, after 2,000 steps: it makes them slowly.
+    slowly = ("--pause-seconds", "0.1", *until)
     with (
-        site.job("leaky", "--leak-rank", "1", *PACE, steps=STEPS, run_flags=capped) as leaky,
-        site.job("fragmenting", "--fragment", *slowly, steps=1000) as fragmenting,
-        site.job("healthy", *PACE, steps=STEPS) as healthy,
+        site.job("leaky", "--leak-rank", "1", *until, steps=STEPS, run_flags=capped) as leaky,
+        site.job("fragmenting", "--fragment", *slowly, steps=600) as fragmenting,
+        site.job("healthy", *until, steps=STEPS) as healthy,
     ):
-        eventually(
-            lambda: len(fragmenting.told("began")) > 1 or fragmenting.process.poll() is not None,
-            "the fragmenting job's second attempt", within_s=300,
-        )  # fmt: skip
+        for job in (fragmenting, leaky):
+            eventually(
+                lambda job=job: len(job.told("began")) > 1 or job.process.poll() is not None,  # type: ignore[misc]  # SAFETY: the default binds the loop's value
+                "the second attempt", within_s=300,
+            )  # fmt: skip
         cured.touch()
-        codes = {name: job.wait(400) for name, job in (("healthy", healthy), ("leaky", leaky))}
-        codes["fragmenting"] = fragmenting.wait(200)
+        codes = {
+            name: job.wait(300) for name, job in (("healthy", healthy), ("leaky", leaky), ("fragmenting", fragmenting))
+        }
     logs = "\n".join(last_lines(job.log, 15) for job in (leaky, fragmenting, healthy))
     assert codes == {"healthy": 0, "leaky": 0, "fragmenting": 0}, f"{logs}\n{site.service.logs()}"
 
@@ -70,7 +72,7 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site,
     assert [start["step"] for start in rest] == saves[: len(rest)]
     assert len(saves) <= len(rest) + 1, "the last attempt may finish between a checkpoint and its requeue"
     assert [start["attempt"] for start in rest] == list(range(1, len(rest) + 1))
-    assert leaky.told("finished")[0]["step"] == STEPS
+    assert leaky.told("finished")[0]["step"] >= STEPS
     assert "OutOfMemoryError" not in leaky.log.read_text()
     actions = done(site.decisions("leaky"))
     assert actions[actions.index("requeue") - 3 :][:4] == LADDER

@@ -17,7 +17,7 @@ from tidegauge.core.kubernetes import ACTIONS, ATTEMPT, FRACTION, LEAK_CONDITION
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
-STEPS = 1000
+STEPS = 500
 """Half a minute: what is not to be done to a job would have been by then."""
 MAY_REQUEUE = {ACTIONS: "requeue", FRACTION: CAP}
 

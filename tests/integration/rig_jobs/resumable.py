@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--leak-rank", type=int, default=-1)
     parser.add_argument("--leak-bytes", type=int, default=4 * MIB)
     parser.add_argument("--fragment", action="store_true")
-    parser.add_argument("--pause-seconds", type=float, default=0.03, help="after each step")
+    parser.add_argument("--pause-seconds", type=float, default=0.06, help="after each step")
     args = parser.parse_args()
 
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])

@@ -19,7 +19,7 @@ from integration.slurm.site import HOOKS, ON_ITS_NODE, SLURM_CONF, Job, Site
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 
-STEPS = 1200
+STEPS = 600
 """More than half a minute: what is not to be done to a job would have been by then."""
 CAP = "0.5"
 """Of 80 GiB: 40 GiB, which a rank that leaks 4 MiB a step reaches before step 10,250: minutes."""
