@@ -198,6 +198,7 @@ def _quiet(environ: Mapping[str, str]) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "900",  # on a busy machine it would begin anew after each minute
+        "RAY_prestart_worker_first_driver": "0",  # idle workers take the processors from those that train
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "disabled",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name: stay on 127.0.0.1

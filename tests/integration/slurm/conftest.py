@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fakegpu.rig import Rig
 from integration.needs import missing
 from integration.slurm.box import SlurmBox, why_no_box
+from integration.slurm.site import HOOKS, SLURM_CONF, Site
 
 StartBox = Callable[..., SlurmBox]
 
@@ -55,3 +57,20 @@ def start_box(reachable_folder: Path, slurm_tree: Path | None) -> Iterator[Start
 def box(start_box: StartBox) -> SlurmBox:
     """Three nodes with two GPUs each; the users are alice, bob and tidegauge."""
     return start_box(nodes=3, gpus=2)
+
+
+@pytest.fixture(scope="module")
+def site(start_box: StartBox, rig: Rig) -> Iterator[Site]:
+    """A watched cluster of three nodes whose policy acts."""
+    box = start_box(nodes=3, gpus=2, memory_mib=8000, accounting=True, files=HOOKS, slurm_conf=SLURM_CONF)
+    box.make_operator("tidegauge")
+    folder = box.folder / "s"
+    folder.mkdir(mode=0o755)
+    one = Site(box, rig, folder)
+    one.set_mode("act")
+    try:
+        one.up(nodes=["n1", "n2", "n3"])
+        yield one
+    finally:
+        print(one.story())  # shown with a failure
+        one.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -36,6 +37,12 @@ GPU_STATE = "/run/gpus/state"
 share the GPUs of a node."""
 ON_ITS_NODE = ("bash", "-c", 'FAKEGPU_NODE=${SLURMD_NODENAME#n} exec "$@"', "on-its-node")
 """The rig's GPUs of different nodes have different UUIDs by this."""
+
+STEPS = 600
+"""More than half a minute: what is not to be done to a job would have been by then."""
+CAP = "0.5"
+"""Of 80 GiB: 40 GiB, which a rank that leaks 4 MiB a step reaches before step 10,250: minutes."""
+MAY_REQUEUE = ("--memory-profile=stats", f"--memory-fraction={CAP}", "--comment=tidegauge:requeue")
 
 
 class Site:
@@ -211,6 +218,11 @@ class Site:
         return [
             f"export {name}={shlex.quote(value)}" for name, value in (self._job_environ() | dict(environ or {})).items()
         ]
+
+    def restarts(self, job: Job) -> int:
+        """How often Slurm has started the job again (``Restarts`` of ``scontrol show job``)."""
+        shown = self.box.run("scontrol", "show", "job", job.job_id).stdout
+        return int(re.findall(r"Restarts=(\d+)", shown)[0])
 
     def _job_environ(self) -> dict[str, str]:
         ours = self._rig.environ(base={}, devices=GPUS_PER_NODE, total_bytes=TOTAL_BYTES, state=GPU_STATE)
