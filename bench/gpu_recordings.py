@@ -3,9 +3,12 @@
     python bench/gpu_recordings.py OUT.tar.gz                        # all loops, seeds 1 to 3
     python bench/gpu_recordings.py OUT.tar.gz --seeds 1 --only steady leak_hook
 
-The loops are those of tests/leakseries/rig_loops.py and gpu_loops.py, each in a process of its own, a few at a time. In
-the archive: NAME_SEED.csv.gz (the columns of `rig_loops.COLUMNS`, NVML refreshed at 10 Hz) and truth.json (for each:
-leak, signal, onset_step, note, model). Loops that did not start within `--budget-s` are left out and named.
+    python bench/gpu_recordings.py OUT.tar.gz --wild --workers 18    # loops that run into a cap, and some that do not
+
+The loops are those of tests/leakseries/rig_loops.py and gpu_loops.py, or wild_loops.py, each in a process of its own, a
+few at a time. In the archive: NAME_SEED.csv.gz (the columns of `rig_loops.COLUMNS`, NVML refreshed at 10 Hz) and
+truth.json (for each: leak, signal, onset_step, note, model; of the wild ones cap_bytes, and oom_step and oom_t of those
+that ran out of memory). Loops that did not start within `--budget-s` are left out and named.
 """
 
 from __future__ import annotations
@@ -20,21 +23,26 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from leakseries import gpu_loops, rig_loops  # noqa: E402
+from leakseries import gpu_loops, rig_loops, wild_loops  # noqa: E402
 
 NVML_PERIOD_S = 0.1
 LOOP_LIMIT_S = 75.0
 """A loop that takes longer is ended and left out."""
 START_LIMIT_S = 20.0
 STEPS = (300, 400, 500)
+WILD_LIMIT_S = 200.0
+WILD_STEPS = 900
+WILD_CAP_BYTES = 1740 << 20
 LOOPS = (*gpu_loops.NEED_KERNELS, *gpu_loops.NEW_LOOPS, *rig_loops.LOOPS)
 """Slowest first."""
 ONCE = frozenset({"recompilation"})
@@ -45,8 +53,9 @@ TRANSFORMER_ONLY = frozenset({"recompilation", "rotary_cache", "leak_slowly_kept
 class Order(NamedTuple):
     """One recording to make."""
 
-    loop: rig_loops.Loop
+    loop: Callable[[Any], Iterator[object]]
     seed: int
+    wild: bool = False
 
     @property
     def name(self) -> str:
@@ -93,13 +102,30 @@ def make(order: Order, folder: Path, rig: bool) -> None:
     """Record one series; runs in a process of its own. Nothing is written when it fails."""
     try:
         name = order.loop.__name__
-        kinds = {"cnn": gpu_loops.ConvBench, "transformer": gpu_loops.GpuBench}
-        bench = (rig_loops.Bench if rig else kinds[order.model])(name, order.seed, STEPS[order.seed % 3])
-        rows = list(rig_loops.record(order.loop, bench, NvmlBytes()))
         leak = name.startswith("leak_")
         truth: dict[str, object] = {"leak": leak, "model": order.model}
+        if order.wild:
+            capped = wild_loops.CappedBench(name, order.seed, WILD_STEPS, WILD_CAP_BYTES)
+            bench: rig_loops.Bench = capped
+            truth["cap_bytes"] = capped.cap_bytes
+        else:
+            kinds = {"cnn": gpu_loops.ConvBench, "transformer": gpu_loops.GpuBench}
+            bench = (rig_loops.Bench if rig else kinds[order.model])(name, order.seed, STEPS[order.seed % 3])
+        rows: list[rig_loops.Row] = []
+        begin = time.monotonic()
+        try:
+            for row in rig_loops.record(order.loop, bench, NvmlBytes()):
+                rows.append(row)
+                if len(rows) == 1:
+                    begin = time.monotonic() - row[1]
+        except torch.OutOfMemoryError:
+            if not order.wild:
+                raise
+            truth |= {"oom_step": len(rows), "oom_t": round(time.monotonic() - begin, 4)}
         if leak:
-            truth |= {"signal": gpu_loops.signal_of(name), "onset_step": bench.onset}
+            fragments = name == "leak_pinned_fragments"
+            signal = gpu_loops.signal_of(name) if not order.wild else "reserved" if fragments else "allocated"
+            truth |= {"signal": signal, "onset_step": bench.onset}
         if name == "leak_losses":
             truth["note"] = True
         (folder / f"{order.name}.json").write_text(json.dumps(truth))
@@ -110,11 +136,12 @@ def make(order: Order, folder: Path, rig: bool) -> None:
     os._exit(0)  # no tear-down of contexts, compilers and threads
 
 
-def orders(seeds: Sequence[int], only: Sequence[str], rig: bool) -> list[Order]:
+def orders(seeds: Sequence[int], only: Sequence[str], rig: bool, wild: bool) -> list[Order]:
     """All of the first seed before the next, so that a spent budget costs repetitions and no loop."""
-    loops = [loop for loop in LOOPS if not only or loop.__name__ in only]
+    every = (*wild_loops.LEAKS, *wild_loops.HEALTHY) if wild else LOOPS
+    loops = [loop for loop in every if not only or loop.__name__ in only]
     return [
-        Order(loop, seed)
+        Order(loop, seed, wild)
         for seed in seeds
         for loop in loops
         if not (rig and loop in gpu_loops.NEED_KERNELS) and (seed == seeds[0] or loop.__name__ not in ONCE)
@@ -141,7 +168,8 @@ class Workers:
             time.sleep(0.05)
             for entry in list(self._running):
                 order, process, since = entry
-                if process.is_alive() and time.monotonic() - since > LOOP_LIMIT_S:
+                limit_s = WILD_LIMIT_S if order.wild else LOOP_LIMIT_S
+                if process.is_alive() and time.monotonic() - since > limit_s:
                     process.kill()
                     process.join()
                 if not process.is_alive():
@@ -182,10 +210,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="LOOP")
     parser.add_argument("--workers", type=int, default=5, help="loops at a time: they share the GPU")
     parser.add_argument("--budget-s", type=float, default=330.0, help="no loop is started after this many seconds")
+    parser.add_argument("--wild", action="store_true", help="loops of wild_loops.py, below a cap of 1,740 MiB")
     parser.add_argument("--rig", action="store_true", help="on the fake-GPU rig: small models, no real kernels")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        wanted = orders(args.seeds, args.only, args.rig)
+        wanted = orders(args.seeds, args.only, args.rig, args.wild)
         record_all(wanted, Path(folder), workers=args.workers, budget_s=args.budget_s, rig=args.rig)
         pack(Path(folder), args.target)
 

@@ -206,9 +206,17 @@ def test_growth_that_may_have_stopped_has_no_latest_end() -> None:
 
 def test_cached_blocks_are_head_room_for_tensors_alone() -> None:
     for signal, expected in ((Signal.ALLOCATED, 6), (Signal.RESERVED, 2), (Signal.NONTORCH, 2)):
-        room = head_room(signal, 10 * GIB, peak=3 * GIB, reserved=7 * GIB, nontorch=GIB)
+        room = head_room(signal, 10 * GIB, peak=3 * GIB, next_peak=3 * GIB, pieces=None, reserved=7 * GIB, nontorch=GIB)
         assert room.likely == expected * GIB
         assert room.low <= room.likely
+
+
+def test_pieces_between_kept_tensors_are_no_head_room() -> None:
+    room = head_room(
+        Signal.ALLOCATED, 10 * GIB, peak=3 * GIB, next_peak=4 * GIB, pieces=GIB, reserved=7 * GIB, nontorch=GIB
+    )
+    assert (room.likely, room.high) == (5 * GIB, 6 * GIB)
+    assert 0.98 * 4 * GIB < room.low < 4 * GIB
 
 
 def test_an_unknown_limit_is_taken_as_a_typical_card_or_a_little_more_than_is_used() -> None:

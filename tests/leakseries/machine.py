@@ -24,6 +24,7 @@ class Row(NamedTuple):
     reserved: int
     peak_allocated: int
     nvml_process: int
+    inactive_split: Optional[int] = None
 
 
 def feed(
@@ -38,6 +39,7 @@ def feed(
         nontorch_bytes=None if row.nvml_process < 0 else row.nvml_process - row.reserved,
         host_bytes=host_bytes,
         allocated_peak_bytes=row.peak_allocated,
+        inactive_split_bytes=row.inactive_split,
         limit_bytes=limit_bytes,
     )
 

@@ -2,21 +2,28 @@
 
 tests/data/series: from real GPUs, in view while the detector was made. tests/data/series_rig: from the fake-GPU rig.
 tests/data/series_h200: a part of what bench/gpu_recordings.py recorded on an H200, after the detector was made.
+tests/data/series_wild: what it recorded with `--wild` on an H100 (seeds 1 and 2) and an H200 (3 and 4), 2026-11-24:
+real out-of-memory errors below a cap. The forecast was made with the H100's in view; the H200's only tell how good it
+is.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple, Optional
 
 from leakseries.machine import Row, Series
 
 _DATA = Path(__file__).resolve().parents[1] / "data"
 RIG_FOLDER = _DATA / "series_rig"
 H200_FOLDER = _DATA / "series_h200"
+WILD_CARDS = ("h100", "h200")
 FOLDER = _DATA / "series"
 
 
@@ -37,13 +44,18 @@ def truth_of(path: Path) -> dict[str, object]:
 def read_rows(path: Path) -> list[Row]:
     """The columns that the detector sees."""
     with gzip.open(path, "rt", newline="") as lines:
-        return [
-            Row(
-                int(row["step"]), float(row["t"]), int(row["allocated"]), int(row["reserved"]),
-                int(row["peak_allocated"]), int(row["nvml_process"]),
-            )
-            for row in csv.DictReader(lines)
-        ]  # fmt: skip
+        return _rows(lines)
+
+
+def _rows(lines: Iterable[str]) -> list[Row]:
+    return [
+        Row(
+            int(row["step"]), float(row["t"]), int(row["allocated"]), int(row["reserved"]),
+            int(row["peak_allocated"]), int(row["nvml_process"]),
+            int(row["inactive_split"]) if "inactive_split" in row else None,
+        )
+        for row in csv.DictReader(lines)
+    ]  # fmt: skip
 
 
 def recorded_series() -> Iterator[Series]:
@@ -84,6 +96,33 @@ def loop_recordings(folder: Path = H200_FOLDER) -> Iterator[Series]:
             onset_step=truth.get("onset_step"),
             note=truth.get("note", False),
         )
+
+
+class Capped(NamedTuple):
+    """A loop that ran below a cap, and when it ran out of memory."""
+
+    series: Series
+    cap_bytes: int
+    """Of the allocator alone, as `torch.cuda.set_per_process_memory_fraction` sets it."""
+    oom_step: Optional[int]
+    oom_s: Optional[float]
+    """On the clock of the rows; `None` when it did not run out of memory."""
+
+
+def wild_recordings(card: str) -> Iterator[Capped]:
+    """What was recorded on one of `WILD_CARDS`."""
+    with tarfile.open(_DATA / "series_wild" / f"{card}.tar.gz") as archive:
+
+        def read(name: str) -> bytes:
+            member = archive.extractfile(name)
+            assert member is not None
+            return member.read()
+
+        for name, truth in json.loads(read("truth.json")).items():
+            loop, seed = name.rsplit("_", 1)
+            rows = _rows(io.StringIO(gzip.decompress(read(f"{name}.csv.gz")).decode()))
+            series = Series(loop, int(seed), rows, truth["leak"], truth.get("signal"), truth.get("onset_step"))
+            yield Capped(series, truth["cap_bytes"], truth.get("oom_step"), truth.get("oom_t"))
 
 
 KNOWN_MISSES = frozenset({("leak_with_walk", 1), ("leak_queue", 2)})

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 DEVICE = "cuda"
-COLUMNS = ("step", "t", "allocated", "reserved", "peak_allocated", "nvml_process")
+COLUMNS = ("step", "t", "allocated", "reserved", "peak_allocated", "nvml_process", "inactive_split", "alloc_retries")
 Row = tuple[float, ...]
 """The values of `COLUMNS`."""
 
@@ -278,7 +278,8 @@ def record(loop: Loop, bench: Bench, nvml_bytes: Callable[[], int] = no_nvml) ->
         stats = torch.cuda.memory_stats()
         allocated, reserved = stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]
         peak = stats["allocated_bytes.all.peak"]
-        yield (step, round(time.monotonic() - begin, 4), allocated, reserved, peak, nvml_bytes())
+        inactive, retries = stats["inactive_split_bytes.all.current"], stats["num_alloc_retries"]
+        yield (step, round(time.monotonic() - begin, 4), allocated, reserved, peak, nvml_bytes(), inactive, retries)
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:

@@ -67,6 +67,7 @@ class DeviceSeries:
                 nontorch_bytes=self.meter.bytes,
                 host_bytes=host_bytes,
                 allocated_peak_bytes=sample.allocated_peak_bytes,
+                inactive_split_bytes=sample.inactive_split_bytes,
                 limit_bytes=limit_bytes,
             )
         return points

@@ -245,6 +245,7 @@ class Detector(Protocol):
         nontorch_bytes: int | None = None,
         host_bytes: int | None = None,
         allocated_peak_bytes: int | None = None,
+        inactive_split_bytes: int | None = None,
         limit_bytes: int | None = None,
     ) -> Verdict:
         """One step's readings; ``None`` is a signal that was not read at this step."""

@@ -27,7 +27,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", metavar="FILE",
         help="one row per training step; columns step, allocated, reserved, and as far as known t (seconds), "
-        "peak_allocated, nvml_process, host_rss (bytes)",
+        "peak_allocated, inactive_split, nvml_process, host_rss (bytes)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object a line for each file")
     parser.add_argument(
@@ -91,6 +91,7 @@ def judge_series(name: str, rows: Iterator[StepRow], *, capacity_bytes: int | No
             nontorch_bytes=row.nontorch_bytes,
             host_bytes=row.host_bytes,
             allocated_peak_bytes=row.allocated_peak_bytes,
+            inactive_split_bytes=row.inactive_split_bytes,
             limit_bytes=capacity_bytes,
         )
         if verdict.alarm_step is not None:

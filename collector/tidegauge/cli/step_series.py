@@ -30,6 +30,7 @@ class StepRow(NamedTuple):
     allocated_bytes: int
     reserved_bytes: int
     allocated_peak_bytes: int | None
+    inactive_split_bytes: int | None
     nontorch_bytes: int | None
     host_bytes: int | None
 
@@ -38,7 +39,7 @@ def read_step_series(path: Path) -> Iterator[StepRow]:
     """Rows in file order; unknown columns are ignored. Raises ``BadSeriesError``.
 
     Columns (bytes): ``step, allocated, reserved`` and, as far as there, ``t`` (seconds), ``peak_allocated``,
-    ``nvml_process`` (empty or negative: could not be read), ``host_rss``.
+    ``inactive_split``, ``nvml_process`` (empty or negative: could not be read), ``host_rss``.
     """
     try:
         with _open(path) as lines:
@@ -97,6 +98,7 @@ class _Cells:
             allocated_bytes=self._needed("allocated"),
             reserved_bytes=reserved,
             allocated_peak_bytes=self._bytes("peak_allocated"),
+            inactive_split_bytes=self._bytes("inactive_split"),
             nontorch_bytes=None if nvml is None else nvml - reserved,
             host_bytes=self._bytes("host_rss"),
         )

@@ -72,6 +72,7 @@ def _verdict(samples: Sequence[Sample], oom: Sample) -> Verdict:
                 allocated_bytes=sample.allocated_bytes,
                 reserved_bytes=sample.reserved_bytes,
                 allocated_peak_bytes=sample.allocated_peak_bytes,
+                inactive_split_bytes=sample.inactive_split_bytes,
                 limit_bytes=oom.event_c or None,
             )
     return OK if step < 0 else detector.look_now()

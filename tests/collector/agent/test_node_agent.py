@@ -152,6 +152,7 @@ def test_the_detector_gets_every_step_with_the_readings_of_the_poll(node: FakeNo
         "nontorch_bytes": GIB,
         "host_bytes": 2 * GIB,
         "allocated_peak_bytes": 2 * GIB,
+        "inactive_split_bytes": 0,
         "limit_bytes": 67 * GIB,  # 60 GiB free and the 7 GiB that we have
     }
 

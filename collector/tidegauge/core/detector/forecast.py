@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf, sqrt
 from operator import mul
+from sys import maxsize
 from typing import NamedTuple, Optional
 
 from tidegauge.core.verdicts import Band
@@ -14,6 +16,7 @@ _STUDENT_T = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
 """Two-sided 95 % quantiles for 1 to 7 degrees of freedom."""
 _SPEEDS_UP = 1.2
 """The last third must be faster than the whole by this factor to count as speeding up."""
+_NEEDS_KEPT = 128
 _MODEL_SPREAD = 1.3
 """The band is widened by this factor on both sides: the rate of the future need not be that of the past."""
 
@@ -39,6 +42,11 @@ class Pace(NamedTuple):
             return None
         rate = Band(*(value / units for value in self.rate))
         return Pace(rate, self.newest / units, self.acceleration / units / units, self.points)
+
+    def faster(self, factor: float) -> Pace:
+        """The pace of what likely grows so many times as fast."""
+        rate = Band(self.rate.low, self.rate.likely * factor, self.rate.high * factor)
+        return Pace(rate, self.newest * factor, self.acceleration * factor, self.points)
 
 
 def pace_of(level: Sequence[float]) -> Pace:
@@ -95,3 +103,39 @@ def until(head: Band, pace: Pace) -> Band:
         head.likely / rate.likely if rate.likely > 0 else inf,
         head.high / rate.low if rate.low > 0 else inf,
     )
+
+
+class Needs:
+    """What the device must have for the rank, over the run: it meets the limit, not what the rank keeps.
+
+    The need is the largest that tensors took at once, and the pieces in between that a flush does not give back:
+    `torch.cat` into itself takes twice its size, and small tensors kept among large ones pin the rest of a segment.
+    """
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, int]] = []
+
+    def record(self, step: int, need: int) -> None:
+        """`need` bytes at the end of `step`."""
+        if self._seen and step <= self._seen[-1][0]:
+            return
+        self._seen.append((step, need))
+        if len(self._seen) > _NEEDS_KEPT:
+            self._seen[: _NEEDS_KEPT // 2] = self._seen[: _NEEDS_KEPT // 2 : 2]
+
+    def per_step(self, onset_step: int) -> float:
+        """Bytes per step by which the need grew since `onset_step`: the middle of what parts of that time show."""
+        if not self._seen:
+            return 0.0
+        step, need = self._seen[-1]
+        rates = []
+        for share in (0.34, 0.5, 0.67, 1.0):
+            at = bisect_right(self._seen, (step - share * (step - onset_step), maxsize)) - 1
+            before, lower = self._seen[max(at, 0)]
+            if before >= step:
+                return 0.0
+            rates.append((need - lower) / (step - before))
+        rates.sort()
+        return (rates[1] + rates[2]) / 2

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Optional
 
 from tidegauge.core.detector.causes import cause_of
-from tidegauge.core.detector.forecast import until
+from tidegauge.core.detector.forecast import Needs, Pace, until
 from tidegauge.core.detector.params import DEFAULT, Params
 from tidegauge.core.detector.severity import assumed_limit, head_room, severity_of
 from tidegauge.core.detector.signals import Derivation
+from tidegauge.core.detector.step_times import StepTimes
 from tidegauge.core.detector.watch import Finding, SignalWatch
 from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
 
@@ -16,9 +17,11 @@ from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
 class _Reading:
     """The last values seen, for head-room."""
 
-    __slots__ = ("limit", "nontorch", "reserved", "step", "time_s")
+    __slots__ = ("allocated", "limit", "nontorch", "pieces", "reserved", "step", "time_s")
 
     def __init__(self) -> None:
+        self.allocated = 0
+        self.pieces: Optional[int] = None
         self.reserved = 0
         self.nontorch = 0
         self.limit: Optional[int] = None
@@ -42,12 +45,16 @@ class RankDetector:
         self._nontorch = SignalWatch(Signal.NONTORCH, params)
         self._host = SignalWatch(Signal.HOST, params)
         self._last = _Reading()
+        self._times = StepTimes()
+        self._needs = Needs()
         self._verdict = OK
+        self._told: Optional[tuple[SignalWatch, Finding, Severity]] = None
+        """What `_verdict` tells of."""
 
     @property
     def verdict(self) -> Verdict:
-        """The state after the last sample."""
-        return self._verdict
+        """The state after the last sample: what the last look found, with what is left as of now."""
+        return self._verdict if self._told is None else self._state(*self._told)
 
     def update(
         self,
@@ -59,24 +66,31 @@ class RankDetector:
         nontorch_bytes: Optional[int] = None,
         host_bytes: Optional[int] = None,
         allocated_peak_bytes: Optional[int] = None,
+        inactive_split_bytes: Optional[int] = None,
         limit_bytes: Optional[int] = None,
     ) -> Verdict:
-        """Take one sample; returns the verdict (the same object while nothing changed).
+        """Take one sample; returns the verdict of the last look (the same object until the next one; `verdict` counts
+        down meanwhile).
 
         `nontorch_bytes`: NVML's bytes for the process less `reserved_bytes`, as read (it may jump and be negative).
-        `allocated_peak_bytes`: the allocator's peak since any moment before this sample. `limit_bytes`: the most that
+        `allocated_peak_bytes`: the allocator's peak since any moment before this sample. `inactive_split_bytes`:
+        free pieces of segments that are in use. `limit_bytes`: the most that
         reserved and nontorch together may reach. `None` is not known.
         """
         last = self._last
+        last.allocated = allocated_bytes
+        last.pieces = inactive_split_bytes
         last.reserved = reserved_bytes
         last.limit = limit_bytes
         last.step = step
         last.time_s = time_s
+        self._times.tick(step, time_s)
         derive = self._derive
         slack = derive.unexplained_reserved(allocated_bytes, reserved_bytes, allocated_peak_bytes)
         changed = False
         due = self._allocated.floors.push(allocated_bytes, step, time_s)
         if due is not None:
+            self._needs.record(step, derive.peak + (inactive_split_bytes or 0))
             changed = self._allocated.review(due, self._head(Signal.ALLOCATED).likely, step)
         due = self._reserved.floors.push(slack, step, time_s)
         if due is not None and self._reserved.review(due, self._head(Signal.RESERVED).likely, step):
@@ -110,7 +124,10 @@ class RankDetector:
         limit = last.limit
         if limit is None:
             limit = assumed_limit(self._params, reserved=last.reserved, nontorch=last.nontorch)
-        return head_room(signal, limit, peak=self._derive.peak, reserved=last.reserved, nontorch=last.nontorch)
+        return head_room(
+            signal, limit, peak=self._derive.peak, next_peak=last.allocated + self._derive.transient,
+            pieces=last.pieces, reserved=last.reserved, nontorch=last.nontorch,
+        )  # fmt: skip
 
     def _conclude(self) -> Verdict:
         """The verdict on the signal that matters most: surest first, then most severe, then most bytes gained."""
@@ -124,36 +141,62 @@ class RankDetector:
             if best is None or key > best[0]:
                 best = (key, watch, finding, severity)
         if best is None:
+            self._told = None
             return OK
-        return self._state(best[1], best[2], best[3])
+        self._told = best[1:]
+        return self._state(*self._told)
+
+    def _pace(self, finding: Finding) -> Optional[Pace]:
+        """Per step, or per second where the step does not advance: of the need, where that grows faster than what is
+        kept."""
+        if finding.per_step is None:
+            return finding.per_second
+        pace = finding.per_step
+        if finding.signal is not Signal.ALLOCATED or pace.rate.likely <= 0:
+            return pace
+        factor = self._needs.per_step(finding.onset_step) / pace.rate.likely
+        return pace.faster(factor) if factor > 1 else pace
+
+    def _left(self, finding: Finding, head: Band) -> tuple[Optional[Band], Optional[Band]]:
+        """Steps and seconds until `head` is eaten; each `None` where it is not known."""
+        pace = self._pace(finding)
+        if pace is None:
+            return None, None
+        left = until(head, pace)
+        if finding.per_step is None:
+            return None, left
+        step_s = self._times.per_step_s()
+        if step_s is None:
+            return left, None
+        return left, Band(left.low * step_s.low, left.likely * step_s.likely, left.high * step_s.high)
 
     def _severity(self, finding: Finding) -> Severity:
-        head = self._head(finding.signal).likely
-        step = finding.per_step.rate if finding.per_step is not None else None
-        second = finding.per_second.rate if finding.per_second is not None else None
+        head = self._head(finding.signal)
+        step = finding.per_step
         if finding.signal is Signal.HOST:
-            head = float(self._params.typical_limit_bytes)
+            head = Band(*[float(self._params.typical_limit_bytes)] * 3)
+        steps, seconds = self._left(finding, head)
         seconds_left: Optional[float] = None
         seconds_seen = self._last.time_s - finding.onset_s
-        if second is not None and second.likely > 0:
-            seconds_left = head / second.likely
-        elif step is not None and step.likely > 0:
-            seconds_left = head / step.likely * self._params.typical_step_s
+        if seconds is not None:
+            seconds_left = seconds.likely
+        elif steps is not None:
+            seconds_left = steps.likely * self._params.typical_step_s
             seconds_seen = (self._last.step - finding.onset_step) * self._params.typical_step_s
         return severity_of(
             gained=finding.gained,
-            head=head,
+            head=head.likely,
             seconds_seen=seconds_seen,
             seconds_left=seconds_left,
-            bytes_per_step=None if step is None else step.likely,
+            bytes_per_step=None if step is None else step.rate.likely,
             limit_known=self._last.limit is not None and finding.signal is not Signal.HOST,
             params=self._params,
         )
 
     def _state(self, watch: SignalWatch, finding: Finding, severity: Severity) -> Verdict:
-        limited = self._last.limit is not None and finding.signal is not Signal.HOST
-        head = self._head(finding.signal)
-        step, second = finding.per_step, finding.per_second
+        steps = seconds = None
+        if self._last.limit is not None and finding.signal is not Signal.HOST:
+            steps, seconds = self._left(finding, self._head(finding.signal))
         return Verdict(
             state=finding.state,
             severity=severity,
@@ -162,9 +205,19 @@ class RankDetector:
             onset_step=finding.onset_step,
             suspect_step=watch.suspect_step,
             alarm_step=watch.alarm_step,
-            bytes_per_step=None if step is None else step.rate,
-            bytes_per_second=None if second is None else second.rate,
+            bytes_per_step=None if finding.per_step is None else finding.per_step.rate,
+            bytes_per_second=self._per_second(finding),
             grown_bytes=int(finding.gained),
-            steps_to_oom=until(head, step) if limited and step is not None else None,
-            seconds_to_oom=until(head, second) if limited and second is not None else None,
+            steps_to_oom=steps,
+            seconds_to_oom=seconds,
         )
+
+    def _per_second(self, finding: Finding) -> Optional[Band]:
+        """Bytes per second at the present speed."""
+        if finding.per_step is None:
+            return None if finding.per_second is None else finding.per_second.rate
+        step_s = self._times.per_step_s()
+        if step_s is None:
+            return None
+        rate = finding.per_step.rate
+        return Band(rate.low / step_s.high, rate.likely / step_s.likely, rate.high / step_s.low)

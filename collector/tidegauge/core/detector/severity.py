@@ -7,23 +7,31 @@ from typing import Optional
 from tidegauge.core.detector.params import Params
 from tidegauge.core.verdicts import Band, Severity, Signal
 
+_SEGMENT_BYTES = 20 << 20
+"""A request of 1 to 10 MiB takes a segment of 20 MiB (`kLargeBuffer` of PyTorch's caching allocator)."""
 _FLOOR_SHARE = 0.1
 """When no limit is known and more than the typical card is in use, this share of what is in use counts as free."""
 
 
-def head_room(signal: Signal, limit: int, *, peak: int, reserved: int, nontorch: int) -> Band:
+def head_room(
+    signal: Signal, limit: int, *, peak: int, next_peak: int, pieces: Optional[int], reserved: int, nontorch: int
+) -> Band:
     """Bytes until the process must fail, were only `signal` to grow.
 
-    The allocator gives cached blocks back before it fails, so a growing `allocated` meets its limit when the *peak*
-    of tensors does; low keeps a quarter of the cache as too cut up to be given back. Fragments are that cache
-    themselves, and a library outside the allocator cannot make it give anything back: for these two, what counts is
-    what is reserved.
+    The allocator gives cached blocks back before it fails, so a growing `allocated` meets its limit when the *peak* of
+    tensors does, together with the `pieces` between them (`inactive_split_bytes.all.current`): those stay. Where they
+    are not known, low takes a quarter of the cache for them. Low also reckons with `next_peak`, what the step that
+    needed most would need now, and with a request that needs a new segment. Fragments are that cache themselves, and a
+    library outside the allocator cannot make it give anything back: for these two, what counts is what is reserved.
     """
     if signal is not Signal.ALLOCATED:
         free = float(max(limit - nontorch - reserved, 0))
         return Band(free, free, free)
-    free = float(max(limit - nontorch - peak, 0))
-    return Band(max(free - 0.25 * max(reserved - peak, 0), 0.0), free, free)
+    free = limit - nontorch - peak
+    stuck = 0 if pieces is None else pieces
+    low = limit - nontorch - max(next_peak, peak) - (max(reserved - peak, 0) / 4 if pieces is None else pieces)
+    segment = min(_SEGMENT_BYTES, 0.1 * max(low, 0))
+    return Band(max(low - segment, 0.0), float(max(free - stuck, 0)), float(max(free, 0)))
 
 
 def assumed_limit(params: Params, *, reserved: int, nontorch: int) -> int:

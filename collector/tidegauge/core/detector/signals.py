@@ -15,14 +15,17 @@ class Derivation:
     """Turns one reading into the values that are watched. Constant state, one call of each method a sample."""
 
     __slots__ = (
-        "_half_least", "_half_peak", "_half_samples", "_half_since_s", "_old_least", "_old_peak", "_outside", "_params",
-        "_reserved", "peak",
+        "_allocated", "_half_least", "_half_peak", "_half_samples", "_half_since_s", "_old_least", "_old_peak",
+        "_outside", "_params", "_reserved", "peak", "transient",
     )  # fmt: skip
 
     def __init__(self, params: Params) -> None:
         self._params = params
         self.peak = 0
         """Largest allocated bytes seen, the allocator's own peak included where it is known."""
+        self.transient = 0
+        """Bytes above what a step began with when `peak` was reached: needed again when such a step comes again."""
+        self._allocated = 0
         self._half_peak = 0
         self._half_least = maxsize
         self._old_peak = 0
@@ -41,8 +44,11 @@ class Derivation:
         """
         if allocated > self.peak:
             self.peak = allocated
+            self.transient = 0
         if allocated_peak is not None and allocated_peak > self.peak:
             self.peak = allocated_peak
+            self.transient = allocated_peak - max(self._allocated, allocated)
+        self._allocated = allocated
         return reserved - self._params.peak_share * self.peak
 
     def nontorch_proven(self, allocated: int, reserved: int, nontorch: int, time_s: float) -> int:

@@ -34,9 +34,9 @@ class Finding(NamedTuple):
     stepwise: bool
     """It grows in separate steps, level in between."""
     per_step: Optional[Pace]
-    """None when the step does not advance (ticks only)."""
+    """None when the step does not advance."""
     per_second: Optional[Pace]
-    """None without a clock."""
+    """Known only where the step does not advance: else `StepTimes` knows better what a step takes now."""
 
 
 class _Memory:
@@ -193,6 +193,7 @@ class SignalWatch:
         points = slice(first, last, max(1, (last - first) // self._params.forecast_points))
         levels = found.ladder[points]
         pace = pace_of(levels)
+        per_step = pace.per(scale.steps[points])
         at_start = first <= 1 and not scale.forgotten
         onset_step, onset_s = self.floors.first if at_start else (scale.steps[first], scale.times[first])
         return Finding(
@@ -204,8 +205,8 @@ class SignalWatch:
             level=found.ladder[found.end],
             samples=(len(scale.mins) - first) * scale.width,
             stepwise=_is_stepwise(found),
-            per_step=pace.per(scale.steps[points]),
-            per_second=pace.per(scale.times[points]),
+            per_step=per_step,
+            per_second=pace.per(scale.times[points]) if per_step is None else None,
         )
 
 
