@@ -15,7 +15,7 @@ from tidegauge.core.detector.causes import CAUSES
 from tidegauge.core.detector.floors import Floors
 from tidegauge.core.detector.forecast import Pace, pace_of, until
 from tidegauge.core.detector.severity import assumed_limit, head_room, severity_of
-from tidegauge.core.detector.shape import Ended, Growth, floors_above, ladder_of, look, usual_reversal
+from tidegauge.core.detector.shape import Ended, Growth, floors_above, ladder_of, look, net, usual_reversal
 from tidegauge.core.detector.signals import Derivation
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 
@@ -176,6 +176,30 @@ def test_memory_outside_the_allocator_that_was_given_back_is_no_longer_shown() -
         nontorch = (900 if step < 20 else 500) * MIB
         seen = derive.nontorch_proven(GIB, 2 * GIB, nontorch, 0.05 * step)
         assert seen == nontorch
+
+
+def test_the_net_catches_growth_of_any_shape_that_ate_most_of_the_head_room() -> None:
+    stairs = [float(step // 10) for step in range(60)]
+    line = [float(step) for step in range(8)]
+    for mins in (stairs, line):
+        found = net(mins, 0.3 * mins[-1], DEFAULT)
+        assert found is not None
+        assert found.gained >= 0.8 * mins[-1]
+
+
+@pytest.mark.parametrize(
+    ("mins", "head"),
+    [
+        pytest.param([float(step) for step in range(60)], 60.0, id="less than most is eaten"),
+        pytest.param([0.0] * 30 + [9.0] * 30, 1.0, id="one rise"),
+        pytest.param([0.0] * 20 + [1.0] * 10 + [2.0] * 10 + [9.0] * 20, 1.0, id="one rise makes up most"),
+        pytest.param([float(min(step, 20)) for step in range(60)], 1.0, id="it has stopped"),
+        pytest.param([float(step % 12) for step in range(60)], 1.0, id="a saw-tooth"),
+        pytest.param([1.0, 2.0, 3.0, 4.0], 0.1, id="too few"),
+    ],
+)
+def test_the_net_lets_through_what_is_no_danger(mins: list[float], head: float) -> None:
+    assert net(mins, head, DEFAULT) is None
 
 
 def test_rates_of_a_line_are_exact_and_the_band_holds_them() -> None:

@@ -120,6 +120,7 @@ def as_json(judgement: Judgement) -> dict[str, object]:
         **_band("bytes_per_second", verdict.bytes_per_second),
         **_band("steps_to_oom", verdict.steps_to_oom),
         **_band("seconds_to_oom", verdict.seconds_to_oom),
+        "headroom_eaten": verdict.headroom_eaten,
     }
 
 

@@ -86,6 +86,8 @@ class Verdict(NamedTuple):
     steps_to_oom: Optional[Band] = None
     """Steps until the limit that really applies (fraction cap, card, other processes); ``None`` without a limit."""
     seconds_to_oom: Optional[Band] = None
+    headroom_eaten: Optional[float] = None
+    """Share of the bytes that were free when the growth began that it has taken, 0 to 1; ``None`` without a limit."""
 
 
 OK = Verdict(LeakState.OK)

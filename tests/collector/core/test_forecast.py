@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from leakseries.machine import MIB, Row, feed
 from leakseries.recorded import Capped, wild_recordings
 from tidegauge.core.detector import RankDetector
-from tidegauge.core.verdicts import Band, LeakState
+from tidegauge.core.verdicts import Band, LeakState, Signal
 
 GIB = 1 << 30
 HOURS_6 = 6 * 3600.0
@@ -130,3 +131,36 @@ def shown(run: Capped) -> Iterator[tuple[float, float, Band]]:
         verdict = detector.verdict
         if verdict.state is LeakState.LEAK and verdict.seconds_to_oom is not None:
             yield run.oom_s - row.t, end_s - row.t, verdict.seconds_to_oom
+
+
+def test_fragments_that_a_flush_gives_back_meet_no_limit() -> None:
+    """Reserved grows, and all of it is free segments."""
+    detector = RankDetector()
+    for step in range(2000):
+        reserved = 4 * GIB + step * 10 * MIB
+        feed(detector, Row(step, float(step), GIB, reserved, GIB, reserved + GIB, 0), limit_bytes=LIMIT)
+    verdict = detector.verdict
+    assert (verdict.state, verdict.signal) == (LeakState.LEAK, Signal.RESERVED)
+    assert verdict.headroom_eaten == 0
+    assert verdict.seconds_to_oom == Band(math.inf, math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(lambda step: 20 * min(step, 1600) // 400, id="four steps to the end"),
+        pytest.param(lambda step: 20 * 2 ** (step // 300) / 32, id="a list that doubles"),
+        pytest.param(lambda step: step // 100 * 1.0 + (step % 100 < 10) * 0.9, id="bursts"),
+    ],
+)
+def test_few_rises_that_eat_most_of_the_head_room_are_a_leak(kept: Callable[[int], float]) -> None:
+    """Of 28 GiB that are free."""
+    detector = RankDetector()
+    for step in range(2000):
+        allocated = 4 * GIB + int(kept(step) * GIB)
+        if allocated > 32 * GIB:
+            break
+        row = Row(step, float(step), allocated, allocated + GIB, allocated, allocated + 2 * GIB, 0)
+        if feed(detector, row, limit_bytes=34 * GIB).state is LeakState.LEAK:
+            return
+    raise AssertionError("it ran out of memory without an alarm")

@@ -39,13 +39,15 @@ class Scale:
 class Floors:
     """Scales of one signal. `push` is the hot path: one call a sample."""
 
-    __slots__ = ("_current", "_filled", "_params", "_window", "first", "samples", "scales")
+    __slots__ = ("_current", "_filled", "_params", "_window", "dense", "first", "samples", "scales")
 
     def __init__(self, params: Params) -> None:
         self._params = params
         self._window = params.window_samples
         self._current: float = _INFINITE
         self._filled = -params.skip_samples
+        self.dense = False
+        """Much is eaten: between looks, an empty list of scales asks for a quick one every `Params.dense_floors`."""
         self.first = (0, 0.0)
         """Step and seconds of the first sample."""
         self.samples = 0
@@ -88,6 +90,8 @@ class Floors:
             if scale.new >= params.look_floors and self._is_due(scale):
                 scale.new = 0
                 due = [scale] if due is None else [*due, scale]
+            elif self.dense and index == 0 and scale.new % params.dense_floors == 0:
+                due = []
             index += 1
             if index == len(self.scales):
                 if index == params.scales:

@@ -43,6 +43,11 @@ class Pace(NamedTuple):
         rate = Band(*(value / units for value in self.rate))
         return Pace(rate, self.newest / units, self.acceleration / units / units, self.points)
 
+    def scaled(self, factor: float) -> Pace:
+        """The pace of a part of what grows."""
+        rate = Band(*(value * factor for value in self.rate))
+        return Pace(rate, self.newest * factor, self.acceleration * factor, self.points)
+
     def faster(self, factor: float) -> Pace:
         """The pace of what likely grows so many times as fast."""
         rate = Band(self.rate.low, self.rate.likely * factor, self.rate.high * factor)

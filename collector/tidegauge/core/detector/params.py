@@ -115,6 +115,26 @@ class Params:
     keep_looks: int = 2
     """Looks that may miss an established growth, without seeing that it ended, before it is withdrawn."""
 
+    # most of the head-room eaten, whatever the shape
+    dense_share: float = 0.25
+    """Share of the head-room above which looks are as dense as `dense_floors`."""
+    dense_floors: int = 2
+    """New floors between looks while that much is eaten."""
+    net_share: float = 0.6
+    """Share of the head-room eaten at which growth of any shape counts, if memory rose again and again."""
+    net_floors_min: int = 6
+    """Fewest floors for that."""
+    net_tau_min: float = 0.9
+    """Kendall's tau of the floors for that, with fewer floors than `net_z_floors`."""
+    net_z_floors: int = 24
+    """With so many floors and more, it is Mann and Kendall's test that counts: ..."""
+    net_z_min: float = 6.0
+    """... so many standard deviations."""
+    net_jump_max: float = 0.55
+    """Largest share of that growth that may come in one rise: a list that doubles gains half in its last."""
+    net_rises_min: int = 4
+    """Fewest rises of that growth."""
+
     # smallest growth, per signal
     allocated_min_bytes: int = 8 * KIB
     """16 blocks of 512 B, the allocator's smallest: less is a handful of counters."""

@@ -152,10 +152,18 @@ class RankDetector:
         if finding.per_step is None:
             return finding.per_second
         pace = finding.per_step
-        if finding.signal is not Signal.ALLOCATED or pace.rate.likely <= 0:
+        if finding.signal not in (Signal.ALLOCATED, Signal.RESERVED) or pace.rate.likely <= 0:
             return pace
         factor = self._needs.per_step(finding.onset_step) / pace.rate.likely
-        return pace.faster(factor) if factor > 1 else pace
+        if finding.signal is Signal.RESERVED and self._last.pieces is not None:
+            return pace.scaled(min(max(factor, 0.0), 1.0))  # of what is reserved, a flush gives back the rest
+        return pace.faster(factor) if factor > 1 and finding.signal is Signal.ALLOCATED else pace
+
+    def _kept(self, finding: Finding) -> float:
+        """Bytes of the growth that a flush does not give back."""
+        if finding.signal is not Signal.RESERVED or self._last.pieces is None:
+            return finding.gained
+        return min(finding.gained, float(self._last.pieces))
 
     def _left(self, finding: Finding, head: Band) -> tuple[Optional[Band], Optional[Band]]:
         """Steps and seconds until `head` is eaten; each `None` where it is not known."""
@@ -184,7 +192,7 @@ class RankDetector:
             seconds_left = steps.likely * self._params.typical_step_s
             seconds_seen = (self._last.step - finding.onset_step) * self._params.typical_step_s
         return severity_of(
-            gained=finding.gained,
+            gained=self._kept(finding),
             head=head.likely,
             seconds_seen=seconds_seen,
             seconds_left=seconds_left,
@@ -194,9 +202,12 @@ class RankDetector:
         )
 
     def _state(self, watch: SignalWatch, finding: Finding, severity: Severity) -> Verdict:
-        steps = seconds = None
+        steps = seconds = eaten = None
         if self._last.limit is not None and finding.signal is not Signal.HOST:
-            steps, seconds = self._left(finding, self._head(finding.signal))
+            head = self._head(finding.signal)
+            steps, seconds = self._left(finding, head)
+            kept = self._kept(finding)
+            eaten = kept / (kept + head.likely) if kept + head.likely > 0 else 1.0
         return Verdict(
             state=finding.state,
             severity=severity,
@@ -210,6 +221,7 @@ class RankDetector:
             grown_bytes=int(finding.gained),
             steps_to_oom=steps,
             seconds_to_oom=seconds,
+            headroom_eaten=eaten,
         )
 
     def _per_second(self, finding: Finding) -> Optional[Band]:

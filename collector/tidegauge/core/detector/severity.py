@@ -24,7 +24,7 @@ def head_room(
     needed most would need now, and with a request that needs a new segment. Fragments are that cache themselves, and a
     library outside the allocator cannot make it give anything back: for these two, what counts is what is reserved.
     """
-    if signal is not Signal.ALLOCATED:
+    if signal is Signal.NONTORCH or (signal is not Signal.ALLOCATED and pieces is None):
         free = float(max(limit - nontorch - reserved, 0))
         return Band(free, free, free)
     free = limit - nontorch - peak

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import accumulate
-from math import inf
+from math import inf, sqrt
 from operator import eq, sub
 from typing import NamedTuple, Optional, Union
 
@@ -79,6 +79,42 @@ def look(mins: Sequence[float], least_bytes: float, params: Params) -> Optional[
             return found
         ended = ended or found
     return ended
+
+
+def net(mins: Sequence[float], head: float, params: Params) -> Optional[Growth]:
+    """Growth that has eaten most of the head-room, of whatever shape: it rose again and again, and lately, too.
+
+    What few or uneven rises cannot show before they end the job. `head`: bytes left to the limit.
+    """
+    count = len(mins)
+    if count < params.net_floors_min:
+        return None
+    end = count - max(1, round(count * params.confirm_share))
+    start = mins.index(min(mins[:end]))
+    gained = min(mins[end:]) - mins[start]
+    if gained < params.net_share * (gained + head) or end - start < params.net_floors_min - 1:
+        return None
+    ladder = ladder_of(mins, end)
+    rises = list(map(sub, ladder[start + 1 :], ladder[start:]))
+    least = gained / 100
+    if max(rises) > params.net_jump_max * gained or sum(rise > least for rise in rises) < params.net_rises_min:
+        return None
+    newest = max(index for index, rise in enumerate(rises) if rise > least)
+    pauses = _pauses([index for index, rise in enumerate(rises) if rise > least])
+    if len(rises) - 1 - newest > 2 * max(pauses) + 1:
+        return None
+    concordant = sum((later > sooner) - (later < sooner) for at, sooner in enumerate(mins) for later in mins[at + 1 :])
+    pairs = count * (count - 1) / 2
+    if count < params.net_z_floors:
+        if concordant < params.net_tau_min * pairs:
+            return None
+    elif concordant < params.net_z_min * sqrt(pairs * (2 * count + 5) / 9):
+        return None
+    return Growth(start, end, gained, start, len(rises), False, 2.0 * max(pauses), inf, ladder)
+
+
+def _pauses(at: Sequence[int]) -> list[int]:
+    return [after - before for before, after in zip(at, at[1:])]
 
 
 def _starts(ladder: list[float], before: int, stride: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 from tidegauge.core.detector.floors import Floors, Scale
 from tidegauge.core.detector.forecast import Pace, pace_of
 from tidegauge.core.detector.params import Params
-from tidegauge.core.detector.shape import Ended, Growth, floors_above, ladder_of, look, usual_reversal
+from tidegauge.core.detector.shape import Ended, Growth, floors_above, ladder_of, look, net, usual_reversal
 from tidegauge.core.verdicts import LeakState, Signal
 
 _NEWEST_FLOORS = 4
@@ -76,6 +76,10 @@ class SignalWatch:
         before = self.finding
         for scale in due:
             self._review_scale(scale, head)
+        if not due:
+            for scale in self.floors.scales:
+                self._catch(scale, head)
+        self.floors.dense = _eaten(self.floors.scales[0], head) >= self._params.dense_share
         found = [memory.finding for memory in self._memories.values() if memory.finding is not None]
         self.finding = max(found, key=lambda finding: (finding.state.level, finding.samples), default=None)
         if self.finding is None:
@@ -109,6 +113,8 @@ class SignalWatch:
         ):
             found = Ended(found.gained, doubtful=False)
         state = self._state_of(found, scale, head) if isinstance(found, Growth) else LeakState.OK
+        if state is not LeakState.LEAK and self._catch(scale, head):
+            return
         if isinstance(found, Growth) and state is not LeakState.OK:
             memory.missed = 0
             memory.agreed = memory.agreed + 1 if state is LeakState.LEAK else 0
@@ -121,6 +127,18 @@ class SignalWatch:
         if uncertain and self._still_held(memory, scale):
             return
         del self._memories[scale.width]
+
+    def _catch(self, scale: Scale, head: float) -> bool:
+        """Most of the head-room is eaten, in whatever shape."""
+        found = None if self.signal is Signal.HOST else net(scale.mins, head, self._params)
+        if found is None:
+            return False
+        memory = self._memories.setdefault(scale.width, _Memory())
+        memory.missed = 0
+        memory.agreed += 1
+        sure = memory.agreed >= self._params.leak_looks or self.alarm_step is not None
+        memory.finding = self._describe(found, scale, LeakState.LEAK if sure else LeakState.SUSPECTED)
+        return True
 
     def _established_by_longer(self, scale: Scale) -> bool:
         """A scale with a longer view holds a leak: the shorter view has nothing to add."""
@@ -208,6 +226,14 @@ class SignalWatch:
             per_step=per_step,
             per_second=pace.per(scale.times[points]) if per_step is None else None,
         )
+
+
+def _eaten(scale: Scale, head: float) -> float:
+    """Share of the head-room that what the scale shows has eaten."""
+    if not scale.mins:
+        return 0.0
+    gained = scale.mins[-1] - min(scale.mins)
+    return gained / (gained + head) if gained > 0 else 0.0
 
 
 def _is_stepwise(found: Growth) -> bool:
