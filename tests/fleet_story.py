@@ -224,6 +224,7 @@ class Fleet:
             bytes_per_step=_band(per_s / STEPS_PER_S),
             bytes_per_second=_band(per_s),
             seconds_to_oom=_band(left_s),
+            headroom_eaten=grown / (room + 0.07 * LIMIT_BYTES),
         )
 
 

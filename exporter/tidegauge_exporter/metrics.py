@@ -161,6 +161,15 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
         "seconds",
         lambda rank: _likely(rank.verdict.seconds_to_oom),
     ),
+    ReadMetric(
+        "tidegauge_rank_leak_headroom_eaten_ratio",
+        Kind.GAUGE,
+        "Share of the bytes that were free when the growth began that it has taken; absent without a leak or a limit.",
+        RANK_LABELS,
+        "leak detector",
+        "ratio",
+        lambda rank: rank.verdict.headroom_eaten,
+    ),
 )
 
 RANK_INFO = Metric(

@@ -160,6 +160,12 @@ def test_a_healthy_rank_has_a_state_but_no_slope_and_no_time_to_oom() -> None:
     assert values(samples, "tidegauge_rank_leak_seconds_to_oom", rank="1") == [1080]
 
 
+def test_the_share_of_the_head_room_that_a_leak_has_taken_is_a_metric_of_its_own() -> None:
+    leak = Verdict(LeakState.LEAK, headroom_eaten=0.625)
+    samples = scrape(node_view(ranks=(rank_view(0, verdict=leak),)))
+    assert values(samples, "tidegauge_rank_leak_headroom_eaten_ratio") == [0.625]
+
+
 def test_a_leak_that_never_reaches_the_limit_has_no_time_to_oom() -> None:
     never = Verdict(LeakState.SUSPECTED, seconds_to_oom=Band(1e9, float("inf"), float("inf")))
     samples = scrape(node_view(ranks=(rank_view(0, verdict=never),)))

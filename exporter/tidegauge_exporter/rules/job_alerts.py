@@ -25,6 +25,8 @@ from tidegauge_exporter.rules.recording import JOB
 from tidegauge_exporter.rules.values import AlertRule, AlertSeverity, Board, Group
 
 SOON_S: Final = 3600
+MUCH_EATEN: Final = 0.5
+"""Share of the head-room that a leak must have taken before it pages."""
 FAR_S: Final = 7 * 86400
 """A leak that takes longer than this to matter is no alert; the dashboards and `tidegauge incidents` show it."""
 _PER_STEP: Final = looked_up(
@@ -51,7 +53,9 @@ LEAKS = (
         "TidegaugeLeakOomSoon",
         with_owner(
             f"max by ({RANK}) (tidegauge_rank_leak_seconds_to_oom) < {SOON_S}\n"
-            f"and on ({JOB}, rank) tidegauge_rank_leak_state == 2",
+            f"and on ({JOB}, rank) tidegauge_rank_leak_state == 2\n"
+            # Buffers and caches that fill are full before: docs/detector.md. An agent of an older version does not say.
+            f"unless on ({JOB}, rank) tidegauge_rank_leak_headroom_eaten_ratio < {MUCH_EATEN}",
             like="tidegauge_rank_leak_state",
         ),
         AlertSeverity.CRITICAL,

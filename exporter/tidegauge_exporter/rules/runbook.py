@@ -26,8 +26,9 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
     ),
     RunbookEntry(
         "TidegaugeLeakOomSoon",
-        means="The detector has established that a rank's memory grows without end, and at the present rate it meets "
-        "its limit within an hour. The job is going to fail on that rank, and so as a whole.",
+        means="The detector has established that a rank's memory grows without end. The growth has taken half of the "
+        "memory that was free, and at the present rate it meets the rank's limit within an hour. The job is going to "
+        "fail on that rank, and so as a whole.",
         first_look="The rank's dashboard: does the line still climb, and in which signal: allocated, reserved or "
         "outside the allocator?",
         what_to_do="Have the job save its state and start again: by its own checkpoint, or by the policy. A restart "
