@@ -36,6 +36,9 @@ from tidegauge.probe.process_facts import ProcessFacts, read_process_facts
 from tidegauge.probe.steps import StepCounter, inside_another_step, stepped_key
 from tidegauge.probe.watch import Watch
 
+MAX_TICKS_ALONE = 600
+"""Ticks, two a second, without a step after which the job is told how to make steps."""
+
 
 class Probe:
     """One per process. ``arm`` makes it wait for the device; ``close`` ends it; ``after_fork`` begins anew."""
@@ -75,6 +78,7 @@ class Probe:
         self._begun = False
         self._off = False
         self._observing = False
+        self._ticks_alone = 0
         self._witness = OomWitness(self._environ, self._backend)
         self._at_step: deque[Callable[[], None]] = deque()
         self.checkpoints = Checkpoints(
@@ -165,7 +169,7 @@ class Probe:
         due = False
         try:
             nested = inside_another_step(wrapper)
-            due = self.steps.optimizer_stepped(stepped_key(optimizer), nested=nested)
+            due = self.steps.optimizer_stepped(stepped_key(optimizer), id(optimizer), nested=nested)
             if not self._begun:
                 self._stepped_before_device()
             if due and self.watch is not None:
@@ -217,9 +221,21 @@ class Probe:
         if watch is None:
             return
         watch.tick()
+        self._look_for_steps()
         self.cap.catch_up(used=watch.used)
         if self._outlet is not None and not self._outlet.place_known and self._backend.distributed() is not None:
             self._publish_identity()
+
+    def _look_for_steps(self) -> None:
+        """A loop that calls no optimizer of torch's makes no steps unless it says so: tell it once."""
+        if self.steps.raw_steps or self.steps.steps or self._ticks_alone > MAX_TICKS_ALONE:
+            return
+        self._ticks_alone += 1
+        if self._ticks_alone == MAX_TICKS_ALONE and self._environ.get("LOCAL_RANK", "0") == "0":
+            self.faults.say_once(
+                "no training step was seen so far, so memory is judged by time; if this process trains, call "
+                "tidegauge.step() once a step"
+            )
 
     # ----------------------------------------------------------------- what commands ask for
 

@@ -3,7 +3,9 @@
 PyTorch's global hook fires 0, 1, 2 or n times per training step: never when GradScaler skips the step, twice when
 ``step()`` calls ``super().step()``, once per parameter group under DeepSpeed ZeRO, once per optimizer in a GAN or a
 Megatron ``ChainedOptimizer``, once per parameter with the optimizer in backward. So hook calls are grouped in
-*rounds*: a round is over when a parameter set that was already stepped in it is stepped again.
+*rounds*: a round is over when a parameter set that was already stepped in it is stepped again, or when an optimizer
+that was comes back with a parameter that is new after as many calls as the round before had: a vocabulary that grows
+puts a new ``Parameter`` in the old one's place.
 
 The record is written at the hook that closed the round before, which is the last of the usual order: there the
 gradients and activations are at their lowest (with the optimizer in backward, the first hook comes when nearly all
@@ -68,31 +70,42 @@ class StepCounter:
         """Rounds begun so far, or calls of ``tidegauge.step()`` once that is used."""
         self.raw_steps = 0
         """Hook calls so far, ungrouped, nested ones included."""
-        self._round: set[int] = set()
+        self._round: dict[int, int] = {}
+        """Keys stepped in this round, and whose they are."""
+        self._before: frozenset[int] = frozenset()
+        """Keys of the round before."""
         self._last: Optional[int] = None
         self._closer: Optional[int] = None
         self._recorded = False
         self._explicit = False
 
-    def optimizer_stepped(self, key: int, *, nested: bool) -> bool:
+    def optimizer_stepped(self, key: int, owner: int, *, nested: bool) -> bool:
         """One call of the hook; true if it is the one to record.
 
-        ``key`` comes from ``stepped_key``; ``nested`` calls (``super().step()``) belong to the outer call.
+        ``key`` comes from ``stepped_key``; ``owner`` is the optimizer's identity; ``nested`` calls
+        (``super().step()``) belong to the outer call.
         """
         self.raw_steps += 1
         if nested or self._explicit:
             return False
-        if key in self._round or len(self._round) >= MAX_ROUND:
-            self._closer = self._last
+        replaced = self._is_in_anothers_place(key, owner)
+        if replaced or key in self._round or len(self._round) >= MAX_ROUND:
+            self._closer = key if replaced and len(self._round) == 1 else self._last
+            self._before = frozenset(self._round)
             self._round.clear()
         if not self._round:
             self.steps += 1
             self._recorded = False
-        self._round.add(key)
+        self._round[key] = owner
         self._last = key
         due = not self._recorded and (self._closer is None or key == self._closer)
         self._recorded = self._recorded or due
         return due
+
+    def _is_in_anothers_place(self, key: int, owner: int) -> bool:
+        before = self._before
+        is_new = key not in self._round and key not in before
+        return is_new and 0 < len(before) <= len(self._round) and owner in self._round.values()
 
     def explicit_step(self) -> bool:
         """One call of ``tidegauge.step()``; from the first one on, hooks are counted but make no steps.

@@ -16,7 +16,7 @@ from probe_fakes import MIB, FakeBackend, FakeOptimizer, Ring, facts_of_this_pro
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.probe.commands import Commands
 from tidegauge.probe.faults import MAX_FAULTS, Faults
-from tidegauge.probe.guest import Probe
+from tidegauge.probe.guest import MAX_TICKS_ALONE, Probe
 from waiting import PATIENCE_S, eventually
 
 
@@ -101,6 +101,25 @@ class Beginning(GuestTestCase):
                 identity = self.ring().identity
                 assert identity is not None
                 self.assertEqual(identity.profile, level)
+
+    def test_a_job_without_steps_is_told_once_how_to_make_them(self) -> None:
+        probe = self.probe()
+        self.backend.initialise()
+        for _ in range(MAX_TICKS_ALONE - 1):
+            probe.tick()
+        self.assertEqual(self.said, [])
+        for _ in range(MAX_TICKS_ALONE):
+            probe.tick()
+        (line,) = self.said
+        self.assertIn("call tidegauge.step() once a step", line)
+
+    def test_a_job_with_steps_is_not_told_how_to_make_them(self) -> None:
+        probe = self.probe()
+        self.backend.initialise()
+        self.step()
+        for _ in range(MAX_TICKS_ALONE):
+            probe.tick()
+        self.assertEqual(self.said, [])
 
     def test_no_usable_folder_is_said_once_and_nothing_else_happens(self) -> None:
         self.probe(TIDEGAUGE_RUN_DIR="/proc/nowhere")

@@ -10,9 +10,14 @@ from tidegauge.probe.steps import MAX_ROUND, StepCounter, inside_another_step, s
 
 
 def due_at(keys: Sequence[int]) -> tuple[StepCounter, list[int]]:
-    """Feed hook calls; the counter, and at which of them a record was due."""
+    """Feed hook calls, each key an optimizer of its own; the counter, and at which of them a record was due."""
+    return due_of([(key, key) for key in keys])
+
+
+def due_of(calls: Sequence[tuple[int, int]]) -> tuple[StepCounter, list[int]]:
+    """The same for calls of (key, owner)."""
     counter = StepCounter()
-    return counter, [at for at, key in enumerate(keys) if counter.optimizer_stepped(key, nested=False)]
+    return counter, [at for at, call in enumerate(calls) if counter.optimizer_stepped(*call, nested=False)]
 
 
 class CountingSteps(unittest.TestCase):
@@ -35,7 +40,7 @@ class CountingSteps(unittest.TestCase):
         rounds = StepCounter()
         seen = []
         for at, key in enumerate([1, 2, 3, 2, 1, 3, 3, 1, 2] * 10):
-            rounds.optimizer_stepped(key, nested=False)
+            rounds.optimizer_stepped(key, key, nested=False)
             if at in due:
                 seen.append(rounds.steps)
         self.assertEqual(len(seen), len(set(seen)))
@@ -49,9 +54,22 @@ class CountingSteps(unittest.TestCase):
         _, due = due_at([1, 2] * 3 + [1] * 6)
         self.assertEqual(due[-4:], [8, 9, 10, 11])
 
+    def test_a_parameter_that_takes_anothers_place_costs_no_step(self) -> None:
+        counter, due = due_of([(key, 7) for key in (1, 1, 1, 2, 2, 2, 1, 1, 3, 3)])
+        self.assertEqual((counter.steps, due), (10, list(range(10))))
+
+    def test_a_parameter_that_takes_anothers_place_in_one_of_two_groups_costs_no_step(self) -> None:
+        counter, due = due_of([(key, 7) for key in (1, 2, 1, 2, 3, 2, 3, 2, 3, 4, 3, 4)])
+        self.assertEqual(counter.steps, 6)
+        self.assertEqual(due, [0, 3, 5, 7, 11])
+
+    def test_the_groups_of_one_optimizer_make_one_step_from_the_first_round_on(self) -> None:
+        counter, _ = due_of([(key, 7) for key in (1, 2, 3) * 4])
+        self.assertEqual(counter.steps, 4)
+
     def test_nested_call_is_counted_raw_only(self) -> None:
         counter = StepCounter()
-        due = [counter.optimizer_stepped(1, nested=nested) for nested in (True, False) * 3]
+        due = [counter.optimizer_stepped(1, 1, nested=nested) for nested in (True, False) * 3]
         self.assertEqual((counter.steps, counter.raw_steps), (3, 6))
         self.assertEqual(due, [False, True] * 3)
 
@@ -62,8 +80,8 @@ class CountingSteps(unittest.TestCase):
     def test_explicit_steps_replace_those_of_the_hooks(self) -> None:
         counter = StepCounter()
         for _ in range(4):
-            counter.optimizer_stepped(1, nested=False)
-            counter.optimizer_stepped(2, nested=False)
+            counter.optimizer_stepped(1, 1, nested=False)
+            counter.optimizer_stepped(2, 2, nested=False)
             counter.explicit_step()
         self.assertEqual((counter.steps, counter.raw_steps), (4, 8))
 

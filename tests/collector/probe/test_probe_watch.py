@@ -145,8 +145,8 @@ class ChoosingMoments(WatchTestCase):
         self.assertEqual(self.kinds()[-3:], [RecordKind.TICK] * 3)
 
     def test_the_step_count_is_in_the_record(self) -> None:
-        self.steps.optimizer_stepped(1, nested=True)
-        self.steps.optimizer_stepped(1, nested=False)
+        self.steps.optimizer_stepped(1, 1, nested=True)
+        self.steps.optimizer_stepped(1, 1, nested=False)
         self.pass_time()
         self.watch.step()
         last = Ring(self.ring.path).samples()[-1]
