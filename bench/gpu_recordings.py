@@ -40,7 +40,7 @@ LOOP_LIMIT_S = 75.0
 """A loop that takes longer is ended and left out."""
 START_LIMIT_S = 20.0
 STEPS = (300, 400, 500)
-WILD_LIMIT_S = 200.0
+WILD_LIMIT_S = 400.0
 WILD_STEPS = 900
 WILD_CAP_BYTES = 1740 << 20
 LOOPS = (*gpu_loops.NEED_KERNELS, *gpu_loops.NEW_LOOPS, *rig_loops.LOOPS)
@@ -56,6 +56,7 @@ class Order(NamedTuple):
     loop: Callable[[Any], Iterator[object]]
     seed: int
     wild: bool = False
+    slower_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -105,7 +106,7 @@ def make(order: Order, folder: Path, rig: bool) -> None:
         leak = name.startswith("leak_")
         truth: dict[str, object] = {"leak": leak, "model": order.model}
         if order.wild:
-            capped = wild_loops.CappedBench(name, order.seed, WILD_STEPS, WILD_CAP_BYTES)
+            capped = wild_loops.CappedBench(name, order.seed, WILD_STEPS, WILD_CAP_BYTES, order.slower_s)
             bench: rig_loops.Bench = capped
             truth["cap_bytes"] = capped.cap_bytes
         else:
@@ -211,10 +212,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=5, help="loops at a time: they share the GPU")
     parser.add_argument("--budget-s", type=float, default=330.0, help="no loop is started after this many seconds")
     parser.add_argument("--wild", action="store_true", help="loops of wild_loops.py, below a cap of 1,740 MiB")
+    parser.add_argument("--slower-s", type=float, default=0.0, help="seconds that each step of these takes longer")
     parser.add_argument("--rig", action="store_true", help="on the fake-GPU rig: small models, no real kernels")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         wanted = orders(args.seeds, args.only, args.rig, args.wild)
+        wanted = [order._replace(slower_s=args.slower_s) for order in wanted]
         record_all(wanted, Path(folder), workers=args.workers, budget_s=args.budget_s, rig=args.rig)
         pack(Path(folder), args.target)
 

@@ -36,7 +36,7 @@ class CappedBench(Bench):
     lengths = (64, 96)
     shortest, longest = 150, 750
 
-    def __init__(self, name: str, seed: int, steps: int, cap_bytes: int) -> None:
+    def __init__(self, name: str, seed: int, steps: int, cap_bytes: int, slower_s: float = 0.0) -> None:
         super().__init__(name, seed, steps)
         self.cap_bytes = cap_bytes
         total = torch.cuda.get_device_properties(0).total_memory
@@ -46,7 +46,7 @@ class CappedBench(Bench):
         self.life = int(math.exp(self.draw.uniform(math.log(self.shortest), math.log(self.longest))))
         self.room = cap_bytes - torch.cuda.max_memory_reserved()
         self.unit = max(self.room // self.life // 512 * 512, 4096)
-        self.slowness = self.draw.choice((0.0, 0.0, 0.02, 0.05))
+        self.slowness = self.draw.choice((0.0, 0.0, 0.02, 0.05)) + slower_s
 
     def new(self, size: float) -> Any:
         return torch.empty(max(int(size), 512), dtype=torch.uint8, device=DEVICE)
