@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from detector_parameters import PAGE, between
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
@@ -32,7 +34,6 @@ TUNING_SEEDS = range(20)
 HELD_OUT_FROM = 1000
 LONG_STEPS = 20_000
 SHARES = (0.6, 0.7, 0.8, 0.9)
-BEGIN, END = "<!-- detector_quality: begin -->", "<!-- detector_quality: end -->"
 
 
 class Outcome(NamedTuple):
@@ -330,13 +331,10 @@ def main() -> None:
     if args.recordings is not None:
         print("\n".join(recordings_report(args.recordings)))
         return
-    text = "\n".join(report(args.seeds, args.long))
-    print(text)
+    lines = report(args.seeds, args.long)
+    print("\n".join(lines))
     if args.docs:
-        page = ROOT / "docs" / "detector.md"
-        old = page.read_text()
-        before, after = old.split(BEGIN)[0], old.split(END)[1]
-        page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        PAGE.write_text(between(PAGE.read_text(), "detector_quality", lines))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from tidegauge.core.actions import (
 )
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incident_evidence import EvidenceNews
+from tidegauge.core.incident_steps import DEFAULT_RULES, IncidentRules
 from tidegauge.core.incident_tracker import IncidentTracker, Tenant
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
@@ -107,6 +108,7 @@ class ClosedLoop:
         submit: Callable[[Callable[[], None]], object],
         messenger: Messenger | None = None,
         commands: ProcessCommands | None = None,
+        rules: IncidentRules = DEFAULT_RULES,
     ) -> None:
         """Takes up where the audit ends. ``messenger`` tells owners beside the schedulers, ``commands`` reach ranks for
         evidence. ``submit`` runs a call in a worker, of which there are ``workers_for`` or more.
@@ -119,7 +121,7 @@ class ClosedLoop:
         self._switches = switches
         self._now_s = now_s
         self._tracker = IncidentTracker(
-            incidents.open_incidents(), next_number=incidents.next_number(), explain_oom=_explained,
+            incidents.open_incidents(), next_number=incidents.next_number(), explain_oom=_explained, rules=rules,
             closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MOST_RECENT),
         )  # fmt: skip
         self._state = PolicyState.of(audit.memory(since_s=now_s() - MEMORY_S))

@@ -262,6 +262,7 @@ def _build(root: Path, rig: Rig, stack: ExitStack) -> ChaosSite:
         environ = rig.environ(devices=RANKS, total_bytes=GPU_BYTES, state=root / f"gpus{number}")
         node = Node(number, root, network, environ)
         stack.callback(node.close)
+        node.environ["TIDEGAUGE_INCIDENT_SEVERITY"] = "warning"  # a leak is to go on for as long as trouble is made
         node.environ["TIDEGAUGE_POLICY_FILE"] = str(root / "policy.yaml")
         node.environ["TIDEGAUGE_ALERTMANAGER_URL"] = f"http://{network.address}:{ALERTMANAGER_PORT}"
         nodes.append(node)

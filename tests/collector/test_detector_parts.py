@@ -181,10 +181,11 @@ def test_memory_outside_the_allocator_that_was_given_back_is_no_longer_shown() -
 def test_the_net_catches_growth_of_any_shape_that_ate_most_of_the_head_room() -> None:
     stairs = [float(step // 10) for step in range(60)]
     line = [float(step) for step in range(8)]
-    for mins in (stairs, line):
+    late = [0.1] * 60 + [float(step) for step in range(20)]
+    for mins in (stairs, line, late):
         found = net(mins, 0.3 * mins[-1], DEFAULT)
         assert found is not None
-        assert found.gained >= 0.8 * mins[-1]
+        assert found.gained > 0.6 * mins[-1]
 
 
 @pytest.mark.parametrize(
@@ -195,6 +196,7 @@ def test_the_net_catches_growth_of_any_shape_that_ate_most_of_the_head_room() ->
         pytest.param([0.0] * 20 + [1.0] * 10 + [2.0] * 10 + [9.0] * 20, 1.0, id="one rise makes up most"),
         pytest.param([float(min(step, 20)) for step in range(60)], 1.0, id="it has stopped"),
         pytest.param([float(step % 12) for step in range(60)], 1.0, id="a saw-tooth"),
+        pytest.param([9.0] * 30 + [float(step) for step in range(10)], 1.0, id="it was as high before"),
         pytest.param([1.0, 2.0, 3.0, 4.0], 0.1, id="too few"),
     ],
 )
@@ -252,12 +254,13 @@ def test_an_unknown_limit_is_taken_as_a_typical_card_or_a_little_more_than_is_us
     ("seconds_left", "seconds_seen", "gained", "expected"),
     [
         (30 * DAY_S, DAY_S, 1, Severity.NOTE),
+        (30 * DAY_S, DAY_S, 301, Severity.NOTE),
         (3 * DAY_S, DAY_S, 1, Severity.WARNING),
-        (0.5 * DAY_S, DAY_S, 1, Severity.CRITICAL),
-        (0.5 * DAY_S, 60.0, 1, Severity.WARNING),
-        (0.5 * DAY_S, 60.0, 10, Severity.CRITICAL),
-        (30 * DAY_S, DAY_S, 101, Severity.CRITICAL),
-        (None, DAY_S, 1, Severity.NOTE),
+        (600.0, 120.0, 90, Severity.WARNING),
+        (600.0, 120.0, 100, Severity.CRITICAL),
+        (5.0, 5.0, 100, Severity.WARNING),
+        (5.0, 5.0, 300, Severity.CRITICAL),
+        (None, DAY_S, 301, Severity.NOTE),
     ],
 )
 def test_severity_follows_time_left_and_share_eaten(
@@ -318,12 +321,10 @@ def test_a_rank_that_grows_on_another_signal_is_odd() -> None:
     assert [suspect.rank for suspect in verdict.suspects if suspect.odd] == [2]
 
 
-def test_quiet_peers_turn_suspicion_into_a_leak() -> None:
+def test_one_suspect_of_many_ranks_is_a_suspect() -> None:
+    """The more ranks are looked at, the more likely one of them wanders."""
     suspected = leaking(1000, state=LeakState.SUSPECTED)
-    assert judge_job({0: OK, 1: suspected}).state is LeakState.LEAK
-    assert judge_job({0: suspected, 1: suspected}).state is LeakState.SUSPECTED
-    assert judge_job({1: suspected}).state is LeakState.SUSPECTED
-    assert judge_job({0: OK, 1: suspected._replace(severity=Severity.NOTE)}).state is LeakState.SUSPECTED
+    assert judge_job({1: suspected, **dict.fromkeys(range(2, 4096), OK)}).state is LeakState.SUSPECTED
 
 
 def test_the_surest_rank_comes_first() -> None:

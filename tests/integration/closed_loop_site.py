@@ -20,18 +20,18 @@ POLICY = """
 version: 1
 mode: {mode}
 brakes:
-  {{warnings_before_stop: 2, warning_interval: 1s, min_age: 1s, actions_per_job_per_hour: 100,
+  {{min_severity: warning, warnings_before_stop: 2, warning_interval: 1s, min_age: 1s, actions_per_job_per_hour: 100,
    actions_per_user_per_hour: 100, actions_per_hour: 100, requeues_per_job: 100}}
 rules:
   - name: fragmentation
-    when: {{cause: fragmentation, severity: critical, checkpoint: true, requeueable: true}}
+    when: {{cause: fragmentation, severity: warning, checkpoint: true, requeueable: true}}
     ladder:
       - {{action: notify}}
       - {{action: notify, after: 1s}}
       - {{action: checkpoint, after: 1s, grace: 60s}}
       - {{action: requeue, alloc_conf: {{expandable_segments: True}}}}
   - name: leak
-    when: {{cause: leak, severity: critical, checkpoint: true, requeueable: true}}
+    when: {{cause: leak, severity: warning, checkpoint: true, requeueable: true}}
     ladder:
       - {{action: notify}}
       - {{action: notify, after: 1s}}
@@ -40,6 +40,8 @@ rules:
   - name: everything-else
     ladder: [{{action: notify}}]
 """
+EARLY = {"TIDEGAUGE_INCIDENT_SEVERITY": "warning"}
+"""For a service: incidents open with growth, so that a loop takes seconds and not minutes."""
 LADDER = ["notify", "notify", "checkpoint", "requeue"]
 """What the rules for leaks and fragmentation do, one after the other."""
 
@@ -67,9 +69,11 @@ class Job:
 
 
 class Site:
-    """A service with a policy, and jobs under it."""
+    """A service with a policy, and jobs under it. Incidents open with growth if ``early``, else with danger."""
 
-    def __init__(self, service: Service, python: str, environ: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, service: Service, python: str, environ: Mapping[str, str], folder: Path, *, early: bool = True
+    ) -> None:
         self.service = service
         self._python = python
         self._environ = {**environ, "TIDEGAUGE_RUN_DIR": str(service.run_dir), "OMP_NUM_THREADS": "1"}
@@ -77,6 +81,8 @@ class Site:
         service.environ["TIDEGAUGE_POLICY_FILE"] = str(folder / "policy.yaml")
         # The jobs live for a minute or two: what takes report periods should not take seconds of that.
         service.environ["TIDEGAUGE_REPORT_PERIOD_S"] = "0.25"
+        if early:
+            service.environ |= EARLY
 
     @contextlib.contextmanager
     def job(self, name: str, *flags: str, steps: int, run_flags: tuple[str, ...] = ("--requeue",)) -> Iterator[Job]:

@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 GPU_BYTES = 160 << 30
 CAP = 0.05
 """8 GiB, which a job that leaks 4 MiB a step reaches before step 2,050."""
+HALF_EATEN = 1000
+"""Steps after which that job has eaten half of its cap, nearly."""
 STEPS = 400
 """At least. The cap is two minutes away, in which each process of the service may stand still for a while."""
 UNTIL_ENDED = 1_000_000
@@ -29,10 +31,12 @@ UNTIL_ENDED = 1_000_000
 
 
 @pytest.fixture
-def site(rig: Rig, tmp_path: Path) -> Iterator[Site]:
+def site(rig: Rig, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """With the parameter "dangerous", incidents open as they do by default."""
     environ = rig.environ(devices=2, total_bytes=GPU_BYTES, state=tmp_path / "gpus")
     service = Service(environ)
-    one = Site(service, str(rig.python), environ, tmp_path)
+    early = getattr(request, "param", None) != "dangerous"
+    one = Site(service, str(rig.python), environ, tmp_path, early=early)
     one.set_mode("act")
     try:
         service.up()
@@ -41,34 +45,27 @@ def site(rig: Rig, tmp_path: Path) -> Iterator[Site]:
         service.close()
 
 
-def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("site", ["dangerous"], indirect=True)
+def test_a_leak_is_cured_once_it_is_dangerous_and_nobody_else_is_touched(site: Site, tmp_path: Path) -> None:
     capped = ("--requeue", "--memory-fraction", str(CAP))
     cured = tmp_path / "cured"
     until = ("--until", str(cured))
-    # It would have filled the GPUs, its neighbours' too, after 2,000 steps: it makes them slowly.
-    slowly = ("--pause-seconds", "0.1", *until)
     with (
         site.job("leaky", "--leak-rank", "1", *until, steps=STEPS, run_flags=capped) as leaky,
-        site.job("fragmenting", "--fragment", *slowly, steps=600) as fragmenting,
         site.job("healthy", *until, steps=STEPS) as healthy,
     ):
-        for job in (fragmenting, leaky):
-            eventually(
-                lambda job=job: len(job.told("began")) > 1 or job.process.poll() is not None,  # type: ignore[misc]  # SAFETY: the default binds the loop's value
-                "the second attempt", within_s=300,
-            )  # fmt: skip
+        _second_attempt(leaky)
         cured.touch()
-        codes = {
-            name: job.wait(300) for name, job in (("healthy", healthy), ("leaky", leaky), ("fragmenting", fragmenting))
-        }
-    logs = "\n".join(last_lines(job.log, 15) for job in (leaky, fragmenting, healthy))
-    assert codes == {"healthy": 0, "leaky": 0, "fragmenting": 0}, f"{logs}\n{site.service.logs()}"
+        codes = {name: job.wait(300) for name, job in (("healthy", healthy), ("leaky", leaky))}
+    logs = "\n".join(last_lines(job.log, 15) for job in (leaky, healthy))
+    assert codes == {"healthy": 0, "leaky": 0}, f"{logs}\n{site.service.logs()}"
 
-    # The leak: warned, saved, started again before its cap would have ended it, gone on from there, finished.
+    # Warned, saved, started again before its cap would have ended it, gone on from there, finished.
     first, *rest = leaky.told("began")
     assert first["step"] == 0
     assert rest, logs
     saves = [saved["step"] for saved in leaky.told("saved")]
+    assert saves[0] > HALF_EATEN, "not before it was dangerous"
     assert [start["step"] for start in rest] == saves[: len(rest)]
     assert len(saves) <= len(rest) + 1, "the last attempt may finish between a checkpoint and its requeue"
     assert [start["attempt"] for start in rest] == list(range(1, len(rest) + 1))
@@ -80,15 +77,6 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site,
     incident = site.incidents("leaky")[-1]
     assert [finding["rank"] for finding in incident["findings"]] == [1]
 
-    # Fragmentation: the next attempt has the setting, and its reserved memory stands still.
-    assert len(fragmenting.told("began")) == 2, site.service.call("policy", "log").out
-    second = fragmenting.told("began")[1]
-    assert second["alloc_conf"] == "expandable_segments:True"
-    saved, finished = fragmenting.told("saved"), fragmenting.told("finished")
-    assert len(saved) == 1
-    assert finished[0]["reserved_bytes"] < saved[0]["reserved_bytes"] / 2
-    assert done(site.decisions("fragmenting"))[-1] == "requeue"
-
     # The healthy job: one attempt, no incident.
     assert [line["what"] for line in healthy.story()] == ["began", "finished"]
     assert site.incidents("healthy") == []
@@ -98,6 +86,29 @@ def test_leak_and_fragmentation_are_cured_and_nobody_else_is_touched(site: Site,
         assert part in page.out
     metrics = site.service.get_text("/metrics")
     assert 'tidegauge_actions_total{action="requeue",cluster="test",outcome="done"}' in metrics
+
+
+def test_fragmentation_is_cured_by_a_setting_of_the_next_attempt(site: Site, tmp_path: Path) -> None:
+    cured = tmp_path / "cured"
+    # It would have filled the GPUs after 2,000 steps: it makes them slowly.
+    slowly = ("--pause-seconds", "0.1", "--until", str(cured))
+    with site.job("fragmenting", "--fragment", *slowly, steps=600) as fragmenting:
+        _second_attempt(fragmenting)
+        cured.touch()
+        assert fragmenting.wait(300) == 0, f"{last_lines(fragmenting.log, 15)}\n{site.service.logs()}"
+
+    # The next attempt has the setting, and its reserved memory stands still.
+    assert len(fragmenting.told("began")) == 2, site.service.call("policy", "log").out
+    second = fragmenting.told("began")[1]
+    assert second["alloc_conf"] == "expandable_segments:True"
+    saved, finished = fragmenting.told("saved"), fragmenting.told("finished")
+    assert len(saved) == 1
+    assert finished[0]["reserved_bytes"] < saved[0]["reserved_bytes"] / 2
+    assert done(site.decisions("fragmenting"))[-1] == "requeue"
+
+
+def _second_attempt(job: Job) -> None:
+    eventually(lambda: len(job.told("began")) > 1 or job.process.poll() is not None, "the second attempt", within_s=300)
 
 
 def test_observe_does_nothing_and_says_what_it_would(site: Site) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
+from integration.closed_loop_site import EARLY
 from integration.needs import missing
 from integration.prometheus_server import prometheus_binary, running_prometheus
 from integration.server_process import free_port
@@ -32,6 +33,7 @@ def rig_environ(rig: Rig, tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def service(rig_environ: dict[str, str]) -> Iterator[Service]:
     service = Service(rig_environ)
+    service.environ |= EARLY
     service.environ["TIDEGAUGE_API_PORT"] = str(free_port())  # Prometheus is told of it once, whatever is started again
     try:
         service.up()

@@ -8,7 +8,8 @@ from tidegauge.core.samples import EventCode, RecordKind, Sample
 from tidegauge.core.verdicts import OK, Verdict
 
 TICKS_ALONE_S = 300.0
-"""A rank that ends no step for so long is judged by its ticks. Before that, loading a model would look like growth."""
+"""A rank that ends no step for so long is judged by its ticks, from its first one on. Before that, loading a model
+would look like growth."""
 _MILLIONTHS = 1_000_000
 
 
@@ -85,7 +86,7 @@ class DeviceSeries:
                 return None
             self._last_step = sample.step
             return sample.step
-        if self._steps_seen or sample.mono_ns - self._first_mono_ns < TICKS_ALONE_S * 1e9:
+        if self._steps_seen:
             return None
         self._ticks += 1
         return self._ticks
@@ -93,7 +94,9 @@ class DeviceSeries:
     @property
     def verdict(self) -> Verdict:
         """The detector's; without the figures in steps if it counted ticks."""
-        if self._detector is None:
+        if self._detector is None or self.last is None:
+            return OK
+        if not self._steps_seen and self.last.mono_ns - self._first_mono_ns < TICKS_ALONE_S * 1e9:
             return OK
         verdict = self._detector.verdict
         if self._steps_seen:

@@ -98,6 +98,7 @@ def _log(folder: Path, job_id: str) -> Path:
 def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[str]:
     """The real service, with a state of its own and free ports, so that it meets no other. Yields the API's URL."""
     chosen = [f"state_dir={folder / 'state'}", f"run_dir={folder / 'run'}", "cluster=demo"]
+    chosen += ["incident_severity=warning"]  # nobody should wait until half of a card is eaten
     chosen += [f"{port}=0" for port in ("metrics_port", "api_port", "engine_port")]
     chosen += ["listen_host=127.0.0.1", "web_config_file=", "api_tokens_file="]
     settings = [word for assignment in chosen for word in ("--set", assignment)]

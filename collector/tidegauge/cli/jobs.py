@@ -16,7 +16,7 @@ from tidegauge.cli.service_api import add_api_arguments, ask, whose
 from tidegauge.core.kubernetes import PROFILE_LABEL
 from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
-from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.verdicts import OK, LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
 from tidegauge.core.wording import list_ranks
 
@@ -67,21 +67,27 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
     ranks = job["ranks"]
     worst = _worst(job)
     verdict = OK if worst is None else from_wire(Verdict, worst["verdict"])
-    state = job["state"] if job["severity"] is None else f"{job['state']} ({job['severity']})"
+    steps = max(rank["step"] for rank in ranks)
     return (
         job_name(job["job_id"], job["attempt"], _array_name(ranks)),
         job["job_name"] or "-",
         job["user_name"],
         f"{sum(rank['alive'] for rank in ranks)}/{job['world_size']}",
-        str(max(rank["step"] for rank in ranks)),
+        str(steps),
         format_bytes(max(rank["allocated_bytes"] for rank in ranks)),
         format_bytes(max(rank["reserved_bytes"] for rank in ranks)),
-        state + _whether_it_goes_on(job),
+        _state(job, has_steps=steps > 0) + _whether_it_goes_on(job),
         list_ranks(job["suspects"], common=job["common"]),
         job["signal"] or "-",
         "-" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
         "-" if verdict.seconds_to_oom is None else format_band(verdict.seconds_to_oom),
     )
+
+
+def _state(job: Mapping[str, Any], *, has_steps: bool) -> str:
+    state, severity = LeakState(job["state"]), job["severity"] and Severity(job["severity"])
+    word = state_word(state, severity, has_steps=has_steps)
+    return f"{word} ({severity.value})" if severity else word
 
 
 def _whether_it_goes_on(job: Mapping[str, Any]) -> str:

@@ -11,28 +11,29 @@ from tidegauge.cli.top_model import IncidentLine, JobRow
 from tidegauge.cluster.overview import JobLine, RankLine
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.units import format_bytes
-from tidegauge.core.verdicts import Band, LeakState, Severity
+from tidegauge.core.verdicts import Band, LeakState, Severity, state_word
 from tidegauge.core.wording import list_ranks, ranks_besides, time_left
 
 SOON_S = 3600.0
 """Out of memory within the hour is red."""
 NEARLY_FULL = 0.9
 """As the alert TidegaugeMemoryNearlyFull: not yet wrong, but worth a look."""
+_TONES = {"ok": Tone.GOOD, "no steps": Tone.DIM, "leak": Tone.ALARM}
 _MARKS = {None: "", Severity.NOTE: " !", Severity.WARNING: " !!", Severity.CRITICAL: " !!!"}
 
 
-def state_cell(state: LeakState, severity: Severity | None, *, alive: bool, stale: bool) -> Cell:
-    """ "leak !!!", "suspected", "ok"; the marks say how grave it is. "stale": the node does not report, and this was
-    how grave it was last."""
+def state_cell(
+    state: LeakState, severity: Severity | None, *, alive: bool, stale: bool, has_steps: bool = True
+) -> Cell:
+    """ "leak !!!", "growing !!", "suspected", "ok", "no steps"; the marks say how grave it is. "stale": the node does
+    not report, and this was how grave it was last."""
     if not alive:
         return Cell("ended", Tone.DIM)
     marks = _MARKS[severity] if state is LeakState.LEAK else ""
     if stale:
         return Cell(f"stale{marks}", Tone.WARNING)
-    if state is LeakState.OK:
-        return Cell("ok", Tone.GOOD)
-    grave = state is LeakState.LEAK and severity is not Severity.NOTE
-    return Cell(f"{state.value}{marks}", Tone.ALARM if grave else Tone.WARNING)
+    word = state_word(state, severity, has_steps=has_steps)
+    return Cell(f"{word}{marks}", _TONES.get(word, Tone.WARNING))
 
 
 def name_job_shortly(job: JobKey, array: str | None = None) -> str:
@@ -64,7 +65,7 @@ def bytes_cell(count: float | None) -> Cell:
 def job_columns() -> Sequence[Column[JobRow]]:
     """The cluster's table."""
     return (
-        Column("state", lambda row, _: _job_state(row.job), 9),
+        Column("state", lambda row, _: _job_state(row.job), 10),
         Column("job", lambda row, _: Cell(name_job_shortly(row.key, row.job.array), Tone.STRONG), 12, 32),
         Column("name", lambda row, _: Cell(row.job.job_name or "-"), 14, 28, rank=4),
         Column("user", lambda row, _: Cell(row.job.user_name), 7, 12, rank=2),
@@ -84,7 +85,7 @@ def job_columns() -> Sequence[Column[JobRow]]:
 def rank_columns() -> Sequence[Column[RankLine]]:
     """One job's table."""
     return (
-        Column("state", lambda rank, _: rank_state(rank), 9),
+        Column("state", lambda rank, _: rank_state(rank), 10),
         Column("rank", lambda rank, _: Cell(str(rank.rank), Tone.STRONG), 5, right=True),
         Column("host", lambda rank, _: Cell(rank.hostname), 10, 28),
         Column("GPU", lambda rank, _: Cell("-" if rank.gpu is None else str(rank.gpu)), 3, rank=1, right=True),
@@ -117,11 +118,11 @@ def incident_columns() -> Sequence[Column[IncidentLine]]:
 
 def rank_state(rank: RankLine) -> Cell:
     """The state of one rank."""
-    return state_cell(rank.state, rank.severity, alive=rank.alive, stale=rank.stale)
+    return state_cell(rank.state, rank.severity, alive=rank.alive, stale=rank.stale, has_steps=rank.step > 0)
 
 
 def _job_state(job: JobLine) -> Cell:
-    return state_cell(job.state, job.severity, alive=job.running, stale=bool(job.stale))
+    return state_cell(job.state, job.severity, alive=job.running, stale=bool(job.stale), has_steps=job.step > 0)
 
 
 def _ranks(job: JobLine) -> Cell:

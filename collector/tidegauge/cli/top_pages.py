@@ -6,6 +6,7 @@ A line is cells; what is too long is wrapped here, so that nothing gets lost at 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 
 from tidegauge.cli import incident_page
@@ -17,7 +18,7 @@ from tidegauge.cli.top_columns import NEARLY_FULL
 from tidegauge.cli.top_service import IncidentStory
 from tidegauge.cluster.overview import JobLine, Overview
 from tidegauge.core.incidents import Incident
-from tidegauge.core.verdicts import LeakState, Severity
+from tidegauge.core.verdicts import Severity, state_word
 from tidegauge.core.wording import incident_sentence
 
 Line = Sequence[Cell]
@@ -39,8 +40,13 @@ KEYS = (
     ("q", "quit"),
 )
 _SIGNS = (
-    ("leak !!!", "memory grows without end; ! would take weeks to matter, !! days, !!! hours"),
+    ("leak !!!", "memory grows, and has taken half of what was free: dangerous"),
+    ("growing !!", "memory grows, and is not dangerous yet; ! would take weeks to matter, !! days"),
     ("suspected", "a trend, not yet sure"),
+    (
+        "no steps",
+        "no training step seen yet; after five minutes memory is judged by time (tidegauge.step())",
+    ),
     ("stale", "the node does not report: these are its last figures"),
     ("memory", "what the rank holds of its GPU over its life, oldest first; full height is its limit"),
     ("used", "the fullest rank's share of its limit"),
@@ -53,13 +59,15 @@ def headline(overview: Overview) -> Line:
     """The cluster in one line: nodes, jobs, GPUs."""
     counts = overview.nodes
     running = [job for job in overview.jobs if job.running]
-    leaking = sum(job.state is LeakState.LEAK for job in running)
+    words = Counter(state_word(job.state, job.severity) for job in running)
+    leaking, growing = words["leak"], words["growing"]
     cells = [Cell(_several(sum(counts.values()) - counts.get("gone", 0), "node"))]
     for health in ("waiting", "stale", "gone"):
         cells += [Cell(", "), Cell(f"{counts[health]} {health}", Tone.WARNING)] if counts.get(health) else []
     more = f" and {overview.left_out} that are not shown" if overview.left_out else ""
     cells.append(Cell(f"   {_several(len(running), 'job')}{more}"))
-    cells += [Cell(", "), Cell(f"{leaking} {'leaks' if leaking == 1 else 'leak'}", Tone.ALARM)] if leaking else []
+    cells += [Cell(", "), Cell(f"{leaking} {'leak' if leaking == 1 else 'leaks'}", Tone.ALARM)] if leaking else []
+    cells += [Cell(", "), Cell(f"{growing} growing", Tone.WARNING)] if growing else []
     cells.append(Cell(f"   {_several(overview.gpus, 'GPU')}"))
     if overview.gpu_total_bytes and overview.gpu_used_bytes is not None:
         share = overview.gpu_used_bytes / overview.gpu_total_bytes

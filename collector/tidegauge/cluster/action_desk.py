@@ -23,8 +23,10 @@ from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.telling import Tell, TellingBoard
 from tidegauge.core.actions import AuditError, Decision, LoopStatus
+from tidegauge.core.incident_steps import IncidentRules
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.loop_figures import SlurmLabels
+from tidegauge.core.verdicts import Severity
 
 if TYPE_CHECKING:
     from tidegauge_scheduler_hooks.ports import Messenger
@@ -165,6 +167,7 @@ def _loop_over(
         submit=workers.submit,
         messenger=None if tell is None else _messenger(tell),
         commands=coordinator.orders,
+        rules=IncidentRules(min_severity=Severity(settings.incident_severity)),
     )
     return loop, clock.now_s
 

@@ -13,7 +13,7 @@ from tidegauge.agent.few_lines import FewLines
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.views import Event, EventKind
 from tidegauge.core.units import format_band, format_bytes
-from tidegauge.core.verdicts import LeakState, Severity, Verdict
+from tidegauge.core.verdicts import LeakState, Severity, Verdict, state_word
 from tidegauge.core.views import RankSummary
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class EventLog:
             EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname), before=old, job_id=who.job_id,
             attempt=who.attempt, rank=who.rank, step=rank.step, verdict=rank.verdict, user_name=rank.user_name,
         )  # fmt: skip
-        alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is not Severity.NOTE
+        alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is Severity.CRITICAL
         level = logging.WARNING if alarming else logging.INFO
         self._lines.say(level, "%s", event.text, now_s=event.at_unix_s)
 
@@ -89,7 +89,9 @@ def _verdict_text(rank: RankSummary, hostname: str) -> str:
     who = f"job {key.job_id} attempt {key.attempt} rank {key.rank} on {hostname}"
     if verdict.state is LeakState.OK:
         return f"{who}: growth ended (step {rank.step})"
-    what = "leaks" if verdict.state is LeakState.LEAK else "is suspected of leaking"
+    what = {"suspected": "is suspected of leaking", "growing": "grows", "leak": "leaks"}[
+        state_word(verdict.state, verdict.severity)
+    ]
     parts = [f"{who} {what}"]
     if verdict.signal is not None:
         parts.append(f"signal {verdict.signal.value}")

@@ -26,8 +26,9 @@ MOST_OF_REPORT = 16
 """Of one report are looked at: agents send them in order, and what is kept is not sent again."""
 MOST_REMEMBERED = 10_000
 """Pieces of which it is remembered that they are kept: an agent that missed the answer asks within seconds."""
-REMEMBER_JOBS_S = 86_400.0
-"""A job without new evidence, and without an open incident, is forgotten; its evidence stays in the database."""
+REMEMBER_JOBS_S = 7 * 86_400.0
+"""A job without new evidence, and without an open incident, is forgotten; its evidence stays in the database. Evidence
+is asked for when growth begins, and the incident opens when it is dangerous, which may be days later."""
 MOST_JOBS, MOST_OF_JOB = 5000, 40
 """Jobs, and pieces of one, that are remembered; those with the oldest evidence are forgotten first."""
 MOST_RECALLED = 1000

@@ -49,8 +49,9 @@ from tidegauge.core.views import JobView
 class IncidentRules:
     """When incidents open, change and close."""
 
-    min_severity: Severity = Severity.WARNING
-    """Growth of a rank opens or joins an incident from this severity on. One that is in it stays until it is quiet."""
+    min_severity: Severity = Severity.CRITICAL
+    """Growth of a rank opens or joins an incident from this severity on: once it is dangerous. One that is in it stays
+    until it is quiet."""
     recover_after_s: float = 120.0
     """Quiet for so long is recovered. A detector withdraws an alarm only when growth ended, so minutes are enough."""
     recover_at_most_s: float = 1200.0

@@ -63,9 +63,7 @@ def growing_causes(job: JobView) -> frozenset[IncidentCause]:
 
 
 def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Sighting:
-    """Ranks that grow by this cause. Sure is a rank's own LEAK, and the one suspect that ``judge_job`` counts as one
-    because all its peers, every one of them heard of, are quiet."""
-    alone = job.state is LeakState.LEAK and len(job.suspects) == 1 and not job.stale
+    """Ranks that grow by this cause. Sure is a LEAK of at least ``min_severity``."""
     sure: list[RankFinding] = []
     doubtful: list[RankFinding] = []
     unheard, uneasy = set(job.stale), set()
@@ -79,7 +77,7 @@ def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Si
             continue
         uneasy.add(number)
         if _cause(rank) is cause:
-            established = rank.verdict.state is LeakState.LEAK or (alone and number == job.suspects[0])
+            established = rank.verdict.state is LeakState.LEAK
             severe = rank.verdict.severity is not None and rank.verdict.severity.level >= min_severity.level
             (sure if established and severe else doubtful).append(_finding(job, index))
     return Sighting(tuple(sure), tuple(doubtful), frozenset(unheard), frozenset(uneasy))

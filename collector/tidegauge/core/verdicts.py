@@ -29,7 +29,7 @@ class LeakState(str, Enum):
     SUSPECTED = "suspected"
     """A trend that is worth evidence (escalation), not yet worth an action."""
     LEAK = "leak"
-    """Growth that does not end, established."""
+    """Growth that goes on, established. Whether it is dangerous is its severity."""
 
     @property
     def level(self) -> int:
@@ -38,14 +38,14 @@ class LeakState(str, Enum):
 
 
 class Severity(str, Enum):
-    """How much a leak matters on the card it runs on."""
+    """How much growth matters on the card it runs on."""
 
     NOTE = "note"
     """True, but it would take weeks to matter."""
     WARNING = "warning"
-    """It will run out of memory in the foreseeable future (days)."""
+    """It runs out of memory within days if it goes on."""
     CRITICAL = "critical"
-    """It will run out of memory soon (hours), or has eaten most of the head-room."""
+    """Dangerous: it has eaten half of the memory that was free when it began, and goes on."""
 
     @property
     def level(self) -> int:
@@ -53,10 +53,18 @@ class Severity(str, Enum):
         return 1 + ("note", "warning", "critical").index(self.value)
 
 
+def state_word(state: LeakState, severity: Optional[Severity], *, has_steps: bool = True) -> str:
+    """For people: growth is called a leak once it is dangerous; without a step so far, "ok" would promise much."""
+    if state is LeakState.OK and not has_steps:
+        return "no steps"
+    return "growing" if state is LeakState.LEAK and severity is not Severity.CRITICAL else state.value
+
+
 class Band(NamedTuple):
     """An estimate with its range, ``low <= likely <= high``.
 
-    ``low`` is the promise ("not before"); ``high`` may be infinite.
+    Of a time to out-of-memory, docs/detector.md counts how often memory ran out before ``low``; ``high`` may be
+    infinite.
     """
 
     low: float

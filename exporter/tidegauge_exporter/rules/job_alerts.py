@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidegauge.core.detector import DEFAULT
 from tidegauge_exporter.rules.promql import (
     BYTES,
     COUNT,
@@ -25,10 +26,14 @@ from tidegauge_exporter.rules.recording import JOB
 from tidegauge_exporter.rules.values import AlertRule, AlertSeverity, Board, Group
 
 SOON_S: Final = 3600
-MUCH_EATEN: Final = 0.5
-"""Share of the head-room that a leak must have taken before it pages."""
+MUCH_EATEN: Final = DEFAULT.danger_share
+"""Share of the head-room that a leak must have taken before anybody is alerted."""
 FAR_S: Final = 7 * 86400
 """A leak that takes longer than this to matter is no alert; the dashboards and `tidegauge incidents` show it."""
+_UNLESS_LITTLE: Final = (
+    # Buffers and caches that fill are full before: docs/detector.md. An agent of an older version does not say.
+    f"unless on ({JOB}, rank) tidegauge_rank_leak_headroom_eaten_ratio < {MUCH_EATEN}"
+)
 _PER_STEP: Final = looked_up(
     "max(tidegauge_rank_leak_bytes_per_stepSELECTOR) > 0",
     RANK_NAMES,
@@ -54,8 +59,7 @@ LEAKS = (
         with_owner(
             f"max by ({RANK}) (tidegauge_rank_leak_seconds_to_oom) < {SOON_S}\n"
             f"and on ({JOB}, rank) tidegauge_rank_leak_state == 2\n"
-            # Buffers and caches that fill are full before: docs/detector.md. An agent of an older version does not say.
-            f"unless on ({JOB}, rank) tidegauge_rank_leak_headroom_eaten_ratio < {MUCH_EATEN}",
+            f"{_UNLESS_LITTLE}",
             like="tidegauge_rank_leak_state",
         ),
         AlertSeverity.CRITICAL,
@@ -70,6 +74,7 @@ LEAKS = (
         with_owner(
             f"max by ({RANK}) (tidegauge_rank_leak_state) == 2\n"
             f"unless on ({JOB}, rank) tidegauge_rank_leak_seconds_to_oom > {FAR_S}\n"
+            f"{_UNLESS_LITTLE}\n"
             # A verdict lingers, the rank's memory does not: who has ended leaks no more.
             f"and on ({JOB}, rank) tidegauge_rank_allocated_bytes",
             like="tidegauge_rank_leak_state",

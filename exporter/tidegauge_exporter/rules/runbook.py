@@ -38,8 +38,8 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
     ),
     RunbookEntry(
         "TidegaugeLeak",
-        means="The detector has established that a rank's memory grows without end. It matters within a week, or "
-        "nobody knows when.",
+        means="The detector has established that a rank's memory grows without end. The growth has taken half of the "
+        "memory that was free, and meets the rank's limit within a week; or nobody knows the limit.",
         first_look="`tidegauge jobs` and the job's dashboard: one rank or all? All ranks alike is often a workload "
         "that grows by design, such as a curriculum or longer sequences.",
         what_to_do="Tell the owner. No hurry while there are hours left.",

@@ -74,8 +74,8 @@ class When(PolicyModel):
     severity: Severity | None = None
     """This or worse."""
     oom_within: Duration | None = None
-    """The near end of the time to out-of-memory is at most this. The near end, because it is the promise ("not
-    before") and the likely time is missed half of the times: who waits for that acts too late on every second job."""
+    """The near end of the time to out-of-memory is at most this. The near end, because memory runs out
+    before the likely time half of the times: who waits for that acts too late on every second job."""
     scope: Literal["rank", "job"] | None = None
     """``rank``: some ranks stand out; ``job``: most ranks do it alike."""
     scheduler: SomeGlobs | None = None

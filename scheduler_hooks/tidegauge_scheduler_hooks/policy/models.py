@@ -69,8 +69,8 @@ class Brakes(PolicyModel):
     min_age: Duration = 120.0
     """An incident must have been open for this long before its job is acted on."""
     min_severity: Severity = Severity.CRITICAL
-    """Growth must be at least this severe before the job is acted on. ``critical``: the detector's less severe alarms
-    are withdrawn more often than the critical ones (docs/detector.md).
+    """Growth must be at least this severe when the job is acted on. It is ``critical`` when its incident opens, and may
+    have eased since.
     An out-of-memory and an exceeded share are facts, not forecasts: for them it does not count."""
     proof_max_age: Annotated[Duration, Field(gt=0)] = 600.0
     """A job is ended on a proven checkpoint that is at most this old; on an older one, it is asked for a new one."""

@@ -40,8 +40,8 @@ def remarks(policy: Policy) -> Iterator[Remark]:
 def _about_brakes(brakes: Brakes) -> Iterator[Remark]:
     if brakes.min_severity is not Severity.CRITICAL:
         message = (
-            "jobs are acted on at less than critical severity: such alarms are withdrawn 31 to 132 times in 1,000 "
-            "hours of a rank (docs/detector.md)"
+            "jobs are acted on although their growth is not critical any more: most growth that slows down ends by "
+            "itself (docs/detector.md)"
         )
         yield Remark("warning", ("brakes", "min_severity"), message)
     if brakes.warnings_before_stop == 0:

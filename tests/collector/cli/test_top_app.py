@@ -38,7 +38,7 @@ def test_the_cluster_its_jobs_and_its_incidents_are_on_one_screen() -> None:
         assert len(lines) == 24
         assert max(map(len, lines)) <= 80
         assert lines[0].startswith(" tidegauge  lab")
-        assert lines[1] == " 7 nodes   7 jobs, 4 leak   56 GPUs, 57% full"
+        assert lines[1] == " 7 nodes   7 jobs, 1 leak, 2 growing   56 GPUs, 57% full"
         assert lines[4].split()[:4] == ["\u25b8leak", "!!!", "48211", "ada"]
         assert " policy observe, 2 incidents open" in lines
         assert any("#12" in line and "would checkpoint" in line for line in lines)
@@ -239,7 +239,7 @@ def test_what_a_job_calls_itself_is_neither_markup_nor_a_command_to_the_terminal
     )
 
     async def story(reader: Reader) -> None:
-        assert reader.screen()[4].startswith("\u25b8leak !!!  [red]x[/red][link=file:///etc]?")
+        assert reader.screen()[4].startswith("\u25b8leak !!!   [red]x[/red][link=file:///etc]?")
         await reader.press("enter")
         assert "job [red]x[/red][link=file:///etc]?]0;owned???" in reader.screen()[0]
         await reader.press("enter")

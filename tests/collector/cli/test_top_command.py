@@ -34,7 +34,7 @@ def test_once_prints_jobs_and_incidents_in_whole_lines(url: str, capsys: pytest.
     code, out, _ = run(capsys, "--once", "--api", url)
     lines = out.splitlines()
     assert code == 0
-    assert lines[0] == "lab   7 nodes   7 jobs, 4 leak   56 GPUs, 57% full"
+    assert lines[0] == "lab   7 nodes   7 jobs, 1 leak, 2 growing   56 GPUs, 57% full"
     assert lines[1] == "policy observe, 2 incidents open"
     assert lines[2].split()[:3] == ["state", "job", "name"]
     assert lines[3].split()[:5] == ["leak", "!!!", "48211", "llm-pretrain-7b", "ada"]

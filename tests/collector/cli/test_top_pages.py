@@ -85,10 +85,12 @@ def test_a_wide_line_says_more() -> None:
     [
         (LeakState.OK, None, {}, Cell("ok", Tone.GOOD)),
         (LeakState.SUSPECTED, Severity.CRITICAL, {}, Cell("suspected", Tone.WARNING)),
-        (LeakState.LEAK, Severity.NOTE, {}, Cell("leak !", Tone.WARNING)),
-        (LeakState.LEAK, Severity.WARNING, {}, Cell("leak !!", Tone.ALARM)),
+        (LeakState.LEAK, Severity.NOTE, {}, Cell("growing !", Tone.WARNING)),
+        (LeakState.LEAK, Severity.WARNING, {}, Cell("growing !!", Tone.WARNING)),
         (LeakState.LEAK, Severity.CRITICAL, {}, Cell("leak !!!", Tone.ALARM)),
         (LeakState.LEAK, Severity.CRITICAL, {"stale": True}, Cell("stale !!!", Tone.WARNING)),
+        (LeakState.OK, None, {"has_steps": False}, Cell("no steps", Tone.DIM)),
+        (LeakState.SUSPECTED, None, {"has_steps": False}, Cell("suspected", Tone.WARNING)),
         (LeakState.OK, None, {"stale": True}, Cell("stale", Tone.WARNING)),
         (LeakState.LEAK, Severity.CRITICAL, {"alive": False}, Cell("ended", Tone.DIM)),
     ],
@@ -135,7 +137,7 @@ def test_a_second_attempt_is_named() -> None:
 
 def test_the_headline_counts_nodes_jobs_and_gpus() -> None:
     told = SERVICE.overview()
-    assert text_of(headline(told)) == "7 nodes   7 jobs, 4 leak   56 GPUs, 57% full"
+    assert text_of(headline(told)) == "7 nodes   7 jobs, 1 leak, 2 growing   56 GPUs, 57% full"
     sick = {"ok": 1, "stale": 1, "gone": 2, "waiting": 0}
     few = replace(told, nodes=sick, jobs=told.jobs[-1:], gpus=1, gpu_used_bytes=None, left_out=3)
     assert text_of(headline(few)) == "2 nodes, 1 stale, 2 gone   0 jobs and 3 that are not shown   1 GPU"

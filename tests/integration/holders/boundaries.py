@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -39,3 +40,9 @@ class Boundaries:
             self._calls.get(timeout=WAIT_S)()
         while not self._calls.empty():
             self._calls.get()()
+
+    def stand_still(self, searcher: threading.Thread) -> None:
+        """Carry out all that ``searcher`` asks for, before the next step."""
+        while searcher.is_alive():
+            with contextlib.suppress(queue.Empty):
+                self._calls.get(timeout=0.01)()

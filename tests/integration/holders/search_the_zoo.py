@@ -40,9 +40,14 @@ class EnoughError(Exception):
 
 
 class Watch:
-    """Looks for holders while the run goes on, and ends the run then."""
+    """Looks for holders while the run goes on, and ends the run then.
 
-    def __init__(self) -> None:
+    With ``stands_still`` the run waits for the search: of a tensor that each step replaces, only the first slice of a
+    search can find the block, and how far that comes is a matter of how busy the machine is.
+    """
+
+    def __init__(self, *, stands_still: bool) -> None:
+        self._stands_still = stands_still
         self.early: dict[int, int] = {}
         self.answer: dict[str, Any] = {}
         self._boundaries = Boundaries()
@@ -55,8 +60,9 @@ class Watch:
             wanted = [(address, size) for address, size in live_blocks().items() if address not in self.early]
             self._searcher = threading.Thread(target=self._search, args=(wanted[:300],))
             self._searcher.start()
-        # The search begins before the next step: a tensor that each step replaces is in its block until then.
         self._boundaries.on_step(first=step == LATE)
+        if self._searcher is not None and self._stands_still:
+            self._boundaries.stand_still(self._searcher)
         if self._searcher is not None and not self._searcher.is_alive():
             raise EnoughError
 
@@ -72,7 +78,7 @@ class Watch:
 def main() -> None:
     more = [[] for _ in range(int(sys.argv[1]))]  # type: ignore[var-annotated]
     for name in sys.argv[2:]:
-        watch = Watch()
+        watch = Watch(stands_still=name == "buffer_grows")
         try:
             leak_zoo.ZOO[name].run(leak_zoo.Run(LAST, watch.on_step))
         except EnoughError:

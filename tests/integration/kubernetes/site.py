@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fakegpu.rig import Rig
-from integration.closed_loop_site import POLICY
+from integration.closed_loop_site import EARLY, POLICY
 from integration.kubernetes.injected_pods import CONFIGURATIONS, PROBE_IMAGE, asking, dry_run, probe_image
 from integration.kubernetes.stand_in_pods import Bench
 from integration.kubernetes.target import Connection, KubeTarget
@@ -75,6 +75,7 @@ class KubeSite:
         del self.service.environ["TIDEGAUGE_RUN_DIR"]  # in pods it has its usual name
         self.service.environ |= self._rig.environ(base=self.service.environ, **self._gpus())
         self.service.environ |= {
+            **EARLY,
             "TIDEGAUGE_KUBERNETES_KUBECONFIG": str(self._kubeconfig),
             "TIDEGAUGE_KUBERNETES_CONTROLLER": f"{self.system}/{LEASE}",
             "TIDEGAUGE_POLICY_FILE": str(self._policy),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fakegpu.rig import Rig
-from integration.closed_loop_site import POLICY
+from integration.closed_loop_site import EARLY, POLICY
 from integration.service import Finished, answered, eventually
 from integration.slurm.box import SlurmBox
 from integration.slurm.spank_site import PLUGIN, build_plugin
@@ -122,6 +122,7 @@ class Site:
             "TIDEGAUGE_REPORT_PERIOD_S": "0.25",
             "TIDEGAUGE_LISTEN_HOST": "0.0.0.0",
             "TIDEGAUGE_POLICY_FILE": str(self.policy),
+            **EARLY,
             "TIDEGAUGE_ENGINE_PORT": str(ENGINE_PORT),
             "TIDEGAUGE_API_PORT": str(API_PORT),
         }

@@ -130,6 +130,10 @@ class Params:
     """With so many floors and more, it is Mann and Kendall's test that counts: ..."""
     net_z_min: float = 6.0
     """... so many standard deviations."""
+    net_fresh_max: float = 0.25
+    """Share of that growth up to which memory may have been before it, for what was before not to count."""
+    net_new_min: float = 0.25
+    """Fewest of that growth above all that memory was before it: what falls and comes back is no leak."""
     net_jump_max: float = 0.55
     """Largest share of that growth that may come in one rise: a list that doubles gains half in its last."""
     net_rises_min: int = 4
@@ -161,17 +165,15 @@ class Params:
     """The card that is assumed for severity (never for times) when no limit is known: the commonest training card."""
     typical_step_s: float = 0.1
     """Seconds a step is taken to last, for severity only, when no clock is given."""
-    critical_s: float = 24 * 3600.0
-    """Time to out-of-memory below which a leak is critical: before somebody has looked the next day."""
     warning_s: float = 7 * 24 * 3600.0
-    """Time to out-of-memory below which it is a warning; above, a note. Few jobs run longer without a restart."""
-    critical_extrapolation: float = 100.0
-    """A growth is critical by its time left only when it was seen for a hundredth of that time, or has eaten
-    `critical_eaten` of the head-room: three minutes are not extrapolated to a day. Until then it is a warning."""
-    critical_eaten: float = 0.05
-    """Share of the head-room eaten that makes up for a short history."""
-    critical_share: float = 0.5
-    """Share of the head-room eaten at which a leak is critical whatever its rate."""
+    """Time to out-of-memory above which growth is a note: few jobs run longer without a restart."""
+    danger_share: float = 0.5
+    """Share of the head-room eaten at which growth is dangerous, which is critical. Growth that ends by itself
+    (buffers, caches, epochs, ramps) is over by then in nearly all healthy jobs."""
+    danger_min_s: float = 60.0
+    """... if it went on for this long: fast loops fill a cache in seconds."""
+    danger_share_soon: float = 0.75
+    """Share at which it is dangerous however short it was."""
     note_bytes_per_step: float = 4 * KIB
     """With no limit known, leaks up to this rate are notes: a million steps take 4 GiB, a twentieth of a card."""
 

@@ -41,9 +41,8 @@ class JobVerdict(NamedTuple):
 def judge_job(verdicts: Mapping[int, Verdict]) -> JobVerdict:
     """Compare the ranks of one attempt of one job. Ranks without a verdict are simply left out.
 
-    The job's state is that of its surest rank, with one exception: a rank that is only suspected counts as
-    established when all its peers are quiet on every signal and the growth is more than a note. The peers do the
-    same work: they are the control that a single series lacks, so no more patience is needed.
+    The job's state is that of its surest rank. A suspect whose peers are quiet is no surer for it: of many ranks that
+    wander, one always wanders most.
     """
     growing = {rank: verdict for rank, verdict in verdicts.items() if verdict.state is not LeakState.OK}
     if not growing:
@@ -57,8 +56,6 @@ def judge_job(verdicts: Mapping[int, Verdict]) -> JobVerdict:
     alike = sum(not suspect.odd for suspect in suspects)
     common = len(verdicts) > 1 and alike > COMMON_SHARE * len(verdicts)
     state = max((suspect.verdict.state for suspect in suspects), key=lambda state: state.level)
-    if len(suspects) == 1 < len(verdicts) and first.verdict.severity in (Severity.WARNING, Severity.CRITICAL):
-        state = LeakState.LEAK
     return JobVerdict(state, first.verdict.severity, first.verdict.signal, common, tuple(suspects))
 
 

@@ -54,9 +54,8 @@ def severity_of(
     if not limit_known and bytes_per_step is not None and bytes_per_step <= params.note_bytes_per_step:
         return Severity.NOTE
     eaten = gained / (gained + head) if gained + head > 0 else 1.0
-    if eaten >= params.critical_share:
-        return Severity.CRITICAL
     if seconds_left is None or seconds_left > params.warning_s:
         return Severity.NOTE
-    proven = eaten >= params.critical_eaten or seconds_seen * params.critical_extrapolation >= seconds_left
-    return Severity.CRITICAL if proven and seconds_left <= params.critical_s else Severity.WARNING
+    if eaten >= params.danger_share_soon or (eaten >= params.danger_share and seconds_seen >= params.danger_min_s):
+        return Severity.CRITICAL
+    return Severity.WARNING

@@ -103,6 +103,12 @@ def net(mins: Sequence[float], head: float, params: Params) -> Optional[Growth]:
     pauses = _pauses([index for index, rise in enumerate(rises) if rise > least])
     if len(rises) - 1 - newest > 2 * max(pauses) + 1:
         return None
+    before = max(mins[:start], default=-inf)
+    if before > mins[start] + (1 - params.net_new_min) * gained:
+        return None
+    if before <= mins[start] + params.net_fresh_max * gained:
+        mins = mins[start:]  # never so high before: what it did in its flat past says nothing of the rise
+        count = len(mins)
     concordant = sum((later > sooner) - (later < sooner) for at, sooner in enumerate(mins) for later in mins[at + 1 :])
     pairs = count * (count - 1) / 2
     if count < params.net_z_floors:
