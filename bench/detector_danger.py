@@ -99,7 +99,7 @@ def slope(run: Run) -> Told:
 def recordings(card: str) -> Iterator[Run]:
     for run in wild_recordings(card):
         rows = run.series.rows
-        limits = [run.cap_bytes + max(row.nvml_process - row.reserved, 0) for row in rows]
+        limits = [run.limit_bytes(row) for row in rows]
         onset = rows[run.series.onset_step].t if run.series.onset_step else 0.0
         yield Run(run.series.family, rows, limits, run.series.leak, onset, run.oom_s)
 

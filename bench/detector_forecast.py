@@ -60,7 +60,7 @@ def shown(run: Capped) -> Iterator[Shown]:
     detector = RankDetector()
     ends = [*(row.t for row in run.series.rows[1:]), run.oom_s]
     for row, end_s in zip(run.series.rows, ends):
-        feed(detector, row, limit_bytes=run.cap_bytes + max(row.nvml_process - row.reserved, 0))
+        feed(detector, row, limit_bytes=run.limit_bytes(row))
         verdict = detector.verdict
         if verdict.state is LeakState.LEAK and verdict.seconds_to_oom is not None:
             yield Shown(end_s - row.t, run.oom_s - row.t, run.oom_step - row.step, verdict.seconds_to_oom)

@@ -108,6 +108,10 @@ class Capped(NamedTuple):
     oom_s: Optional[float]
     """On the clock of the rows; `None` when it did not run out of memory."""
 
+    def limit_bytes(self, row: Row) -> int:
+        """Of the whole process, as the detector is told it."""
+        return self.cap_bytes + max(row.nvml_process - row.reserved, 0)
+
 
 def wild_recordings(card: str) -> Iterator[Capped]:
     """What was recorded on one of `WILD_CARDS`."""
