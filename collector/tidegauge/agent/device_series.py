@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from tidegauge.agent.nontorch import NontorchMeter
 from tidegauge.agent.ports import Detector, DetectorFactory
-from tidegauge.core.samples import EventCode, RecordKind, Sample
+from tidegauge.core.samples import TICKS_ALONE_S, EventCode, RecordKind, Sample
 from tidegauge.core.verdicts import OK, Verdict
 
-TICKS_ALONE_S = 300.0
-"""A rank that ends no step for so long is judged by its ticks, from its first one on. Before that, loading a model
-would look like growth."""
 _MILLIONTHS = 1_000_000
 
 

@@ -20,6 +20,11 @@ class RecordKind(IntEnum):
     """Something happened; ``event`` says what."""
 
 
+TICKS_ALONE_S = 300.0
+"""A rank that ends no step for so long is judged by its ticks, from its first one on, and its job is told how to make
+steps. Before that, loading a model would look like growth."""
+
+
 class EventCode(IntEnum):
     """What an ``EVENT`` record reports. Codes are part of the ring layout: never renumber."""
 

@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.ring_layout import MAX_DEVICES
-from tidegauge.core.samples import EventCode
+from tidegauge.core.samples import TICKS_ALONE_S, EventCode
 from tidegauge.probe.backend import Backend
 from tidegauge.probe.boundary_calls import LOOK_WAIT_S, BoundaryCalls
 from tidegauge.probe.checkpoint import Checkpoints
@@ -27,7 +27,7 @@ from tidegauge.probe.description import describe_probe
 from tidegauge.probe.evidence import Evidence
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.fraction import Cap, complaint, fraction_in
-from tidegauge.probe.helper import Helper
+from tidegauge.probe.helper import TICK_PERIOD_S, Helper
 from tidegauge.probe.levels import DORMANT, WATCHING_LEVELS
 from tidegauge.probe.oom_snapshot import Refusal
 from tidegauge.probe.oom_witness import OomWitness
@@ -36,8 +36,8 @@ from tidegauge.probe.process_facts import ProcessFacts, read_process_facts
 from tidegauge.probe.steps import StepCounter, inside_another_step, stepped_key
 from tidegauge.probe.watch import Watch
 
-MAX_TICKS_ALONE = 600
-"""Ticks, two a second, without a step after which the job is told how to make steps."""
+MAX_TICKS_ALONE = int(TICKS_ALONE_S / TICK_PERIOD_S)
+"""Ticks without a step after which the job is told how to make steps."""
 
 
 class Probe:
