@@ -35,6 +35,12 @@ def watch() -> Watch:
     return Watch()
 
 
+@pytest.fixture
+def warned() -> Watch:
+    """Of a site that wants all growth (`incident_severity: warning`)."""
+    return Watch(IncidentRules(min_severity=Severity.WARNING))
+
+
 def test_an_alarm_of_one_rank_opens_an_incident_that_names_it(watch: Watch) -> None:
     assert watch.see(two_ranks(OK, LEAK)) == ["opened"]
     opened = watch.last
@@ -93,6 +99,11 @@ def test_a_suspect_among_quiet_peers_is_a_suspect(watch: Watch) -> None:
 
 def test_growth_that_is_not_dangerous_opens_nothing(watch: Watch) -> None:
     assert watch.see(two_ranks(WARNING_LEAK, WARNING_LEAK), for_s=1000) == []
+
+
+def test_growth_that_is_not_dangerous_opens_one_where_a_site_wants_all_growth(warned: Watch) -> None:
+    assert warned.see(two_ranks(WARNING_LEAK)) == ["opened"]
+    assert warned.see(two_ranks(LEAK)) == ["escalated"]
 
 
 def test_higher_severity_is_told_at_once_and_lower_only_when_it_lasts(watch: Watch) -> None:
@@ -188,6 +199,13 @@ def test_what_comes_back_while_it_recovers_is_the_same_incident(watch: Watch) ->
     assert (back.number, back.flaps, back.state, back.recovering_since_unix_s) == (1, 1, IncidentState.OPEN, None)
 
 
+def test_what_comes_back_has_the_severity_that_is_seen_now(warned: Watch) -> None:
+    warned.see(two_ranks(LEAK))
+    warned.see(two_ranks(OK), for_s=60)
+    assert warned.see(two_ranks(WARNING_LEAK)) == ["reopened"]
+    assert (warned.incident.severity, warned.incident.worst_severity) == (Severity.WARNING, Severity.CRITICAL)
+
+
 @pytest.mark.parametrize(("flaps", "wanted_s"), [(1, 240), (2, 360), (30, 1200)])
 def test_a_flapping_incident_is_believed_later(watch: Watch, flaps: int, wanted_s: int) -> None:
     for _ in range(flaps):
@@ -230,6 +248,13 @@ def test_stale_ranks_freeze_their_incident(watch: Watch) -> None:
         assert watch.incident == replace(before, stale=True)
     watch.see(two_ranks(LEAK))
     assert not watch.incident.stale
+
+
+def test_stale_ranks_raise_no_severity(warned: Watch) -> None:
+    warned.see(two_ranks(WARNING_LEAK))
+    before = warned.incident
+    warned.see(two_ranks(LEAK, stale=(0,)), for_s=1000)
+    assert warned.incident == replace(before, stale=True)
 
 
 def test_that_figures_are_old_is_told_once_a_period_at_most(watch: Watch) -> None:
