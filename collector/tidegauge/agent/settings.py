@@ -89,9 +89,9 @@ class Settings(BaseModel):
     """YAML file that says what is done about incidents (docs/policy.md); read again whenever it changes. Default: the
     policy that comes with Tidegauge, which only observes."""
     incident_severity: Literal["critical", "warning"] = "critical"
-    """From which severity on growth opens an incident, and so notifies (docs/incidents.md). ``critical``: once it is
-    dangerous. ``warning``: once it is established, which most healthy jobs that fill a buffer are for a while; what a
-    policy does about it is for its ``min_severity``."""
+    """Growth opens an incident, and notifies, from this severity on (docs/incidents.md). ``critical``: when it is
+    dangerous. ``warning``: as soon as it is established; healthy jobs that fill a buffer reach that, too. Actions wait
+    for the policy's ``min_severity`` in both cases."""
     ray_jobs_address: str | None = None
     """URL of the dashboard of users' own Ray cluster, such as http://ray-head:8265: jobs submitted there can then be
     acted on (docs/ray_jobs.md). Default: none."""
