@@ -31,6 +31,8 @@ LEFT = (10, 30, 100, 300)
 """Steps left that part the second table."""
 NAMES = {
     "h100": "H100, seeds 1 and 2 (in view)",
+    "h100_later": "H100, seed 7 (not in view)",
+    "h100_slow": "H100, seed 6, steps 0.1 s longer (not in view)",
     "h200": "H200, seeds 3 and 4 (not in view)",
     "h200_slow": "H200, seed 5, steps 0.2 s longer (not in view)",
 }
