@@ -1,12 +1,13 @@
 """Is danger told of the right jobs, and growth early enough? Prints Markdown.
 
-    python bench/detector_danger.py                             # a quarter of a minute
+    python bench/detector_danger.py                             # five minutes
     python bench/detector_danger.py --docs                      # and puts the table into docs/detector.md
-    python bench/detector_danger.py --generator DIR --seeds 101 102 --view 1hz
+    python bench/detector_danger.py --generator FILE --seeds 101 102 --view 1hz
 
-Loops below a cap on GPUs (tests/data/series_wild), and the families of tests/leakseries with a card that they nearly
-fill. ``--generator`` judges another author's series: a folder with `leakgen.py` (`corpus(seed, variants, set)`,
-`to_1hz(series)`) and, if it is there, that author's own rule `floorladder.py` (`run(series)`). Ranges are Wilson's 95 %
+Loops below a cap on GPUs (tests/data/series_wild), the series of other authors (tests/leakseries/other_authors), and
+the families of tests/leakseries with a card that they nearly fill. ``--generator`` judges one more author's series: a
+module with `corpus(seed, variants, set)` and `to_1hz(series)`, and beside it, if there is one, that author's own rule
+`floorladder.py` (`run(series)`). Ranges are Wilson's 95 %
 intervals.
 """
 
@@ -20,6 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from detector_parameters import PAGE, between
@@ -29,11 +31,14 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from leakseries.corpus import FAMILIES, UNSEEN, make  # noqa: E402
 from leakseries.machine import Row, feed  # noqa: E402
+from leakseries.other_authors import adversarial, typical  # noqa: E402
 from leakseries.recorded import WILD_CARDS, wild_recordings  # noqa: E402
 from tidegauge.core.detector import RankDetector  # noqa: E402
 from tidegauge.core.verdicts import LeakState, Severity  # noqa: E402
 
 HELD_OUT = range(1000, 1005)
+FRESH = range(11, 14)
+"""Seeds of other authors' series that were never in view."""
 STEPS, STEP_S = 4000, 1.0
 """Of a series of our own: an hour."""
 FULL = 0.9
@@ -119,9 +124,7 @@ def made_up(seeds: Iterable[int]) -> Iterator[Run]:
             yield Run(family, rows[:met], [limit] * len(rows), series.leak, onset, oom)
 
 
-def of_generator(folder: Path, seeds: Iterable[int], view: str, part: str) -> Iterator[Run]:
-    sys.path.insert(0, str(folder))
-    generator = importlib.import_module("leakgen")
+def of_generator(generator: ModuleType, seeds: Iterable[int], view: str, part: str = "core") -> Iterator[Run]:
     for seed in seeds:
         for one in generator.corpus(seed, 2, part):
             if one.label == -1 or one.ambiguous:
@@ -218,20 +221,27 @@ def listed(families: Counter[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Score growing and dangerous.")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/detector.md")
-    parser.add_argument("--generator", type=Path, metavar="DIR", help="judge another author's series only")
+    parser.add_argument("--generator", type=Path, metavar="FILE", help="judge one more author's series only")
     parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103], help="of that generator")
     parser.add_argument("--view", choices=["step", "1hz"], default="step")
     parser.add_argument("--set", default="core", dest="part", help="which of its families: core or all")
     args = parser.parse_args()
     rules: dict[str, Callable[[Run], Told]] = {"this detector": ours, "slope test": slope}
     if args.generator is not None:
-        runs = list(of_generator(args.generator, args.seeds, args.view, args.part))
-        if (args.generator / "floorladder.py").exists():
+        sys.path.insert(0, str(args.generator.parent))
+        generator = importlib.import_module(args.generator.stem)
+        runs = list(of_generator(generator, args.seeds, args.view, args.part))
+        if args.generator.with_name("floorladder.py").exists():
             rules["its author's floor ladder"] = ladder
         seeds = ", ".join(map(str, args.seeds))
         print("\n".join(lines_of([(f"{len(runs)} of another author, {args.view}, seeds {seeds}", runs, rules)])))
         return
     sets = [(f"loops, {card.replace('_', ', ')}", list(recordings(card)), rules) for card in WILD_CARDS]
+    sets += [
+        (f"{author.__name__.rsplit('.', 1)[1]}, {view}", list(of_generator(author, FRESH, view)), rules)
+        for author in (typical, adversarial)
+        for view in ("step", "1hz")
+    ]
     sets.append(("ours, made up", list(made_up(HELD_OUT)), rules))
     lines = list(lines_of(sets))
     print("\n".join(lines))

@@ -38,9 +38,9 @@ def judge(rows: list[Row], *, limit_bytes: int | None = None) -> Verdict:
 
 
 def plain(values: list[int], *, step_s: float = 0.1) -> list[Row]:
-    """Rows whose `allocated` is given; reserved and NVML stand still well above."""
+    """Rows whose `allocated` is given, and its peak; reserved and NVML stand still well above."""
     top = max(values)
-    return [Row(step, step * step_s, value, 2 * top, top, 2 * top + GIB) for step, value in enumerate(values)]
+    return [Row(step, step * step_s, value, 2 * top, value, 2 * top + GIB) for step, value in enumerate(values)]
 
 
 def assert_right(series: Series, verdict: Verdict) -> None:

@@ -16,7 +16,7 @@ _INFINITE = float("inf")
 class Scale:
     """The last floors of one window length. Plain lists: built-ins work on them at C speed."""
 
-    __slots__ = ("current", "filled", "forgotten", "mins", "new", "steps", "times", "width", "width_parts")
+    __slots__ = ("current", "filled", "forgotten", "mins", "new", "pending", "steps", "times", "width", "width_parts")
 
     def __init__(self, width: int, width_parts: int) -> None:
         self.width = width
@@ -34,20 +34,23 @@ class Scale:
         """Floors that were dropped at the old end."""
         self.new = 0
         """Floors since the last look."""
+        self.pending = False
+        """The last look found a leak that another one has to confirm, which comes after half as many floors."""
 
 
 class Floors:
     """Scales of one signal. `push` is the hot path: one call a sample."""
 
-    __slots__ = ("_current", "_filled", "_params", "_window", "dense", "first", "samples", "scales")
+    __slots__ = ("_current", "_params", "_window", "filled", "first", "look_from", "samples", "scales")
 
     def __init__(self, params: Params) -> None:
         self._params = params
         self._window = params.window_samples
         self._current: float = _INFINITE
-        self._filled = -params.skip_samples
-        self.dense = False
-        """Much is eaten: between looks, an empty list of scales asks for a quick one every `Params.dense_floors`."""
+        self.filled = -params.skip_samples
+        """Samples in the open floor of the finest scale; 0 when the last one closed it."""
+        self.look_from = -_INFINITE
+        """Floor at or above which all scales are looked at whether due or not: the owner raises it at each look."""
         self.first = (0, 0.0)
         """Step and seconds of the first sample."""
         self.samples = 0
@@ -56,8 +59,8 @@ class Floors:
 
     def push(self, value: float, step: int, time_s: float) -> Optional[list[Scale]]:
         """Add one sample; returns the scales with enough new floors for another look, or None (nearly always)."""
-        filled = self._filled + 1
-        self._filled = filled
+        filled = self.filled + 1
+        self.filled = filled
         if value < self._current:
             self._current = value
         if filled < self._window:
@@ -68,7 +71,7 @@ class Floors:
             return None
         floor = self._current
         self._current = _INFINITE
-        self._filled = 0
+        self.filled = 0
         self.samples += self._window
         return self._close(floor, step, time_s)
 
@@ -90,7 +93,7 @@ class Floors:
             if scale.new >= params.look_floors and self._is_due(scale):
                 scale.new = 0
                 due = [scale] if due is None else [*due, scale]
-            elif self.dense and index == 0 and scale.new % params.dense_floors == 0:
+            elif index == 0 and floor >= self.look_from:
                 due = []
             index += 1
             if index == len(self.scales):
@@ -113,4 +116,4 @@ class Floors:
         if count < params.young_floors:
             return count >= params.floors_min and scale.new >= 2 * params.look_floors
         share = params.look_share_recent if scale.forgotten else params.look_share
-        return scale.new >= share * count
+        return scale.new >= (share / 2 if scale.pending else share) * count

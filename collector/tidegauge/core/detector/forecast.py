@@ -16,7 +16,7 @@ _STUDENT_T = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
 """Two-sided 95 % quantiles for 1 to 7 degrees of freedom."""
 _SPEEDS_UP = 1.2
 """The last third must be faster than the whole by this factor to count as speeding up."""
-_NEEDS_KEPT = 128
+_POINTS_KEPT = 128
 _MODEL_SPREAD = 1.3
 """The band is widened by this factor on both sides: the rate of the future need not be that of the past."""
 
@@ -110,37 +110,39 @@ def until(head: Band, pace: Pace) -> Band:
     )
 
 
-class Needs:
-    """What the device must have for the rank, over the run: it meets the limit, not what the rank keeps.
-
-    The need is the largest that tensors took at once, and the pieces in between that a flush does not give back:
-    `torch.cat` into itself takes twice its size, and small tensors kept among large ones pin the rest of a segment.
-    """
+class Course:
+    """How a figure went over the run, at ever fewer steps the longer it lasts. State of constant size."""
 
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
         self._seen: list[tuple[int, int]] = []
 
-    def record(self, step: int, need: int) -> None:
-        """`need` bytes at the end of `step`."""
+    def record(self, step: int, value: int) -> None:
+        """`value` at the end of `step`."""
         if self._seen and step <= self._seen[-1][0]:
             return
-        self._seen.append((step, need))
-        if len(self._seen) > _NEEDS_KEPT:
-            self._seen[: _NEEDS_KEPT // 2] = self._seen[: _NEEDS_KEPT // 2 : 2]
+        self._seen.append((step, value))
+        if len(self._seen) > _POINTS_KEPT:
+            self._seen[: _POINTS_KEPT // 2] = self._seen[: _POINTS_KEPT // 2 : 2]
+
+    def at(self, step: float) -> int:
+        """The value at `step`, or at the last one recorded before it; the first, before that; 0 where there is none."""
+        return self._point(step)[1] if self._seen else 0
+
+    def _point(self, step: float) -> tuple[int, int]:
+        return self._seen[max(bisect_right(self._seen, (step, maxsize)) - 1, 0)]
 
     def per_step(self, onset_step: int) -> float:
-        """Bytes per step by which the need grew since `onset_step`: the middle of what parts of that time show."""
+        """Growth per step since `onset_step`: the middle of what parts of that time show."""
         if not self._seen:
             return 0.0
-        step, need = self._seen[-1]
+        step, value = self._seen[-1]
         rates = []
         for share in (0.34, 0.5, 0.67, 1.0):
-            at = bisect_right(self._seen, (step - share * (step - onset_step), maxsize)) - 1
-            before, lower = self._seen[max(at, 0)]
+            before, lower = self._point(step - share * (step - onset_step))
             if before >= step:
                 return 0.0
-            rates.append((need - lower) / (step - before))
+            rates.append((value - lower) / (step - before))
         rates.sort()
         return (rates[1] + rates[2]) / 2

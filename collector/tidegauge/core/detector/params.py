@@ -6,7 +6,8 @@ loop's own clock. Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -36,7 +37,7 @@ class Params:
     young_floors: int = 40
     """Before this many floors (160 steps) only growth out of a flat past can be called a leak: looks are rarer, because
     they would make up most of what a short run costs."""
-    look_share_recent: float = 1 / 8
+    look_share_recent: float = 1 / 5
     """The same for the finer scales, which have forgotten the start: their looks go on at a constant pace."""
     forecast_points: int = 24
     """Points of the ladder that rates are fitted to: enough for eight blocks of three."""
@@ -107,7 +108,7 @@ class Params:
     start_share: float = 0.25
     """Memory was flat before a growth when it was so for this share of its length; else growth followed on growth,
     and must also outlast all that came before it: the tail of a levelling-off looks linear."""
-    urgent_share: float = 0.25
+    urgent_share: float = 0.125
     """Share of the head-room eaten above which growth need not last `leak_history_share` of the history or
     `leak_steps_from_start`: waiting would cost the job."""
     leak_looks: int = 2
@@ -116,13 +117,15 @@ class Params:
     """Looks that may miss an established growth, without seeing that it ended, before it is withdrawn."""
 
     # most of the head-room eaten, whatever the shape
-    dense_share: float = 0.25
-    """Share of the head-room above which looks are as dense as `dense_floors`."""
-    dense_floors: int = 2
-    """New floors between looks while that much is eaten."""
+    look_eaten_min: float = 1 / 16
+    """Share of the head-room from which growth is also looked at by what it has eaten, however long it took."""
+    look_eaten: float = 1 / 16
+    """Share of the head-room eaten between two such looks."""
     net_share: float = 0.6
     """Share of the head-room eaten at which growth of any shape counts, if memory rose again and again."""
-    net_floors_min: int = 6
+    net_share_next: float = 0.5
+    """... or at which it counts when one more rise like the largest would eat the rest."""
+    net_floors_min: int = 5
     """Fewest floors for that."""
     net_tau_min: float = 0.9
     """Kendall's tau of the floors for that, with fewer floors than `net_z_floors`."""
@@ -137,7 +140,11 @@ class Params:
     net_jump_max: float = 0.55
     """Largest share of that growth that may come in one rise: a list that doubles gains half in its last."""
     net_rises_min: int = 4
-    """Fewest rises of that growth."""
+    """Fewest rises of that growth ..."""
+    net_rises_even: int = 3
+    """... or so many at even times, as checkpoints and epochs are, ..."""
+    net_even: float = 1.25
+    """... whose pauses differ by this factor at most."""
 
     # smallest growth, per signal
     allocated_min_bytes: int = 8 * KIB
@@ -172,6 +179,11 @@ class Params:
     (buffers, caches, epochs, ramps) is over by then in nearly all healthy jobs."""
     danger_min_s: float = 60.0
     """... if it went on for this long: fast loops fill a cache in seconds."""
+    overdue_factor: float = 1.5
+    """Growth is not dangerous any more when nothing was gained for this many times the longest pause during it."""
+    overdue_few: float = 1.5
+    """Times the largest rise of the newer half, by which the last third may fall short: few rises do not spread
+    evenly."""
     danger_share_soon: float = 0.75
     """Share at which it is dangerous however short it was."""
     note_bytes_per_step: float = 4 * KIB
@@ -179,3 +191,24 @@ class Params:
 
 
 DEFAULT = Params()
+
+
+def of_largest(params: Params) -> Params:
+    """Settings for the largest value so far, fed once a floor. It never falls, and that of random values grows ever
+    more slowly: so growth must be straight in many rises, have eaten most of the head-room, and is never caught by
+    what it has eaten alone."""
+    return replace(
+        params,
+        skip_samples=max(params.skip_samples // params.window_samples, 1),
+        window_samples=1,
+        suspect_samples=params.suspect_samples // params.window_samples,
+        leak_samples=params.leak_samples // params.window_samples,
+        rises_min=16,
+        rises_min_irregular=16,
+        excess_max=params.excess_max / 2,
+        last_third_min=0.85,
+        net_share=inf,
+        net_share_next=inf,
+        danger_share=0.8,
+        danger_share_soon=inf,
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Optional
 
 from tidegauge.core.detector.causes import cause_of
-from tidegauge.core.detector.forecast import Needs, Pace, until
-from tidegauge.core.detector.params import DEFAULT, Params
+from tidegauge.core.detector.forecast import Course, Pace, until
+from tidegauge.core.detector.params import DEFAULT, Params, of_largest
 from tidegauge.core.detector.severity import assumed_limit, head_room, severity_of
 from tidegauge.core.detector.signals import Derivation
 from tidegauge.core.detector.step_times import StepTimes
@@ -41,12 +41,19 @@ class RankDetector:
         self._params = params
         self._derive = Derivation(params)
         self._allocated = SignalWatch(Signal.ALLOCATED, params)
+        self._need = SignalWatch(Signal.ALLOCATED, of_largest(params))
+        """Of the largest need so far, which grows alone where a step keeps nothing but needs more and more in between.
+        One value is fed for each floor of `_allocated`."""
         self._reserved = SignalWatch(Signal.RESERVED, params)
         self._nontorch = SignalWatch(Signal.NONTORCH, params)
         self._host = SignalWatch(Signal.HOST, params)
         self._last = _Reading()
         self._times = StepTimes()
-        self._needs = Needs()
+        self._needs = Course()
+        """What the device must have for the rank, which meets the limit, and not what the rank keeps: the most that
+        tensors took at once (`torch.cat` into itself takes twice its size), and the pieces in between that a flush
+        does not give back (small tensors kept among large ones pin the rest of a segment)."""
+        self._most_reserved = Course()
         self._verdict = OK
         self._told: Optional[tuple[SignalWatch, Finding, Severity]] = None
         """What `_verdict` tells of."""
@@ -88,10 +95,16 @@ class RankDetector:
         derive = self._derive
         slack = derive.unexplained_reserved(allocated_bytes, reserved_bytes, allocated_peak_bytes)
         changed = False
-        due = self._allocated.floors.push(allocated_bytes, step, time_s)
+        floors = self._allocated.floors
+        due = floors.push(allocated_bytes, step, time_s)
         if due is not None:
-            self._needs.record(step, derive.peak + (inactive_split_bytes or 0))
+            self._needs.record(step, self._needed)
+            self._most_reserved.record(step, derive.most_reserved)
             changed = self._allocated.review(due, self._head(Signal.ALLOCATED).likely, step)
+        if floors.filled == 0:
+            due = self._need.floors.push(self._needed, step, time_s)
+            if due is not None and self._allocated.finding is None:
+                changed = self._need.review(due, self._head(Signal.ALLOCATED).likely, step) or changed
         due = self._reserved.floors.push(slack, step, time_s)
         if due is not None and self._reserved.review(due, self._head(Signal.RESERVED).likely, step):
             changed = True
@@ -113,7 +126,7 @@ class RankDetector:
 
         Not for every sample: each look is a chance for a false alarm.
         """
-        watches = (self._allocated, self._reserved, self._nontorch, self._host)
+        watches = (self._allocated, self._need, self._reserved, self._nontorch, self._host)
         for watch in watches:
             watch.review_all(self._head(watch.signal).likely, self._last.step)
         self._verdict = self._conclude()
@@ -129,14 +142,21 @@ class RankDetector:
             pieces=last.pieces, reserved=last.reserved, nontorch=last.nontorch,
         )  # fmt: skip
 
+    @property
+    def _needed(self) -> int:
+        """Bytes that the device must have for tensors and the pieces between them."""
+        return self._derive.peak + (self._last.pieces or 0)
+
     def _conclude(self) -> Verdict:
         """The verdict on the signal that matters most: surest first, then most severe, then most bytes gained."""
         best: Optional[tuple[tuple[int, int, float], SignalWatch, Finding, Severity]] = None
-        for watch in (self._allocated, self._reserved, self._nontorch, self._host):
+        for watch in (self._allocated, self._need, self._reserved, self._nontorch, self._host):
             finding = watch.finding
             if finding is None:
                 continue
-            severity = self._severity(finding)
+            severity = self._severity(watch, finding)
+            if watch is self._need and (severity is not Severity.CRITICAL or self._allocated.finding is not None):
+                continue  # largest batches come one after the other in healthy jobs, too
             key = (finding.state.level, severity.level, finding.gained)
             if best is None or key > best[0]:
                 best = (key, watch, finding, severity)
@@ -178,7 +198,18 @@ class RankDetector:
             return left, None
         return left, Band(left.low * step_s.low, left.likely * step_s.likely, left.high * step_s.high)
 
-    def _severity(self, finding: Finding) -> Severity:
+    def _is_new(self, watch: SignalWatch, finding: Finding) -> bool:
+        """The job needs more than it ever did before the growth: what falls and comes back has been survived before,
+        and what grows below a peak that stays has eaten nothing."""
+        enough = self._params.net_new_min * finding.gained
+        if finding.signal is Signal.ALLOCATED:
+            new = float(self._needed - self._needs.at(finding.onset_step))
+            return new >= min(enough, self._head(finding.signal).likely)
+        if finding.signal is Signal.RESERVED:
+            return self._derive.most_reserved - self._most_reserved.at(finding.onset_step) >= enough
+        return finding.level - watch.highest_before(finding) >= enough
+
+    def _severity(self, watch: SignalWatch, finding: Finding) -> Severity:
         head = self._head(finding.signal)
         step = finding.per_step
         if finding.signal is Signal.HOST:
@@ -191,15 +222,21 @@ class RankDetector:
         elif steps is not None:
             seconds_left = steps.likely * self._params.typical_step_s
             seconds_seen = (self._last.step - finding.onset_step) * self._params.typical_step_s
-        return severity_of(
+        severity = severity_of(
             gained=self._kept(finding),
             head=head.likely,
             seconds_seen=seconds_seen,
             seconds_left=seconds_left,
             bytes_per_step=None if step is None else step.rate.likely,
             limit_known=self._last.limit is not None and finding.signal is not Signal.HOST,
-            params=self._params,
+            params=watch.params,
         )
+        if severity is not Severity.CRITICAL:
+            watch.danger.withdraw()
+            return severity
+        sure = self._kept(finding) >= watch.params.danger_share_soon * (self._kept(finding) + head.likely)
+        reaches = self._is_new(watch, finding) and watch.still_to_come(finding) >= max(head.likely, 1.0)
+        return severity if watch.danger.judged(reaches, sure=sure, look=watch.looks) else Severity.WARNING
 
     def _state(self, watch: SignalWatch, finding: Finding, severity: Severity) -> Verdict:
         steps = seconds = eaten = None

@@ -7,7 +7,7 @@ pauses, running ahead of a straight line, lagging behind one. Source-compatible 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from itertools import accumulate
 from math import inf, sqrt
@@ -89,27 +89,42 @@ def net(mins: Sequence[float], head: float, params: Params) -> Optional[Growth]:
     count = len(mins)
     if count < params.net_floors_min:
         return None
-    end = count - max(1, round(count * params.confirm_share))
-    start = mins.index(min(mins[:end]))
-    gained = min(mins[end:]) - mins[start]
-    if gained < params.net_share * (gained + head) or end - start < params.net_floors_min - 1:
+    lowest = min(mins)
+    gained = mins[-1] - lowest
+    if gained < params.net_share_next * (gained + head):
         return None
-    ladder = ladder_of(mins, end)
+    ladder = ladder_of(mins, count - 1)
+    # Of a short growth at the end of a long past, a few floors confirm the level.
+    start = bisect_right(ladder, lowest + params.quiet_share * gained) - 1
+    end = count - max(1, round((count - start) * params.confirm_share))
+    ladder = ladder[: end + 1]
+    gained = ladder[end] - lowest
+    if gained < params.net_share_next * (gained + head):
+        return None
+    start = bisect_right(ladder, lowest + params.quiet_share * gained) - 1
+    if end - start < params.net_floors_min - 1:
+        return None
     rises = list(map(sub, ladder[start + 1 :], ladder[start:]))
-    least = gained / 100
-    if max(rises) > params.net_jump_max * gained or sum(rise > least for rise in rises) < params.net_rises_min:
+    largest = max(rises)
+    at = [index for index, rise in enumerate(rises) if rise > gained / max(100, 2 * len(rises))]
+    if len(at) < params.net_rises_even:
         return None
-    newest = max(index for index, rise in enumerate(rises) if rise > least)
-    pauses = _pauses([index for index, rise in enumerate(rises) if rise > least])
-    if len(rises) - 1 - newest > 2 * max(pauses) + 1:
+    if gained < params.net_share * (gained + head) and _next_rise(rises, at) < head:
         return None
-    before = max(mins[:start], default=-inf)
+    pauses = _pauses(at)
+    even = len(at) == params.net_rises_even and max(pauses) <= params.net_even * min(pauses)
+    if largest > params.net_jump_max * gained or (len(at) < params.net_rises_min and not even):
+        return None
+    if len(rises) - 1 - at[-1] > 2 * max(pauses) + 1:
+        return None
+    past = sorted(mins[:start])
+    before = past[(9 * (start - 1)) // 10] if start else -inf
     if before > mins[start] + (1 - params.net_new_min) * gained:
         return None
     if before <= mins[start] + params.net_fresh_max * gained:
         mins = mins[start:]  # never so high before: what it did in its flat past says nothing of the rise
         count = len(mins)
-    concordant = sum((later > sooner) - (later < sooner) for at, sooner in enumerate(mins) for later in mins[at + 1 :])
+    concordant = _concordant(mins)
     pairs = count * (count - 1) / 2
     if count < params.net_z_floors:
         if concordant < params.net_tau_min * pairs:
@@ -117,6 +132,24 @@ def net(mins: Sequence[float], head: float, params: Params) -> Optional[Growth]:
     elif concordant < params.net_z_min * sqrt(pairs * (2 * count + 5) / 9):
         return None
     return Growth(start, end, gained, start, len(rises), False, 2.0 * max(pauses), inf, ladder)
+
+
+def _next_rise(rises: Sequence[float], at: Sequence[int]) -> float:
+    """How large the next rise may be: as the largest so far, and more where each is larger than the one before it."""
+    newest, before = rises[at[-1]], rises[at[-2]]
+    largest = max(rises)
+    return largest * min(newest / before, 2.0) if newest == largest > before else largest
+
+
+def _concordant(values: Sequence[float]) -> int:
+    """Pairs of which the later one is larger, less those of which it is smaller."""
+    seen: list[float] = []
+    total = 0
+    for count, value in enumerate(values):
+        below = bisect_left(seen, value)
+        total += below - (count - bisect_right(seen, value, below))
+        seen.insert(below, value)
+    return total
 
 
 def _pauses(at: Sequence[int]) -> list[int]:

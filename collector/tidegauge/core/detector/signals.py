@@ -16,13 +16,15 @@ class Derivation:
 
     __slots__ = (
         "_allocated", "_half_least", "_half_peak", "_half_samples", "_half_since_s", "_old_least", "_old_peak",
-        "_outside", "_params", "_reserved", "peak", "transient",
+        "_outside", "_params", "_reserved", "most_reserved", "peak", "transient",
     )  # fmt: skip
 
     def __init__(self, params: Params) -> None:
         self._params = params
         self.peak = 0
         """Largest allocated bytes seen, the allocator's own peak included where it is known."""
+        self.most_reserved = 0
+        """Largest reserved bytes seen."""
         self.transient = 0
         """Bytes above what a step began with when `peak` was reached: needed again when such a step comes again."""
         self._allocated = 0
@@ -49,6 +51,8 @@ class Derivation:
             self.peak = allocated_peak
             self.transient = allocated_peak - max(self._allocated, allocated)
         self._allocated = allocated
+        if reserved > self.most_reserved:
+            self.most_reserved = reserved
         return reserved - self._params.peak_share * self.peak
 
     def nontorch_proven(self, allocated: int, reserved: int, nontorch: int, time_s: float) -> int:

@@ -39,11 +39,13 @@ class _Block(NamedTuple):
 class StepTimes:
     """Durations of the steps of one rank. `tick` is the hot path: one call a sample."""
 
-    __slots__ = ("_blocks", "_filled", "_last_s", "_last_step", "_recent")
+    __slots__ = ("_blocks", "_filled", "_known", "_last_s", "_last_step", "_recent")
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._filled = 0
+        self._known: tuple[int, Optional[Band]] = (0, None)
+        """What `per_step_s` last said, and after how many steps."""
         self._last_step: Optional[int] = None
         self._last_s = 0.0
         self._blocks: list[deque[_Block]] = [deque(maxlen=_BLOCKS) for _ in range(_LENGTHS)]
@@ -77,6 +79,11 @@ class StepTimes:
 
         ``None`` before the third step is over, and without a clock.
         """
+        if self._known[0] != self._filled:
+            self._known = (self._filled, self._per_step_s())
+        return self._known[1]
+
+    def _per_step_s(self) -> Optional[Band]:
         if len(self._recent) < _NEWEST:
             return None
         usual_s = _median(self._recent)

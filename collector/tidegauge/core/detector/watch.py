@@ -5,9 +5,12 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from math import inf
 from operator import eq
 from typing import NamedTuple, Optional
 
+from tidegauge.core.detector.danger import Danger, still_to_come
 from tidegauge.core.detector.floors import Floors, Scale
 from tidegauge.core.detector.forecast import Pace, pace_of
 from tidegauge.core.detector.params import Params
@@ -16,6 +19,9 @@ from tidegauge.core.verdicts import LeakState, Signal
 
 _NEWEST_FLOORS = 4
 """Floors of the finer scale whose minimum is the newest level."""
+
+_PLATEAU_FLOORS = 4
+"""Fewest floors since the onset that show whether growth levels off."""
 
 
 class Finding(NamedTuple):
@@ -31,6 +37,8 @@ class Finding(NamedTuple):
     """The signal's level at the last look."""
     samples: int
     """Samples since the onset."""
+    width: int
+    """Samples in a floor of the scale that shows it."""
     stepwise: bool
     """It grows in separate steps, level in between."""
     per_step: Optional[Pace]
@@ -53,7 +61,10 @@ class _Memory:
 class SignalWatch:
     """State machine of one signal: quiet, suspected, leak, and back when the growth ends or is taken back."""
 
-    __slots__ = ("_least_bytes", "_memories", "_params", "alarm_step", "finding", "floors", "signal", "suspect_step")
+    __slots__ = (
+        "_least_bytes", "_memories", "alarm_step", "danger", "finding", "floors", "looks", "params", "signal",
+        "suspect_step",
+    )  # fmt: skip
 
     def __init__(self, signal: Signal, params: Params) -> None:
         self.signal = signal
@@ -62,7 +73,10 @@ class SignalWatch:
         """The surest finding of all scales; of equals, the longest."""
         self.suspect_step: Optional[int] = None
         self.alarm_step: Optional[int] = None
-        self._params = params
+        self.danger = Danger()
+        self.looks = 0
+        """Looks so far."""
+        self.params = params
         self._memories: dict[int, _Memory] = {}
         self._least_bytes = {
             Signal.ALLOCATED: params.allocated_min_bytes,
@@ -73,26 +87,59 @@ class SignalWatch:
 
     def review(self, due: list[Scale], head: float, step: int) -> bool:
         """Look at the scales that are due. `head`: bytes left to the limit. True when `finding` may be another one."""
-        before = self.finding
-        for scale in due:
+        self.looks += 1
+        for scale in due or self._looked_at_early():
+            scale.new = 0
+            scale.pending = False
             self._review_scale(scale, head)
-        if not due:
-            for scale in self.floors.scales:
-                self._catch(scale, head)
-        self.floors.dense = _eaten(self.floors.scales[0], head) >= self._params.dense_share
+        self._look_again_from(head)
+        before = self.finding
         found = [memory.finding for memory in self._memories.values() if memory.finding is not None]
         self.finding = max(found, key=lambda finding: (finding.state.level, finding.samples), default=None)
         if self.finding is None:
             self.suspect_step = self.alarm_step = None
+            self.danger.withdraw()
         else:
             self.suspect_step = step if self.suspect_step is None else self.suspect_step
             if self.finding.state is LeakState.LEAK and self.alarm_step is None:
                 self.alarm_step = step
-        return self.finding is not before
+        return before is not None or self.finding is not None
+
+    def _looked_at_early(self) -> list[Scale]:
+        """Scales to look at because much more of the head-room is eaten: all, until a leak is established; then the
+        one that shows it."""
+        if self.alarm_step is None or self.finding is None:
+            return self.floors.scales
+        return [scale for scale in self.floors.scales if scale.width == self.finding.width]
+
+    def _look_again_from(self, head: float) -> None:
+        """The next look comes at the latest when another `look_eaten` of the head-room is eaten."""
+        scale = self.floors.scales[0]
+        if not scale.mins:
+            return
+        lowest, level = min(scale.mins), max(scale.mins)
+        room = max(scale.mins[-1] - lowest + head, 1.0)
+        eaten = max((level - lowest) / room + self.params.look_eaten, self.params.look_eaten_min)
+        self.floors.look_from = lowest + eaten * room
 
     def review_all(self, head: float, step: int) -> bool:
         """Look at every scale now. True when `finding` may be another one."""
         return self.review(self.floors.scales, head, step)
+
+    def highest_before(self, finding: Finding) -> float:
+        """The highest floor that ended before the growth began, of the scale that shows it and those with a longer
+        view."""
+        scales = [scale for scale in self.floors.scales if scale.width >= finding.width]
+        before = [scale.mins[: bisect_left(scale.steps, finding.onset_step)] for scale in scales]
+        return max((max(mins) for mins in before if mins), default=-inf)
+
+    def still_to_come(self, finding: Finding) -> float:
+        """Bytes that the signal is expected to gain yet: see `danger`. Growth too young for the longest view to show
+        is expected to go on."""
+        scale = next(scale for scale in self.floors.scales if not scale.forgotten)
+        if bisect_left(scale.steps, finding.onset_step) >= len(scale.steps) - _PLATEAU_FLOORS:
+            return inf
+        return still_to_come(scale.mins, self.params, raised=self.danger.raised)
 
     def _review_scale(self, scale: Scale, head: float) -> None:
         finer = self._finer(scale)
@@ -106,7 +153,7 @@ class SignalWatch:
             if not self._could_matter(scale, head):
                 return
             memory = self._memories[scale.width] = _Memory()
-        found = look(scale.mins, self._least_bytes, self._params)
+        found = look(scale.mins, self._least_bytes, self.params)
         if isinstance(found, Growth) and (
             (finer is not None and self._has_paused(found, scale, finer))
             or (scale.forgotten and self._is_a_tooth(found))
@@ -118,7 +165,8 @@ class SignalWatch:
         if isinstance(found, Growth) and state is not LeakState.OK:
             memory.missed = 0
             memory.agreed = memory.agreed + 1 if state is LeakState.LEAK else 0
-            if memory.agreed < self._params.leak_looks and self.alarm_step is None:
+            if memory.agreed < self.params.leak_looks and self.alarm_step is None:
+                scale.pending = memory.agreed > 0
                 state = LeakState.SUSPECTED
             memory.finding = self._describe(found, scale, state)
             return
@@ -130,13 +178,14 @@ class SignalWatch:
 
     def _catch(self, scale: Scale, head: float) -> bool:
         """Most of the head-room is eaten, in whatever shape."""
-        found = None if self.signal is Signal.HOST else net(scale.mins, head, self._params)
+        found = None if self.signal is Signal.HOST else net(scale.mins, head, self.params)
         if found is None:
             return False
         memory = self._memories.setdefault(scale.width, _Memory())
         memory.missed = 0
         memory.agreed += 1
-        sure = memory.agreed >= self._params.leak_looks or self.alarm_step is not None
+        nearly_all = found.gained >= self.params.danger_share_soon * (found.gained + head)
+        sure = nearly_all or memory.agreed >= self.params.leak_looks or self.alarm_step is not None
         memory.finding = self._describe(found, scale, LeakState.LEAK if sure else LeakState.SUSPECTED)
         return True
 
@@ -149,35 +198,35 @@ class SignalWatch:
 
     def _finer(self, scale: Scale) -> Optional[Scale]:
         for finer in self.floors.scales:
-            if finer.width * self._params.scale_ratio == scale.width:
+            if finer.width * self.params.scale_ratio == scale.width:
                 return finer
         return None
 
     def _has_paused(self, found: Growth, scale: Scale, finer: Scale) -> bool:
         """The next finer scale sees the end of a growth sooner than the scale that sees all of the growth."""
         newest = min(finer.mins[-_NEWEST_FLOORS:])
-        quiet = floors_above(finer.mins, newest - found.gained * 0.5 / self._params.levels) - _NEWEST_FLOORS
+        quiet = floors_above(finer.mins, newest - found.gained * 0.5 / self.params.levels) - _NEWEST_FLOORS
         return quiet * finer.width > (found.pause_limit + 1) * scale.width
 
     def _is_a_tooth(self, found: Growth) -> bool:
         """What a scale that has forgotten the start sees as growth may be one of many teeth to the longest view."""
         for scale in self.floors.scales:
-            if not scale.forgotten and len(scale.mins) >= self._params.coarse_floors_min:
+            if not scale.forgotten and len(scale.mins) >= self.params.coarse_floors_min:
                 ladder = ladder_of(scale.mins, len(scale.mins) - 1)
-                return found.gained < self._params.tooth_ratio * usual_reversal(scale.mins, ladder, self._params)
+                return found.gained < self.params.tooth_ratio * usual_reversal(scale.mins, ladder, self.params)
         return False
 
     def _could_matter(self, scale: Scale, head: float) -> bool:
         """Cheap exit for the fine scales of a long run: too short a past to be suspected, and no head-room eaten."""
         covered = len(scale.mins) * scale.width
-        if covered >= self._params.suspect_history_share * self.floors.samples:
+        if covered >= self.params.suspect_history_share * self.floors.samples:
             return True
         gained = scale.mins[-1] - scale.mins[0]
-        return gained >= self._params.urgent_share * (gained + head)
+        return gained >= self.params.urgent_share * (gained + head)
 
     def _state_of(self, found: Growth, scale: Scale, head: float) -> LeakState:
         """How sure the shape and the length of the growth make us."""
-        params = self._params
+        params = self.params
         samples = (len(scale.mins) - found.start) * scale.width
         history = self.floors.samples - samples
         if self.signal is Signal.HOST and scale.times[-1] - scale.times[found.start] < params.host_min_s:
@@ -202,13 +251,13 @@ class SignalWatch:
         return (
             held is not None
             and held.state is LeakState.LEAK
-            and memory.missed <= self._params.keep_looks
+            and memory.missed <= self.params.keep_looks
             and min(scale.mins[-2:]) >= held.level - held.gained / 2
         )
 
     def _describe(self, found: Growth, scale: Scale, state: LeakState) -> Finding:
         first, last = found.start, found.end + 1
-        points = slice(first, last, max(1, (last - first) // self._params.forecast_points))
+        points = slice(first, last, max(1, (last - first) // self.params.forecast_points))
         levels = found.ladder[points]
         pace = pace_of(levels)
         per_step = pace.per(scale.steps[points])
@@ -222,18 +271,11 @@ class SignalWatch:
             gained=found.gained,
             level=found.ladder[found.end],
             samples=(len(scale.mins) - first) * scale.width,
+            width=scale.width,
             stepwise=_is_stepwise(found),
             per_step=per_step,
             per_second=pace.per(scale.times[points]) if per_step is None else None,
         )
-
-
-def _eaten(scale: Scale, head: float) -> float:
-    """Share of the head-room that what the scale shows has eaten."""
-    if not scale.mins:
-        return 0.0
-    gained = scale.mins[-1] - min(scale.mins)
-    return gained / (gained + head) if gained > 0 else 0.0
 
 
 def _is_stepwise(found: Growth) -> bool:

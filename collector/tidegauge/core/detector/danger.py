@@ -1,0 +1,94 @@
+"""Is growth dangerous: is it expected to reach the limit, or to level off before? Source-compatible with Python 3.9."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import inf, sqrt
+from operator import sub
+
+from tidegauge.core.detector.params import Params
+from tidegauge.core.detector.shape import ladder_of, usual_reversal
+
+DANGER_LOOKS = 2
+"""Looks in a row that must expect growth to reach the limit."""
+
+
+class Danger:
+    """Whether the growth of one signal is taken to run out of memory: raised at the second look in a row that expects
+    it, or at one that is sure; withdrawn at the first look that does not."""
+
+    __slots__ = ("_agreed", "_look", "raised")
+
+    def __init__(self) -> None:
+        self.raised = False
+        self._agreed = 0
+        self._look = -1
+
+    def judged(self, reaches: bool, *, sure: bool, look: int) -> bool:
+        """Whether danger is raised after look number `look`, which expects growth to reach the limit or not."""
+        if not reaches:
+            self.withdraw()
+        elif look != self._look:
+            self._agreed += 1
+            self._look = look
+            self.raised = self.raised or sure or self._agreed >= DANGER_LOOKS
+        return self.raised
+
+    def withdraw(self) -> None:
+        self.raised = False
+        self._agreed = 0
+
+
+def still_to_come(mins: Sequence[float], params: Params, *, raised: bool) -> float:
+    """Bytes that the growth in `mins`, all floors of a run, is expected to gain yet; infinite where it does not slow.
+
+    0 when the next rise is overdue; that is sooner where no danger was `raised` yet, for an alarm wants a recent rise.
+    Else an exponential approach to a plateau is laid through the ends of the thirds: once through all of the growth,
+    and once without its first quarter, in which a job may have warmed up. The larger counts.
+    """
+    end = len(mins) - 1
+    ladder = ladder_of(mins, end)
+    gained = ladder[end] - ladder[0]
+    if gained <= 0:
+        return 0.0
+    onset = bisect_right(ladder, ladder[0] + params.quiet_share * gained) - 1
+    if end - onset < 3:
+        return inf
+    if _is_overdue(ladder, onset, usual_reversal(mins, ladder, params), params, raised=raised):
+        return 0.0
+    return max(_to_plateau(ladder[start:], params) for start in (onset, (3 * onset + end) // 4))
+
+
+def _is_overdue(ladder: Sequence[float], onset: int, usual_fall: float, params: Params, *, raised: bool) -> bool:
+    """Nothing was gained for longer than ever during the growth."""
+    span = len(ladder) - 1 - onset
+    gained = ladder[-1] - ladder[onset]
+    pause = longest = second = 0
+    rise, level = 0.0, ladder[onset]
+    for value in ladder[onset:]:
+        if value - level >= gained / params.levels:
+            second, longest = sorted((second, longest, pause))[1:]
+            pause, rise, level = 0, value - level, value
+        pause += 1
+    # A pause that came once is not expected again; a list that doubled is filled at the old pace first.
+    usual = max(second, span * rise / gained)
+    patience = params.overdue_factor * usual + 2 if raised else usual + 1
+    return pause > patience + 1.5 * span * usual_fall / gained
+
+
+def _to_plateau(ladder: Sequence[float], params: Params) -> float:
+    """Bytes from the last rung to the plateau."""
+    span = len(ladder) - 1
+    gained = ladder[-1] - ladder[0]
+    if span < 3 or gained <= 0:
+        return 0.0
+    newer = ladder[span // 2 :]
+    largest = max(map(sub, newer[1:], newer))
+    third = ladder[-1] - ladder[2 * span // 3]
+    rate = (3 * third + params.overdue_few * largest) / gained
+    if rate >= 1:
+        return inf
+    # The thirds of an approach to a plateau are as 1 : u : u^2.
+    u = (rate + sqrt(rate * rate + 4 * rate * (3 - rate))) / (2 * (3 - rate))
+    return float(gained * u**3 / (1 - u**3))
