@@ -229,6 +229,44 @@ def test_host_memory_that_grows_for_long_is_a_host_leak() -> None:
     assert verdict.steps_to_oom is None
 
 
+def test_a_graph_kept_through_a_loss_is_told_within_half_an_hour_of_training() -> None:
+    """``losses.update(loss)`` of PyTorch's imagenet example: 65 KB a step, once free heap is used up."""
+    detector = RankDetector()
+    for row in plain([GIB] * 5040, step_s=0.357):
+        feed(detector, row, host_bytes=691_000_000 + max(0, row.step - 100) * 65_000 // 4096 * 4096)
+    assert (detector.verdict.state, detector.verdict.signal) == (LeakState.LEAK, Signal.HOST)
+
+
+def test_a_worker_that_takes_most_of_the_hosts_memory_in_a_minute_is_dangerous_before_it_is_gone() -> None:
+    """19 GiB in 75 s: a dataset that keeps every sample, on a host with 24 GiB free."""
+    free, rate = 24 * GIB, 19 * GIB // 75
+    detector = RankDetector()
+    for row in plain([GIB] * 940, step_s=0.1):
+        grown = int(rate * row.t)
+        feed(detector, row, host_bytes=4 * GIB + grown, host_free_bytes=free - grown)
+        if detector.verdict.severity is Severity.CRITICAL:
+            break
+    verdict = detector.verdict
+    assert (verdict.state, verdict.signal, verdict.severity) == (LeakState.LEAK, Signal.HOST, Severity.CRITICAL)
+    assert verdict.headroom_eaten == pytest.approx(0.65, abs=0.15)
+    assert verdict.seconds_to_oom is not None
+    assert verdict.seconds_to_oom.low < (free - grown) / rate < verdict.seconds_to_oom.high
+
+
+def test_host_memory_that_eats_little_of_what_is_free_must_last() -> None:
+    detector = RankDetector()
+    for row in plain([GIB] * 600):
+        feed(detector, row, host_bytes=4 * GIB + row.step * MIB, host_free_bytes=500 * GIB - row.step * MIB)
+    assert detector.look_now() == OK
+
+
+def test_a_creep_is_not_blamed_for_a_host_that_others_have_filled() -> None:
+    detector = RankDetector()
+    for row in plain([GIB] * 600):
+        feed(detector, row, host_bytes=4 * GIB + row.step * MIB // 8, host_free_bytes=0)
+    assert detector.look_now() == OK
+
+
 def test_host_memory_that_creeps_for_a_minute_is_not() -> None:
     detector = RankDetector()
     for row in plain([GIB] * 600):

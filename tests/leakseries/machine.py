@@ -28,7 +28,12 @@ class Row(NamedTuple):
 
 
 def feed(
-    detector: RankDetector, row: Row, *, limit_bytes: Optional[int] = None, host_bytes: Optional[int] = None
+    detector: RankDetector,
+    row: Row,
+    *,
+    limit_bytes: Optional[int] = None,
+    host_bytes: Optional[int] = None,
+    host_free_bytes: Optional[int] = None,
 ) -> Verdict:
     """One row into the detector; a negative reading of NVML is none."""
     return detector.update(
@@ -38,6 +43,7 @@ def feed(
         reserved_bytes=row.reserved,
         nontorch_bytes=None if row.nvml_process < 0 else row.nvml_process - row.reserved,
         host_bytes=host_bytes,
+        host_free_bytes=host_free_bytes,
         allocated_peak_bytes=row.peak_allocated,
         inactive_split_bytes=row.inactive_split,
         limit_bytes=limit_bytes,

@@ -111,6 +111,8 @@ class Params:
     urgent_share: float = 0.125
     """Share of the head-room eaten above which growth need not last `leak_history_share` of the history or
     `leak_steps_from_start`: waiting would cost the job."""
+    host_urgent_share: float = 0.25
+    """The same of host memory, which a data set that is loaded may take in minutes."""
     leak_looks: int = 2
     """Consecutive looks that must agree before a leak is called."""
     keep_looks: int = 2
@@ -153,10 +155,11 @@ class Params:
     """Eight small segments (2 MiB each): less is how segments happened to be cut."""
     nontorch_min_bytes: int = 16 * MIB
     """NVML counts in 2 MiB pages and libraries take workspaces of 8 MiB and more lazily."""
-    host_min_bytes: int = 256 * MIB
-    """Resident memory of a healthy rank creeps (allocator arenas, imports): less is not worth a word."""
+    host_min_bytes: int = 128 * MIB
+    """Host memory of a healthy rank creeps (allocator arenas, imports): less is not worth a word. With 256 MiB, and two
+    looks after that, a graph kept through an un-detached loss (65 KB a step) was called after half an hour."""
     host_min_s: float = 600.0
-    """Seconds that host memory must have grown for the same reason."""
+    """Seconds that host memory must have grown for the same reason, unless it has eaten `urgent_share`."""
 
     # signals
     peak_share: float = 3.0

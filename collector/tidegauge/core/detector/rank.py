@@ -7,7 +7,7 @@ from typing import Optional
 from tidegauge.core.detector.causes import cause_of
 from tidegauge.core.detector.forecast import Course, Pace, until
 from tidegauge.core.detector.params import DEFAULT, Params, of_largest
-from tidegauge.core.detector.severity import assumed_limit, head_room, severity_of
+from tidegauge.core.detector.severity import assumed_limit, head_room, host_room, severity_of
 from tidegauge.core.detector.signals import Derivation
 from tidegauge.core.detector.step_times import StepTimes
 from tidegauge.core.detector.watch import Finding, SignalWatch
@@ -17,10 +17,11 @@ from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
 class _Reading:
     """The last values seen, for head-room."""
 
-    __slots__ = ("allocated", "limit", "nontorch", "pieces", "reserved", "step", "time_s")
+    __slots__ = ("allocated", "host_free", "limit", "nontorch", "pieces", "reserved", "step", "time_s")
 
     def __init__(self) -> None:
         self.allocated = 0
+        self.host_free: Optional[int] = None
         self.pieces: Optional[int] = None
         self.reserved = 0
         self.nontorch = 0
@@ -75,6 +76,7 @@ class RankDetector:
         allocated_peak_bytes: Optional[int] = None,
         inactive_split_bytes: Optional[int] = None,
         limit_bytes: Optional[int] = None,
+        host_free_bytes: Optional[int] = None,
     ) -> Verdict:
         """Take one sample; returns the verdict of the last look (the same object until the next one; `verdict` counts
         down meanwhile).
@@ -82,13 +84,15 @@ class RankDetector:
         `nontorch_bytes`: NVML's bytes for the process less `reserved_bytes`, as read (it may jump and be negative).
         `allocated_peak_bytes`: the allocator's peak since any moment before this sample. `inactive_split_bytes`:
         free pieces of segments that are in use. `limit_bytes`: the most that
-        reserved and nontorch together may reach. `None` is not known.
+        reserved and nontorch together may reach. `host_free_bytes`: what `host_bytes` may still grow by before the
+        kernel kills a process. `None` is not known.
         """
         last = self._last
         last.allocated = allocated_bytes
         last.pieces = inactive_split_bytes
         last.reserved = reserved_bytes
         last.limit = limit_bytes
+        last.host_free = host_free_bytes
         last.step = step
         last.time_s = time_s
         self._times.tick(step, time_s)
@@ -115,7 +119,7 @@ class RankDetector:
                 changed = True
         if host_bytes is not None:
             due = self._host.floors.push(host_bytes, step, time_s)
-            if due is not None and self._host.review(due, float(self._params.typical_limit_bytes), step):
+            if due is not None and self._host.review(due, self._head(Signal.HOST).likely, step):
                 changed = True
         if changed:
             self._verdict = self._conclude()
@@ -134,6 +138,8 @@ class RankDetector:
 
     def _head(self, signal: Signal) -> Band:
         last = self._last
+        if signal is Signal.HOST:
+            return host_room(last.host_free)
         limit = last.limit
         if limit is None:
             limit = assumed_limit(self._params, reserved=last.reserved, nontorch=last.nontorch)
@@ -146,6 +152,9 @@ class RankDetector:
     def _needed(self) -> int:
         """Bytes that the device must have for tensors and the pieces between them."""
         return self._derive.peak + (self._last.pieces or 0)
+
+    def _knows_limit(self, signal: Signal) -> bool:
+        return (self._last.host_free if signal is Signal.HOST else self._last.limit) is not None
 
     def _conclude(self) -> Verdict:
         """The verdict on the signal that matters most: surest first, then most severe, then most bytes gained."""
@@ -212,7 +221,8 @@ class RankDetector:
     def _severity(self, watch: SignalWatch, finding: Finding) -> Severity:
         head = self._head(finding.signal)
         step = finding.per_step
-        if finding.signal is Signal.HOST:
+        known = self._knows_limit(finding.signal)
+        if finding.signal is Signal.HOST and not known:
             head = Band(*[float(self._params.typical_limit_bytes)] * 3)
         steps, seconds = self._left(finding, head)
         seconds_left: Optional[float] = None
@@ -228,7 +238,7 @@ class RankDetector:
             seconds_seen=seconds_seen,
             seconds_left=seconds_left,
             bytes_per_step=None if step is None else step.rate.likely,
-            limit_known=self._last.limit is not None and finding.signal is not Signal.HOST,
+            limit_known=known,
             params=watch.params,
         )
         if severity is not Severity.CRITICAL:
@@ -240,7 +250,7 @@ class RankDetector:
 
     def _state(self, watch: SignalWatch, finding: Finding, severity: Severity) -> Verdict:
         steps = seconds = eaten = None
-        if self._last.limit is not None and finding.signal is not Signal.HOST:
+        if self._knows_limit(finding.signal):
             head = self._head(finding.signal)
             steps, seconds = self._left(finding, head)
             kept = self._kept(finding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Optional
 
 from tidegauge.core.detector.params import Params
@@ -32,6 +33,12 @@ def head_room(
     low = limit - nontorch - max(next_peak, peak) - (max(reserved - peak, 0) / 4 if pieces is None else pieces)
     segment = min(_SEGMENT_BYTES, 0.1 * max(low, 0))
     return Band(max(low - segment, 0.0), float(max(free - stuck, 0)), float(max(free, 0)))
+
+
+def host_room(free: Optional[int]) -> Band:
+    """Bytes that host memory may still grow by. Without bound where that is not known: no growth is urgent then."""
+    room = inf if free is None else float(free)
+    return Band(room, room, room)
 
 
 def assumed_limit(params: Params, *, reserved: int, nontorch: int) -> int:

@@ -178,9 +178,9 @@ class SignalWatch:
 
     def _catch(self, scale: Scale, head: float) -> bool:
         """Most of the head-room is eaten, in whatever shape."""
-        found = None if self.signal is Signal.HOST else net(scale.mins, head, self.params)
-        if found is None:
-            return False
+        found = net(scale.mins, head, self.params)
+        if found is None or (self.signal is Signal.HOST and found.gained < self._least_bytes):
+            return False  # others fill the host, too: where they left nothing, any creep would be most of what is left
         memory = self._memories.setdefault(scale.width, _Memory())
         memory.missed = 0
         memory.agreed += 1
@@ -229,7 +229,10 @@ class SignalWatch:
         params = self.params
         samples = (len(scale.mins) - found.start) * scale.width
         history = self.floors.samples - samples
-        if self.signal is Signal.HOST and scale.times[-1] - scale.times[found.start] < params.host_min_s:
+        share = params.host_urgent_share if self.signal is Signal.HOST else params.urgent_share
+        urgent = found.gained >= share * (found.gained + head)
+        lasted_s = scale.times[-1] - scale.times[found.start]
+        if self.signal is Signal.HOST and lasted_s < params.host_min_s and not urgent:
             return LeakState.OK
         if self.alarm_step is not None:
             return LeakState.LEAK  # established before, and it goes on
@@ -239,7 +242,7 @@ class SignalWatch:
                 wanted = max(float(params.leak_steps_from_start), history)
             # A recording of every k-th step has fewer samples of as long a growth.
             length = max(samples, scale.steps[-1] - scale.steps[found.start])
-            if length >= wanted or found.gained >= params.urgent_share * (found.gained + head):
+            if length >= wanted or urgent:
                 return LeakState.LEAK
         if samples >= params.suspect_samples and samples >= params.suspect_history_share * history:
             return LeakState.SUSPECTED
