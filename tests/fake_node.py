@@ -22,6 +22,7 @@ from tidegauge.agent.ports import (
     SourceHealth,
 )
 from tidegauge.agent.settings import Settings
+from tidegauge.core.host_memory import HostMemory, NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.ring_layout import IDENTITY_OFFSET, RingHeader, encode_header, encode_identity, encode_record
@@ -195,6 +196,31 @@ class FakeHolders:
         self.closed = True
 
 
+@dataclass
+class FakeHostMemory:
+    """Trees as they are told; of a rank without one nothing is known."""
+
+    trees: dict[ProcessId, HostMemory] = field(default_factory=dict)
+    memory: NodeMemory | None = None
+    watched: frozenset[ProcessId] = frozenset()
+    closed: bool = False
+
+    def watch(self, ranks: Collection[ProcessId]) -> None:
+        self.watched = frozenset(ranks)
+
+    def of(self, rank: ProcessId) -> HostMemory | None:
+        return self.trees.get(rank)
+
+    def node(self) -> NodeMemory | None:
+        return self.memory
+
+    def health(self) -> SourceHealth | None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class ScriptedDetector:
     """Remembers what it was fed and says what the test wants."""
 
@@ -326,6 +352,7 @@ class FakeNode:
         self.pods = PodBook(monotonic_s=self.clock.monotonic_s)
         self.holders = FakeHolders()
         self.desk = None if evidence is None else open_evidence_desk(evidence, hostname="node-a", clock=self.clock)
+        self.host_memory = FakeHostMemory()
         self.detectors: list[ScriptedDetector] = []
         self.agent = NodeAgent(
             Settings(cluster="test", linger_s=linger_s),
@@ -340,6 +367,7 @@ class FakeNode:
             pods=self.pods,
             holders=self.holders,
             evidence=self.desk,
+            host_memory=self.host_memory,
             detector_factory=detector_factory or self._new_detector,
         )
         _agents.append(self.agent)

@@ -89,8 +89,9 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     _rank_bytes(
         "host_rss",
-        "Resident host memory of the rank's process.",
-        "`VmRSS` of `/proc/PID/status`",
+        "Host memory of the rank's process and its descendants (DataLoader workers): anonymous and shared memory, what "
+        "several share once; without mapped files, which the kernel can drop.",
+        "`Pss_Anon` and `Pss_Shmem` of `/proc/PID/smaps_rollup`, brought up to date by `/proc/PID/statm`",
         lambda rank: rank.host_rss_bytes,
     ),
     _rank_bytes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegauge.agent.nontorch import NontorchMeter
 from tidegauge.agent.ports import Detector, DetectorFactory
+from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode, RecordKind, Sample
 from tidegauge.core.verdicts import OK, Verdict
 
@@ -45,7 +46,7 @@ class DeviceSeries:
             self.meter.record(sample)
             self._pending.append(sample)
 
-    def judge(self, *, host_bytes: int | None, limit_bytes: int | None) -> int:
+    def judge(self, *, host: HostMemory | None, limit_bytes: int | None) -> int:
         """Feed the detector with the records since the last call: steps, or ticks of a rank that has no steps. How many
         it was given."""
         pending, self._pending = self._pending, []
@@ -63,7 +64,8 @@ class DeviceSeries:
                 allocated_bytes=sample.allocated_bytes,
                 reserved_bytes=sample.reserved_bytes,
                 nontorch_bytes=self.meter.bytes,
-                host_bytes=host_bytes,
+                host_bytes=None if host is None else host.held_bytes,
+                host_free_bytes=None if host is None else host.free_bytes,
                 allocated_peak_bytes=sample.allocated_peak_bytes,
                 inactive_split_bytes=sample.inactive_split_bytes,
                 limit_bytes=limit_bytes,

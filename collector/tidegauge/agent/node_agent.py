@@ -18,6 +18,7 @@ from tidegauge.agent.evidence_desk import EvidenceDesk
 from tidegauge.agent.evidence_opening import open_evidence_desk
 from tidegauge.agent.folders import HostRunDir, RunDir, watched_run_dirs
 from tidegauge.agent.gpu_children import GpuChildren
+from tidegauge.agent.host_memory import HostMemorySource, NoHostMemory, open_host_memory
 from tidegauge.agent.launches import Launches
 from tidegauge.agent.limits import unwatched_bytes
 from tidegauge.agent.nvml import open_nvml
@@ -49,7 +50,7 @@ from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
-from tidegauge.core.views import GpuView, NodeSummary, NodeView
+from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class StaleViewError(Exception):
 
 class NodeAgent:
     """Finds rings, reads them, asks NVML and /proc, judges its ranks. No Ray, no HTTP, no thread
-    but those of ``steps``, ``holders`` and ``evidence``.
+    but those of ``steps``, ``holders``, ``evidence`` and ``host_memory``.
 
     ``poll`` belongs to one thread; ``view`` and ``summary`` may be called from any.
     """
@@ -88,12 +89,14 @@ class NodeAgent:
         pods: PodBook | None = None,
         holders: HolderSource | None = None,
         evidence: EvidenceDesk | None = None,
+        host_memory: HostMemorySource | None = None,
         detector_factory: DetectorFactory = RankDetector,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: of its prolog, by default those below ``run_dirs``.
         ``containers``: those of the node, in which rings are looked for as well. ``pods``: what the head says of them,
         ``None`` if nobody is in a pod. ``holders``: this node's kubelet. ``evidence``: who collects what ranks find of
-        their own memory, ``None`` if nobody does."""
+        their own memory, ``None`` if nobody does. ``host_memory``: of the ranks' process trees; without it their own
+        processes' counts."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -103,6 +106,7 @@ class NodeAgent:
         self._pods = pods
         self._holders = holders or NoHolders()
         self._evidence = evidence
+        self._host_memory = host_memory or NoHostMemory()
         self._children = GpuChildren(procs)
         self._skips = SkipCounts(_log)
         self._own_run_dirs = tuple(HostRunDir(path) for path in run_dirs)
@@ -117,6 +121,7 @@ class NodeAgent:
             hostname=hostname,
             linger_s=settings.linger_s,
             detector_factory=detector_factory,
+            host_memory=self._host_memory,
         )
         self._polling = threading.Lock()
         self._closed = False
@@ -203,6 +208,7 @@ class NodeAgent:
                 self._watches.close()
                 self._steps.close()
                 self._holders.close()
+                self._host_memory.close()
                 if self._evidence is not None:
                     self._evidence.close()
                 if self._gpus is not None:
@@ -244,6 +250,7 @@ class NodeAgent:
         ranks = self._launches.named(watches.views(now_s=now_s, now_unix_s=now_unix_s))
         with suppress(OSError):  # the look after processes has told of it
             self._children.look(gpus, {rank.process.pid: rank.process for rank in ranks if rank.alive}, now_s)
+        self._host_memory.watch(_heads_of_trees(ranks))
         ranks = self._children.named(ranks, gpus)
         ours = watches.living_pids() | self._children.pids
         gpu_views = tuple(_gpu_view(gpu, ours) for gpu in gpus)
@@ -265,6 +272,7 @@ class NodeAgent:
             claims_overruled=dict(watches.overruled),
             series_dropped=dict(watches.dropped),
             launches=self._launches.summaries,
+            memory=self._host_memory.node(),
         )
 
     def _read_gpus(self) -> tuple[tuple[GpuReading, ...], int]:
@@ -278,10 +286,15 @@ class NodeAgent:
         return readings, (before_ns + self._clock.monotonic_ns()) // 2
 
     def _hear_of_others(self) -> None:
-        """slurmd and kubelet are asked, and evidence is made, in threads of their own: only how that went is taken down
-        here."""
+        """slurmd and kubelet are asked, host memory is read and evidence is made in threads of their own: only how that
+        went is taken down here."""
         evidence = None if self._evidence is None else self._evidence.health()
-        others = (("slurm", self._steps.health()), ("pod_resources", self._holders.health()), ("evidence", evidence))
+        others = (
+            ("slurm", self._steps.health()),
+            ("pod_resources", self._holders.health()),
+            ("host_memory", self._host_memory.health()),
+            ("evidence", evidence),
+        )
         for source, health in others:
             if health is not None:
                 self._success[source], self._duration_s[source] = health.success, health.duration_s
@@ -302,6 +315,13 @@ class NodeAgent:
                 _log.info("reading %s works again", source)
             self._success[source] = True
         self._duration_s[source] = (self._clock.monotonic_ns() - start_ns) / 1e9
+
+
+def _heads_of_trees(ranks: Sequence[RankView]) -> frozenset[ProcessId]:
+    """The processes whose children count to them. A worker that touched CUDA writes a ring, too: under its parent's
+    name, and ends no step."""
+    trains = {rank.key for rank in ranks if rank.steps > 0}
+    return frozenset(rank.process for rank in ranks if rank.alive and (rank.steps > 0 or rank.key not in trains))
 
 
 def _gpu_view(gpu: GpuReading, our_pids: frozenset[int]) -> GpuView:
@@ -345,4 +365,5 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
         pods=None if settings.kubernetes == "off" else PodBook(),
         holders=open_pod_resources(settings),
         evidence=open_evidence_desk(settings, hostname=hostname, clock=clock),
+        host_memory=open_host_memory(procs),
     )

@@ -83,6 +83,14 @@ class ProcessUsage:
 
     rss_bytes: int | None
     """Resident memory, ``VmRSS``."""
+    shared_bytes: int | None = None
+    """Of it: pages of files and of shared memory (``statm``)."""
+
+    @property
+    def anonymous_bytes(self) -> int | None:
+        """Memory that is no file's and not shared by name (``RssAnon``); all that is resident where the parts are not
+        known. What forks share, each of them has."""
+        return None if self.rss_bytes is None else self.rss_bytes - (self.shared_bytes or 0)
 
 
 class ProcSource(Protocol):
@@ -247,6 +255,7 @@ class Detector(Protocol):
         allocated_peak_bytes: int | None = None,
         inactive_split_bytes: int | None = None,
         limit_bytes: int | None = None,
+        host_free_bytes: int | None = None,
     ) -> Verdict:
         """One step's readings; ``None`` is a signal that was not read at this step."""
 

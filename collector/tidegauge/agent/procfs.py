@@ -6,13 +6,14 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tidegauge.agent.pod_cgroup import pod_cgroup_of
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
-from tidegauge.agent.resident import OpenStatms
+from tidegauge.agent.resident import OpenStatms, parse_statm
+from tidegauge.core.host_memory import proportional_bytes
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 from tidegauge.core.proc_status import effective_uid, status_numbers
@@ -69,31 +70,48 @@ class ProcFs:
 
     def usage(self, process: ProcessId) -> ProcessUsage | None:
         pages = self._statms.pages(process)
-        if pages is not None:
-            return ProcessUsage(rss_bytes=pages * _PAGE_BYTES)
-        stat = self._stat(process.pid)
-        if stat is None or stat.ended or stat.process != process:
+        if pages is None:
+            statm = self._read(process.pid, "statm") or ""
+            stat = self.stat(process.pid)
+            if stat is None or stat.ended or stat.process != process:
+                return None
+            self._statms.keep(process, lambda: self.process_at(process.pid) == process)
+            pages = parse_statm(statm.encode())
+            if pages is None:
+                return ProcessUsage(rss_bytes=stat.rss_pages * _PAGE_BYTES)
+        return ProcessUsage(pages.resident * _PAGE_BYTES, pages.shared * _PAGE_BYTES)
+
+    def pids(self) -> Sequence[int]:
+        return [int(name) for name in os.listdir(self._root) if name.isdigit()]
+
+    def proportional_bytes(self, process: ProcessId) -> int | None:
+        try:
+            rollup = self._read(process.pid, "smaps_rollup")
+        except PermissionError:
             return None
-        self._statms.keep(process, lambda: self.process_at(process.pid) == process)
-        return ProcessUsage(rss_bytes=stat.rss_pages * _PAGE_BYTES)
+        return None if rollup is None or self.process_at(process.pid) != process else proportional_bytes(rollup)
+
+    def cgroup(self, process: ProcessId) -> str:
+        cgroup = self._read(process.pid, "cgroup")
+        return "" if cgroup is None or self.process_at(process.pid) != process else cgroup
 
     def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:
         found: list[ProcessId] = []
-        stat = self._stat(process.pid)
+        stat = self.stat(process.pid)
         if stat is None or stat.process != process:
             return ()
         while stat is not None and len(found) < MAX_GENERATIONS:
-            stat = self._stat(stat.parent_pid) if stat.parent_pid > 0 else None
+            stat = self.stat(stat.parent_pid) if stat.parent_pid > 0 else None
             if stat is not None:
                 found.append(stat.process)
         return tuple(found)
 
     def process_at(self, pid: int) -> ProcessId | None:
-        stat = self._stat(pid)
+        stat = self.stat(pid)
         return None if stat is None or stat.ended else stat.process
 
     def looks_like_data_worker(self, process: ProcessId) -> bool:
-        stat = self._stat(process.pid)
+        stat = self.stat(process.pid)
         if stat is None or stat.process != process:
             return False
         if (self._read(process.pid, "comm") or "").strip() == DATA_WORKER:
@@ -122,7 +140,7 @@ class ProcFs:
         """The start time is read last: what was read before it belonged to the same process."""
         status = self._read(process.pid, "status")
         cgroup = self._read(process.pid, "cgroup") or ""
-        stat = self._stat(process.pid)
+        stat = self.stat(process.pid)
         if status is None or stat is None or stat.ended or stat.process != process:
             return None
         uid = effective_uid(status)
@@ -137,11 +155,11 @@ class ProcFs:
                 continue
             with suppress(PermissionError):  # proc mounted with hidepid
                 pids = status_numbers(self._read(int(name), "status") or "", "NSpid")
-                stat = self._stat(int(name)) if len(pids) > 1 else None
+                stat = self.stat(int(name)) if len(pids) > 1 else None
                 if stat is not None:
                     yield ProcessId(pids[-1], stat.process.start_ticks), stat.process
 
-    def _stat(self, pid: int) -> ProcStat | None:
+    def stat(self, pid: int) -> ProcStat | None:
         return parse_proc_stat(self._read(pid, "stat") or "")
 
     def _read(self, pid: int, name: str) -> str | None:

@@ -12,6 +12,7 @@ from tidegauge.agent.placement import place
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
 from tidegauge.agent.rank_names import RankNames
 from tidegauge.core.fraction import fraction_of_settings
+from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import DeviceUuid, RankIdentity
 from tidegauge.core.incidents import OomRecord
 from tidegauge.core.samples import EventCode, Sample
@@ -36,7 +37,8 @@ class RankState:
     ) -> None:
         """``names``: those that the process had, in this ring and before it."""
         self.facts = facts
-        self.rss_bytes: int | None = None
+        self.host: HostMemory | None = None
+        """Of the rank's process tree, as of this poll; ``None`` where nothing could be read, and once it has ended."""
         self.overruled: set[str] = set()
         """Claims of this rank that slurmd, the kernel or the driver contradicts (``job_id``, ``uuid`` …), and what it
         named more of than one process has (``rank``, ``labels``: ``rank_names``)."""
@@ -141,7 +143,7 @@ class RankState:
             for series in () if self._broken else self._devices.values():
                 primary = series.device == self._primary
                 points += series.judge(
-                    host_bytes=self.rss_bytes if primary else None,
+                    host=self.host if primary else None,
                     limit_bytes=self._process_limit_bytes(series) if primary else None,
                 )
         except Exception:
@@ -220,7 +222,7 @@ class RankState:
             reserved_peak_bytes=last.reserved_peak_bytes,
             nontorch_bytes=series.meter.bytes,
             limit_bytes=total if (cap := self._cap_bytes(series)) is None else cap,
-            host_rss_bytes=self.rss_bytes,
+            host_rss_bytes=None if self.host is None else self.host.held_bytes,
             alloc_retries=series.since_attach("alloc_retries"),
             ooms=series.since_attach("ooms"),
             steps=last.step,
@@ -230,6 +232,7 @@ class RankState:
             last_oom=self._last_oom(now_unix_s=now_unix_s),
             slurm=self._evidence.place,
             pod=self._found.pod,
+            host_processes=() if self.host is None else self.host.processes,
         )
 
 

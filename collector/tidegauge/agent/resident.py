@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from tidegauge.core.ids import ProcessId
 
@@ -20,6 +21,23 @@ MOST_OF_OUR_FILES = 4
 looked at the long way."""
 FORGET_S = 60.0
 """A file that was not read for so long is closed: nobody says when a process is not asked for any more."""
+
+
+class Pages(NamedTuple):
+    """Two figures of /proc/PID/statm, see proc_pid_statm(5)."""
+
+    resident: int
+    shared: int
+    """Of those: pages of files and of shared memory."""
+
+
+def parse_statm(text: bytes) -> Pages | None:
+    """``None`` for what is no statm, and for a process without memory."""
+    try:
+        _, resident, shared, *_ = map(int, text.split())
+    except ValueError:
+        return None
+    return Pages(resident, shared) if resident else None
 
 
 class _Statm:
@@ -43,8 +61,8 @@ class OpenStatms:
         self._lock = threading.Lock()
         """A descriptor must not be closed, and become another file, while somebody reads it."""
 
-    def pages(self, process: ProcessId) -> int | None:
-        """Resident pages; ``None`` where only ``stat`` can tell: it is not kept, has ended, or is about to.
+    def pages(self, process: ProcessId) -> Pages | None:
+        """``None`` where only ``stat`` can tell: it is not kept, has ended, or is about to.
 
         A process without memory of its own (a zombie, and one whose first thread has ended) has 0 there.
         """
@@ -54,12 +72,12 @@ class OpenStatms:
                 return None
             statm.read_s = self._monotonic_s()
             try:
-                pages = int(os.pread(statm.fd, 128, 0).split()[1])
-            except (OSError, ValueError, IndexError):
-                pages = 0
-            if pages == 0:
+                pages = parse_statm(os.pread(statm.fd, 128, 0))
+            except OSError:
+                pages = None
+            if pages is None:
                 self._forget(process)
-            return pages or None
+            return pages
 
     def keep(self, process: ProcessId, is_it: Callable[[], bool]) -> None:
         """From now on ``pages`` knows ``process``, if it can be. ``is_it`` looks whether the process that has its pid

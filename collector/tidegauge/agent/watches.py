@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
 from tidegauge.agent.evidence_files import RankFolder
 from tidegauge.agent.few_lines import FewLines
+from tidegauge.agent.host_memory import HostMemorySource
 from tidegauge.agent.not_shown import NotShown
-from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcSource
+from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcessUsage, ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.rank_names import NamesOfProcesses
 from tidegauge.agent.ranks import RankState
 from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader
 from tidegauge.agent.witnesses import Witnesses, Word
+from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import socket_name
@@ -85,6 +87,7 @@ class Watches:
         hostname: str,
         linger_s: float,
         detector_factory: DetectorFactory,
+        host_memory: HostMemorySource,
     ) -> None:
         self._finder = finder
         self._procs = procs
@@ -92,6 +95,7 @@ class Watches:
         self._hostname = hostname
         self._linger_s = linger_s
         self._detector_factory = detector_factory
+        self._host_memory = host_memory
         self._watches: dict[Place, _Watch] = {}
         self._orphans: dict[Place, _Orphan] = {}
         self._names = NamesOfProcesses()
@@ -115,7 +119,7 @@ class Watches:
         failure: OSError | None = None
         for place, watch in list(self._watches.items()):
             if watch.ended_s is None:
-                watch.rank.rss_bytes = None
+                watch.rank.host = None
                 try:
                     usage = self._procs.usage(watch.facts.process)
                 except OSError as error:
@@ -124,7 +128,7 @@ class Watches:
                 if usage is None:
                     watch.ended_s = now_s
                 else:
-                    watch.rank.rss_bytes = usage.rss_bytes
+                    watch.rank.host = self._host_of(watch.facts.process, usage)
             elif now_s - watch.ended_s >= self._linger_s and watch.read_to_the_end:
                 del self._watches[place]
                 self._remove(watch.ring, now_s)
@@ -175,9 +179,14 @@ class Watches:
         names = self._names.of(facts.process)
         rank = RankState(facts, user_name, self._hostname, self._detector_factory, names)
         usage = self._procs.usage(facts.process)
-        rank.rss_bytes = None if usage is None else usage.rss_bytes
+        rank.host = None if usage is None else self._host_of(facts.process, usage)
         self._watches[ring.place] = _Watch(ring, reader, facts, rank)
         self._lines.say(logging.INFO, "watching pid %d of %s", facts.process.pid, user_name, now_s=now_s)
+
+    def _host_of(self, process: ProcessId, usage: ProcessUsage) -> HostMemory | None:
+        """The tree's; of the process alone as long as that is not known."""
+        own = usage.anonymous_bytes
+        return self._host_memory.of(process) or (None if own is None else HostMemory(own))
 
     def _has_room(self, facts: ProcessFacts) -> bool:
         of_tenant = sum(watch.facts.tenant == facts.tenant for watch in self._watches.values())

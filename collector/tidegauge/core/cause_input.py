@@ -28,7 +28,7 @@ class MemoryGrowth(NamedTuple):
     nontorch_bytes: Optional[int] = None
     inactive_split_bytes: Optional[int] = None
     host_bytes: Optional[int] = None
-    """Resident host memory of the rank."""
+    """Of the rank's process tree (``RankView.host_rss_bytes``)."""
     alloc_retries: Optional[int] = None
     other_processes_bytes: Optional[int] = None
     """Of processes on the same GPU that Tidegauge does not watch, the rank's children left out."""

@@ -258,7 +258,7 @@ SCATTERED = Sign(
 )
 LIVE_IS_FLAT = Sign(Source.SNAPSHOTS, "live tensors do not grow between the snapshots", _live_is_flat)
 OUTSIDE_GROWS = Sign(Source.NVML, "the process's bytes less what PyTorch reserves grow", _outside_grows)
-HOST_GROWS = Sign(Source.READINGS, "resident host memory of the rank grows", _host_grows)
+HOST_GROWS = Sign(Source.READINGS, "host memory of the rank grows", _host_grows)
 OTHERS_GROW = Sign(Source.NVML, "other processes on the GPU grow, and more than the rank", _others_grow)
 CHILDREN_HOLD = Sign(Source.NVML, "child processes of the rank hold GPU memory, and that explains more", _children_hold)
 ARE_WORKERS = Sign(Source.PROCESS, "they were started by `multiprocessing`, as DataLoader starts workers", _are_workers)

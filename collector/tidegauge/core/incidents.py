@@ -28,7 +28,7 @@ class IncidentCause(str, Enum):
     OUTSIDE_ALLOCATOR = "outside_allocator"
     """Device memory grows outside PyTorch: communicators, contexts, other libraries (signal ``nontorch``)."""
     HOST_MEMORY = "host_memory"
-    """The rank's resident host memory grows (signal ``host``)."""
+    """Host memory of the rank's process tree grows (signal ``host``)."""
     OUT_OF_MEMORY = "out_of_memory"
     """PyTorch's allocator raised ``torch.OutOfMemoryError`` on at least one rank."""
     SHARE_EXCEEDED = "share_exceeded"

@@ -9,6 +9,9 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import ProcessId
 
+_FORKED = 0x40
+"""``PF_FORKNOEXEC`` of the kernel's ``include/linux/sched.h``."""
+
 
 class ProcStat(NamedTuple):
     """The fields that Tidegauge uses."""
@@ -22,6 +25,9 @@ class ProcStat(NamedTuple):
     session_id: int
     threads: int
     rss_pages: int
+    forked: bool = False
+    """It runs what its parent ran (``PF_FORKNOEXEC``): a fork, which shares its parent's memory until one of them
+    writes."""
 
     @property
     def ended(self) -> bool:
@@ -44,6 +50,7 @@ def parse_proc_stat(text: str) -> Optional[ProcStat]:
             session_id=int(fields[3]),
             threads=int(fields[17]),
             rss_pages=int(fields[21]),
+            forked=bool(int(fields[6]) & _FORKED),
         )
     except (ValueError, IndexError):
         return None

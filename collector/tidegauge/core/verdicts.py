@@ -19,7 +19,7 @@ class Signal(str, Enum):
     NONTORCH = "nontorch"
     """NVML's bytes for the process minus reserved: CUDA context, NCCL, cuBLAS, other libraries."""
     HOST = "host"
-    """Resident host memory of the rank (``VmRSS``)."""
+    """Host memory of the rank's process tree: anonymous and shared, what several processes share once."""
 
 
 class LeakState(str, Enum):

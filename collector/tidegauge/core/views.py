@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Optional
 
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.host_memory import HostProcess, NodeMemory
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
 from tidegauge.core.incidents import JobKey, OomRecord
 from tidegauge.core.kubernetes import PodPlace
@@ -46,6 +47,7 @@ class RankView:
     limit_bytes: Optional[int]
     """What this rank may take on its GPU: the fraction cap where there is one, else the card's total."""
     host_rss_bytes: Optional[int]
+    """Anonymous and shared memory of its process and its descendants (``HostMemory.held_bytes``)."""
     alloc_retries: Optional[int]
     """Since attach, as are ``ooms`` and ``steps``."""
     ooms: Optional[int]
@@ -69,6 +71,8 @@ class RankView:
     """Processes on a GPU that descend from it and are no ranks of their own, as the kernel and NVML say."""
     data_workers: int = 0
     """Of ``gpu_children``: those that are a DataLoader's workers by their name, or that ``multiprocessing`` started."""
+    host_processes: tuple[HostProcess, ...] = ()
+    """The largest processes of ``host_rss_bytes``; none while only the rank's own is known."""
 
     @property
     def key(self) -> RankKey:
@@ -100,6 +104,7 @@ class RankView:
             children_bytes=self.children_bytes,
             gpu_children=self.gpu_children,
             data_workers=self.data_workers,
+            host_processes=self.host_processes,
         )
 
 
@@ -129,7 +134,8 @@ class NodeView:
     ranks: tuple[RankView, ...] = ()
     gpus: tuple[GpuView, ...] = ()
     collect_success: Mapping[str, bool] = field(default_factory=dict)
-    """By source: ``rings``, ``nvml``, ``proc``, ``slurm``, ``pod_resources``, ``evidence`` (from the first piece on).
+    """By source: ``rings``, ``nvml``, ``proc``, ``slurm``, ``pod_resources``, ``host_memory``, ``evidence`` (from the
+    first piece on).
     One that this node does not have is absent."""
     collect_duration_s: Mapping[str, float] = field(default_factory=dict)
     rings_skipped: Mapping[str, int] = field(default_factory=dict)
@@ -146,6 +152,8 @@ class NodeView:
     series_dropped: Mapping[str, int] = field(default_factory=dict)
     launches: tuple[LaunchSummary, ...] = ()
     """Every ``tidegauge run`` of this node, as of a moment before the ranks were looked at."""
+    memory: Optional[NodeMemory] = None
+    """Of the node; ``None`` where it was not read."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +183,7 @@ class RankSummary:
     children_bytes: Optional[int] = None
     gpu_children: int = 0
     data_workers: int = 0
+    host_processes: tuple[HostProcess, ...] = ()
 
 
 @dataclass(frozen=True)

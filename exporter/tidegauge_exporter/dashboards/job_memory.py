@@ -185,8 +185,8 @@ def where_it_goes() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Host memory of the ranks",
-            "Resident memory of the ranks' processes on the node, not the card. A loss kept without detach() grows "
-            "here, and ends with the node's OOM killer.",
+            "Memory of the ranks and their DataLoader workers on the node, not the card. A loss kept without detach() "
+            "grows here, and ends with the node's OOM killer.",
             8,
             8,
             (

@@ -115,8 +115,8 @@ def details() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Host memory",
-            "Resident memory of the rank's process on its node. Growth here that the card does not show: an autograd "
-            "graph that is kept, a cache of a data loader.",
+            "Memory of the rank and its DataLoader workers on its node. Growth here that the card does not show: an "
+            "autograd graph that is kept, a cache of a data loader.",
             12,
             8,
             (Query(f"max({rank('tidegauge_rank_host_rss_bytes')})", "rank $rank"),),

@@ -25,6 +25,7 @@ from tidegauge.agent.ring_reader import MAX_SANE
 from tidegauge.agent.settings import Settings
 from tidegauge.agent.watches import MAX_RANKS_PER_TENANT
 from tidegauge.core.detector import RankDetector
+from tidegauge.core.host_memory import HostMemory, HostProcess
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.launch_record import LaunchRecord, encode_launch_record
@@ -154,7 +155,43 @@ def test_the_detector_gets_every_step_with_the_readings_of_the_poll(node: FakeNo
         "allocated_peak_bytes": 2 * GIB,
         "inactive_split_bytes": 0,
         "limit_bytes": 67 * GIB,  # 60 GiB free and the 7 GiB that we have
+        "host_free_bytes": None,
     }
+
+
+def test_host_memory_is_that_of_the_process_tree_once_it_is_known(node: FakeNode) -> None:
+    rank = node.start_rank()
+    settle(node, rank)
+    worker = HostProcess(ProcessId(4300, 9), "DataLoader worker", 19 * GIB, 18 * GIB)
+    node.host_memory.trees[rank.process] = HostMemory(21 * GIB, 3 * GIB, (worker,))
+    rank.record()
+    node.poll()
+    assert node.detectors[-1].fed[-1]["host_bytes"] == 21 * GIB
+    assert node.detectors[-1].fed[-1]["host_free_bytes"] == 3 * GIB
+    summary = only_rank(node).summary()
+    assert (summary.host_rss_bytes, summary.host_processes) == (21 * GIB, (worker,))
+
+
+def test_a_worker_with_a_ring_under_its_ranks_name_counts_to_that(node: FakeNode) -> None:
+    """It inherits its parent's environment, and the probe with it, but ends no step."""
+    node.gpus.readings = (
+        gpu_reading(processes={4242: 7 * GIB}),
+        gpu_reading(UUID1, 1, processes={4300: GIB}),
+    )
+    rank = node.start_rank()
+    worker = node.start_rank(process=ProcessId(4300, 9), who=identity(device_uuids=(UUID1,)))
+    other = node.start_rank(process=ProcessId(4400, 9), who=identity(rank=GlobalRank(1)))
+    for _ in range(3):
+        rank.record()
+        worker.record(kind=RecordKind.TICK, step=0)
+        other.record(kind=RecordKind.TICK, step=0)
+        node.poll()
+    assert node.host_memory.watched == {rank.process, other.process}
+
+
+def test_an_agent_that_closes_ends_the_reading_of_host_memory(node: FakeNode) -> None:
+    node.agent.close()
+    assert node.host_memory.closed
 
 
 def test_the_verdict_is_the_detectors(node: FakeNode) -> None:

@@ -51,9 +51,9 @@ def test_nothing_is_known_of_a_process_that_is_not_kept(made_up: MadeUpStatm) ->
 
 def test_every_look_reads_again(made_up: MadeUpStatm) -> None:
     made_up.keep()
-    assert made_up.statms.pages(SOME) == 100
+    assert made_up.statms.pages(SOME) == (100, 20)
     made_up.says("900 250 20 1 0 60 0")
-    assert made_up.statms.pages(SOME) == 250
+    assert made_up.statms.pages(SOME) == (250, 20)
 
 
 @pytest.mark.parametrize("text", ["0 0 0 0 0 0 0", "", "what"])
@@ -73,7 +73,7 @@ def test_what_was_opened_for_another_process_is_closed_at_once(made_up: MadeUpSt
 def test_what_nobody_asks_for_any_more_is_closed(made_up: MadeUpStatm) -> None:
     made_up.keep()
     made_up.clock.pass_s(FORGET_S / 2)
-    assert made_up.statms.pages(SOME) == 100
+    assert made_up.statms.pages(SOME) == (100, 20)
     made_up.clock.pass_s(FORGET_S * 0.9)
     made_up.statms.keep(ProcessId(78, 5), lambda: True)
     assert made_up.descriptors() == 1, "it was asked for less than a minute ago"

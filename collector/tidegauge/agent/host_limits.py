@@ -1,0 +1,105 @@
+"""How much memory a process may still take: what its memory cgroups and its node have left. And the node's figures.
+
+The kernel kills when a cgroup reaches its limit or the node has nothing left. What a cgroup counts includes pages of
+files, which are dropped before anybody is killed: they count as free.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tidegauge.core.host_memory import NodeMemory, kib_field
+
+CGROUPS = Path("/sys/fs/cgroup")
+SHM = Path("/dev/shm")
+UNLIMITED_BYTES = 1 << 60
+"""cgroup v1 says "no limit" by a number near 2**63."""
+MAX_LEVELS = 32
+
+
+def read_node_memory(proc: Path = Path("/proc"), shm: Path = SHM) -> NodeMemory:
+    """What /proc/meminfo and the file system at ``shm`` say; what cannot be read is ``None``."""
+    text = _read(proc / "meminfo") or ""
+    shm_total = shm_used = None
+    with suppress(OSError):
+        status = os.statvfs(shm)
+        shm_total = status.f_blocks * status.f_frsize
+        shm_used = (status.f_blocks - status.f_bfree) * status.f_frsize
+    return NodeMemory(kib_field(text, "MemTotal"), kib_field(text, "MemAvailable"), shm_total, shm_used)
+
+
+class CgroupRooms:
+    """What memory cgroups have left, each level read once until ``forget``: the ranks of a job share most of them."""
+
+    def __init__(self, root: Path = CGROUPS) -> None:
+        """``root``: where cgroups are mounted, see cgroups(7)."""
+        self._root = root
+        self._rooms: dict[Path, int | None] = {}
+
+    def forget(self) -> None:
+        """Read everything again."""
+        self._rooms.clear()
+
+    def left(self, cgroup: str) -> int | None:
+        """Bytes until the nearest limit above a process, from its /proc/PID/cgroup; ``None`` where there is none, or
+        its cgroups cannot be seen from here: those of a container whose cgroup namespace is not ours."""
+        left = []
+        for base, path, room in _hierarchies(self._root, cgroup):
+            if ".." in path.split("/"):
+                return None
+            at = base / path.lstrip("/")
+            for _ in range(MAX_LEVELS):
+                if at not in self._rooms:
+                    self._rooms[at] = room(at)
+                left.append(self._rooms[at])
+                if at == base:
+                    break
+                at = at.parent
+        return min((each for each in left if each is not None), default=None)
+
+
+def _hierarchies(root: Path, cgroup: str) -> Iterator[tuple[Path, str, Callable[[Path], int | None]]]:
+    """Where the memory controller may be: version 1 in a hierarchy of its own, version 2 in the only one."""
+    for line in cgroup.split("\n"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            yield root / "memory", path, _room_v1
+        elif number == "0" and not controllers:
+            yield root, path, _room_v2
+
+
+def _room_v2(at: Path) -> int | None:
+    limit, used = _number(at / "memory.max"), _number(at / "memory.current")
+    if limit is None or used is None:
+        return None
+    return _room(limit, used, _read(at / "memory.stat") or "", "inactive_file", "active_file")
+
+
+def _room_v1(at: Path) -> int | None:
+    limit, used = _number(at / "memory.limit_in_bytes"), _number(at / "memory.usage_in_bytes")
+    if limit is None or used is None or limit >= UNLIMITED_BYTES:
+        return None
+    return _room(limit, used, _read(at / "memory.stat") or "", "total_inactive_file", "total_active_file")
+
+
+def _room(limit: int, used: int, stat: str, *dropped: str) -> int:
+    fields = dict(line.split(" ", 1) for line in stat.split("\n") if " " in line)
+    files = sum(int(fields[name]) for name in dropped if fields.get(name, "").isdigit())
+    return max(0, limit - max(0, used - files))
+
+
+def _number(path: Path) -> int | None:
+    """``None`` for ``max``, and where the level has no such file: the root."""
+    text = (_read(path) or "").strip()
+    return int(text) if text.isdigit() else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
