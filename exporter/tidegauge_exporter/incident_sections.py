@@ -20,9 +20,9 @@ from tidegauge.core.wording import (
     capitalised,
     change_in_words,
     evidence_sentences,
-    hint,
     incident_sentence,
     list_ranks,
+    meaning,
     rate,
 )
 from tidegauge_exporter.html_page import lead, moment, section
@@ -44,7 +44,7 @@ def lead_section(incident: Incident, now_unix_s: float) -> str:
             _standing(incident),
             stale if incident.stale else None,
             _ended(incident.explanation or ""),
-            " ".join(evidence_sentences(incident)) or hint(incident.key.cause),
+            " ".join(evidence_sentences(incident)) or meaning(incident),
         ],
         figures=_figures(incident, now_unix_s),
     )

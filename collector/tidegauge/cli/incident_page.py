@@ -12,7 +12,7 @@ from tidegauge.core.evidence_words import brief_sentences
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
 from tidegauge.core.launch_record import printable
 from tidegauge.core.units import format_band, format_bytes, format_duration
-from tidegauge.core.wording import CLOSURES, further_name, hint, incident_sentence, rate, since, time_left
+from tidegauge.core.wording import CLOSURES, further_name, incident_sentence, meaning, rate, since, time_left
 
 RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "nontorch", "limit", "since step",
                "per step", "out of memory in")  # fmt: skip
@@ -44,7 +44,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
         ("severity", _severity(incident)),
         ("growth", _growth(incident)),
         ("runs out in", _end(incident)),
-        ("meaning", hint(incident.key.cause)),
+        ("meaning", meaning(incident)),
         ("explanation", incident.explanation),
         ("reports", ", ".join(incident.reports)),
     ]  # fmt: skip

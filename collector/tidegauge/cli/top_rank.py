@@ -14,18 +14,21 @@ from tidegauge.cli.top_pages import Line
 from tidegauge.cluster.overview import RankLine
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_sentences
-from tidegauge.core.incidents import CAUSE_OF_SIGNAL
+from tidegauge.core.host_memory import grown_most
+from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
 from tidegauge.core.launch_record import printable
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.core.verdicts import LeakState, Signal
-from tidegauge.core.wording import does, hint, outlook, rate, since
+from tidegauge.core.wording import does, hint, host_growth, outlook, rate, since
 
 LOWEST_BARS, HIGHEST_BARS = 2, 12
 """Lines of one picture; a taller one tells no more."""
 TWO_COLUMNS = 70
 """Width from which on pictures stand side by side."""
 GAP = 2
+SHOWN_GROWTH_BYTES = 64 << 20
+"""Growth of one process that is said beside what it holds: less is how interpreters begin."""
 LONGEST_EVIDENCE = 600
 """Characters: the words are the job's, and pictures are to have room."""
 
@@ -52,7 +55,7 @@ def rank_page(
     evidence: EvidenceBrief | None = None,
 ) -> list[Line]:
     """The page in ``height`` lines or fewer, if its words leave room for pictures of ``LOWEST_BARS`` lines."""
-    known = [_where(rank), *_in_pod(rank), _also(rank)]
+    known = [_where(rank), *_in_pod(rank), _also(rank), *_on_host(rank)]
     lines: list[Line] = [
         *_verdict(rank, width),
         *_evidence(evidence, width),
@@ -122,7 +125,12 @@ def _verdict(rank: RankLine, width: int) -> list[Line]:
     texts = textwrap.wrap(sentence, max(width - len(state.text) - 2, 20))
     first: Line = [Cell(state.text, state.tone), Cell(f"  {texts[0]}", Tone.STRONG)]
     rest: list[Line] = [[Cell(" " * (len(state.text) + 2) + text, Tone.STRONG)] for text in texts[1:]]
-    return [first, *rest, *([Cell(text, Tone.DIM)] for text in textwrap.wrap(hint(cause), max(width, 20))), []]
+    return [first, *rest, *([Cell(text, Tone.DIM)] for text in textwrap.wrap(_hint(rank, cause), max(width, 20))), []]
+
+
+def _hint(rank: RankLine, cause: IncidentCause) -> str:
+    grown = grown_most(rank.host_processes) if cause is IncidentCause.HOST_MEMORY else None
+    return hint(cause) if grown is None else host_growth(grown, rank=rank.pid)
 
 
 def _evidence(brief: EvidenceBrief | None, width: int) -> list[Line]:
@@ -153,6 +161,18 @@ def _also(rank: RankLine) -> str:
     host = "" if rank.host_rss_bytes is None else f", host memory {format_bytes(rank.host_rss_bytes)}"
     oom = "" if rank.oom_at_unix_s is None else f", ran out of memory at {moment(rank.oom_at_unix_s)}"
     return f"{limit}{cap}{host}{oom}"
+
+
+def _on_host(rank: RankLine) -> list[str]:
+    """Who holds its host memory, if it has children."""
+    if len(rank.host_processes) < 2:
+        return []
+    each = [
+        f"{format_bytes(one.held_bytes)} {printable(one.name)} ({one.process.pid})"
+        + (f" +{format_bytes(one.grown_bytes)}" if one.grown_bytes >= SHOWN_GROWTH_BYTES else "")
+        for one in rank.host_processes
+    ]
+    return [f"on the host: {', '.join(each)}"]
 
 
 def _title(part: _Part, rank: RankLine, width: int) -> Line:

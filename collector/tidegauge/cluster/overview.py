@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tidegauge.cluster.jobs import look_first
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import LoopStatus
+from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
@@ -23,7 +24,7 @@ from tidegauge.core.wire import Wire, to_wire
 MOST_JOBS = 1000
 """Jobs in one overview, the most alarming first."""
 MOST_RANKS = 2048
-"""Ranks on one job's page, the ones to look at first: about 1.5 MB."""
+"""Ranks on one job's page, the ones to look at first: about 2 MB."""
 
 MemoryLine = Callable[[str, RankSummary], tuple[int, ...]]
 """How the memory of a rank on a node (the engine's id) went: bytes that it held, evenly over its life, oldest first."""
@@ -64,6 +65,8 @@ class RankLine(NamedTuple):
     """``namespace/name``; its uid where nobody has said yet whose it is; ``None`` outside Kubernetes."""
     container: str | None = None
     """Its name in that pod."""
+    host_processes: tuple[HostProcess, ...] = ()
+    """The largest processes of ``host_rss_bytes``, as far as they are known."""
 
     @property
     def used_bytes(self) -> int:
@@ -263,6 +266,7 @@ def _rank_line(job: JobView, place: int, stale: Collection[int], memory_line: Me
         slurm_step=None if rank.slurm is None else rank.slurm.step_id,
         pod=None if rank.pod is None else _pod_name(rank.pod),
         container=None if rank.pod is None else rank.pod.container,
+        host_processes=rank.host_processes,
     )
 
 

@@ -5,6 +5,7 @@ Source-compatible with Python 3.9.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
@@ -23,6 +24,12 @@ class HostProcess(NamedTuple):
     """Anonymous and shared memory; of what several processes share, its part (as in PSS)."""
     grown_bytes: int
     """Since it was first measured; may be negative."""
+
+
+def grown_most(processes: Sequence[HostProcess]) -> Optional[HostProcess]:
+    """The process that grew most; ``None`` where none did."""
+    most = max(processes, key=lambda process: process.grown_bytes, default=None)
+    return most if most is not None and most.grown_bytes > 0 else None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.verdicts import Band, Severity, Signal, Verdict
 
@@ -113,6 +114,8 @@ class RankFinding:
     nontorch_bytes: Optional[int]
     limit_bytes: Optional[int]
     oom: Optional[OomRecord] = None
+    host_process: Optional[HostProcess] = None
+    """Where it is host memory that grows: the process of the rank that grew most."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Optional
 
+from tidegauge.core.host_memory import grown_most
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey, RankFinding
 from tidegauge.core.oom_memory import KnownErrors
 from tidegauge.core.units import format_bytes
-from tidegauge.core.verdicts import LeakState, Severity
+from tidegauge.core.verdicts import LeakState, Severity, Signal
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
 
 ExplainOom = Callable[[RankSummary, JobView], str]
@@ -197,6 +198,7 @@ def _finding(job: JobView, index: int) -> RankFinding:
         nontorch_bytes=rank.nontorch_bytes,
         limit_bytes=rank.limit_bytes,
         oom=rank.last_oom,
+        host_process=grown_most(rank.host_processes) if rank.verdict.signal is Signal.HOST else None,
     )
 
 

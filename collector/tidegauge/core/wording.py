@@ -12,6 +12,7 @@ from typing import NamedTuple, Optional
 from tidegauge.core.actions import Outcome
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_line, brief_sentences, cause_words
+from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey, RankFinding
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Band, Severity
@@ -74,6 +75,11 @@ _WORDS = {
         "The GPU is shared: what this job takes beyond its share, the other jobs on it may lack.",
     ),
 }
+
+_CHILD_HINT = (
+    "It is a child of the rank. In a DataLoader's worker, the dataset or a transform usually keeps what it loads, and "
+    "each worker does so for itself. It ends with the node's OOM killer."
+)
 
 CLOSURES = {
     Closure.RECOVERED: "it stopped and did not come back",
@@ -138,7 +144,7 @@ def evidence_in_words(incident: Incident) -> str:
 
 def guidance(incident: Incident) -> str:
     """Where to look: what an out-of-memory error was, else what evidence says, else the usual places."""
-    return incident.explanation or " ".join(evidence_sentences(incident)) or hint(incident.key.cause)
+    return incident.explanation or " ".join(evidence_sentences(incident)) or meaning(incident)
 
 
 def evidence_sentences(incident: Incident) -> tuple[str, ...]:
@@ -166,6 +172,21 @@ def do(cause: IncidentCause) -> str:
 def hint(cause: IncidentCause) -> str:
     """Where to look, by what happens."""
     return _WORDS[cause].hint
+
+
+def meaning(incident: Incident) -> str:
+    """Where to look, by what happens; for host memory, in which process."""
+    worst = incident.findings[0] if incident.findings else None
+    if incident.key.cause is not IncidentCause.HOST_MEMORY or worst is None or worst.host_process is None:
+        return hint(incident.key.cause)
+    return host_growth(worst.host_process, rank=worst.process.pid)
+
+
+def host_growth(grown: HostProcess, *, rank: int) -> str:
+    """Which process of a rank grew most on the host, and where to look then. ``rank``: the pid of the rank itself."""
+    which = f"process {grown.process.pid} ({grown.name})"
+    told = f"{capitalised(which)} grew most: by {format_bytes(grown.grown_bytes)} to {format_bytes(grown.held_bytes)}."
+    return f"{told} {hint(IncidentCause.HOST_MEMORY) if grown.process.pid == rank else _CHILD_HINT}"
 
 
 def since(onset_step: Optional[int]) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from tidegauge.core.incidents import Incident
 from tidegauge.core.verdicts import Severity
-from tidegauge.core.wording import hint, incident_sentence
+from tidegauge.core.wording import incident_sentence, meaning
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
@@ -157,7 +157,7 @@ class AlertmanagerSink:
         )
         annotations = {
             "summary": incident_sentence(incident),
-            "description": incident.explanation or hint(incident.key.cause),
+            "description": incident.explanation or meaning(incident),
             "runbook_url": self._links.runbook(INCIDENT_ALERT),
             "dashboard_url": dashboard,
             "report_url": report,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tidegauge.core.actions import Decision
 from tidegauge.core.incidents import Incident
-from tidegauge.core.wording import capitalised, evidence_sentences, hint, incident_sentence
+from tidegauge.core.wording import capitalised, evidence_sentences, incident_sentence, meaning
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.headlines import as_of, end_by_clock, end_by_time_left, headline, your_job
 from tidegauge_exporter.slack.text import clock, tidy, tidy_lines
@@ -55,7 +55,7 @@ def _sentences(incident: Incident, policy_text: Sequence[str], *, said: str) -> 
     """The sentence of the incident as of now, the policy's text without the same sentence as of then, and advice."""
     found = evidence_sentences(incident)
     text = " ".join(policy_text)
-    usual = capitalised(hint(incident.key.cause))
+    usual = capitalised(meaning(incident))
     # The usual places, which the policy's text names, are beside the point once the place is known.
     rest = [line.replace(usual, "").strip() if found else line for line in policy_text if line != said]
     advice = capitalised(incident.explanation or ("" if found else usual))

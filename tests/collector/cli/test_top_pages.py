@@ -29,6 +29,8 @@ from tidegauge.cli.top_rank import over_time, rank_page
 from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.overview import RankLine, job_page
 from tidegauge.core.actions import ActionKind, Disposition, Outcome
+from tidegauge.core.host_memory import HostProcess
+from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import Closure, IncidentState, JobKey
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
@@ -206,6 +208,20 @@ def test_all_that_is_known_of_a_rank_is_said() -> None:
     assert "GPU not known" in told
     assert "limit not known (capped at 50% of the GPU), ran out of memory at 20" in told
     assert "no reading since the coordinator was started" in told
+
+
+def test_who_of_a_rank_holds_and_grows_on_the_host_is_said() -> None:
+    """A DataLoader's worker of the tutorial that caches its samples."""
+    processes = (
+        HostProcess(ProcessId(1042, 7), "DataLoader worker", 19 * 2**30, 18 * 2**30),
+        HostProcess(ProcessId(1000, 5), "python", 2**30, 2**20),
+    )
+    leaking = a_rank(signal=Signal.HOST, host_processes=processes)
+    told = " ".join(text_of(cells) for cells in rank_page(leaking, points(3), width=120, height=40))
+    assert "on the host: 19.0 GiB DataLoader worker (1042) +18.0 GiB, 1.0 GiB python (1000)" in told
+    assert "Process 1042 (DataLoader worker) grew most: by 18.0 GiB to 19.0 GiB." in told
+    alone = rank_page(a_rank(host_processes=processes[1:]), points(3), width=120, height=40)
+    assert "on the host" not in " ".join(text_of(cells) for cells in alone)
 
 
 def test_memory_that_nvml_does_not_tell_is_not_known() -> None:

@@ -12,7 +12,8 @@ from sample_views import MIB, NOW_S
 from scheduler_values import finding, incident, oom_record
 from tidegauge.core.evidence import brief_of
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
-from tidegauge.core.ids import JobId
+from tidegauge.core.host_memory import HostProcess
+from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.wording import (
@@ -77,6 +78,17 @@ OOM = IncidentCause.OUT_OF_MEMORY
 )
 def test_an_incident_is_one_sentence(about: Incident, sentence: str) -> None:
     assert incident_sentence(about) == sentence
+
+
+def test_growth_of_host_memory_names_the_process_that_grew() -> None:
+    worker = HostProcess(ProcessId(4300, 7), "DataLoader worker", 19 << 30, 18 << 30)
+    told = guidance(incident(IncidentCause.HOST_MEMORY, findings=(finding(1, host_process=worker),)))
+    assert told.startswith(
+        "Process 4300 (DataLoader worker) grew most: by 18.0 GiB to 19.0 GiB. It is a child of the rank"
+    )
+    own = finding(1, host_process=worker._replace(process=finding(1).process, name="python"))
+    told = guidance(incident(IncidentCause.HOST_MEMORY, findings=(own,)))
+    assert told == f"Process 1001 (python) grew most: by 18.0 GiB to 19.0 GiB. {hint(IncidentCause.HOST_MEMORY)}"
 
 
 @pytest.mark.parametrize("cause", list(IncidentCause))
