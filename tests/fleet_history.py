@@ -19,7 +19,15 @@ from tidegauge.core.views import GpuView, NodeView, RankView
 from tidegauge_exporter.collector import NodeCollector
 from tidegauge_exporter.jobs import job_metrics
 from tidegauge_exporter.labels import label_value
-from tidegauge_exporter.metrics import GPU_LABELS, GPU_METRICS, RANK_INFO, RANK_LABELS, RANK_METRICS
+from tidegauge_exporter.metrics import (
+    GPU_LABELS,
+    GPU_METRICS,
+    NODE_LABELS,
+    NODE_METRICS,
+    RANK_INFO,
+    RANK_LABELS,
+    RANK_METRICS,
+)
 
 MIB = 1024**2
 COORDINATOR_TARGET = f'job="tidegauge",instance="coordinator:9495",component="coordinator",cluster="{CLUSTER}"'
@@ -55,6 +63,7 @@ def samples(fleet: Fleet, moment: Moment) -> Iterator[str]:
             yield from _of_rank(rank, node, target)
         for gpu in node.gpus:
             yield from _of_gpu(gpu, node, target)
+        yield from _of_memory(node, target)
         yield from _targeted(itself, target)
     yield f"up{{{COORDINATOR_TARGET}}} 1"
     page = job_metrics(
@@ -97,6 +106,13 @@ def _of_gpu(gpu: GpuView, node: NodeView, target: str) -> Iterator[str]:
     used_bytes = gpu.used_bytes or 0
     yield f"DCGM_FI_DEV_FB_USED{dcgm} {used_bytes // MIB}"
     yield f"DCGM_FI_DEV_GPU_UTIL{dcgm} {97 if used_bytes > 20 * GIB else 0}"
+
+
+def _of_memory(node: NodeView, target: str) -> Iterator[str]:
+    labels = _block(dict(zip(NODE_LABELS, (CLUSTER, node.hostname), strict=True)), target)
+    for metric in NODE_METRICS:
+        if node.memory is not None and (value := metric.read(node.memory)) is not None:
+            yield f"{metric.name}{labels} {value}"
 
 
 @lru_cache(maxsize=50_000)

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, JobView, NodeView, RankView
@@ -108,6 +109,7 @@ class Fleet:
                 now_unix_s=moment.unix_s,
                 ranks=tuple(ranks),
                 gpus=tuple(_gpu(slot, ranks, stranger=node == self.nodes) for slot in slots),
+                memory=_host_memory(ranks),
                 collect_success={"rings": True, "nvml": True, "proc": True},
                 collect_duration_s={"rings": 0.0004, "nvml": 0.0021, "proc": 0.0007},
             )
@@ -252,6 +254,12 @@ def uuid_of(slot: int) -> DeviceUuid:
 
 def _band(likely: float) -> Band:
     return Band(0.9 * likely, likely, 1.2 * likely)
+
+
+def _host_memory(ranks: Sequence[RankView]) -> NodeMemory:
+    """Of a node of 2 TiB, half of which ``/dev/shm`` may take; each rank has 2 GiB there."""
+    held = sum(rank.host_rss_bytes or 0 for rank in ranks if rank.alive)
+    return NodeMemory(2048 * GIB, 1980 * GIB - held, 1024 * GIB, len(ranks) * 2 * GIB)
 
 
 def _gpu(slot: int, ranks: Sequence[RankView], *, stranger: bool) -> GpuView:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.incidents import IncidentCause, JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
@@ -98,6 +99,7 @@ def node_view(**changes: Any) -> NodeView:
         now_unix_s=NOW_S,
         ranks=(rank_view(0), rank_view(1, verdict=LEAK)),
         gpus=(gpu_view(0), gpu_view(1)),
+        memory=NodeMemory(512 * GIB, 300 * GIB, 256 * GIB, 8 * GIB),
         collect_success={"rings": True, "nvml": True, "proc": False},
         collect_duration_s={"rings": 0.0005, "nvml": 0.002, "proc": 0.001},
         rings_skipped={"truncated": 1},

@@ -19,6 +19,7 @@ from tidegauge_exporter.metric_rows import ReadMetric
 from tidegauge_exporter.metrics import (
     GPU_LABELS,
     GPU_METRICS,
+    NODE_METRICS,
     NODE_TABLE,
     POD_LABELS,
     RANK_INFO,
@@ -81,6 +82,7 @@ class NodeCollector:
         samples = Samples(NODE_TABLE, self._blocks)
         dropped = _add_ranks(samples, view)
         dropped[DUPLICATE] += _add_gpus(samples, view)
+        _add_node(samples, view)
         _add_self(samples, view)
         with self._lock:
             self._dropped.update(dropped)
@@ -153,6 +155,13 @@ def _add_gpus(samples: Samples, view: NodeView) -> int:
         for metric, value in readings:
             samples.add_to(block, metric, value)
     return dropped
+
+
+def _add_node(samples: Samples, view: NodeView) -> None:
+    if view.memory is not None:
+        for metric in NODE_METRICS:
+            if (value := metric.read(view.memory)) is not None:
+                samples.add(metric, (view.cluster, view.hostname), value)
 
 
 def _add_self(samples: Samples, view: NodeView) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
 from tidegauge_exporter.loop_metrics import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
@@ -207,6 +208,40 @@ GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
     ),
 )
 
+NODE_LABELS = ("cluster", "hostname")
+
+
+def _node_bytes(what: str, text: str, source: str, read: Callable[[NodeMemory], int | None]) -> ReadMetric[NodeMemory]:
+    return ReadMetric(f"tidegauge_node_{what}_bytes", Kind.GAUGE, text, NODE_LABELS, source, "bytes", read)
+
+
+NODE_METRICS: tuple[ReadMetric[NodeMemory], ...] = (
+    _node_bytes(
+        "memory_total",
+        "Host memory of the node.",
+        "`MemTotal` of `/proc/meminfo`",
+        lambda node: node.total_bytes,
+    ),
+    _node_bytes(
+        "memory_available",
+        "Host memory that processes can still have; where it ends, the kernel kills one.",
+        "`MemAvailable` of `/proc/meminfo`",
+        lambda node: node.available_bytes,
+    ),
+    _node_bytes(
+        "shm_total",
+        "Size of the node's `/dev/shm`, through which DataLoader workers hand over batches.",
+        "`statvfs` of `/dev/shm`, as the agent sees it",
+        lambda node: node.shm_total_bytes,
+    ),
+    _node_bytes(
+        "shm_used",
+        "Of that: what is in use. It is host memory, and no longer available.",
+        "`statvfs` of `/dev/shm`, as the agent sees it",
+        lambda node: node.shm_used_bytes,
+    ),
+)
+
 JOB_INFO = Metric(
     "tidegauge_job_info",
     Kind.INFO,
@@ -252,7 +287,7 @@ JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
     ),
 )
 
-NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_INFO, *GPU_METRICS, *SELF_METRICS)
+NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_INFO, *GPU_METRICS, *NODE_METRICS, *SELF_METRICS)
 """What every node's ``/metrics`` may hold, in the order of exposition."""
 COORDINATOR_TABLE: tuple[Metric, ...] = (
     JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, COLLECT_SUCCESS,

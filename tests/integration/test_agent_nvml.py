@@ -23,7 +23,7 @@ GIB = 1 << 30
 CONTEXT_BYTES = 300 * MIB
 TOTAL_BYTES = 8 * GIB
 PATIENCE_S = 60.0
-SOURCES = ("containers", "launches", "proc", "nvml", "rings")
+SOURCES = ("containers", "host_memory", "launches", "proc", "nvml", "rings")
 
 JOB = """
 import ctypes, json, os, sys, time, torch

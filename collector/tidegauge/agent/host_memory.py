@@ -167,7 +167,8 @@ class HostMemoryMeter:
         return self._health
 
     def start(self) -> None:
-        """Begin to read, in a daemon thread. Once."""
+        """Read the node's figures at once, and from then on everything in a daemon thread. Once."""
+        self._look_and_note()
         threading.Thread(target=self._run, name="tidegauge-host", daemon=True).start()
 
     def close(self) -> None:
@@ -249,17 +250,20 @@ class HostMemoryMeter:
 
     def _run(self) -> None:
         while not self._closed:
-            before, began_s = self._health, self._monotonic_s()
-            try:
-                self.look()
-                success = True
-            except Exception as error:
-                if before is None or before.success:
-                    expected = isinstance(error, OSError)
-                    _log.warning("reading host memory fails, tried again: %s", error, exc_info=not expected)
-                self._node, success = None, False
-            self._health = SourceHealth(success, self._monotonic_s() - began_s)
             self._wake.wait(SCAN_EVERY_S)
+            self._look_and_note()
+
+    def _look_and_note(self) -> None:
+        before, began_s = self._health, self._monotonic_s()
+        try:
+            self.look()
+            success = True
+        except Exception as error:
+            if before is None or before.success:
+                expected = isinstance(error, OSError)
+                _log.warning("reading host memory fails, tried again: %s", error, exc_info=not expected)
+            self._node, success = None, False
+        self._health = SourceHealth(success, self._monotonic_s() - began_s)
 
 
 def _is_other(tree: _Tree, stats: tuple[ProcStat, ...]) -> bool:
