@@ -29,12 +29,12 @@ from tidegauge.core.proc_stat import ProcStat
 _log = logging.getLogger(__name__)
 
 SCAN_EVERY_S = 2.0
-"""How often new children are looked for, and limits read."""
+"""How often new children are looked for, and limits read; with a thousand ranks more rarely, see ``CPU_SHARE``."""
 READ_EVERY_S = 10.0
 """Between two readings of a tree whose processes are the same: copy-on-write and shared memory show then."""
 CPU_SHARE = 0.01
-"""Of a core, for readings of trees. A rank of 400 MiB takes a millisecond or two, one of 20 GiB and eight workers that
-share it some 0.7 s; then trees are read less often."""
+"""Of a core, for readings of trees, and as much for looking for children. A rank of 400 MiB takes a millisecond or
+two, one of 20 GiB and eight workers that share it some 0.7 s; then trees are read less often."""
 CPU_BURST_S = 0.25
 """What unused share is kept: the start of a job has many new trees at once."""
 
@@ -110,6 +110,8 @@ class _Member:
 class _Tree:
     members: dict[ProcessId, _Member]
     read_s: float
+    cgroup: str
+    """/proc/PID/cgroup of the rank."""
     free_bytes: int | None = None
 
 
@@ -133,14 +135,15 @@ class HostMemoryMeter:
         self._cpu_s = cpu_s
         self._trees_of = ProcessTrees(processes)
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._closed = False
+        self._closing = threading.Event()
         self._ranks: frozenset[ProcessId] = frozenset()
         self._trees: dict[ProcessId, _Tree] = {}
         self._node: NodeMemory | None = None
         self._allowance_s = CPU_BURST_S
         self._looked_s: float | None = None
         self._health: SourceHealth | None = None
+        self.pause_s = SCAN_EVERY_S
+        """Until the next look, after this one."""
 
     def watch(self, ranks: Collection[ProcessId]) -> None:
         with self._lock:
@@ -173,8 +176,7 @@ class HostMemoryMeter:
 
     def close(self) -> None:
         """Ends the thread after the reading that is under way, for which it does not wait."""
-        self._closed = True
-        self._wake.set()
+        self._closing.set()
 
     def look(self) -> None:
         """Find the processes of every rank, and read the trees whose turn it is."""
@@ -186,6 +188,7 @@ class HostMemoryMeter:
         self._rooms.forget()
         with self._lock:
             ranks = self._ranks
+        began_s, read_s = self._cpu_s(), 0.0
         trees = self._trees_of.scan(ranks) if ranks else {}
         with self._lock:
             self._trees = {rank: tree for rank, tree in self._trees.items() if trees.get(rank)}
@@ -195,14 +198,16 @@ class HostMemoryMeter:
             known = self._trees.get(rank)
             due = known is None or _is_other(known, stats) or now_s - known.read_s >= READ_EVERY_S
             if due and self._allowance_s > 0:
-                began_s = self._cpu_s()
-                known = self._read(stats, known, now_s)
-                self._allowance_s -= self._cpu_s() - began_s
+                read_began_s = self._cpu_s()
+                known = self._read(rank, stats, known, now_s)
+                read_s += self._cpu_s() - read_began_s
+                self._allowance_s -= self._cpu_s() - read_began_s
             if known is not None:
-                free = self._free_bytes(rank, node)
+                free = _least(self._rooms.left(known.cgroup), node.available_bytes)
                 with self._lock:
                     known.free_bytes = free
                     self._trees[rank] = known
+        self.pause_s = max(SCAN_EVERY_S, (self._cpu_s() - began_s - read_s) / CPU_SHARE)
 
     def _turn(self, rank: ProcessId, stats: tuple[ProcStat, ...]) -> tuple[bool, float]:
         """The new and the changed first, then those that were read longest ago."""
@@ -211,7 +216,7 @@ class HostMemoryMeter:
             return False, float("-inf")
         return not _is_other(known, stats), known.read_s
 
-    def _read(self, stats: Iterable[ProcStat], before: _Tree | None, now_s: float) -> _Tree:
+    def _read(self, rank: ProcessId, stats: Iterable[ProcStat], before: _Tree | None, now_s: float) -> _Tree:
         members = {}
         for stat in stats:
             known = None if before is None else before.members.get(stat.process)
@@ -220,7 +225,10 @@ class HostMemoryMeter:
                 member = self._measure(stat, known)
             if member is not None:
                 members[stat.process] = member
-        return _Tree(members, now_s)
+        cgroup = "" if before is None else before.cgroup
+        with suppress(OSError):
+            cgroup = self._processes.cgroup(rank)
+        return _Tree(members, now_s, cgroup)
 
     def _measure(self, stat: ProcStat, known: _Member | None) -> _Member | None:
         process = stat.process
@@ -242,15 +250,8 @@ class HostMemoryMeter:
             return None
         return None if usage is None else usage.anonymous_bytes
 
-    def _free_bytes(self, rank: ProcessId, node: NodeMemory) -> int | None:
-        left = None
-        with suppress(OSError):
-            left = self._rooms.left(self._processes.cgroup(rank))
-        return min((each for each in (left, node.available_bytes) if each is not None), default=None)
-
     def _run(self) -> None:
-        while not self._closed:
-            self._wake.wait(SCAN_EVERY_S)
+        while not self._closing.wait(self.pause_s):
             self._look_and_note()
 
     def _look_and_note(self) -> None:
@@ -264,6 +265,10 @@ class HostMemoryMeter:
                 _log.warning("reading host memory fails, tried again: %s", error, exc_info=not expected)
             self._node, success = None, False
         self._health = SourceHealth(success, self._monotonic_s() - began_s)
+
+
+def _least(*known: int | None) -> int | None:
+    return min((each for each in known if each is not None), default=None)
 
 
 def _is_other(tree: _Tree, stats: tuple[ProcStat, ...]) -> bool:

@@ -19,7 +19,7 @@ MAX_PROCESSES = 65_536
 """Of one node: the pids above are not looked at."""
 MAX_TREE_PROCESSES = 256
 """Of one rank, the oldest: a DataLoader has some tens of workers."""
-RECHECKED = 256
+RECHECKED = 64
 """Processes that are looked at again in one scan although their pids are known: another may have taken the pid."""
 
 

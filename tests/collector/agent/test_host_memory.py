@@ -198,6 +198,7 @@ class MadeUpNode:
     cpu_s: float = 0.0
     cost_s: float = 0.001
     """Of reading one process."""
+    scan_cost_s: float = 0.0
     memory: NodeMemory = field(default_factory=lambda: NodeMemory(available_bytes=100 * GIB))
 
     def __post_init__(self) -> None:
@@ -217,6 +218,7 @@ class MadeUpNode:
         return made
 
     def pids(self) -> Sequence[int]:
+        self.cpu_s += self.scan_cost_s
         return list(self.processes)
 
     def stat(self, pid: int) -> ProcStat | None:
@@ -296,6 +298,14 @@ def test_readings_take_their_share_of_a_core_and_no_more(node: MadeUpNode) -> No
         node.look()
     assert node.cpu_s <= CPU_BURST_S + 1000 * CPU_SHARE + 20 * node.cost_s
     assert node.cpu_s > 500 * CPU_SHARE
+
+
+def test_looking_for_children_takes_its_share_of_a_core_too(node: MadeUpNode) -> None:
+    node.look()
+    assert node.meter.pause_s == SCAN_EVERY_S
+    node.scan_cost_s = 0.07
+    node.look()
+    assert node.meter.pause_s == pytest.approx(0.07 / CPU_SHARE)
 
 
 def test_a_tree_with_a_new_process_is_read_at_the_next_look(node: MadeUpNode) -> None:
