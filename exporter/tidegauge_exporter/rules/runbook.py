@@ -29,8 +29,8 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
         means="The detector has established that a rank's memory grows without end. The growth has taken half of the "
         "memory that was free, and at the present rate it meets the rank's limit within an hour. The job is going to "
         "fail on that rank, and so as a whole.",
-        first_look="The rank's dashboard: does the line still climb, and in which signal: allocated, reserved or "
-        "outside the allocator?",
+        first_look="The rank's dashboard: does the line still climb, and in which signal: allocated, reserved, "
+        "outside the allocator or on the host?",
         what_to_do="Have the job save its state and start again: by its own checkpoint, or by the policy. A restart "
         "gives the memory back; the leak itself is in the code (`tidegauge incidents show` names the usual places).",
         when_to_silence="When the owner knows, and prefers to let it run until it fails.",
