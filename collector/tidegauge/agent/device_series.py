@@ -21,6 +21,8 @@ class DeviceSeries:
         """From the last ``FRACTION_SET`` record."""
         self.out_of_memory: Sample | None = None
         """The last ``OUT_OF_MEMORY`` record."""
+        self.private_free_bytes = 0
+        """In private pools, at that error, as far as the probe has told."""
         self.meter = NontorchMeter()
         self._detector: Detector | None = None
         self._detector_factory = detector_factory
@@ -40,7 +42,9 @@ class DeviceSeries:
         if sample.event is EventCode.FRACTION_SET and 0 < sample.event_a <= _MILLIONTHS:
             self.fraction = sample.event_a / _MILLIONTHS
         if sample.event is EventCode.OUT_OF_MEMORY:
-            self.out_of_memory = sample
+            self.out_of_memory, self.private_free_bytes = sample, 0
+        if sample.event is EventCode.POOLS_AT_OOM:
+            self.private_free_bytes = sample.event_a
         self.last = sample
         if sample.kind is not RecordKind.EVENT:  # an event may repeat the last known numbers
             self.meter.record(sample)

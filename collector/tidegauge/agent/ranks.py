@@ -175,10 +175,10 @@ class RankState:
         )
 
     def _last_oom(self, *, now_unix_s: float) -> OomRecord | None:
-        records = [series.out_of_memory for series in self._devices.values() if series.out_of_memory is not None]
-        latest = max(records, key=lambda sample: sample.mono_ns, default=None)
-        if latest is None:
+        records = [(one.out_of_memory, one.private_free_bytes) for one in self._devices.values() if one.out_of_memory]
+        if not records:
             return None
+        latest, private_free_bytes = max(records, key=lambda record: record[0].mono_ns)
         return OomRecord(
             at_unix_s=min(latest.wall_ns / 1e9, now_unix_s),
             step=latest.step,
@@ -187,6 +187,7 @@ class RankState:
             limit_bytes=latest.event_c,
             allocated_bytes=latest.allocated_bytes,
             reserved_bytes=latest.reserved_bytes,
+            private_free_bytes=private_free_bytes,
         )
 
     @property

@@ -95,6 +95,8 @@ class OomRecord(NamedTuple):
     """The cap if a fraction below 1 was set, else the device's total."""
     allocated_bytes: int
     reserved_bytes: int
+    private_free_bytes: int = 0
+    """Free in the private pools of CUDA graphs and ``MemPool``, as far as the rank has told."""
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,14 @@ def _too_large_for_any(case: OomCase) -> bool:
 
 
 def _scattered(case: OomCase) -> bool:
+    if case.private_pools_grew:
+        return False
     enough_bytes = max(case.wanted_bytes, round(PIECES_FRACTION * case.reserved_bytes))
     return case.grew_enough(Signal.RESERVED) or case.pieces_bytes >= enough_bytes
 
 
 def _in_private_pools(case: OomCase) -> bool:
-    return case.private_free_bytes >= max(case.wanted_bytes, 1)
+    return case.private_pools_grew or case.private_free_bytes >= max(case.wanted_bytes, 1)
 
 
 def _mostly_outside(case: OomCase) -> bool:
@@ -123,15 +125,14 @@ RULES = (
     OomRule(
         OomKind.FRAGMENTATION,
         "reserved and unused memory is as large as the request, and at least 2 % of what is reserved; or it grew by "
-        "what was missing",
+        "what was missing, and not in private pools",
         _scattered, lambda case: not case.expandable, words.how_with_pieces, words.why_pieces,
     ),
     OomRule(
         OomKind.PRIVATE_POOLS,
-        "as much as the request is free in private pools",
-        _in_private_pools, _never,
-        lambda _: "let graphs share one pool, and drop the graphs and pools that are not needed any more",
-        words.why_private,
+        "as much as the request is free in private pools; or reserved memory grew by what was missing, half of it or "
+        "more in private pools",
+        _in_private_pools, lambda case: case.private_pools_grew, words.how_with_pools, words.why_private,
     ),
     OomRule(
         OomKind.CAP,
@@ -189,7 +190,6 @@ def explain_oom(
     usable_bytes: Optional[int] = None,
     nontorch_bytes: Optional[int] = None,
     others_bytes: Optional[int] = None,
-    private_free_bytes: int = 0,
     largest_free_bytes: Optional[int] = None,
     alloc_conf: Optional[str] = None,
 ) -> OomVerdict:
@@ -210,7 +210,7 @@ def explain_oom(
             usable_bytes=usable_bytes,
             nontorch_bytes=nontorch_bytes,
             others_bytes=others_bytes,
-            private_free_bytes=private_free_bytes,
+            private_free_bytes=oom.private_free_bytes,
             largest_free_bytes=largest_free_bytes,
             expandable=is_expandable(alloc_conf),
         )

@@ -84,6 +84,12 @@ class OomCase:
             return None
         return max(0, self.total_bytes - self.free_bytes - self.reserved_bytes)
 
+    @property
+    def private_pools_grew(self) -> bool:
+        """Whether it would have fitted without what reserved memory gained, and private pools hold half of that."""
+        grown_bytes = 0 if self.verdict is None else self.verdict.grown_bytes or 0
+        return self.grew_enough(Signal.RESERVED) and 2 * self.private_free_bytes >= grown_bytes
+
     def grew_enough(self, signal: Signal) -> bool:
         """Whether it would have fitted without what this signal gained."""
         verdict = self.verdict

@@ -45,11 +45,11 @@ def oom_words(
             limit_bytes=oom.event_c,
             allocated_bytes=oom.allocated_bytes,
             reserved_bytes=oom.reserved_bytes,
+            private_free_bytes=_private_free_bytes(samples, oom) if held is None else held.private_free_bytes,
         ),
         verdict=_verdict(samples, oom),
         cap_fraction=who.limit_fraction,
         others_bytes=others_bytes,
-        private_free_bytes=0 if held is None else held.private_free_bytes,
         largest_free_bytes=None if largest is None else largest.size_bytes,
         alloc_conf=who.alloc_conf,
     )
@@ -58,6 +58,11 @@ def oom_words(
         lines += [f"  {line}" for line in owner_lines(held)]
         lines += [f"  {free_words(held, oom.event_a)}"]
     return lines
+
+
+def _private_free_bytes(samples: Sequence[Sample], oom: Sample) -> int:
+    noted = (sample for sample in samples if sample.event is EventCode.POOLS_AT_OOM and sample.device == oom.device)
+    return next((sample.event_a for sample in noted if sample.mono_ns >= oom.mono_ns), 0)
 
 
 def _verdict(samples: Sequence[Sample], oom: Sample) -> Verdict:

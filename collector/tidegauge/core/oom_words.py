@@ -27,10 +27,10 @@ def growth(case: OomCase) -> str:
     return f"by {format_bytes(verdict.grown_bytes or 0)}{since}, without which it would have fitted"
 
 
-def lasts(case: OomCase) -> str:
+def lasts(case: OomCase, unless: str = "the cause is found") -> str:
     onset = None if case.verdict is None else case.verdict.onset_step
     again = "" if onset is None or case.step is None else f" in about {case.step - onset} steps"
-    return f"from a checkpoint, but it ends like this again{again} unless the cause is found"
+    return f"from a checkpoint, but it ends like this again{again} unless {unless}"
 
 
 def how_with_pieces(case: OomCase) -> str:
@@ -47,7 +47,16 @@ def why_pieces(case: OomCase) -> str:
 
 
 def why_private(case: OomCase) -> str:
-    return f"{case.say(case.private_free_bytes)} were free, but in private pools (CUDA graphs, MemPool), out of reach"
+    free = f"{case.say(case.private_free_bytes)} were free, but in private pools (CUDA graphs, MemPool), out of reach"
+    return f"{free}; memory that is reserved grew {growth(case)}" if case.private_pools_grew else free
+
+
+def how_with_pools(case: OomCase) -> str:
+    if case.private_pools_grew:
+        how = lasts(case, "graphs share one pool, or fewer of them are recorded")
+    else:
+        how = "let graphs share one pool, and drop the graphs and pools that are not needed any more"
+    return f"{how}; expandable_segments does not help"
 
 
 def limit(case: OomCase) -> str:

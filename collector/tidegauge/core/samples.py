@@ -40,6 +40,9 @@ class EventCode(IntEnum):
     """A clean end of the process or of watching; a ring without it ended by a crash or SIGKILL."""
     PROBE_ERROR = 5
     """The probe caught an exception of its own: ``event_a`` = how many so far."""
+    POOLS_AT_OOM = 6
+    """What was held at the ``OUT_OF_MEMORY`` before it: ``event_a`` = bytes free in private pools, where there are
+    any."""
 
 
 class Sample(NamedTuple):

@@ -32,7 +32,10 @@ class OomWitness:
         watch.event(EventCode.OUT_OF_MEMORY, facts, device=refusal.device)
         self._last, self._held = refusal, None
         if outlet.oom_snapshots is not None and outlet.identity is not None and wanted(self._environ):
-            self._held = outlet.oom_snapshots.take(refusal, watch.used, _facts(outlet.identity, refusal))
+            held = outlet.oom_snapshots.take(refusal, watch.used, _facts(outlet.identity, refusal))
+            self._held = held
+            if held is not None and held.private_free_bytes:
+                watch.event(EventCode.POOLS_AT_OOM, (held.private_free_bytes, 0, 0), device=refusal.device)
 
     def last_words(self, outlet: Optional[Outlet]) -> None:
         """The program ends: explain the error that ended it, if one did and nobody else will."""

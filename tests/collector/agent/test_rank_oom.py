@@ -56,6 +56,18 @@ def test_the_last_out_of_memory_error_is_told_until_the_rank_is_forgotten(node: 
     assert (told.alive, told.last_oom) == (False, last)
 
 
+def test_what_was_free_in_private_pools_comes_with_the_error_it_was_seen_at(node: FakeNode) -> None:
+    rank = node.start_rank(devices=2)
+    rank.record()
+    first = out_of_memory(rank)
+    rank.record(kind=RecordKind.EVENT, event=EventCode.POOLS_AT_OOM, step=7, event_a=3 * GIB)
+    assert summary(node).last_oom == first._replace(private_free_bytes=3 * GIB)
+    assert summary(node).last_oom == first._replace(private_free_bytes=3 * GIB), "it stays"
+    assert out_of_memory(rank) == summary(node).last_oom, "another error"
+    other = out_of_memory(rank, device=1)
+    assert summary(node).last_oom == other, "on another device"
+
+
 def test_the_latest_of_several_devices_counts(node: FakeNode) -> None:
     rank = node.start_rank(devices=2)
     rank.record(device=0)

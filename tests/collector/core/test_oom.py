@@ -51,15 +51,16 @@ class Moment:
     largest: int | None = None
 
     def explained(self) -> OomVerdict:
-        oom = OomRecord(1e9, self.step, self.wanted, self.free, self.limit, self.allocated, self.reserved)
+        oom = OomRecord(1e9, self.step, self.wanted, self.free, self.limit, self.allocated, self.reserved, self.private)
         return explain_oom(
             oom, verdict=self.verdict, cap_fraction=self.cap, usable_bytes=self.usable, nontorch_bytes=self.nontorch,
-            others_bytes=self.others, alloc_conf=self.conf, private_free_bytes=self.private,
-            largest_free_bytes=self.largest,
+            others_bytes=self.others, alloc_conf=self.conf, largest_free_bytes=self.largest,
         )  # fmt: skip
 
 
 CAPPED = Moment(limit=20 * GIB, reserved=19 * GIB, allocated=19 * GIB, free=60 * GIB, cap=0.25)
+GRAPHS = Moment(allocated=74 * GIB, private=3 * GIB, verdict=growth(Signal.RESERVED, 4 * GIB))
+"""CUDA graphs, each recorded with a pool of its own."""
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,13 @@ CAPPED = Moment(limit=20 * GIB, reserved=19 * GIB, allocated=19 * GIB, free=60 *
                      id="free in private pools"),
         pytest.param(Moment(private=1 * GIB, allocated=77 * GIB), OomKind.ALLOCATED, False,
                      id="too little free in private pools"),
+        pytest.param(GRAPHS, OomKind.PRIVATE_POOLS, True, id="private pools that grew"),
+        pytest.param(replace(GRAPHS, conf="expandable_segments:True"), OomKind.PRIVATE_POOLS, True,
+                     id="private pools that grew, with expandable segments"),
+        pytest.param(replace(GRAPHS, allocated=60 * GIB), OomKind.PRIVATE_POOLS, True,
+                     id="private pools that grew, beside as many pieces as were asked for"),
+        pytest.param(replace(GRAPHS, private=1 * GIB), OomKind.FRAGMENTATION, True,
+                     id="fragmentation that grew, beside private pools that did not"),
         pytest.param(Moment(wanted=20 * MIB, free=0, allocated=77 * GIB), OomKind.ALLOCATED, False,
                      id="pieces that are next to nothing of what is reserved"),
     ],
@@ -133,6 +141,24 @@ def test_a_cap_is_named_also_where_something_else_is_to_blame() -> None:
     assert "The memory fraction set the limit (20.0 GiB, fraction 0.25), not the GPU" in leak.sentence
     assert "ends like this again in about 1000 steps" in leak.sentence
     assert "fraction" not in Moment(verdict=growth(Signal.ALLOCATED, 5 * GIB)).explained().sentence
+
+
+@pytest.mark.parametrize("conf", [None, "expandable_segments:True"])
+def test_growth_in_private_pools_is_told_by_their_figure_and_never_cured_by_a_setting(conf: str | None) -> None:
+    assert replace(GRAPHS, conf=conf).explained().sentence == (
+        "2.0 GiB more were refused when 78.0 GiB were reserved (74.0 GiB by tensors) and 1.0 GiB free on the GPU: 3.0 "
+        "GiB were free, but in private pools (CUDA graphs, MemPool), out of reach; memory that is reserved grew by 4.0 "
+        "GiB since step 100, without which it would have fitted. Trying again makes sense: from a checkpoint, but it "
+        "ends like this again in about 1000 steps unless graphs share one pool, or fewer of them are recorded; "
+        "expandable_segments does not help."
+    )
+
+
+def test_free_memory_in_private_pools_alone_is_no_reason_to_try_again() -> None:
+    assert Moment(private=3 * GIB, allocated=75 * GIB).explained().retry_how == (
+        "let graphs share one pool, and drop the graphs and pools that are not needed any more; expandable_segments "
+        "does not help"
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,6 +236,14 @@ def test_the_sentence_of_a_rank_works_out_what_neighbours_held() -> None:
     sentence = explanation_for(rank, job_view(ranks=(rank_summary(0), rank)))
     assert sentence.startswith("rank 1, step 412: 2.0 GiB more were refused")
     assert "other processes (or other ranks) held 38.0 GiB" in sentence
+
+
+def test_the_service_knows_what_was_free_in_private_pools() -> None:
+    oom = OomRecord(1e9, 1100, 2 * GIB, 1 * GIB, TOTAL, 74 * GIB, 78 * GIB, private_free_bytes=3 * GIB)
+    rank = rank_summary(1, last_oom=oom, limit_bytes=TOTAL, verdict=growth(Signal.RESERVED, 4 * GIB))
+    sentence = explanation_for(rank, job_view(ranks=(rank,)))
+    assert "3.0 GiB were free, but in private pools (CUDA graphs, MemPool)" in sentence
+    assert "with the allocator setting" not in sentence
 
 
 def test_other_ranks_of_the_job_that_ran_out_too_are_counted() -> None:

@@ -290,6 +290,17 @@ class TheObserver(OomTestCase):
         events = [sample.event for sample in probe._outlet.ring.samples(0)]
         self.assertEqual(events, [EventCode.ATTACHED, EventCode.OUT_OF_MEMORY])
 
+    def test_what_was_free_in_private_pools_is_noted_beside_the_error(self) -> None:
+        pooled = snapshot()
+        pooled["segments"].append({**pooled["segments"][0], "segment_pool_id": (1, 0)})
+        self.backend.snapshot_taken = pooled
+        probe = self.probe()
+        self.run_out()
+        assert probe._outlet is not None
+        assert probe._outlet.ring is not None
+        noted = probe._outlet.ring.samples(0)[-1]
+        self.assertEqual((noted.event, noted.event_a), (EventCode.POOLS_AT_OOM, 5 * MIB))
+
 
 class TorchsOwnSnapshot(unittest.TestCase):
     """Every signature that ``torch._C._cuda_memorySnapshot`` had."""
