@@ -199,7 +199,7 @@ class Fleet:
             return steady._replace(
                 reserved_bytes=steady.reserved_bytes + grown,
                 inactive_split_bytes=steady.inactive_split_bytes + grown,
-                verdict=self._verdict(Signal.RESERVED, "fragmentation", room, grown, moment),
+                verdict=self._verdict(Signal.RESERVED, "reserved_growth", room, grown, moment),
                 alloc_retries=int(max(moment.share - 0.6, 0) * 100),
             )
         if plot is Plot.OUTSIDE_ALLOCATOR:

@@ -32,7 +32,7 @@ GPUS_A_NODE = 8
 
 LEAKS = LEAK._replace(onset_step=4_310, suspect_step=4_380, alarm_step=4_520)
 FRAGMENTS = Verdict(
-    LeakState.LEAK, Severity.WARNING, Signal.RESERVED, "fragmentation", 9_100, 9_200, 9_400,
+    LeakState.LEAK, Severity.WARNING, Signal.RESERVED, "reserved_growth", 9_100, 9_200, 9_400,
     bytes_per_step=Band(1.1 * MIB, 1.4 * MIB, 1.9 * MIB), grown_bytes=9 * GIB,
     steps_to_oom=Band(30_000, 40_000, 55_000), seconds_to_oom=Band(19_000, 25_000, 34_000),
 )  # fmt: skip

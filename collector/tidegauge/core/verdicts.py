@@ -15,7 +15,7 @@ class Signal(str, Enum):
     ALLOCATED = "allocated"
     """Live tensors: ``allocated_bytes.all.current`` at step boundaries."""
     RESERVED = "reserved"
-    """Held by the caching allocator beyond what tensors explain: fragmentation."""
+    """Held by the caching allocator beyond what tensors explain: fragmentation, private pools of CUDA graphs."""
     NONTORCH = "nontorch"
     """NVML's bytes for the process minus reserved: CUDA context, NCCL, cuBLAS, other libraries."""
     HOST = "host"
@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
     severity: Optional[Severity] = None
     signal: Optional[Signal] = None
     cause: Optional[str] = None
-    """A short stable word for the kind of growth, such as ``tensors_kept``, ``staircase``, ``fragmentation``,
+    """A short stable word for the kind of growth, such as ``tensors_kept``, ``staircase``, ``reserved_growth``,
     ``outside_allocator``, ``host_growth``: listed in docs/detector.md."""
     onset_step: Optional[int] = None
     """The step at which the growth began."""

@@ -12,7 +12,8 @@ CAUSES: dict[str, str] = {
     "tensors_kept": "Live tensors pile up steadily: a list, a hook or a graph holds what each step made.",
     "staircase": "Live tensors pile up in regular steps: something is kept per epoch, evaluation or checkpoint.",
     "scalars_kept": "About one or two smallest blocks (512 B) a step: losses or metrics kept as tensors.",
-    "fragmentation": "The allocator reserves more and more although tensors do not need more: blocks do not fit.",
+    "reserved_growth": "The allocator reserves more and more although tensors do not need more: fragmentation, or CUDA "
+    "graphs that each keep a private pool. Evidence tells which.",
     "outside_allocator": "Device memory grows outside PyTorch: communicators, contexts or another library.",
     "host_growth": "Host memory of the rank grows: typically a graph kept through an un-detached loss.",
 }
@@ -22,7 +23,7 @@ CAUSES: dict[str, str] = {
 def cause_of(finding: Finding) -> str:
     """The word for what was found. It says how memory grows; which line does it is for the snapshots to say."""
     if finding.signal is Signal.RESERVED:
-        return "fragmentation"
+        return "reserved_growth"
     if finding.signal is Signal.NONTORCH:
         return "outside_allocator"
     if finding.signal is Signal.HOST:
