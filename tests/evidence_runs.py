@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from tidegauge.agent.evidence_piece import Whose, evidence_of
 from tidegauge.analysis.diff import Comparison, compare
 from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.core.evidence import CauseFound
-from tidegauge.core.evidence_causes import CauseInput, name_cause
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.incidents import JobKey
 from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.run_dirs import EVIDENCE_SUFFIX, SOCKET_SUFFIX
 from tidegauge.core.wire import from_wire
@@ -162,14 +164,8 @@ def _read(folder: Path, pid: int) -> EvidenceRun:
         read_snapshot(folder / name).traces[evidence.device] for name in (evidence.early_file, evidence.late_file)
     )
     comparison = compare(early, late)
-    cause = name_cause(
-        CauseInput(
-            growth=comparison.growth,
-            grown_bytes=comparison.grown_bytes,
-            window_steps=evidence.late_step - evidence.early_step,
-            search=evidence.search,
-            facts=evidence.facts,
-            early_facts=evidence.early_facts,
-        )
-    )
-    return EvidenceRun(evidence, comparison, cause)
+    piece = evidence_of(
+        Whose(JobKey("job", 0, os.getuid()), 0, "here", ProcessId(pid, 0)), evidence, comparison,
+        early_step=evidence.early_step, late_step=evidence.late_step, at_unix_s=evidence.ended_unix_s,
+    )  # fmt: skip
+    return EvidenceRun(evidence, comparison, piece.cause)

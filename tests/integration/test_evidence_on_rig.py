@@ -16,12 +16,29 @@ pytestmark = pytest.mark.rig
 
 RESEARCHER = Path(__file__).parents[2] / "docs" / "researcher"
 SCRIPT = RESEARCHER / "leaky_train.py"
+OOM_CASES = Path(__file__).parent / "rig_jobs" / "oom_cases.py"
 
 
 @pytest.mark.parametrize("name", ["trainers_deque", "graphs_in_list", "kept_exception"])
 def test_line_holder_and_cause_are_found(name: str, rig: Rig, tmp_path: Path) -> None:
     environ = rig.environ(devices=1, state=tmp_path / "gpus")
     check_leak(run_leak(name, python=str(rig.python), environ=environ, run_dir=tmp_path / "run"), name)
+
+
+def test_private_pools_that_pile_up_are_told_from_fragmentation(rig: Rig, tmp_path: Path) -> None:
+    environ = rig.environ(devices=1, total_bytes=1 << 40, state=tmp_path / "gpus")
+    command = [str(rig.python), str(OOM_CASES), "pool_each_step"]
+    run = run_script(command, environ=environ, run_dir=tmp_path / "run")
+    early, late = run.comparison.early_pools, run.comparison.late_pools
+    assert early.pools < late.pools
+    assert late.unused_bytes == late.reserved_bytes
+    assert run.comparison.reserved_grown_bytes == late.reserved_bytes - early.reserved_bytes > 0
+    assert run.cause.cause is EvidenceCause.CUDA_GRAPHS
+    assert run.evidence.facts.cuda_graphs == 0
+    line = run.comparison.pools_line
+    assert line is not None
+    assert "torch.empty(size_bytes" in OOM_CASES.read_text(encoding="utf-8").splitlines()[line.line - 1], line
+    assert (run.cause.advice or "").endswith("`expandable_segments:True` does not help")
 
 
 def train(rig: Rig, tmp_path: Path, *flags: str) -> EvidenceRun:

@@ -51,9 +51,17 @@ def evidence_of(
     all stacks, where the piece is not sent anywhere.
     """
     growth = () if comparison is None else _tamed(comparison.growth)
+    if comparison is not None:
+        beside = beside._replace(
+            grown_bytes=comparison.grown_bytes,
+            reserved_grown_bytes=comparison.reserved_grown_bytes,
+            unused_bytes=comparison.unused_bytes,
+            early_pools=comparison.early_pools,
+            late_pools=comparison.late_pools,
+            pools_line=None if comparison.pools_line is None else _tame_line(comparison.pools_line),
+        )
     case = beside._replace(
         growth=growth,
-        grown_bytes=None if comparison is None else comparison.grown_bytes,
         window_steps=None if early_step is None or late_step is None else late_step - early_step,
         search=None if found is None else found.search,
         facts=NO_FACTS if found is None else found.facts,
@@ -75,6 +83,8 @@ def evidence_of(
         growth=tuple(one for one in growth if one.grown_bytes > 0)[:most_growths],
         through=None if through is None else _tame_line(through),
         live=() if comparison is None else _tamed(comparison.live[: None if most_growths is None else MOST_LIVE]),
+        early_pools=case.early_pools,
+        late_pools=case.late_pools,
         search=case.search,
         facts=case.facts,
         cause=name_cause(case),

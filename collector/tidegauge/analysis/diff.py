@@ -10,9 +10,18 @@ from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.growth_by_stack import Grown, growth_by_stack
-from tidegauge.analysis.live_stacks import Lines, StackKeys, StackWeight, UsedBlock, live_blocks, live_weights
-from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.evidence import StackGrowth
+from tidegauge.analysis.live_stacks import (
+    Lines,
+    StackKeys,
+    StackWeight,
+    UsedBlock,
+    live_blocks,
+    live_weights,
+    pool_weights,
+)
+from tidegauge.core.allocator.trace import BlockState, Trace
+from tidegauge.core.evidence import PrivatePools, StackGrowth
+from tidegauge.core.held_memory import DEFAULT_POOL
 from tidegauge.core.owners import CodeLine, asking_line, is_library
 
 THROUGH_SHARE = 0.9
@@ -49,6 +58,10 @@ class Comparison:
     late_live_bytes: int
     early_reserved_bytes: int
     late_reserved_bytes: int
+    early_pools: PrivatePools
+    late_pools: PrivatePools
+    pools_line: Optional[CodeLine]
+    """The line of the user's that asked for most of what private pools reserved within the late snapshot's history."""
     growth: tuple[StackGrowth, ...]
     """By stack. Blocks that only replace others do not count (``growth_by_stack``)."""
     shrunk: tuple[StackGrowth, ...]
@@ -77,6 +90,11 @@ class Comparison:
         return self.late_reserved_bytes - self.early_reserved_bytes
 
     @property
+    def unused_bytes(self) -> int:
+        """Of the late snapshot: reserved outside of private pools, and not in use."""
+        return self.late_reserved_bytes - self.late_live_bytes - self.late_pools.unused_bytes
+
+    @property
     def without_stack_bytes(self) -> int:
         """Of what lives late."""
         return self.late_without_stack_bytes
@@ -99,6 +117,9 @@ def compare(early: Trace, late: Trace) -> Comparison:
         late_live_bytes=sum(block.size_bytes for block in after),
         early_reserved_bytes=sum(segment.total_bytes for segment in early.end or ()),
         late_reserved_bytes=sum(segment.total_bytes for segment in late.end or ()),
+        early_pools=_private_pools(early),
+        late_pools=_private_pools(late),
+        pools_line=_pools_line(late),
         growth=tuple(map(_stack_growth, grown)),
         shrunk=tuple(_stack_growth(one) for one in reversed(changed) if one.grown_bytes < 0),
         lines=tuple(_lines(changed)),
@@ -109,6 +130,25 @@ def compare(early: Trace, late: Trace) -> Comparison:
         late_without_stack_bytes=sum(block.size_bytes for block in after if not block.stack),
         new_blocks=sum((block.address, block.wanted_bytes, block.key) not in known for block in after),
     )
+
+
+def _private_pools(trace: Trace) -> PrivatePools:
+    own = [segment for segment in trace.end or () if segment.pool != DEFAULT_POOL]
+    used = (block for segment in own for block in segment.blocks if block.state is BlockState.ACTIVE_ALLOCATED)
+    return PrivatePools(
+        pools=len({segment.pool for segment in own}),
+        reserved_bytes=sum(segment.total_bytes for segment in own),
+        live_bytes=sum(block.size_bytes for block in used),
+    )
+
+
+def _pools_line(trace: Trace) -> Optional[CodeLine]:
+    by_line: dict[CodeLine, int] = {}
+    for weight in pool_weights(trace):
+        line = asking_line(weight.stack)
+        if line is not None:
+            by_line[line] = by_line.get(line, 0) + weight.weight_bytes
+    return max(by_line, key=lambda line: by_line[line], default=None)
 
 
 def _stack_growth(one: Grown) -> StackGrowth:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tidegauge.core.allocator.trace import Action, BlockState, Frame, Stack, Trace
+from tidegauge.core.held_memory import DEFAULT_POOL
 from tidegauge.core.owners import CodeLine
 
 Lines = tuple[CodeLine, ...]
@@ -79,6 +81,20 @@ def allocated_weights(trace: Trace) -> list[StackWeight]:
     """What was asked for in the whole of ``trace``, freed since or not, the largest first."""
     asked = (event for event, action in enumerate(trace.action) if action == Action.ALLOC)
     return _summed(trace, ((trace.stack[event] if trace.stack else -1, trace.size_bytes[event]) for event in asked))
+
+
+def pool_weights(trace: Trace) -> list[StackWeight]:
+    """What was reserved in the whole of ``trace`` for private pools that are there at its end, the largest first."""
+    own = sorted(segment for segment in trace.end or () if segment.pool != DEFAULT_POOL)
+    starts = [segment.address for segment in own]
+
+    def is_own(address: int) -> bool:
+        inside = bisect_right(starts, address) - 1
+        return inside >= 0 and address < starts[inside] + own[inside].total_bytes
+
+    made = (event for event, action in enumerate(trace.action) if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    of_pools = (event for event in made if is_own(trace.address[event]))
+    return _summed(trace, ((trace.stack[event] if trace.stack else -1, trace.size_bytes[event]) for event in of_pools))
 
 
 def _lasting(frame: CodeLine) -> CodeLine:

@@ -140,6 +140,23 @@ def optimizer(case: CauseInput) -> str:
     )
 
 
+def cuda_graphs(case: CauseInput) -> str:
+    """Private pools, of which nothing comes back while their graphs live."""
+    graphs, pools = case.facts.cuda_graphs, case.late_pools
+    seen = [f"{graphs:,} CUDA graphs are alive"] if graphs else []
+    seen += [] if pools is None else [f"private pools hold {format_bytes(pools.reserved_bytes)}"]
+    seen += [] if case.pools_line is None else [f"most of it was reserved by {line_words(case.pools_line)}"]
+    told = f" ({'; '.join(seen)})" if seen else ""
+    return (
+        f"record fewer CUDA graphs, and into one pool{told}: pad inputs to a few sizes, make one `pool = "
+        "torch.cuda.graph_pool_handle()` and give `pool=pool` to each `torch.cuda.graph` (such graphs must not run at "
+        "the same time, and results are to be copied before the next one runs), and let go of graphs that are done "
+        'with; with `torch.compile(mode="reduce-overhead")` use fewer shapes, or '
+        "`torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True` and `torch._dynamo.mark_dynamic`. "
+        "`expandable_segments:True` does not help"
+    )
+
+
 def fragmentation(_: CauseInput) -> str:
     """The allocator's pieces."""
     return (

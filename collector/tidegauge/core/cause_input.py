@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from tidegauge.core.evidence import StackGrowth
+from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import NO_FACTS, Holder, HolderSearch, RankFacts
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
@@ -43,6 +43,14 @@ class CauseInput(NamedTuple):
     """What lives longer than the window by allocation stack (``analysis.diff``), the largest first."""
     grown_bytes: Optional[int] = None
     """Live bytes at the late snapshot less those at the early one."""
+    reserved_grown_bytes: Optional[int] = None
+    """Reserved bytes at the late snapshot less those at the early one."""
+    unused_bytes: Optional[int] = None
+    """Reserved outside of private pools and not in use, at the late snapshot."""
+    early_pools: Optional[PrivatePools] = None
+    late_pools: Optional[PrivatePools] = None
+    pools_line: Optional[CodeLine] = None
+    """The line that asked for most of what private pools reserved within the window."""
     window_steps: Optional[int] = None
     search: Optional[HolderSearch] = None
     facts: RankFacts = NO_FACTS

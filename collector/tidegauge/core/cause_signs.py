@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple, Optional
 
 from tidegauge.core.cause_input import MAIN_SHARE, CauseInput
-from tidegauge.core.evidence import StackGrowth
+from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.evidence_words import holder_words, line_words
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import HolderKind
@@ -28,6 +28,12 @@ NOBODYS_SHARE = 0.2
 
 _TOLD_IN_DETAIL = frozenset({HolderKind.AUTOGRAD, HolderKind.CYCLE})
 """Kinds of holders whose path does not say all: how many nodes, through what objects hold themselves."""
+
+
+POOLS_SHARE = 0.5
+"""Growth lies in private pools where this part of it does, or more."""
+STILL_SHARE = 0.01
+"""Of what was gained since the growth began: a window that has seen no more has not seen it."""
 
 
 class Source(str, Enum):
@@ -158,6 +164,58 @@ def _more_pinned(case: CauseInput) -> Optional[str]:
     return f"pinned host memory rose from {format_bytes(early)} to {format_bytes(late)}"
 
 
+def _more_graphs(case: CauseInput) -> Optional[str]:
+    return _rose(case.early_facts.cuda_graphs, case.facts.cuda_graphs, "CUDA graphs that are alive")
+
+
+def _more_pools(case: CauseInput) -> Optional[str]:
+    early, late = case.early_pools, case.late_pools
+    return None if early is None or late is None else _rose(early.pools, late.pools, "private pools")
+
+
+def _in_private_pools(case: CauseInput) -> Optional[str]:
+    early, late = case.early_pools, case.late_pools
+    if early is None or late is None:
+        return None
+    if case.signal is Signal.ALLOCATED:
+        # In one pool tensors may be kept by anything: a job may allocate all that it has in a MemPool.
+        return _grew_in_pools(case, late.live_bytes - early.live_bytes, case.grown_bytes) if _more_pools(case) else None
+    if late.unused_bytes < _main_part_since_onset(case):
+        return None
+    rose = late.reserved_bytes - early.reserved_bytes
+    seen = None if _stood_still(case) else _grew_in_pools(case, rose, case.reserved_grown_bytes)
+    return seen or _unused_in_pools(case, late)
+
+
+def _grew_in_pools(case: CauseInput, rose: int, whole: Optional[int]) -> Optional[str]:
+    least = MATERIAL_BYTES if case.signal is None else 1
+    if whole is None or rose < max(POOLS_SHARE * whole, least):
+        return None
+    return (
+        f"{format_bytes(rose)} of the {format_bytes(max(whole, rose))} that were gained between the two snapshots lie "
+        "in private pools (CUDA graphs, MemPool)"
+    )
+
+
+def _unused_in_pools(case: CauseInput, late: PrivatePools) -> Optional[str]:
+    """Growth that no tensor explains lies where unused memory lies, whatever the window has seen of it."""
+    if case.unused_bytes is None or case.unused_bytes >= _main_part_since_onset(case):
+        return None
+    return (
+        f"{format_bytes(late.unused_bytes)} lie unused in private pools (CUDA graphs, MemPool), and "
+        f"{format_bytes(case.unused_bytes)} elsewhere"
+    )
+
+
+def _stood_still(case: CauseInput) -> bool:
+    grown = case.reserved_grown_bytes
+    return grown is not None and grown <= STILL_SHARE * (case.verdict.grown_bytes or 0)
+
+
+def _main_part_since_onset(case: CauseInput) -> float:
+    return POOLS_SHARE * (case.verdict.grown_bytes or 0)
+
+
 def _gc_off(case: CauseInput) -> Optional[str]:
     return "Python's cyclic garbage collector is off (gc.disable())" if case.facts.gc_enabled is False else None
 
@@ -169,6 +227,13 @@ def _reserved_alone(case: CauseInput) -> Optional[str]:
     if rose is None or live is None or rose < MATERIAL_BYTES or rose < 2 * live:
         return None
     return f"the allocator reserved {format_bytes(rose)} more, while live tensors took {format_bytes(live)} more"
+
+
+def _reserved_outside_pools(case: CauseInput) -> Optional[str]:
+    """As ``_reserved_alone``, unless it lies in private pools, or may, of which the window has seen nothing."""
+    pools = case.late_pools
+    may = pools is not None and _stood_still(case) and pools.unused_bytes >= max(_main_part_since_onset(case), 1)
+    return None if may or _in_private_pools(case) is not None else _reserved_alone(case)
 
 
 def _scattered(case: CauseInput) -> Optional[str]:
@@ -252,6 +317,18 @@ MORE_GROUPS = Sign(Source.PROCESS, "process groups were made within the window, 
 MORE_NODES = Sign(Source.PROCESS, "kept tensors lead to twice as many autograd nodes, or more, at the end", _more_nodes)
 MORE_PINNED = Sign(Source.PROCESS, "pinned host memory rose, by half of what the host's did at least", _more_pinned)
 GC_OFF = Sign(Source.PROCESS, "the cyclic garbage collector is off", _gc_off)
+MORE_GRAPHS = Sign(Source.PROCESS, "more CUDA graphs are alive at the end of the window", _more_graphs)
+MORE_POOLS = Sign(Source.SNAPSHOTS, "there are more private pools at the end of the window", _more_pools)
+IN_PRIVATE_POOLS = Sign(
+    Source.SNAPSHOTS,
+    "half of what grew, or more, lies in private pools (live tensors: in pools that have become more)",
+    _in_private_pools,
+)
+RESERVED_OUTSIDE_POOLS = Sign(
+    Source.READINGS,
+    "reserved memory grows beyond what live tensors explain, and not in private pools as far as snapshots show",
+    _reserved_outside_pools,
+)
 RESERVED_ALONE = Sign(Source.READINGS, "reserved memory grows beyond what live tensors explain", _reserved_alone)
 SCATTERED = Sign(
     Source.READINGS, "unused pieces of split blocks grow, or allocations had to be tried again", _scattered

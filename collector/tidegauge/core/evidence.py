@@ -51,6 +51,20 @@ class StackGrowth(NamedTuple):
     """The size of all of these blocks, where they are of one size."""
 
 
+class PrivatePools(NamedTuple):
+    """What lies in private pools at one snapshot, in bytes: those of CUDA graphs and ``MemPool``, by their segments'
+    ``segment_pool_id``. Nothing outside of a private pool can use what is free in it."""
+
+    pools: int = 0
+    reserved_bytes: int = 0
+    live_bytes: int = 0
+    """Of these, in use."""
+
+    @property
+    def unused_bytes(self) -> int:
+        return self.reserved_bytes - self.live_bytes
+
+
 class SnapshotRef(NamedTuple):
     """A snapshot in a store."""
 
@@ -102,6 +116,9 @@ class Evidence:
     model; ``None``: there is none."""
     live: tuple[StackGrowth, ...] = ()
     """What lived at the late snapshot (``grown_bytes`` is all of it), the largest first; at most ``MOST_LIVE``."""
+    early_pools: Optional[PrivatePools] = None
+    late_pools: Optional[PrivatePools] = None
+    """At the two snapshots; ``None`` without both."""
     search: Optional[HolderSearch] = None
     facts: RankFacts = NO_FACTS
     cause: CauseFound = NOT_KNOWN

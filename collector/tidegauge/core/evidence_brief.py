@@ -21,6 +21,8 @@ class EvidenceCause(str, Enum):
     EXCEPTION_FRAME = "exception_frame"
     CYCLE = "cycle"
     OPTIMIZER_REBUILT = "optimizer_rebuilt"
+    CUDA_GRAPHS = "cuda_graphs"
+    """Private pools: of each CUDA graph that is recorded without ``pool=``, of each ``MemPool``."""
     FRAGMENTATION = "fragmentation"
     COMMUNICATORS = "communicators"
     OUTSIDE_ALLOCATOR = "outside_allocator"

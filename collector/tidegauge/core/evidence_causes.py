@@ -22,6 +22,7 @@ from tidegauge.core.verdicts import Signal
 
 _TENSORS = frozenset({Signal.ALLOCATED, Signal.HOST, None})
 _RESERVED = frozenset({Signal.RESERVED, None})
+_POOLED = frozenset({Signal.ALLOCATED, Signal.RESERVED, None})
 _OUTSIDE = frozenset({Signal.NONTORCH, None})
 _HOST = frozenset({Signal.HOST, None})
 
@@ -40,6 +41,11 @@ class CauseRule(NamedTuple):
 
 
 RULES = (
+    CauseRule(
+        EvidenceCause.CUDA_GRAPHS, _POOLED, (signs.IN_PRIVATE_POOLS,),
+        (signs.RESERVED_ALONE, signs.MORE_POOLS, signs.MORE_GRAPHS),
+        advice.cuda_graphs,
+    ),
     CauseRule(
         EvidenceCause.CYCLE, _TENSORS,
         (signs.held_by(HolderKind.CYCLE, words="what holds it are objects that hold each other, and nothing else"),),
@@ -102,7 +108,7 @@ RULES = (
         EvidenceCause.PINNED_HOST, _HOST, (signs.MORE_PINNED,), (signs.HOST_GROWS,), advice.pinned,
     ),
     CauseRule(
-        EvidenceCause.FRAGMENTATION, _RESERVED, (signs.RESERVED_ALONE,), (signs.LIVE_IS_FLAT, signs.SCATTERED),
+        EvidenceCause.FRAGMENTATION, _RESERVED, (signs.RESERVED_OUTSIDE_POOLS,), (signs.LIVE_IS_FLAT, signs.SCATTERED),
         advice.fragmentation,
     ),
     CauseRule(

@@ -34,6 +34,7 @@ CAUSES = {
     EvidenceCause.EXCEPTION_FRAME: "an exception that is kept with its frames",
     EvidenceCause.CYCLE: "reference cycles that are not collected",
     EvidenceCause.OPTIMIZER_REBUILT: "optimizers that are made again and kept",
+    EvidenceCause.CUDA_GRAPHS: "private pools of CUDA graphs (or MemPool)",
     EvidenceCause.FRAGMENTATION: "fragmentation",
     EvidenceCause.COMMUNICATORS: "communicators (process groups) that pile up",
     EvidenceCause.OUTSIDE_ALLOCATOR: "memory taken outside PyTorch's allocator",

@@ -32,6 +32,7 @@ BELONGS_TO: Mapping[EvidenceCause, frozenset[IncidentCause]] = {
     EvidenceCause.EXCEPTION_FRAME: _KEPT_BY_PYTHON,
     EvidenceCause.CYCLE: _KEPT_BY_PYTHON,
     EvidenceCause.OPTIMIZER_REBUILT: _KEPT_BY_PYTHON,
+    EvidenceCause.CUDA_GRAPHS: frozenset({IncidentCause.FRAGMENTATION, IncidentCause.LEAK}),
     EvidenceCause.FRAGMENTATION: frozenset({IncidentCause.FRAGMENTATION}),
     EvidenceCause.COMMUNICATORS: _NOT_PYTORCHS,
     EvidenceCause.OUTSIDE_ALLOCATOR: _NOT_PYTORCHS,

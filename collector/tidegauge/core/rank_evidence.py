@@ -103,6 +103,8 @@ class RankFacts(NamedTuple):
     parameter_bytes: Optional[int] = None
     """Of all parameters on CUDA devices."""
     python: Optional[str] = None
+    cuda_graphs: Optional[int] = None
+    """Living instances of ``torch.cuda.CUDAGraph``."""
 
 
 NO_FACTS = RankFacts()

@@ -33,6 +33,7 @@ class _Seen:
     optimizers: Optional[int] = None
     parameter_bytes: Optional[int] = None
     graph_nodes: Optional[int] = None
+    cuda_graphs: Optional[int] = None
 
 
 def read_facts(
@@ -56,6 +57,7 @@ def read_facts(
         optimizers=seen.optimizers,
         parameter_bytes=seen.parameter_bytes,
         python=platform.python_version(),
+        cuda_graphs=seen.cuda_graphs,
     )
 
 
@@ -80,13 +82,18 @@ def _look(torch: Any, seen: _Seen) -> Work[None]:
 
 
 def _count(torch: Any, tensors: Tensors, seen: _Seen) -> Work[list[weakref.ref[Any]]]:
-    """All tensors and optimizers. Those that came from an operation."""
-    optimizers = parameter_bytes = 0
+    """All tensors, optimizers and CUDA graphs. Those that came from an operation."""
+    optimizers = parameter_bytes = cuda_graphs = 0
     with_graph = []
-    for found in instances([*with_subclasses(torch.Tensor), *with_subclasses(torch.optim.Optimizer)]):
+    recorded = getattr(getattr(torch, "cuda", None), "CUDAGraph", None)
+    graphs = [] if recorded is None else with_subclasses(recorded)
+    graph_ids = frozenset(map(id, graphs))
+    for found in instances([*with_subclasses(torch.Tensor), *with_subclasses(torch.optim.Optimizer), *graphs]):
         while found:  # in one go: until this is done, none of training's tensors can die
             one = found.pop()
-            if not tensors.is_tensor(one):
+            if id(type(one)) in graph_ids:
+                cuda_graphs += 1
+            elif not tensors.is_tensor(one):
                 optimizers += 1
             elif looks.has_base(one, torch.nn.Parameter):
                 parameter_bytes += tensors.look(one).own_bytes if tensors.address(one) is not None else 0
@@ -95,6 +102,7 @@ def _count(torch: Any, tensors: Tensors, seen: _Seen) -> Work[list[weakref.ref[A
             del one
         yield True
     seen.optimizers, seen.parameter_bytes = optimizers, parameter_bytes
+    seen.cuda_graphs = cuda_graphs if graphs else None
     return with_graph
 
 

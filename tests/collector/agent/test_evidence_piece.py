@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from evidence_values import evidence as some_evidence
 from fake_node import PID
@@ -12,12 +16,17 @@ from rank_windows import MIB, compressed, packed, put, window
 from tidegauge.agent.evidence_piece import Whose, evidence_of
 from tidegauge.analysis.diff import compare
 from tidegauge.analysis.packed_snapshots import from_packed
+from tidegauge.analysis.snapshots import read_bytes
 from tidegauge.cli.report_files import content_of_files
 from tidegauge.core import wire
-from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, Evidence
+from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.cause_input import CauseInput
+from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, Evidence, PrivatePools
+from tidegauge.core.evidence_brief import EvidenceCause
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import MOST_TEXT
+from tidegauge.core.verdicts import LeakState, Signal, Verdict
 
 EVIL = "/home/ada/\x1b]0;owned\x07\u202e\r\ntrain.py"
 LONG = "f" * 5000
@@ -52,6 +61,77 @@ def test_lines_of_a_comparison_are_tamed_wherever_it_is_made_to_evidence() -> No
     assert piece.through is not None
     assert piece.cause != some_evidence().cause
     check_tame(piece)
+
+
+def torchs_snapshot(graphs: int, pieces: int = 0, *, expandable: bool = False) -> Trace:
+    """As torch writes it of a job that has recorded so many CUDA graphs, each with a pool of its own, of which nothing
+    but the result is in use; and so many free pieces beside them."""
+    pools = [(0, 0)] * (1 + pieces) + [(number + 1, 0) for number in range(graphs)]
+    segments, events = [], []
+    for number, pool in enumerate(pools):
+        address, live = number * 64 * MIB + 4096, 18 * MIB if number == 0 else MIB
+        frames = [{"name": "step", "filename": "/home/ada/train.py", "line": 41}]
+        blocks = [
+            {"address": address, "size": live, "requested_size": live, "state": "active_allocated", "frames": frames},
+            {
+                "address": address + live,
+                "size": 20 * MIB - live,
+                "requested_size": 1,
+                "state": "inactive",
+                "frames": [],
+            },
+        ]
+        segments.append({
+            "device": 0, "address": address, "total_size": 20 * MIB, "allocated_size": live, "active_size": live,
+            "requested_size": live, "stream": 0, "segment_type": "large", "segment_pool_id": pool,
+            "is_expandable": expandable, "frames": [], "blocks": blocks,
+        })  # fmt: skip
+        line = {"name": "f", "filename": "/home/ada/data.py", "line": 7}
+        if pool != (0, 0):
+            line = {"name": "capture", "filename": f"/home/ada/{EVIL}", "line": 18 + number % 3 // 2}
+        events.append({
+            "action": "segment_map" if expandable else "segment_alloc", "addr": address, "size": 20 * MIB, "stream": 0,
+            "time_us": number, "frames": [line],
+        })  # fmt: skip
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": expandable}
+    whole = {
+        "segments": segments,
+        "device_traces": [events],
+        "allocator_settings": settings,
+        "external_annotations": [],
+    }
+    return read_bytes(pickle.dumps(whole)).traces[0]
+
+
+GROWS = CauseInput(verdict=Verdict(LeakState.LEAK, signal=Signal.RESERVED, grown_bytes=400 * MIB))
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize(
+    ("early", "late", "cause"),
+    [
+        ((20, 3), (28, 4), EvidenceCause.CUDA_GRAPHS),
+        ((28, 3), (28, 3), EvidenceCause.CUDA_GRAPHS),
+        ((3, 20), (4, 28), EvidenceCause.FRAGMENTATION),
+        ((0, 20), (0, 28), EvidenceCause.FRAGMENTATION),
+        ((28, 28), (28, 28), EvidenceCause.UNKNOWN),
+    ],
+    ids=["graphs", "graphs, none within the window", "pieces beside graphs", "pieces", "either"],
+)
+def test_growth_in_private_pools_is_never_called_fragmentation(
+    early: tuple[int, int], late: tuple[int, int], cause: EvidenceCause, expandable: bool
+) -> None:
+    traces = [torchs_snapshot(*one, expandable=expandable) for one in (early, late)]
+    whose = Whose(JobKey("job-1", 0, 1001), 0, "node-a", PID)
+    piece = evidence_of(
+        whose, window(PID), compare(*traces), beside=GROWS, early_step=104, late_step=134, at_unix_s=1.0
+    )  # fmt: skip
+    assert piece.cause.cause is cause
+    assert piece.late_pools == PrivatePools(late[0], late[0] * 20 * MIB, late[0] * MIB)
+    if cause is EvidenceCause.CUDA_GRAPHS:
+        assert "train.py:18 in capture" in (piece.cause.advice or "")
+        check_tame(piece)
+    assert wire.from_wire(Evidence, json.loads(wire.to_json(piece))) == piece
 
 
 def test_a_report_of_files_is_made_of_tame_names(tmp_path: Path) -> None:

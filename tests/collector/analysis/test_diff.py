@@ -18,6 +18,7 @@ from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.analysis.snapshot_traces import trace_with_memory
 from tidegauge.analysis.snapshots import read_bytes
 from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
+from tidegauge.core.evidence import PrivatePools
 from tidegauge.core.owners import CodeLine
 
 DATA = Path(__file__).parents[2] / "data" / "snapshots"
@@ -100,6 +101,14 @@ def test_where_no_line_is_to_blame_none_is_named(name: str) -> None:
 def test_what_the_allocator_holds_in_reserve_is_told_apart() -> None:
     assert recorded("fragmentation_growth").reserved_grown_bytes > 7 << 30
     assert recorded("untracked_cudamalloc").reserved_grown_bytes == 0
+
+
+def test_what_private_pools_hold_is_told_apart() -> None:
+    recording = recorded("cuda_graph")
+    assert recording.late_pools == PrivatePools(pools=1, reserved_bytes=400_556_032, live_bytes=71_525_376)
+    assert recording.early_pools == recording.late_pools, "it records its graph once, before the first snapshot"
+    assert recording.unused_bytes == 94_371_840 - 72_340_480
+    assert recorded("fragmentation_growth").late_pools == PrivatePools()
 
 
 def test_figures_agree_with_each_other() -> None:

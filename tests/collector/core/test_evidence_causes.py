@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.core.cause_signs import Source
-from tidegauge.core.evidence import StackGrowth
+from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
 from tidegauge.core.evidence_causes import RULES, CauseInput, MemoryGrowth, name_cause
 from tidegauge.core.owners import CodeLine
@@ -45,7 +45,8 @@ def kept(kind: HolderKind, held: float = 1.0, wanted_bytes: int = 120 * MIB, **c
 def grown(*growths: StackGrowth, **changes: Any) -> CauseInput:
     """A window in which these stacks grew."""
     whole = sum(one.grown_bytes for one in growths)
-    return CauseInput(growths, whole, STEPS, verdict=grows(Signal.ALLOCATED))._replace(**changes)
+    base = CauseInput(growths, whole, window_steps=STEPS, verdict=grows(Signal.ALLOCATED))
+    return base._replace(**changes)
 
 
 def grows(signal: Optional[Signal]) -> Verdict:
@@ -56,7 +57,15 @@ SAVED = tuple(growth(size * MIB, 2 * STEPS, FORWARD) for size in (1, 2, 4, 8, 16
 """What a forward pass saves: many sizes."""
 ONE = (growth(),)
 """One tensor of one line each step."""
-FLAT = CauseInput((), 0, STEPS)
+FLAT = CauseInput((), 0, window_steps=STEPS)
+POOLS = FLAT._replace(
+    verdict=grows(Signal.RESERVED),
+    reserved_grown_bytes=300 * MIB,
+    unused_bytes=400 * MIB,
+    early_pools=PrivatePools(20, 1300 * MIB, 100 * MIB),
+    late_pools=PrivatePools(26, 1580 * MIB, 100 * MIB),
+)
+"""What gained 2,000 MiB since it began gains 280 of 300 MiB in six more private pools within the window."""
 
 NAMED = {
     "list": (grown(*ONE, search=kept(HolderKind.CONTAINER)), EvidenceCause.PYTHON_CONTAINER),
@@ -108,6 +117,19 @@ NAMED = {
             facts=RankFacts(pinned_bytes=800 * MIB),
         ),
         EvidenceCause.PINNED_HOST,
+    ),
+    "graph for each shape": (POOLS, EvidenceCause.CUDA_GRAPHS),
+    "graphs whose results are kept": (
+        grown(
+            *ONE,
+            search=kept(HolderKind.CONTAINER),
+            reserved_grown_bytes=120 * MIB,
+            early_pools=PrivatePools(3, 1000 * MIB, 400 * MIB),
+            late_pools=PrivatePools(9, 1100 * MIB, 500 * MIB),
+            early_facts=RankFacts(cuda_graphs=3),
+            facts=RankFacts(cuda_graphs=9),
+        ),
+        EvidenceCause.CUDA_GRAPHS,
     ),
     "fragmentation": (FLAT._replace(verdict=grows(Signal.RESERVED)), EvidenceCause.FRAGMENTATION),
     "communicators": (
@@ -230,6 +252,66 @@ class TestNotBlamed:
     def test_a_list_of_a_few_tensors_while_the_allocator_is_fragmented(self) -> None:
         case = grown(growth(512), search=kept(HolderKind.CONTAINER, wanted_bytes=512), verdict=grows(Signal.RESERVED))
         assert name_cause(case).cause is EvidenceCause.FRAGMENTATION
+
+
+class TestPrivatePools:
+    """Growth that lies in private pools is of CUDA graphs, and nothing that expandable segments cure."""
+
+    def test_says_what_was_seen_and_never_advises_the_setting(self) -> None:
+        found = name_cause(POOLS._replace(facts=RankFacts(cuda_graphs=26), early_facts=RankFacts(cuda_graphs=20)))
+        assert found.because == (
+            "280.0 MiB of the 300.0 MiB that were gained between the two snapshots lie in private pools (CUDA graphs, "
+            "MemPool)",
+            "the allocator reserves ever more, beyond what live tensors explain",
+            "private pools rose from 20 to 26 within the window",
+            "CUDA graphs that are alive rose from 20 to 26 within the window",
+        )
+        advice = found.advice or ""
+        assert "26 CUDA graphs are alive; private pools hold 1.5 GiB" in advice
+        assert "make one `pool = torch.cuda.graph_pool_handle()` and give `pool=pool` to each" in advice
+        assert advice.endswith("`expandable_segments:True` does not help")
+
+    def test_a_shared_pool_that_grows_is_one_too(self) -> None:
+        shared = POOLS._replace(early_pools=PrivatePools(1, 1300 * MIB, 0), late_pools=PrivatePools(1, 1580 * MIB, 0))
+        assert name_cause(shared).cause is EvidenceCause.CUDA_GRAPHS
+
+    def test_growth_of_the_common_pool_beside_graphs_that_do_not_grow_is_fragmentation(self) -> None:
+        beside = POOLS._replace(early_pools=POOLS.late_pools, unused_bytes=2400 * MIB)
+        assert name_cause(beside).cause is EvidenceCause.FRAGMENTATION
+        few = POOLS._replace(early_pools=PrivatePools(1, 0, 0), late_pools=PrivatePools(2, 290 * MIB, 0))
+        assert name_cause(few).cause is EvidenceCause.FRAGMENTATION, "290 MiB do not explain 2,000"
+
+    def test_a_window_in_which_nothing_was_recorded_is_told_by_where_the_unused_memory_lies(self) -> None:
+        still = POOLS._replace(reserved_grown_bytes=0, early_pools=POOLS.late_pools)
+        found = name_cause(still)
+        assert (found.cause, found.confidence) == (EvidenceCause.CUDA_GRAPHS, Confidence.NAMED)
+        assert "1.4 GiB lie unused in private pools (CUDA graphs, MemPool), and 400.0 MiB elsewhere" in found.because
+
+    def test_some_growth_elsewhere_within_the_window_does_not_outweigh_where_all_of_it_lies(self) -> None:
+        for grown_bytes in (10 * MIB, 100 * MIB):
+            case = POOLS._replace(reserved_grown_bytes=grown_bytes, early_pools=POOLS.late_pools)
+            assert name_cause(case).cause is EvidenceCause.CUDA_GRAPHS
+        either = POOLS._replace(
+            reserved_grown_bytes=10 * MIB, early_pools=POOLS.late_pools, unused_bytes=1500 * MIB
+        )  # fmt: skip
+        assert name_cause(either).cause is EvidenceCause.UNKNOWN
+
+    def test_where_it_may_lie_in_either_nothing_is_asserted(self) -> None:
+        either = POOLS._replace(reserved_grown_bytes=0, early_pools=POOLS.late_pools, unused_bytes=1500 * MIB)
+        assert name_cause(either).cause is EvidenceCause.UNKNOWN
+
+    def test_a_list_of_tensors_in_one_mempool_is_a_list(self) -> None:
+        early, late = PrivatePools(1, 900 * MIB, 800 * MIB), PrivatePools(1, 1100 * MIB, 1000 * MIB)
+        case = grown(*ONE, search=kept(HolderKind.CONTAINER), early_pools=early, late_pools=late)
+        assert name_cause(case).cause is EvidenceCause.PYTHON_CONTAINER
+        assert name_cause(case._replace(verdict=OK, reserved_grown_bytes=200 * MIB)).cause is (
+            EvidenceCause.PYTHON_CONTAINER
+        )
+
+    def test_some_MiB_in_a_pool_that_nobody_suspects_say_nothing(self) -> None:
+        early, late = PrivatePools(1, 2 * MIB, 0), PrivatePools(2, 22 * MIB, 0)
+        case = FLAT._replace(reserved_grown_bytes=20 * MIB, early_pools=early, late_pools=late)
+        assert name_cause(case).cause is EvidenceCause.UNKNOWN
 
 
 class TestAdvice:

@@ -562,6 +562,27 @@ class FactsTest(unittest.TestCase):
         self.assertGreaterEqual(facts.graph_nodes or 0, 2, loss)
         self.assertEqual((facts.process_groups, facts.pinned_bytes), (0, 0))
 
+    def test_graphs_that_are_alive_are_counted(self) -> None:
+        torch = fake_tensor_torch()
+
+        class CUDAGraph:
+            pass
+
+        class OwnGraph(CUDAGraph):
+            pass
+
+        torch.cuda.CUDAGraph = CUDAGraph
+        graphs = [CUDAGraph(), OwnGraph()]
+        facts = read_facts(torch, pause=lambda: None, at_boundary=at_once, clock_s=ticking())
+        self.assertEqual(facts.cuda_graphs, 2, graphs)
+        del graphs[0]
+        facts = read_facts(torch, pause=lambda: None, at_boundary=at_once, clock_s=ticking())
+        self.assertEqual(facts.cuda_graphs, 1)
+
+    def test_a_torch_without_graphs_counts_none(self) -> None:
+        facts = read_facts(fake_tensor_torch(), pause=lambda: None, at_boundary=at_once, clock_s=ticking())
+        self.assertIsNone(facts.cuda_graphs)
+
     def test_what_fails_is_not_known(self) -> None:
         torch = fake_tensor_torch()
         del torch.cuda
