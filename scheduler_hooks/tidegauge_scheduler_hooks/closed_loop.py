@@ -210,6 +210,8 @@ class ClosedLoop:
             incident = self._open.get(decision.incident.number)
         if incident is None or incident.state is not IncidentState.OPEN:
             return f"incident {decision.incident.number} is over"
+        if incident.key.cause is not decision.incident.key.cause:
+            return f"evidence says by now that incident {incident.number} is {incident.key.cause.value}"
         return None
 
     def _tell_crowded(self) -> None:

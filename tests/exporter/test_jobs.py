@@ -89,7 +89,7 @@ def test_every_known_value_of_a_counter_is_there_before_the_first_event() -> Non
     samples = scrape_loop(calm)
     assert {s.value for s in samples if s.name != "tidegauge_collect_success"} == {0}
     counters = [(s.name, *s.labels.values()) for s in samples if s.name.endswith("_total")]
-    assert len(set(counters)) == len(counters) == 6 + 8 * 8
+    assert len(set(counters)) == len(counters) == 7 + 8 * 8
 
 
 def test_a_job_is_told_of_with_its_owners_incidents_and_no_series_twice() -> None:

@@ -18,12 +18,14 @@ from scheduler_hooks.fake_scheduler import UID, FakeJob, FakeScheduler, FakeWorl
 from scheduler_hooks.test_telling import FakeMessenger
 from scheduler_values import decision, incident
 from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
+from tidegauge.core.evidence import CauseFound
+from tidegauge.core.evidence_brief import Confidence, EvidenceCause
 from tidegauge.core.ids import DeviceUuid, JobId
 from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.sightings import job_key
-from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.verdicts import OK, Signal, Verdict
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S
@@ -491,3 +493,43 @@ rules:
     site.run(5.0)
     assert [change.kind.value for change in site.incidents.saved] == ["opened", "evidence"]
     assert site.incidents.saved[-1].incident.evidence[0].evidence_id == "1:leak:0:1"
+
+
+RESERVED = """
+version: 1
+mode: act
+brakes: {warnings_before_stop: 1, warning_interval: 5s, min_age: 5s}
+rules:
+  - name: setting
+    when: {cause: [fragmentation, cuda_graphs], checkpoint: true, requeueable: true}
+    ladder:
+      - {action: notify}
+      - {action: checkpoint, after: 5s, grace: 60s}
+      - {action: requeue, alloc_conf: {expandable_segments: True, max_split_size_mb: 64}}
+"""
+GRAPHS = CauseFound(EvidenceCause.CUDA_GRAPHS, Confidence.NAMED)
+
+
+def test_what_was_decided_of_fragmentation_is_not_done_once_it_is_known_to_be_graphs(site: Site) -> None:
+    site.set_policy(RESERVED)
+    site.verdict = LEAK._replace(signal=Signal.RESERVED)
+    site.run(5)
+    site.audit.failing = {"begin"}  # the checkpoint is decided, and waits to be begun
+    site.run(5)
+    assert site.story()[1] == ("checkpoint", "do", None)
+    site.found[JobKey("4711", 0, UID)] = (news(0, job=JobKey("4711", 0, UID), cause=GRAPHS),)
+    site.audit.failing = set()
+    site.run(2)
+    assert site.story()[1] == ("checkpoint", "do", "stopped")
+    stopped = [*site.audit.kept.values()][1]
+    assert "evidence says by now that incident 1 is cuda_graphs" in (stopped.detail or "")
+
+
+def test_no_rule_of_a_site_requeues_private_pools_with_the_setting(site: Site) -> None:
+    site.set_policy(RESERVED)
+    site.verdict = LEAK._replace(signal=Signal.RESERVED)
+    site.found[JobKey("4711", 0, UID)] = (news(0, job=JobKey("4711", 0, UID), cause=GRAPHS),)
+    site.run(200)
+    assert site.job.starts == 1
+    last = [*site.audit.kept.values()][-1].decision
+    assert (last.action, last.disposition, last.brake) == (ActionKind.REQUEUE, Disposition.WITHHELD, "cuda_graphs")

@@ -12,7 +12,8 @@ from policy_runs import Run, policy
 from sample_views import NOW_S
 from scheduler_values import facts, incident, record, scheduler_facts, target
 from tidegauge.core.actions import ActionKind, JobFacts, Outcome
-from tidegauge.core.incidents import IncidentCause, IncidentState, JobKey
+from tidegauge.core.evidence_brief import EvidenceBrief, EvidenceCause
+from tidegauge.core.incidents import IncidentCause, IncidentKey, IncidentState, JobKey
 from tidegauge.core.verdicts import Severity
 from tidegauge_scheduler_hooks.policy.brakes import BRAKES, PASSING
 from tidegauge_scheduler_hooks.policy.state import PolicyState
@@ -91,6 +92,20 @@ SAYS_NO: list[tuple[str, str, dict[str, Any], Change, str]] = [
         {},
         of_facts(torch_version=None),
         "the job's torch is not known",
+    ),
+    (
+        "cuda_graphs",
+        "[{action: requeue, without_checkpoint: true, alloc_conf: {expandable_segments: True, max_split_size_mb: 64}}]",
+        {},
+        of_incident(key=IncidentKey(facts().target.job, IncidentCause.CUDA_GRAPHS)),
+        "private pools of CUDA graphs grow, which expandable_segments does not cure",
+    ),
+    (
+        "cuda_graphs",
+        "[{action: requeue, without_checkpoint: true, alloc_conf: {expandable_segments: True}}]",
+        {},
+        of_incident(evidence=(EvidenceBrief("auto-1", 1, NOW_S, cause=EvidenceCause.CUDA_GRAPHS),)),
+        "private pools of CUDA graphs grow, which expandable_segments does not cure",
     ),
     (
         "requeues",

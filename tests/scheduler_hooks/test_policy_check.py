@@ -126,6 +126,14 @@ def test_what_makes_no_sense_is_found(old: str, new: str, expected: str) -> None
     assert any(expected in one for one in findings), findings
 
 
+def test_the_setting_makes_no_sense_against_private_pools() -> None:
+    graphs = STOP.replace("cause: leak", "cause: cuda_graphs")
+    assert not check_policy(graphs).errors
+    setting = graphs.replace("{action: requeue}", "{action: requeue, alloc_conf: {expandable_segments: True}}")
+    (error,) = check_policy(setting).errors
+    assert "never done: expandable_segments does not cure private pools of CUDA graphs" in error.message
+
+
 def test_a_rule_behind_a_wider_one_is_found() -> None:
     rules = "- {name: all, ladder: [{action: notify}]}\n- {name: leak, when: {cause: leak}, ladder: [{action: notify}]}"
     findings = check_policy(f"version: 1\nrules:\n{rules}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ SHARED = {"shared_gpu": True, "cap_fraction": 0.4}
 
 CRITICAL, WARNING, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
 LEAK, FRAGMENTATION = IncidentCause.LEAK, IncidentCause.FRAGMENTATION
+CUDA_GRAPHS = IncidentCause.CUDA_GRAPHS
 
 TWICE = [(0, "do notify"), (4 * HOUR, "do notify")]
 """Once when it is seen, once when the end is two hours away."""
@@ -46,6 +48,19 @@ ANSWERS: list[tuple[str, IncidentCause, Severity, dict[str, Any], list[tuple[int
     ("fragmentation", FRAGMENTATION, CRITICAL, NOT_REQUEUEABLE, TWICE),
     ("fragmentation", FRAGMENTATION, CRITICAL, NOT_SAVED, TWICE),
     ("fragmentation", FRAGMENTATION, WARNING, SAVED_AND_REQUEUEABLE, TWICE),
+    (
+        "cuda-graphs-requeue",
+        CUDA_GRAPHS,
+        CRITICAL,
+        SAVED_AND_REQUEUEABLE,
+        [
+            (0, "do notify"), (300, "do notify"),
+            (5 * HOUR + 1800, "do checkpoint"), (5 * HOUR + 1800, "do requeue"),
+        ],
+    ),
+    ("cuda-graphs", CUDA_GRAPHS, CRITICAL, NOT_REQUEUEABLE, TWICE),
+    ("cuda-graphs", CUDA_GRAPHS, CRITICAL, NOT_SAVED, TWICE),
+    ("cuda-graphs", CUDA_GRAPHS, WARNING, {"alloc_conf": "expandable_segments:True"}, TWICE),
     (
         "leak-on-shared-gpu-requeue",
         LEAK,
@@ -95,6 +110,24 @@ def test_the_default_answer(
     run = run_of(cause, severity, of_job)
     assert run.until(6 * HOUR) == expected
     assert {one.rule for one in run.decisions} == {rule}
+
+
+def test_private_pools_are_not_met_with_the_setting_that_does_not_cure_them() -> None:
+    run = run_of(CUDA_GRAPHS, CRITICAL, {})
+    run.until(6 * HOUR)
+    assert run.decisions[-1].parameters["alloc_conf"] == {}
+    told = [one.parameters["text"] for one in run.decisions if "text" in one.parameters]
+    assert len(told) == 2
+    assert [text for text in told if "expandable_segments" in text] == []
+
+
+def test_evidence_that_comes_between_warning_and_requeue_changes_the_ladder() -> None:
+    run = run_of(FRAGMENTATION, CRITICAL, {})
+    assert run.until(600) == [(0, "do notify"), (300, "do notify")]
+    run.incident = replace(run.incident, key=IncidentKey(JOB_KEY, CUDA_GRAPHS))
+    run.until(6 * HOUR)
+    assert {one.rule for one in run.decisions[2:]} == {"cuda-graphs-requeue"}
+    assert run.decisions[-1].parameters["alloc_conf"] == {}
 
 
 def test_every_default_rule_has_its_answer_here() -> None:

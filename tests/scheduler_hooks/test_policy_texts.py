@@ -124,11 +124,20 @@ def test_every_placeholder_can_be_filled_in() -> None:
 
 def test_the_owner_of_a_fragmenting_job_is_told_the_setting_for_this_torch() -> None:
     known = caused_by(IncidentCause.FRAGMENTATION)
-    assert "Start the job with PYTORCH_ALLOC_CONF=expandable_segments:True." in first_text(**known)
+    assert "Against fragmentation, start the job with PYTORCH_ALLOC_CONF=expandable_segments:True." in first_text(
+        **known
+    )
     old = {"torch_version": "2.4.0", "alloc_conf": "max_split_size_mb:64"}
     assert "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,expandable_segments:True." in first_text(of_job=old, **known)
     cured = first_text(of_job={"alloc_conf": "expandable_segments:True"}, **known)
     assert "It is in force already" in cured
+
+
+def test_the_owner_of_a_job_with_ever_more_cuda_graphs_is_told_to_share_a_pool() -> None:
+    text = first_text("[{action: notify}]", **caused_by(IncidentCause.CUDA_GRAPHS))
+    assert "in private pools of CUDA graphs" in text
+    assert "into one pool (pool= of torch.cuda.graph). No allocator setting helps." in text
+    assert "expandable_segments" not in text
 
 
 def test_a_job_that_cannot_be_saved_is_told_how_it_could_be() -> None:

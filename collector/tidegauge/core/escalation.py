@@ -30,9 +30,9 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.actions import RankTarget
 from tidegauge.core.evidence import EvidenceReason
-from tidegauge.core.evidence_brief import Confidence, EvidenceBrief
+from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_request import evidence_request, window_for
-from tidegauge.core.incident_evidence import EvidenceNews, adds_knowledge, belongs
+from tidegauge.core.incident_evidence import EvidenceNews, adds_knowledge, settles
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey
 from tidegauge.core.sightings import job_key
 from tidegauge.core.tenants import tenant_of
@@ -151,10 +151,9 @@ def learnt(
         look = look._replace(barren=0, again_s=look.began_s + rules.period_s, last=brief)
     if look.evidence_id == brief.evidence_id:
         look = look._replace(ends_s=min(look.ends_s, now_s))
-    if brief.confidence is Confidence.NAMED:
-        until_s = now_s + rules.named_quiet_s
-        named = {(news.job, cause): until_s for cause in IncidentCause if belongs(brief, cause)}
-        state = replace(state, quiet={**state.quiet, **named})
+    until_s = now_s + rules.named_quiet_s
+    settled = {(news.job, cause): until_s for cause in IncidentCause if settles(brief, cause)}
+    state = replace(state, quiet={**state.quiet, **settled})
     return _with_look(state, place, look)
 
 

@@ -36,7 +36,7 @@ WINDOWS: Mapping[Signal, Window] = {
     Signal.HOST: Window(),
 }
 """By what grows. A search for holders stops Python for a moment, and is left out where no tensor grows: fragmentation
-shows in the snapshots, growth outside the allocator in what the process counts (groups, contexts)."""
+and private pools show in the snapshots, growth outside the allocator in what the process counts (groups, contexts)."""
 LONG_WINDOW = Window(window_steps=300, most_s=300.0)
 """Of a staircase: 30 steps would most likely lie between two of its stairs, and show nothing."""
 

@@ -19,6 +19,7 @@ MOST_SNAPSHOTS = 4 * MOST_RANKS
 """An incident says the places of: of all pieces that it has, and some of those that it had."""
 _KEPT_BY_PYTHON = frozenset({IncidentCause.LEAK, IncidentCause.HOST_MEMORY})
 """What keeps tensors keeps objects on the host too: 512 B on the card may be a graph of megabytes beside it."""
+_RESERVED = frozenset(cause for cause in IncidentCause if cause.as_seen is IncidentCause.FRAGMENTATION)
 _NOT_PYTORCHS = frozenset({IncidentCause.OUTSIDE_ALLOCATOR})
 _GROWTH = frozenset(cause for cause in IncidentCause if cause.is_growth)
 _CRISES = frozenset(cause for cause in IncidentCause if not cause.is_growth)
@@ -32,8 +33,8 @@ BELONGS_TO: Mapping[EvidenceCause, frozenset[IncidentCause]] = {
     EvidenceCause.EXCEPTION_FRAME: _KEPT_BY_PYTHON,
     EvidenceCause.CYCLE: _KEPT_BY_PYTHON,
     EvidenceCause.OPTIMIZER_REBUILT: _KEPT_BY_PYTHON,
-    EvidenceCause.CUDA_GRAPHS: frozenset({IncidentCause.FRAGMENTATION, IncidentCause.LEAK}),
-    EvidenceCause.FRAGMENTATION: frozenset({IncidentCause.FRAGMENTATION}),
+    EvidenceCause.CUDA_GRAPHS: _RESERVED | {IncidentCause.LEAK},
+    EvidenceCause.FRAGMENTATION: _RESERVED,
     EvidenceCause.COMMUNICATORS: _NOT_PYTORCHS,
     EvidenceCause.OUTSIDE_ALLOCATOR: _NOT_PYTORCHS,
     EvidenceCause.OTHER_PROCESS: _NOT_PYTORCHS,
@@ -61,6 +62,13 @@ def news_of(evidence: Evidence) -> EvidenceNews:
 def belongs(brief: EvidenceBrief, cause: IncidentCause) -> bool:
     """Whether it says something about an incident of this cause in the same attempt of the same job."""
     return cause in _CRISES or cause in BELONGS_TO[brief.cause]
+
+
+def settles(brief: EvidenceBrief, cause: IncidentCause) -> bool:
+    """Whether growth of this kind in that attempt need not be looked at again. Graphs do not settle a leak, which they
+    explain as well: tensors may be kept beside them."""
+    explained = cause.as_seen is IncidentCause.FRAGMENTATION or brief.cause is not EvidenceCause.CUDA_GRAPHS
+    return brief.confidence is Confidence.NAMED and explained and belongs(brief, cause)
 
 
 def says_most_first(briefs: Iterable[EvidenceBrief]) -> tuple[EvidenceBrief, ...]:
@@ -98,8 +106,21 @@ def with_evidence(incident: Incident, pieces: Sequence[EvidenceNews]) -> Inciden
         # Nobody can tell whose the earlier places are; only those of pieces that have just been replaced are known.
         replaced = _places(piece for piece in fitting if piece not in chosen)
         places.update({place: None for place in incident.snapshots if place not in replaced})
-    kept = tuple(places)[:MOST_SNAPSHOTS]
-    return replace(incident, evidence=tuple(piece.brief for piece in chosen), snapshots=kept)
+    briefs, kept = tuple(piece.brief for piece in chosen), tuple(places)[:MOST_SNAPSHOTS]
+    key = incident.key._replace(cause=_cause_by(briefs, incident.key.cause))
+    return replace(incident, key=key, evidence=briefs, snapshots=kept)
+
+
+def _cause_by(briefs: Iterable[EvidenceBrief], cause: IncidentCause) -> IncidentCause:
+    """CUDA graphs as soon as one rank's evidence says so: what does not cure one rank does not cure the job."""
+    if cause.as_seen is IncidentCause.FRAGMENTATION and shows_cuda_graphs(briefs):
+        return IncidentCause.CUDA_GRAPHS
+    return cause.as_seen
+
+
+def shows_cuda_graphs(briefs: Iterable[EvidenceBrief]) -> bool:
+    """Whether what grows lies in private pools on any rank, where no allocator setting helps."""
+    return any(brief.cause is EvidenceCause.CUDA_GRAPHS for brief in briefs)
 
 
 def is_news(before: Incident, after: Incident) -> bool:

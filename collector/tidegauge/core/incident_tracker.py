@@ -92,7 +92,7 @@ class IncidentTracker:
         self._next_number = next_number
         self._rules = rules
         self._explain_oom = explain_oom
-        self._followed = {incident.key: _taken_up(incident) for incident in open_incidents}
+        self._followed = {incident.key.as_seen: _taken_up(incident) for incident in open_incidents}
         closed = tuple(closed)
         self._ooms = OomMemory((*closed, *self.incidents), keep_s=rules.remember_ooms_s)
         self._opened_s: dict[Tenant, dict[int, float]] = {}
@@ -100,7 +100,7 @@ class IncidentTracker:
         for incident in (*closed, *self.incidents):
             self._opened_s.setdefault(tenant_of(incident.key.job), {})[incident.number] = incident.opened_unix_s
         ended = sorted((one for one in closed if not one.is_open), key=lambda incident: incident.number)
-        self._over = {incident.key: _taken_up(incident) for incident in ended}
+        self._over = {incident.key.as_seen: _taken_up(incident) for incident in ended}
         """Those that ended a moment ago: a job that died gives its evidence afterwards."""
         self._now_s: Optional[float] = None
 
@@ -296,14 +296,14 @@ class IncidentTracker:
         return now_s - followed.missing_since_s >= self._rules.absent_grace_s
 
     def _change(self, incident: Incident, kind: ChangeKind, now_s: float) -> IncidentChange:
-        change = IncidentChange(kind, now_s, incident)
+        change, key = IncidentChange(kind, now_s, incident), incident.key.as_seen
         if kind is ChangeKind.CLOSED:
-            self._over[incident.key] = self._followed.pop(incident.key)
-            self._over[incident.key].incident = incident
+            self._over[key] = self._followed.pop(key)
+            self._over[key].incident = incident
         elif kind is ChangeKind.OPENED:
-            self._followed[incident.key] = _Followed(incident, Told(change, change))
+            self._followed[key] = _Followed(incident, Told(change, change))
         else:
-            self._followed[incident.key].told.take(change, self._rules)
+            self._followed[key].told.take(change, self._rules)
         return change
 
 

@@ -25,7 +25,11 @@ class IncidentCause(str, Enum):
     LEAK = "leak"
     """Live tensors pile up (signal ``allocated``)."""
     FRAGMENTATION = "fragmentation"
-    """The allocator holds ever more than tensors explain (signal ``reserved``)."""
+    """The allocator holds ever more than tensors explain (signal ``reserved``), and no evidence says that it is CUDA
+    graphs."""
+    CUDA_GRAPHS = "cuda_graphs"
+    """It does so in private pools, as evidence says: CUDA graphs, each with a pool of its own. Such an incident was one
+    of fragmentation until then."""
     OUTSIDE_ALLOCATOR = "outside_allocator"
     """Device memory grows outside PyTorch: communicators, contexts, other libraries (signal ``nontorch``)."""
     HOST_MEMORY = "host_memory"
@@ -39,6 +43,11 @@ class IncidentCause(str, Enum):
     def is_growth(self) -> bool:
         """Whether it comes from a verdict of the detector."""
         return self not in (IncidentCause.OUT_OF_MEMORY, IncidentCause.SHARE_EXCEEDED)
+
+    @property
+    def as_seen(self) -> IncidentCause:
+        """What it is called as long as no evidence says more: by the signal that grows."""
+        return IncidentCause.FRAGMENTATION if self is IncidentCause.CUDA_GRAPHS else self
 
 
 CAUSE_OF_SIGNAL = {
@@ -76,10 +85,14 @@ class JobKey(NamedTuple):
 
 
 class IncidentKey(NamedTuple):
-    """What there is at most one incident of at a time."""
+    """What there is at most one incident of at a time, by its ``as_seen``."""
 
     job: JobKey
     cause: IncidentCause
+
+    @property
+    def as_seen(self) -> IncidentKey:
+        return self._replace(cause=self.cause.as_seen)
 
 
 class OomRecord(NamedTuple):

@@ -47,10 +47,17 @@ _WORDS = {
         "outputs without .detach(), module hooks that store activations, and caches without a bound.",
     ),
     IncidentCause.FRAGMENTATION: _Words(
-        "loses {rate} to fragmentation",
-        "lose memory to fragmentation",
+        "reserves {rate} beyond what its tensors need",
+        "reserve memory beyond what their tensors need",
         "The allocator holds ever more memory while live tensors do not grow: free pieces do not fit what is asked "
-        "for. The usual cure is expandable_segments:True in PyTorch's allocator configuration.",
+        "for (fragmentation), or each new CUDA graph keeps a private pool. Evidence tells which. The usual cure for "
+        "fragmentation is expandable_segments:True in PyTorch's allocator configuration.",
+    ),
+    IncidentCause.CUDA_GRAPHS: _Words(
+        "grows by {rate} in private pools of CUDA graphs",
+        "grow in private pools of CUDA graphs",
+        "CUDA graphs keep private pools, which nothing else can use: record fewer of them (pad inputs to a few sizes), "
+        "and into one pool (pool= of torch.cuda.graph). No allocator setting helps.",
     ),
     IncidentCause.OUTSIDE_ALLOCATOR: _Words(
         "grows by {rate} outside PyTorch's allocator",
@@ -165,7 +172,7 @@ def does(cause: IncidentCause, bytes_per_step: Optional[Band] = None) -> str:
 
 
 def do(cause: IncidentCause) -> str:
-    """What several ranks do: "lose memory to fragmentation"."""
+    """What several ranks do: "grow outside PyTorch's allocator"."""
     return _WORDS[cause].several
 
 

@@ -60,11 +60,12 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
     RunbookEntry(
         "TidegaugeFragmentation",
         means="A rank's allocator holds 15 % of the rank's limit more than its tensors ever needed at one time, and "
-        "the rank is more than 90 % full: free pieces do not fit what is asked for.",
+        "the rank is more than 90 % full: free pieces do not fit what is asked for, or CUDA graphs keep private pools.",
         first_look="The job's dashboard: does reserved climb while allocated does not? Which `alloc_conf` is in force "
         "(`tidegauge_rank_info`)?",
-        what_to_do="The usual cure is `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` at the next start. The policy "
-        "can requeue with it where the owner allows requeues.",
+        what_to_do="If there is an incident, its cause says which. Against fragmentation the usual cure is "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` at the next start; the policy can requeue with it where "
+        "the owner allows requeues. Against `cuda_graphs` it does not help: graphs have to share a pool.",
         when_to_silence="When the job ends before it fills up.",
         commands=("tidegauge incidents",),
     ),

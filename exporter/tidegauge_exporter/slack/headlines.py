@@ -21,7 +21,8 @@ ENDED_SIGN: Final = "\N{MEDIUM WHITE CIRCLE}"
 
 NOUNS: Final = {
     IncidentCause.LEAK: "Memory leak",
-    IncidentCause.FRAGMENTATION: "Memory lost to fragmentation",
+    IncidentCause.FRAGMENTATION: "Growth of reserved memory",
+    IncidentCause.CUDA_GRAPHS: "Memory growth in pools of CUDA graphs",
     IncidentCause.OUTSIDE_ALLOCATOR: "Memory growth outside PyTorch",
     IncidentCause.HOST_MEMORY: "Leak of host memory",
     IncidentCause.OUT_OF_MEMORY: "Out of memory",

@@ -98,7 +98,7 @@ def _layers(points: Sequence[MemoryPoint], cause: IncidentCause) -> tuple[Layer,
     cached = tuple(float(max(point.reserved_bytes - point.allocated_bytes, 0)) for point in points)
     outside = tuple(float(point.nontorch_bytes or 0) for point in points)
     tensors = Layer("live tensors", "allocated", allocated, cause is IncidentCause.LEAK)
-    cache = Layer("held by PyTorch, not in use", "cached", cached, cause is IncidentCause.FRAGMENTATION)
+    cache = Layer("held by PyTorch, not in use", "cached", cached, cause.as_seen is IncidentCause.FRAGMENTATION)
     others = Layer("outside PyTorch", "nontorch", outside, cause is IncidentCause.OUTSIDE_ALLOCATOR)
     order = (tensors, cache, others) if others.grows else (others, tensors, cache)
     return tuple(layer for layer in order if any(layer.bytes_each))

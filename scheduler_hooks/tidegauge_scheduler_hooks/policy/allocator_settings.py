@@ -47,6 +47,9 @@ ALLOCATOR_SETTINGS: Mapping[str, AllocatorSetting] = {
     "roundup_power2_divisions": AllocatorSetting("a power of two", _is_power_of_two),
 }
 
+EXPANDABLE = {"expandable_segments": "True"}
+"""The cure for fragmentation."""
+
 
 def check_settings(settings: Mapping[str, str]) -> Mapping[str, str]:
     """``settings`` as they are. Raises ``ValueError`` for a key or a value that would break a job's start."""

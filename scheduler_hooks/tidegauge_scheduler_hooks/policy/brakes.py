@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidegauge.core.actions import BREAKER, USER_BREAKER, ActionKind
-from tidegauge.core.incidents import IncidentState
+from tidegauge.core.incident_evidence import shows_cuda_graphs
+from tidegauge.core.incidents import IncidentCause, IncidentState
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy import limits
-from tidegauge_scheduler_hooks.policy.allocator_settings import too_new
+from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE, too_new
 from tidegauge_scheduler_hooks.policy.case import (
     Case,
     exemption,
@@ -156,6 +157,14 @@ def _allocator_setting(case: Case) -> str | None:
     return f"{torch} that does not know {', '.join(unknown)} would not start"
 
 
+def _cuda_graphs(case: Case) -> str | None:
+    rung, incident = case.rung, case.incident
+    if not (isinstance(rung, RequeueRung) and rung.sets(EXPANDABLE)):
+        return None
+    pools_grow = incident.key.cause is IncidentCause.CUDA_GRAPHS or shows_cuda_graphs(incident.evidence)
+    return "private pools of CUDA graphs grow, which expandable_segments does not cure" if pools_grow else None
+
+
 def _requeues(case: Case) -> str | None:
     used = requeues_used(case)
     return f"Tidegauge requeued it {used} times already" if used >= case.policy.brakes.requeues_per_job else None
@@ -238,6 +247,13 @@ BRAKES = (
         frozenset({ActionKind.REQUEUE}),
         "The job's torch does not know, or may not know, a key of `alloc_conf`: it would not start.",
         _allocator_setting,
+    ),
+    Brake(
+        "cuda_graphs",
+        frozenset({ActionKind.REQUEUE}),
+        "Evidence says that private pools of CUDA graphs grow, and `alloc_conf` has `expandable_segments: True`, which "
+        "does not cure that.",
+        _cuda_graphs,
     ),
     Brake(
         "requeues",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeGuard, Union
 
 from pydantic import AfterValidator, Field
@@ -144,6 +145,10 @@ class RequeueRung(_StopRung):
     """Other variables for the next attempt."""
     when_used_up: Literal["hold", "cancel", "leave"] = "hold"
     """What is done instead once Tidegauge has requeued the job ``brakes.requeues_per_job`` times."""
+
+    def sets(self, settings: Mapping[str, str]) -> bool:
+        """Whether ``alloc_conf`` has all of these allocator settings."""
+        return settings.items() <= self.alloc_conf.items()
 
 
 class HoldRung(_StopRung):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.verdicts import Severity
+from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE
 from tidegauge_scheduler_hooks.policy.durations import write_duration
 from tidegauge_scheduler_hooks.policy.ladder import checkpoint_before, stop_after
 from tidegauge_scheduler_hooks.policy.models import Brakes, Policy, Rule
@@ -71,6 +72,8 @@ def _about_rung(policy: Policy, rule: Rule, index: int) -> Iterator[tuple[str, s
         stop = stop_after(rule, index + 1)
         if when.checkpoint is not True and not (stop is not None and stop.without_checkpoint):
             yield "warning", "a job that cannot be asked waits here; `checkpoint: true` keeps it out of the rule"
+    if isinstance(rung, RequeueRung) and set(causes) == {IncidentCause.CUDA_GRAPHS} and rung.sets(EXPANDABLE):
+        yield "error", "never done: expandable_segments does not cure private pools of CUDA graphs"
     if isinstance(rung, RequeueRung) and when.requeueable is not True:
         yield "warning", "a job that must not be requeued waits here; `requeueable: true` keeps it out of the rule"
 

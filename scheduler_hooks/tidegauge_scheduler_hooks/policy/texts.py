@@ -11,11 +11,10 @@ from tidegauge.core.incidents import Incident, IncidentCause
 from tidegauge.core.kubernetes import namespace_of
 from tidegauge.core.units import format_duration
 from tidegauge.core.wording import capitalised, further_name, guidance, incident_sentence, name_job, time_left
+from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE
 from tidegauge_scheduler_hooks.policy.case import Case, exemption, requeues_used, warnings_given
 from tidegauge_scheduler_hooks.policy.conditions import settings_in_force
 from tidegauge_scheduler_hooks.policy.rungs import AnnotateRung, CheckpointRung, NotifyRung, RequeueRung, Rung
-
-EXPANDABLE = {"expandable_segments": "True"}
 
 EXEMPTIONS: Mapping[str, str] = {
     "local": "start it with `tidegauge run --no-actions`",
@@ -92,7 +91,7 @@ def _fragmentation_advice(facts: JobFacts) -> str:
         )
     in_force = {CUDA_NAME: facts.alloc_conf} if facts.alloc_conf else {}
     ((name, value),) = merge_alloc_conf(in_force, EXPANDABLE, torch_version=facts.torch_version).items()
-    return f"Start the job with {name}={value}."
+    return f"Against fragmentation, start the job with {name}={value}."
 
 
 def _acting_rungs(case: Case) -> list[Rung]:

@@ -212,6 +212,14 @@ def test_a_named_leak_does_not_keep_fragmentation_from_being_looked_at(desk: Des
     assert [ask.target.rank for ask in desk.turn(job(rank(0, OK), rank(1, other)), after_s=60.0)] == [1]
 
 
+def test_named_graphs_settle_reserved_memory_and_no_leak_beside_it(desk: Desk) -> None:
+    reserved = LEAK._replace(signal=Signal.RESERVED)
+    (ask,) = desk.turn(job(rank(0, reserved)))
+    desk.learn(answer(ask, cause=CauseFound(EvidenceCause.CUDA_GRAPHS, Confidence.NAMED)), after_s=60.0)
+    assert desk.turn(job(rank(0, OK), rank(1, reserved)), after_s=60.0) == []
+    assert [ask.target.rank for ask in desk.turn(job(rank(0, OK), rank(1)), after_s=60.0)] == [1]
+
+
 def test_no_more_than_so_many_ranks_of_a_job_are_asked_within_a_period(desk: Desk) -> None:
     view, asked = job(*(rank(number) for number in range(8))), 0
     for _ in range(int(PERIOD_S // 60) - 1):

@@ -12,8 +12,8 @@ from tidegauge.core.evidence import CauseFound
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
 from tidegauge.core.incident_evidence import EvidenceNews, news_of
 from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker
-from tidegauge.core.incidents import Incident, IncidentChange, IncidentState, JobKey
-from tidegauge.core.verdicts import OK, LeakState, Verdict
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState, JobKey
+from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 from tidegauge.core.views import JobView
 
 RULES = IncidentRules()
@@ -110,6 +110,56 @@ def test_evidence_of_another_cause_or_another_job_stays_out(watch: Watch) -> Non
         evidence={JobKey("4711", 1, 1001): [news()], JobKey("4711", 0, 7): [news()]},
     )
     assert strange == ()
+
+
+RESERVED = LEAK._replace(signal=Signal.RESERVED)
+GRAPHS = CauseFound(EvidenceCause.CUDA_GRAPHS, Confidence.NAMED)
+PIECES = CauseFound(EvidenceCause.FRAGMENTATION, Confidence.NAMED)
+
+
+def test_reserved_memory_that_evidence_found_in_private_pools_opens_as_cuda_graphs(watch: Watch) -> None:
+    watch.found.append(news(cause=GRAPHS))
+    assert watch.see(leaking(RESERVED), times=100) == ["opened"]
+    assert watch.last.key.cause is IncidentCause.CUDA_GRAPHS
+
+
+def test_an_open_incident_becomes_one_of_cuda_graphs_and_stays_the_same_incident(watch: Watch) -> None:
+    watch.see(leaking(RESERVED))
+    assert watch.last.key.cause is IncidentCause.FRAGMENTATION
+    watch.found.append(news(cause=GRAPHS))
+    assert watch.see(leaking(RESERVED), times=100) == ["evidence"]
+    assert (watch.last.number, watch.last.key.cause) == (1, IncidentCause.CUDA_GRAPHS)
+    assert watch.see(leaking(OK), times=400) == ["recovering", "closed"]
+    assert (watch.last.number, watch.last.key.cause) == (1, IncidentCause.CUDA_GRAPHS)
+
+
+def test_one_rank_in_private_pools_is_enough_for_the_job(watch: Watch) -> None:
+    watch.found += [news(cause=PIECES), news(rank=2, evidence_id="e2", cause=GRAPHS)]
+    watch.see(leaking(RESERVED))
+    assert watch.last.key.cause is IncidentCause.CUDA_GRAPHS
+
+
+def test_newer_evidence_of_the_same_rank_may_take_it_back(watch: Watch) -> None:
+    watch.found.append(news(cause=GRAPHS))
+    watch.see(leaking(RESERVED))
+    watch.found.append(news(evidence_id="e2", at_unix_s=NOW_S + 1800.0, cause=PIECES))
+    assert watch.see(leaking(RESERVED), times=100) == ["evidence"]
+    assert watch.last.key.cause is IncidentCause.FRAGMENTATION
+
+
+def test_after_a_restart_an_incident_of_cuda_graphs_is_followed_not_opened_again(watch: Watch) -> None:
+    watch.found.append(news(cause=GRAPHS))
+    watch.see(leaking(RESERVED))
+    watch.tracker = IncidentTracker(watch.tracker.incidents, next_number=2)
+    assert watch.see(leaking(RESERVED), times=100) == []
+    (followed,) = watch.tracker.incidents
+    assert (followed.number, followed.key.cause) == (1, IncidentCause.CUDA_GRAPHS)
+
+
+def test_tensors_kept_in_private_pools_stay_a_leak(watch: Watch) -> None:
+    watch.found.append(news(cause=GRAPHS))
+    watch.see(leaking())
+    assert (watch.last.key.cause, watch.last.evidence[0].cause) == (IncidentCause.LEAK, EvidenceCause.CUDA_GRAPHS)
 
 
 def test_evidence_comes_before_the_end_of_the_job_is_told(watch: Watch) -> None:

@@ -52,8 +52,12 @@ OOM = IncidentCause.OUT_OF_MEMORY
         ),
         (
             incident(IncidentCause.FRAGMENTATION, findings=FOUR[:2], world_size=4, seconds_to_oom=None),
-            "Ranks 0 and 3 of job 4711 lose memory to fragmentation. The one to look at first, rank 3, loses 12.0 MiB "
-            "per step to fragmentation since step 40.",
+            "Ranks 0 and 3 of job 4711 reserve memory beyond what their tensors need. The one to look at first, rank "
+            "3, reserves 12.0 MiB per step beyond what its tensors need since step 40.",
+        ),
+        (
+            incident(IncidentCause.CUDA_GRAPHS, seconds_to_oom=None),
+            "Rank 1 of job 4711 grows by 12.0 MiB per step in private pools of CUDA graphs since step 40.",
         ),
         (
             incident(findings=FOUR, common=True, world_size=4, seconds_to_oom=None),

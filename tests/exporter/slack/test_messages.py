@@ -127,6 +127,13 @@ class TestIncident:
         assert message.text.startswith(sign)
         assert message.blocks[0]["text"]["text"].startswith(sign)
 
+    @pytest.mark.parametrize("cause", IncidentCause)
+    def test_every_cause_has_a_headline_and_a_sentence(self, cause: IncidentCause) -> None:
+        story = leak()
+        about = replace(story.incident, key=story.incident.key._replace(cause=cause))
+        told = incident(replace(story, incident=about))
+        assert "ada's job 4711" in told
+
     def test_one_that_recovers_says_what_was_seen_and_no_end(self) -> None:
         told = incident(recovering())
         assert "Stopped for now: memory leak in ada's job 4711" in told

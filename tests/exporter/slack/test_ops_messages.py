@@ -72,7 +72,7 @@ class TestStorm:
         assert "30 incidents at once on cluster prod" in told
         assert "In 30 jobs of 5 users, the first since 07:45 UTC." in told
         assert "Memory leak: 18 (18 critical)" in told
-        assert "Memory lost to fragmentation: 6 (6 warning)" in told
+        assert "Growth of reserved memory: 6 (6 warning)" in told
 
     def test_the_ten_that_end_soonest_are_named_soonest_first(self) -> None:
         stories = bad_night(30)

@@ -93,11 +93,18 @@ def test_host_memory_is_not_in_these_points() -> None:
     assert forecast_png(replace(leak(), incident=host), now_unix_s=NOW_S) is None
 
 
+def of_graphs() -> Story:
+    """The same growth, once evidence has found it in private pools."""
+    one = fragmentation().incident
+    return replace(fragmentation(), incident=replace(one, key=one.key._replace(cause=IncidentCause.CUDA_GRAPHS)))
+
+
 @pytest.mark.parametrize(
     ("story", "kinds", "growing"),
     [
         (leak(), ["nontorch", "allocated", "cached"], "allocated"),
         (fragmentation(), ["nontorch", "allocated", "cached"], "cached"),
+        (of_graphs(), ["nontorch", "allocated", "cached"], "cached"),
         (outside(), ["allocated", "cached", "nontorch"], "nontorch"),
         (out_of_memory(), ["nontorch", "allocated", "cached"], None),
     ],
