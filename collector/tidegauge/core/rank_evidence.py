@@ -46,6 +46,27 @@ class HolderKind(str, Enum):
     """Nothing of Python's refers to it: C++ does, or it cannot be told."""
 
 
+class ContainerBound(NamedTuple):
+    """A container that can become no longer, by the word of the interpreter: ``deque(maxlen=…)``,
+    ``lru_cache(maxsize=…)``, ``queue.Queue(maxsize=…)``, a list that was made in its full length. Several of one place
+    (a dict of deques) are counted together."""
+
+    number: int
+    """Holders with the same number share it."""
+    kind: str
+    """``deque``, ``lru_cache``, ``Queue``, ``list``."""
+    items: int
+    """What it has now."""
+    most_items: int
+    found_items: int
+    """Of its items, those that hold blocks that were looked for."""
+    held_bytes: int
+    """Of blocks that were looked for, by all holders that share it."""
+    least_item_bytes: int
+    """Of one of ``found_items``."""
+    most_item_bytes: int
+
+
 class Holder(NamedTuple):
     """What holds some of the tensors that grow."""
 
@@ -65,6 +86,8 @@ class Holder(NamedTuple):
     """Its length."""
     detail: Optional[str] = None
     """What else there is to say: type of the exception, kind of the hook, nodes of the graph and their names."""
+    bound: Optional[ContainerBound] = None
+    """Of a container on the path."""
 
 
 class HolderSearch(NamedTuple):

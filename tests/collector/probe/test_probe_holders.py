@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import queue
 import threading
 import unittest
 import weakref
@@ -316,6 +317,153 @@ class CodeTest(HolderTestCase):
         holder = self.held(2)
         self.assertEqual(holder.kind, HolderKind.OPTIMIZER)
         self.assertIn("optimizer -> Optimizer.state (dict, 1 item)['exp_avg'] -> Tensor", holder.path)
+
+
+class Counted(deque):  # type: ignore[type-arg]  # Python 3.9 knows no parameters of a deque at run time
+    """Says that it is never full, to whoever asks it in Python."""
+
+    asked = 0
+
+    @property
+    def maxlen(self) -> None:
+        Counted.asked += 1
+
+    def __len__(self) -> int:
+        Counted.asked += 1
+        raise RuntimeError
+
+    def __getattribute__(self, name: str) -> Any:
+        Counted.asked += 1
+        return super().__getattribute__(name)
+
+
+class HostileQueue(queue.Queue):  # type: ignore[type-arg]  # as above
+    def _put(self, item: Any) -> None:
+        self.queue.append(item)
+
+
+class Info:
+    """What a cache is made to say of itself by somebody."""
+
+    made = 0
+
+    def __init__(self, *_: Any) -> None:
+        Info.made += 1
+
+
+class BoundTest(HolderTestCase):
+    def bound(self, *numbers: int) -> tuple[str, int, int, int]:
+        """Kind, items now and at most, and how many of them hold these blocks."""
+        bound = self.held(*numbers).bound
+        assert bound is not None
+        self.assertEqual(bound.held_bytes, len(numbers) * BLOCK)
+        return bound.kind, bound.items, bound.most_items, bound.found_items
+
+    def test_a_deque_with_maxlen(self) -> None:
+        window = deque([tensor(number) for number in range(9)], maxlen=12)
+        self.assertEqual(self.bound(3, 4, 5), ("deque", len(window), 12, 3))
+
+    def test_a_deque_without_one(self) -> None:
+        window = deque([tensor(1)])
+        self.assertIsNone(self.held(1).bound, window)
+
+    def test_a_subclass_is_read_by_its_base_and_never_asked(self) -> None:
+        window = Counted((tensor(number) for number in range(4)), 7)
+        Counted.asked = 0
+        self.assertEqual(self.bound(0, 1), ("deque", 4, 7, 2))
+        self.assertEqual(Counted.asked, 0, type(window))
+
+    def test_an_item_of_several_tensors_is_one(self) -> None:
+        window = deque([{"x": tensor(2 * number), "y": [tensor(2 * number + 1)]} for number in range(5)], maxlen=8)
+        found = searched([0, 1, 2, 3])
+        bounds = {holder.bound for holder in found.holders}
+        self.assertEqual(len(bounds), 1, found)
+        bound = bounds.pop()
+        assert bound is not None
+        self.assertEqual((bound.items, bound.found_items, bound.held_bytes), (len(window), 2, 4 * BLOCK))
+        self.assertEqual((bound.least_item_bytes, bound.most_item_bytes), (2 * BLOCK, 2 * BLOCK))
+
+    def test_a_cache_with_maxsize(self) -> None:
+        @functools.lru_cache(maxsize=10)
+        def cached(number: int) -> Tensor:
+            return tensor(number)
+
+        for number in range(6):
+            cached(number)
+        self.assertEqual(self.bound(3, 4), ("lru_cache", 6, 10, 2))
+
+    def test_arguments_and_answer_of_a_cache_are_one_item(self) -> None:
+        @functools.lru_cache(maxsize=10)
+        def cached(given: Tensor) -> Tensor:
+            return tensor(100 + (given.address - FIRST) // BLOCK)
+
+        for number in range(6):
+            cached(tensor(number))
+        found = searched([2, 3, 102, 103])
+        bounds = {holder.bound for holder in found.holders}
+        self.assertEqual(len(bounds), 1, found)
+        bound = bounds.pop()
+        assert bound is not None
+        self.assertEqual((bound.items, bound.found_items, bound.held_bytes), (6, 2, 4 * BLOCK))
+        self.assertEqual(bound.most_item_bytes, 2 * BLOCK)
+
+    def test_a_cache_without_maxsize(self) -> None:
+        @functools.cache
+        def cached(number: int) -> Tensor:
+            return tensor(number)
+
+        cached(3)
+        self.assertIsNone(self.held(3).bound)
+
+    def test_a_cache_that_speaks_through_somebody_elses_class_is_not_asked(self) -> None:
+        make: Any = type(functools.lru_cache(lambda: None))
+        cached = make(tensor, 10, False, Info)
+        cached(3)
+        Info.made = 0
+        holder = self.held(3)
+        self.assertIsNone(holder.bound)
+        self.assertIn("lru_cache of a function -> ", holder.path)
+        self.assertEqual(Info.made, 0)
+
+    def test_a_queue_with_maxsize(self) -> None:
+        for made in (queue.Queue, queue.LifoQueue):
+            ready: Any = made(16)
+            for number in range(4):
+                ready.put(tensor(number))
+            self.assertEqual(self.bound(1, 2), ("Queue", 4, 16, 2))
+
+    def test_a_queue_of_another_class_or_without_maxsize_has_none(self) -> None:
+        ready: Any
+        for ready in (HostileQueue(16), queue.Queue()):
+            ready.put(tensor(1))
+            self.assertIsNone(self.held(1).bound, ready)
+
+    def test_a_list_that_is_filled_from_its_beginning(self) -> None:
+        slots: list[Any] = [tensor(number) for number in range(5)] + [None] * 11
+        self.assertEqual(self.bound(1, 2, 3), ("list", 5, len(slots), 3))
+
+    def test_a_list_that_is_appended_to_has_none(self) -> None:
+        for more in ([], [None], [None, tensor(7), None, None]):
+            outputs: list[Any] = [None, None, tensor(1), *more]
+            self.assertIsNone(self.held(1).bound, outputs)
+
+    def test_deques_that_may_have_been_made_meanwhile_have_none(self) -> None:
+        sessions = {number: deque([tensor(number)], maxlen=50) for number in range(6)}
+        self.assertIsNone(self.held(2, 3, 4).bound, sessions)
+
+    def test_deques_that_were_there_before_are_counted_together(self) -> None:
+        buffers = {
+            name: deque([tensor(10 * at + number) for number in range(6)], maxlen=20)
+            for at, name in enumerate(("observations", "actions"))
+        }
+        self.assertEqual(self.bound(4, 5, 14, 15), ("deque", 12, 40, 4), buffers)
+
+    def test_a_bounded_container_that_only_the_heap_knows(self) -> None:
+        LIBRARY["window"] = deque([tensor(number) for number in range(9)], maxlen=12)
+        try:
+            self.assertEqual(self.bound(3, 4), ("deque", 9, 12, 2))
+        finally:
+            LIBRARY.clear()
 
 
 class CycleTest(HolderTestCase):

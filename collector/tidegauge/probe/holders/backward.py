@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.owners import CodeLine
 from tidegauge.probe.holders import looks
+from tidegauge.probe.holders.bounds import bound_of
 from tidegauge.probe.holders.frames import local_values, running_frames
 from tidegauge.probe.holders.links import Link, Links
 from tidegauge.probe.holders.pace import Work
@@ -103,7 +104,8 @@ class Backward:
                 if id(value) in ids:
                     index, where = ids[id(value)], looks.code_place(running.frame.f_code)
                     kind, items = looks.type_name(value), looks.length(value)
-                    return index, Step(Via.LOCAL, looks.clean(name), kind, items, where, running.thread)
+                    step = Step(Via.LOCAL, looks.clean(name), kind, items, where, running.thread, bound_of(value))
+                    return index, step
         for index in part:
             if index and looks.has_base(known[index].obj, type):
                 return index, None
@@ -162,7 +164,10 @@ class Backward:
         while at < len(chain) - 1:
             link, to = self._named_link(chain, at)
             child = chain[to]
-            steps.append(Step(link.via, link.text, looks.type_name(child), looks.length(child), link.where))
+            bound = bound_of(child, link.most_items)
+            steps.append(
+                Step(link.via, link.text, looks.type_name(child), looks.length(child), link.where, None, bound)
+            )
             at = to
         return steps
 

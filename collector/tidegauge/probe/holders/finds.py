@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from tidegauge.core.rank_evidence import ContainerBound
+from tidegauge.probe.holders.fills import Fills
 from tidegauge.probe.holders.graphs import Graph, Graphs, fits
 from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.tensors import TensorLook, Tensors, WantedBlocks
@@ -73,6 +75,7 @@ class Finds:
         self.blocks.update(wanted.sizes)
         self.held: dict[object, Group] = {}
         self.rooted: dict[object, Group] = {}
+        self._fills = Fills()
 
     def tensor(self, tensor: Any, trail: Trail) -> bool:
         """Take note of a tensor; says whether it is one of a device's that was not met before."""
@@ -84,7 +87,7 @@ class Finds:
             return False
         block = self._wanted.at(address)
         if block is not None and block in self.blocks:
-            self.claim(self._group(self.held, trail), self._tensors.look(tensor), block)
+            self.claim(self._group(self.held, trail), self._tensors.look(tensor), block, trail)
         elif block is None and len(self._others) < MOST_OTHERS:
             look = self._tensors.look(tensor)
             if any(_may_follow(look.own_bytes, size_bytes) for size_bytes in self._sizes):
@@ -105,9 +108,10 @@ class Finds:
     def was_met(self, tensor: Any) -> bool:
         return id(tensor) in self._met
 
-    def claim(self, group: Group, look: TensorLook, block: int) -> None:
-        """Count a block, of which nothing was known, to a group."""
+    def claim(self, group: Group, look: TensorLook, block: int, trail: Optional[Trail] = None) -> None:
+        """Count a block, of which nothing was known, to a group; ``trail``: its own, where it is known."""
         block_bytes = self.blocks.pop(block)
+        self._fills.add(group.trail if trail is None else trail, block_bytes, is_own=trail is not None)
         group.tensors += 1
         group.held_bytes += block_bytes
         group.words[look.words(block_bytes)] += 1
@@ -163,6 +167,10 @@ class Finds:
                 group.second = self._second_ways.get(id(trail), (None, None))[1]
                 trail = trail.before
         return sorted(found, key=lambda group: -group.held_bytes)
+
+    def bound_of(self, group: Group) -> Optional[ContainerBound]:
+        """Of a container on the way to a group's tensors; graphs say too little of what one item holds."""
+        return None if group.nodes or group.is_replaced else self._fills.bound_of(group.trail)
 
     def _group(self, groups: dict[object, Group], trail: Trail) -> Group:
         key = tuple(step.key for step in trail.steps)

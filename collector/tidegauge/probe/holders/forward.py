@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.owners import CodeLine, is_library
 from tidegauge.probe.holders import looks
+from tidegauge.probe.holders.bounds import bound_of, may_be_bounded
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.frames import local_values, running_frames
 from tidegauge.probe.holders.links import Link, Links, leads_on, tensor_hooks
@@ -41,6 +42,7 @@ class _Kind(NamedTuple):
     is_class: bool
     """Whether its objects are classes: of a library's, the parts are not the user's."""
     is_own: bool
+    may_be_bounded: bool
 
 
 class Forward:
@@ -131,10 +133,12 @@ class Forward:
         try:
             kind = self._kind(type(child))
             items = None if kind.base is None else kind.base.__len__(child)
+            may_be_bounded = kind.may_be_bounded or link.most_items is not None
+            bound = bound_of(child, link.most_items) if may_be_bounded else None
         except Exception:  # a class like no other
             self.failures += 1
             return False
-        trail = Trail(Step(link.via, link.text, kind.name, items, link.where, thread), before)
+        trail = Trail(Step(link.via, link.text, kind.name, items, link.where, thread, bound), before)
         if self._tensors.is_tensor(child):
             self._meet_tensor(child, trail)
             if self._tensors.is_plain(child):
@@ -167,6 +171,6 @@ class Forward:
         if known is None:
             base = next((base for base in looks.mro(cls) if looks.is_container(base)), None)
             known = self._kinds[id(cls)] = _Kind(
-                looks.name_of(cls), base, looks.derives(cls, type), looks.is_own_class(cls)
+                looks.name_of(cls), base, looks.derives(cls, type), looks.is_own_class(cls), may_be_bounded(cls, base)
             )
         return known

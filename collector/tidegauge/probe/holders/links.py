@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.owners import CodeLine
 from tidegauge.probe.holders import looks
+from tidegauge.probe.holders.bounds import LRU_CACHE, bound_of, cache_info, queue_bound
 from tidegauge.probe.holders.frames import local_values
 from tidegauge.probe.holders.trails import Via
 
@@ -44,7 +45,6 @@ _LEAVES = (
         types.MethodDescriptorType, types.WrapperDescriptorType, property,
 )  # fmt: skip
 _LEAF_IDS = frozenset(map(id, _LEAVES))
-_LRU_CACHE = type(functools.lru_cache(lambda: None))
 _GENERATORS: dict[type, str] = {
     types.GeneratorType: "gi_frame",
     types.CoroutineType: "cr_frame",
@@ -59,6 +59,8 @@ class Link(NamedTuple):
     text: str
     child: Any
     where: Optional[CodeLine] = None
+    most_items: Optional[int] = None
+    """To which the owner of a container keeps."""
 
 
 class Links:
@@ -76,7 +78,7 @@ class Links:
             types.TracebackType: _of_traceback,
             types.MappingProxyType: _of_anything,
             functools.partial: _of_partial,
-            _LRU_CACHE: _of_cache,
+            LRU_CACHE: _of_cache,
             **dict.fromkeys(_GENERATORS, _of_generator),
         }
         self._by_type = {id(cls): links for cls, links in by_type.items()}
@@ -121,6 +123,11 @@ class Links:
         values += looks.slot_values(obj)
         name, where = self._name_of(cls)
         links = [Link(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where) for key, value in values if leads_on(value)]
+        most_items = queue_bound(obj, values)
+        if most_items is not None:
+            links = [
+                link._replace(most_items=most_items) if looks.container_base(link.child) else link for link in links
+            ]
         if only_named:
             return links
         known = {id(attributes), *(id(value) for _, value in values)}
@@ -274,11 +281,15 @@ def _of_cache(obj: Any) -> Iterable[Link]:
     """C code of ``functools`` shows its cache to the collector alone: keys and answers."""
     function = (looks.instance_dict(obj) or {}).get("__wrapped__")
     where = looks.code_place(function.__code__) if type(function) is types.FunctionType else None
-    answers = _LRU_CACHE.cache_info(obj).currsize
-    name = f"{'a function' if where is None else where.function}, {answers:,} answer{'s' * (answers != 1)}"
-    for child in gc.get_referents(obj):
+    info, children = cache_info(obj), gc.get_referents(obj)
+    answers = "" if info is None else f", {info.currsize:,} answer{'s' * (info.currsize != 1)}"
+    name = f"lru_cache of {'a function' if where is None else where.function}{answers}"
+    is_bounded = bound_of(obj) is not None
+    dicts = [child for child in children if type(child) is dict] if is_bounded else []
+    keys = {id(key) for one in dicts for key in list(one)}
+    for child in children:
         if child is not function and leads_on(child) and not looks.has_base(child, type):
-            yield Link(Via.CACHE, f"lru_cache of {name}", child, where)
+            yield Link(Via.CACHE_KEY if id(child) in keys else Via.CACHE, name, child, where)
     if function is not None:
         yield Link(Via.FUNCTION, "wrapped function", function)
 

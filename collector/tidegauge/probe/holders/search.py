@@ -68,7 +68,7 @@ class Search:
         except NoBoundaryError as error:
             self._problem = str(error)
         self._finds.share_out()
-        holders = [holder_of(group) for group in self._finds.groups()]
+        holders = [holder_of(group, self._finds.bound_of(group)) for group in self._finds.groups()]
         found_bytes = sum(holder.held_bytes for holder in holders)
         left = self._rest_holder()
         if left is not None:

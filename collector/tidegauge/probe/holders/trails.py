@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple, Optional
 
 from tidegauge.core.owners import CodeLine
+from tidegauge.probe.holders.bounds import ItemBound
 
 
 class Via(Enum):
@@ -23,6 +24,7 @@ class Via(Enum):
     FIELD = "a field of a named tuple"
     CELL = "a variable of a closure"
     CACHE = "an answer of functools.lru_cache"
+    CACHE_KEY = "the arguments of an answer of functools.lru_cache"
     HOOK = "a hook"
     MODULE = "a part of a torch module"
     STATE = "an optimizer's state"
@@ -50,6 +52,8 @@ class Step(NamedTuple):
     """Where the name lives."""
     thread: Optional[str] = None
     """Of a local variable in another thread than the main one."""
+    bound: Optional[ItemBound] = None
+    """Of what it leads to."""
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Container, Sequence
 from typing import Optional
 
 from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import MOST_TEXT, Holder, HolderKind
+from tidegauge.core.rank_evidence import MOST_TEXT, ContainerBound, Holder, HolderKind
 from tidegauge.probe.holders.finds import Group
 from tidegauge.probe.holders.trails import Step, Via, passes
 
@@ -18,7 +18,8 @@ MOST_PARTS = 8
 """Of a path; what is left out of a longer one lies in its middle."""
 MOST_SAVERS = 3
 
-_NAMES = (Via.GLOBAL, Via.LOCAL, Via.ATTRIBUTE, Via.CLASS, Via.CELL, Via.KEPT_LOCAL, Via.CACHE, Via.MODULE, Via.STATE)
+_CACHES = (Via.CACHE, Via.CACHE_KEY)
+_NAMES = (Via.GLOBAL, Via.LOCAL, Via.ATTRIBUTE, Via.CLASS, Via.CELL, Via.KEPT_LOCAL, *_CACHES, Via.MODULE, Via.STATE)
 _BY_STEP = (
     (Via.EXCEPTION, HolderKind.EXCEPTION),
     (Via.HOOK, HolderKind.HOOK),
@@ -29,8 +30,8 @@ _BY_STEP = (
 """In this order: a step that says more of what went wrong than the names beside it."""
 
 
-def holder_of(group: Group) -> Holder:
-    """What is said of a group."""
+def holder_of(group: Group, bound: Optional[ContainerBound] = None) -> Holder:
+    """What is said of a group; ``bound``: of a container on the way to it."""
     steps = group.trail.steps
     named = next((step for step in reversed(steps) if step.via in _NAMES and step.text), steps[0])
     container = next((step for step in reversed(steps) if step.items is not None), None)
@@ -44,6 +45,7 @@ def holder_of(group: Group) -> Holder:
         container=None if container is None else container.leads_to,
         items=None if container is None else container.items,
         detail=_short(_detail(group, steps)) or None,
+        bound=bound,
     )
 
 
@@ -59,7 +61,7 @@ def _kind(group: Group, steps: Sequence[Step], container: Optional[Step]) -> Hol
         return HolderKind.HOOK
     if steps[0].thread is not None:
         return HolderKind.THREAD
-    if container is not None or passes(steps, Via.CACHE):
+    if container is not None or passes(steps, *_CACHES):
         return HolderKind.CONTAINER
     if passes(steps, Via.ATTRIBUTE, Via.CLASS, Via.MODULE, Via.FIELD):
         return HolderKind.ATTRIBUTE
