@@ -36,6 +36,13 @@ def _likely(band: Band | None) -> float | None:
     return None if band is None else _finite(band.likely)
 
 
+def _seconds_to_oom(rank: RankView) -> float | None:
+    """Infinite, not absent, where the growth ends by itself: an alert on an end that is not known passes it over."""
+    if rank.bound is not None and rank.bound.holds:
+        return math.inf
+    return _likely(rank.verdict.seconds_to_oom)
+
+
 def _rank_bytes(what: str, text: str, source: str, read: Callable[[RankView], int | None]) -> ReadMetric[RankView]:
     name = f"tidegauge_rank_{what}_bytes"
     return ReadMetric(name, Kind.GAUGE, text, RANK_LABELS, source, "bytes", read, lingers=what.endswith("_peak"))
@@ -157,11 +164,12 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_seconds_to_oom",
         Kind.GAUGE,
-        "Time until the leak meets the rank's limit at the present rate; absent without a leak or without an end.",
+        "Time until the leak meets the rank's limit at the present rate; +Inf where what it goes into is full before "
+        "that; absent without a leak or without an end.",
         RANK_LABELS,
         "leak detector, likely value of its band",
         "seconds",
-        lambda rank: _likely(rank.verdict.seconds_to_oom),
+        _seconds_to_oom,
     ),
     ReadMetric(
         "tidegauge_rank_leak_headroom_eaten_ratio",

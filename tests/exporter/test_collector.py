@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text, text_of
 from sample_views import GIB, LEAK, NOW_S, gpu_view, identity, node_view, rank_view, uuid_of
+from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Verdict
@@ -171,6 +173,13 @@ def test_a_leak_that_never_reaches_the_limit_has_no_time_to_oom() -> None:
     samples = scrape(node_view(ranks=(rank_view(0, verdict=never),)))
     assert values(samples, "tidegauge_rank_leak_seconds_to_oom") == []
     assert values(samples, "tidegauge_rank_leak_state") == [1]
+
+
+@pytest.mark.parametrize(("state", "told"), [(BoundState.HOLDS, [math.inf]), (BoundState.TOO_LARGE, [1080.0])])
+def test_growth_that_ends_before_memory_does_never_runs_out_of_it(state: BoundState, told: list[float]) -> None:
+    fills = GrowthBound("`window` (deque)", "deque", 4, 9, 200, GIB, Band(GIB, GIB, GIB), state)
+    samples = scrape(node_view(ranks=(rank_view(1, verdict=bounded_verdict(LEAK, fills), bound=fills),)))
+    assert values(samples, "tidegauge_rank_leak_seconds_to_oom") == told
 
 
 def test_an_ended_rank_keeps_counters_peaks_and_verdict_but_nothing_that_is_now() -> None:

@@ -20,6 +20,7 @@ from tidegauge.agent.evidence_making import NodeWord
 from tidegauge.agent.evidence_waiting import WaitingEvidence
 from tidegauge.agent.evidence_work import EvidenceWork
 from tidegauge.agent.folders import RefusedError
+from tidegauge.agent.growth_bounds import GrowthBounds
 from tidegauge.agent.ports import Clock, SourceHealth
 from tidegauge.agent.rank_readings import RankReadings
 from tidegauge.agent.skips import SkipCounts
@@ -55,11 +56,13 @@ class EvidenceDesk:
         waiting: WaitingEvidence,
         attempts: EvidenceAttempts,
         budget: EvidenceBudget,
+        bounds: GrowthBounds,
         *,
         hostname: str,
         clock: Clock,
     ) -> None:
         self._shelf = shelf
+        self._bounds = bounds
         self._waiting = waiting
         self._budget = budget
         self._work = EvidenceWork(shelf, waiting, attempts)
@@ -88,8 +91,9 @@ class EvidenceDesk:
         views: Sequence[RankView],
         gpus: Sequence[GpuView],
         now_s: float,
-    ) -> None:
-        """One round: ``folders`` of all ranks that are watched, ``views`` of those that are shown."""
+    ) -> tuple[RankView, ...]:
+        """One round: ``folders`` of all ranks that are watched, ``views`` of those that are shown. Returns these with
+        what evidence says of how their growth ends."""
         known = {**self._views, **{view.process: view for view in views}}
         self._views = {process: known[process] for process in folders if process in known}
         self._readings.take(views, gpus, now_s)
@@ -97,6 +101,7 @@ class EvidenceDesk:
             self._count(*self._refusals.get(), now_s=now_s)
         for found in self._finder.new_files(folders, now_s):
             self._take(found, now_s)
+        return self._bounds.applied(views, folders.keys())
 
     def waiting(self) -> tuple[Evidence, ...]:
         """What the next report is to bring."""
@@ -184,6 +189,7 @@ class EvidenceDesk:
             if done is not None:
                 for refused in done.refused:
                     self._refusals.put(_Refusal(task.found, refused))
+                self._bounds.learn(done.evidence)
                 self._waiting.add(done.evidence)
                 success = self._shelf.works
         except RefusedError as error:

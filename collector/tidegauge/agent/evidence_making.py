@@ -86,6 +86,7 @@ def evidence_of_window(
             gpu_children=view.gpu_children,
             children_bytes=view.children_bytes,
             data_workers=view.data_workers,
+            allocated_bytes=view.allocated_bytes,
         ),
         early_step=found.early_step,
         late_step=found.late_step,

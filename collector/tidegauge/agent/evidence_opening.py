@@ -9,6 +9,7 @@ from tidegauge.agent.evidence_attempts import EvidenceAttempts
 from tidegauge.agent.evidence_budget import EvidenceBudget
 from tidegauge.agent.evidence_desk import EvidenceDesk
 from tidegauge.agent.evidence_waiting import WaitingEvidence
+from tidegauge.agent.growth_bounds import GrowthBounds
 from tidegauge.agent.patient_store import PatientStore
 from tidegauge.agent.ports import Clock
 from tidegauge.agent.remote_store import RemoteStore
@@ -56,5 +57,11 @@ def open_evidence_desk(settings: Settings, *, hostname: str, clock: Clock) -> Ev
         store, keeping, budget, cluster=settings.cluster, problem=problem, steady_unix_s=steady.unix_s
     )  # fmt: skip
     return EvidenceDesk(
-        shelf, WaitingEvidence(folder), EvidenceAttempts(folder), budget, hostname=hostname, clock=clock
+        shelf,
+        WaitingEvidence(folder),
+        EvidenceAttempts(folder),
+        budget,
+        GrowthBounds(folder),
+        hostname=hostname,
+        clock=clock,
     )

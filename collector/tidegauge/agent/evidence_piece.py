@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.diff import Comparison
+from tidegauge.core.bound_finding import find_bound
 from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, MOST_LIVE, Evidence, SnapshotRef, StackGrowth
 from tidegauge.core.evidence_causes import name_cause
@@ -66,6 +67,9 @@ def evidence_of(
         search=None if found is None else found.search,
         facts=NO_FACTS if found is None else found.facts,
         early_facts=NO_FACTS if found is None else found.early_facts,
+        late_step=late_step,
+        live_bytes=None if comparison is None else comparison.late_live_bytes,
+        workspaces=None if comparison is None else comparison.workspaces,
     )
     through = None if comparison is None else comparison.through
     return Evidence(
@@ -88,6 +92,7 @@ def evidence_of(
         search=case.search,
         facts=case.facts,
         cause=name_cause(case),
+        bound=find_bound(case),
         snapshots=tuple(snapshots),
         longest_stall_s=0.0 if found is None else found.longest_stall_s,
         problems=tuple(printable(problem, MOST_TEXT) for problem in problems),

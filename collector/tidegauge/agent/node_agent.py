@@ -255,7 +255,7 @@ class NodeAgent:
         ours = watches.living_pids() | self._children.pids
         gpu_views = tuple(_gpu_view(gpu, ours) for gpu in gpus)
         if self._evidence is not None:
-            self._evidence.look(watches.folders(), ranks, gpu_views, now_s)
+            ranks = self._evidence.look(watches.folders(), ranks, gpu_views, now_s)
         self._hear_of_others()
         return NodeView(
             hostname=self._hostname,

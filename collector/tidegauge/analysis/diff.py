@@ -5,7 +5,7 @@ Addresses say nothing here but how much is new: those of two processes mean noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
@@ -23,6 +23,7 @@ from tidegauge.core.allocator.trace import BlockState, Trace
 from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.held_memory import DEFAULT_POOL
 from tidegauge.core.owners import CodeLine, asking_line, is_library
+from tidegauge.core.workspaces import BlockOnStream, Workspaces, grown_workspaces
 
 THROUGH_SHARE = 0.9
 """A line that this share of the growth came through is the place to look at, whatever lines below it allocated."""
@@ -79,6 +80,8 @@ class Comparison:
     late_without_stack_bytes: int
     new_blocks: int
     """Live late, and not at the same place from the same stack early: of one rank only."""
+    workspaces: Optional[Workspaces] = None
+    """Of cuBLAS, where they became more."""
 
     @property
     def grown_bytes(self) -> int:
@@ -129,6 +132,7 @@ def compare(early: Trace, late: Trace) -> Comparison:
         early_without_stack_bytes=sum(block.size_bytes for block in before if not block.stack),
         late_without_stack_bytes=sum(block.size_bytes for block in after if not block.stack),
         new_blocks=sum((block.address, block.wanted_bytes, block.key) not in known for block in after),
+        workspaces=grown_workspaces(_on_streams(early), _on_streams(late)),
     )
 
 
@@ -149,6 +153,13 @@ def _pools_line(trace: Trace) -> Optional[CodeLine]:
         if line is not None:
             by_line[line] = by_line.get(line, 0) + weight.weight_bytes
     return max(by_line, key=lambda line: by_line[line], default=None)
+
+
+def _on_streams(trace: Trace) -> Iterator[BlockOnStream]:
+    for segment in trace.end or ():
+        for block in segment.blocks:
+            if block.state is BlockState.ACTIVE_ALLOCATED:
+                yield block.requested_bytes or block.size_bytes, segment.stream
 
 
 def _stack_growth(one: Grown) -> StackGrowth:

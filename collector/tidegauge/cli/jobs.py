@@ -13,6 +13,8 @@ from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table
 from tidegauge.cli.service_api import add_api_arguments, ask, whose
+from tidegauge.core.evidence_words import end_words
+from tidegauge.core.growth_bound import GrowthBound
 from tidegauge.core.kubernetes import PROFILE_LABEL
 from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
@@ -76,7 +78,7 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
         str(steps),
         format_bytes(max(rank["allocated_bytes"] for rank in ranks)),
         format_bytes(max(rank["reserved_bytes"] for rank in ranks)),
-        _state(job, has_steps=steps > 0) + _whether_it_goes_on(job),
+        _state(job, has_steps=steps > 0) + _whether_it_ends(worst) + _whether_it_goes_on(job),
         list_ranks(job["suspects"], common=job["common"]),
         job["signal"] or "-",
         "-" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
@@ -88,6 +90,12 @@ def _state(job: Mapping[str, Any], *, has_steps: bool) -> str:
     state, severity = LeakState(job["state"]), job["severity"] and Severity(job["severity"])
     word = state_word(state, severity, has_steps=has_steps)
     return f"{word} ({severity.value})" if severity else word
+
+
+def _whether_it_ends(rank: Mapping[str, Any] | None) -> str:
+    """ ", ends at about 3.1 GiB": what its growth goes into is full before memory is."""
+    bound = None if rank is None or not rank.get("bound") else from_wire(GrowthBound, rank["bound"])
+    return f", {end_words(bound)}" if bound is not None and bound.holds else ""
 
 
 def _whether_it_goes_on(job: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from tidegauge.cli.top_columns import rank_state
 from tidegauge.cli.top_pages import Line
 from tidegauge.cluster.overview import RankLine
 from tidegauge.core.evidence_brief import EvidenceBrief
-from tidegauge.core.evidence_words import brief_sentences
+from tidegauge.core.evidence_words import brief_sentences, end_words
 from tidegauge.core.host_memory import grown_most
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
 from tidegauge.core.launch_record import printable
@@ -120,7 +120,10 @@ def _verdict(rank: RankLine, width: int) -> list[Line]:
         return [[Cell(state.text, state.tone)], []]
     cause = CAUSE_OF_SIGNAL[rank.signal]
     sure = "" if rank.state is LeakState.LEAK else "it seems that "
-    end = outlook(rank.severity, rank.seconds_to_oom, rank.steps_to_oom)
+    if rank.bound is not None and rank.bound.holds:
+        end = f"; it fills what has a bound, and {end_words(rank.bound)}."
+    else:
+        end = outlook(rank.severity, rank.seconds_to_oom, rank.steps_to_oom)
     sentence = f"{sure}rank {rank.rank} {does(cause, rank.bytes_per_step)}{since(rank.onset_step)}{end}"
     texts = textwrap.wrap(sentence, max(width - len(state.text) - 2, 20))
     first: Line = [Cell(state.text, state.tone), Cell(f"  {texts[0]}", Tone.STRONG)]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tidegauge.cluster.jobs import look_first
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import LoopStatus
+from tidegauge.core.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.kubernetes import PodPlace
@@ -67,6 +68,8 @@ class RankLine(NamedTuple):
     """Its name in that pod."""
     host_processes: tuple[HostProcess, ...] = ()
     """The largest processes of ``host_rss_bytes``, as far as they are known."""
+    bound: GrowthBound | None = None
+    """What ends its growth."""
 
     @property
     def used_bytes(self) -> int:
@@ -267,6 +270,7 @@ def _rank_line(job: JobView, place: int, stale: Collection[int], memory_line: Me
         pod=None if rank.pod is None else _pod_name(rank.pod),
         container=None if rank.pod is None else rank.pod.container,
         host_processes=rank.host_processes,
+        bound=rank.bound,
     )
 
 

@@ -41,6 +41,9 @@ def _about_the_holder(words: Callable[[CauseInput, Holder], str]) -> Advice:
 def container(case: CauseInput, holder: Holder) -> str:
     """Tensors in lists, dicts, attributes, variables."""
     one, kind = _one_of(holder), container_of(holder)
+    if holder.bound is not None:
+        count = f"{holder.bound.items:,} of {holder.bound.most_items:,}"
+        return f"{named_holder(holder)} has a bound ({count}): look for what else grows beside it"
     keeps = f"{named_holder(holder)} keeps a tensor {_how_often(case)}"
     if (holder.name or "").startswith(_CACHE):
         return f"{named_holder(holder)} keeps a tensor for every argument: give it a `maxsize`, or call `cache_clear()`"
@@ -215,6 +218,11 @@ def host_graph(case: CauseInput) -> str:
         "something sums up or stores losses together with their graphs: after `backward()` these cost little on the "
         "GPU and much on the host; use `loss.item()`"
     )
+
+
+def workspaces(_: CauseInput) -> str:
+    """Streams on which matrix products run."""
+    return "make the streams once and use them again, instead of one for each piece of work"
 
 
 def line_alone(case: CauseInput) -> Optional[str]:

@@ -12,6 +12,7 @@ from tidegauge.core.evidence import PrivatePools, StackGrowth
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import NO_FACTS, Holder, HolderSearch, RankFacts
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
+from tidegauge.core.workspaces import Workspaces
 
 MAIN_SHARE = 0.4
 """A holder or a line of less than this part of what grew does not explain it."""
@@ -65,6 +66,13 @@ class CauseInput(NamedTuple):
     """What they hold."""
     data_workers: int = 0
     """Those of them that are DataLoader's workers by their name, or that ``multiprocessing`` started."""
+    late_step: Optional[int] = None
+    live_bytes: Optional[int] = None
+    """Live bytes at the late snapshot."""
+    allocated_bytes: Optional[int] = None
+    """As last read."""
+    workspaces: Optional[Workspaces] = None
+    """Of cuBLAS, where they became more."""
 
     @property
     def signal(self) -> Optional[Signal]:

@@ -287,6 +287,23 @@ def _are_workers(case: CauseInput) -> Optional[str]:
     return f"{case.data_workers:,} of them were started as DataLoader starts its workers"
 
 
+def _more_workspaces(case: CauseInput) -> Optional[str]:
+    found = case.workspaces
+    if found is None or found.grown_bytes < MAIN_SHARE * max(case.grown_bytes or 0, 1):
+        return None
+    size, more = format_bytes(found.block_bytes), found.grown_bytes // found.block_bytes
+    return (
+        f"{more:,} blocks of {size}, as cuBLAS is given for each stream, came on new ones: {found.streams:,} have one"
+    )
+
+
+def _held_natively(case: CauseInput) -> Optional[str]:
+    holder = case.holder
+    if holder is None or holder.kind is not HolderKind.NATIVE:
+        return None
+    return "no object of Python's holds what grew"
+
+
 def _rose(early: Optional[int], late: Optional[int], what: str) -> Optional[str]:
     if early is None or late is None or late <= early:
         return None
@@ -306,6 +323,10 @@ def _in_an_optimizer(one: StackGrowth) -> bool:
 
 
 HELD_BY_NOBODY = Sign(Source.HOLDERS, "no object of Python's holds it, and it has many block sizes", _held_by_nobody)
+MORE_WORKSPACES = Sign(
+    Source.SNAPSHOTS, "blocks of the size of cuBLAS's workspaces came, each on another stream", _more_workspaces
+)
+HELD_NATIVELY = Sign(Source.HOLDERS, "no object of Python's holds it", _held_natively)
 FEW_SIZES = Sign(Source.SNAPSHOTS, "most of it comes from one line, in one or two block sizes", _few_sizes)
 LARGER = Sign(Source.SNAPSHOTS, "that line has one block, which is larger at the end", _larger)
 EVENLY = Sign(Source.SNAPSHOTS, "that line leaves as many blocks behind each step (or every so many steps)", _evenly)

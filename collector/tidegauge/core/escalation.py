@@ -32,6 +32,7 @@ from tidegauge.core.actions import RankTarget
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_request import evidence_request, window_for
+from tidegauge.core.growth_bound import BoundState
 from tidegauge.core.incident_evidence import EvidenceNews, adds_knowledge, settles
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey
 from tidegauge.core.sightings import job_key
@@ -180,7 +181,8 @@ def _candidates(views: Iterable[JobView], rules: EscalationRules) -> Iterator[_C
 def _may_be_asked(one: _Candidate, state: EscalationState, now_s: float, rules: EscalationRules) -> bool:
     signal = one.rank.verdict.signal
     assert signal is not None, "a candidate grows in some signal"
-    if now_s < state.quiet.get((one.job, CAUSE_OF_SIGNAL[signal]), -math.inf):
+    is_refuted = one.rank.bound is not None and one.rank.bound.state is BoundState.REFUTED
+    if not is_refuted and now_s < state.quiet.get((one.job, CAUSE_OF_SIGNAL[signal]), -math.inf):
         return False
     of_job = {rank: look for (job, rank), look in state.looks.items() if job == one.job}
     if any(now_s < look.ends_s for look in of_job.values()):

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.growth_bound import GrowthBound
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.owners import CodeLine
@@ -122,6 +123,8 @@ class Evidence:
     search: Optional[HolderSearch] = None
     facts: RankFacts = NO_FACTS
     cause: CauseFound = NOT_KNOWN
+    bound: Optional[GrowthBound] = None
+    """What most of the growth goes into, if that cannot take ever more."""
     snapshots: tuple[SnapshotRef, ...] = ()
     longest_stall_s: float = 0.0
     problems: tuple[str, ...] = ()
@@ -153,4 +156,5 @@ def brief_of(evidence: Evidence) -> EvidenceBrief:
         cause=evidence.cause.cause,
         confidence=evidence.cause.confidence,
         advice=evidence.cause.advice,
+        bound=evidence.bound,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, Optional
 
+from tidegauge.core.growth_bound import GrowthBound
 from tidegauge.core.owners import CodeLine
 
 
@@ -29,6 +30,7 @@ class EvidenceCause(str, Enum):
     OTHER_PROCESS = "other_process"
     DATALOADER_WORKER = "dataloader_worker"
     PINNED_HOST = "pinned_host"
+    CUBLAS_WORKSPACES = "cublas_workspaces"
     UNKNOWN = "unknown"
 
 
@@ -60,3 +62,5 @@ class EvidenceBrief(NamedTuple):
     cause: EvidenceCause = EvidenceCause.UNKNOWN
     confidence: Confidence = Confidence.UNKNOWN
     advice: Optional[str] = None
+    bound: Optional[GrowthBound] = None
+    """As the rank's node sees it now, where it says so."""

@@ -13,6 +13,7 @@ from typing import Optional
 
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.growth_bound import BoundState, GrowthBound
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import Holder, HolderSearch
 from tidegauge.core.units import format_bytes
@@ -41,9 +42,20 @@ CAUSES = {
     EvidenceCause.OTHER_PROCESS: "another process on the GPU",
     EvidenceCause.DATALOADER_WORKER: "child processes that hold GPU memory, such as DataLoader workers",
     EvidenceCause.PINNED_HOST: "pinned host memory",
+    EvidenceCause.CUBLAS_WORKSPACES: "workspaces of cuBLAS, one per stream and handle",
     EvidenceCause.UNKNOWN: "not known",
 }
 """Each cause as a noun."""
+_UNITS = {"lru_cache": "answers", "list": "slots", "cublas": "workspaces"}
+"""What a bound counts, by its kind; else items."""
+_SMALLER = {
+    "lru_cache": "lower its `maxsize`",
+    "deque": "lower its `maxlen`",
+    "Queue": "lower its `maxsize`",
+    "list": "make it shorter",
+    "cublas": "make fewer streams, or take them from a few that are made once",
+}
+"""What makes it smaller, by its kind."""
 CONFIDENCES = {
     Confidence.NAMED: "two independent lines of evidence agree",
     Confidence.LIKELY: "one line of evidence says so, and none contradicts it",
@@ -101,12 +113,13 @@ def brief_line(brief: EvidenceBrief) -> Optional[str]:
 def brief_facts(brief: EvidenceBrief) -> str:
     """What grew and where, what holds it, and why, in sentences, as far as it is known."""
     held = None if brief.holder is None else f"It is held by {brief.holder[:MOST_PATH]}."
-    return " ".join(filter(None, (_grown(brief), held, _cause(brief))))
+    ends = None if brief.bound is None else _sentence(bound_words(brief.bound))
+    return " ".join(filter(None, (_grown(brief), held, _cause(brief), ends)))
 
 
 def brief_sentences(brief: EvidenceBrief) -> tuple[str, ...]:
     """``brief_facts``, and then what to change, where something can be said."""
-    advice = _sentence(brief.advice)
+    advice = _sentence(brief.advice if brief.bound is None else bound_advice(brief.bound))
     return (brief_facts(brief), *([] if advice is None else [advice]))
 
 
@@ -153,6 +166,48 @@ def cause_words(cause: EvidenceCause, confidence: Confidence) -> str:
     if cause is EvidenceCause.UNKNOWN or confidence is Confidence.UNKNOWN:
         return "the cause is not known"
     return f"the {'likely ' if confidence is Confidence.LIKELY else ''}cause is {CAUSES[cause]}"
+
+
+def bound_words(bound: GrowthBound) -> str:
+    """How the growth ends, as a clause: "`features` (lru_cache, train.py) fills, and ends at about 3.1 GiB (214 of 220
+    answers)"."""
+    units = _UNITS.get(bound.kind, "items")
+    count = f"{bound.items:,} of {bound.most_items:,} {units}"
+    name = bound.what[: 2 * MOST_NAME]
+    if bound.state is BoundState.REFUTED:
+        return (
+            f"{name} was to end at about {_end(bound)} ({bound.most_items:,} {units}), and memory has grown beyond "
+            "that: something else grows"
+        )
+    if bound.state is BoundState.TOO_LARGE:
+        missing = format_bytes(bound.missing_bytes or 0)
+        return f"{name} fills ({count}), and needs {missing} more than there is: out of memory before it is full"
+    if bound.items >= bound.most_items:
+        return f"{name} is full ({count}): what it holds {end_words(bound)}"
+    return f"{name} fills, and {end_words(bound)} ({count})"
+
+
+def end_words(bound: GrowthBound) -> str:
+    """Where the growth ends, in short: "ends at about 3.1 GiB"."""
+    return f"ends at about {_end(bound)}"
+
+
+def bound_advice(bound: GrowthBound) -> str:
+    """What to do about it."""
+    lower = _SMALLER.get(bound.kind, "lower its bound")
+    if bound.state is BoundState.REFUTED:
+        return "look into the rank once more (`tidegauge snapshot`): what the last look found does not explain it"
+    if bound.state is BoundState.TOO_LARGE:
+        return lower
+    if bound.state is None:
+        return f"it ends by itself; {lower} if that is more than there is"
+    return f"nothing to do; {lower} if the memory is needed for something else"
+
+
+def _end(bound: GrowthBound) -> str:
+    """In use by tensors: "3.1 GiB", "3.1 to 4.0 GiB" where items differ."""
+    low, likely, high = (format_bytes(end) for end in bound.end_bytes)
+    return likely if bound.end_bytes.high - bound.end_bytes.low <= 0.1 * bound.end_bytes.likely else f"{low} to {high}"
 
 
 def _grown(brief: EvidenceBrief) -> Optional[str]:

@@ -11,7 +11,9 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence import Evidence, SnapshotRef, brief_of
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.growth_bound import GrowthBound
 from tidegauge.core.incidents import Incident, IncidentCause, JobKey
+from tidegauge.core.views import JobView
 
 MOST_RANKS = 8
 """Of an incident have evidence in it: further ones say the same again. The database has them all."""
@@ -40,6 +42,7 @@ BELONGS_TO: Mapping[EvidenceCause, frozenset[IncidentCause]] = {
     EvidenceCause.OTHER_PROCESS: _NOT_PYTORCHS,
     EvidenceCause.DATALOADER_WORKER: _NOT_PYTORCHS,
     EvidenceCause.PINNED_HOST: frozenset({IncidentCause.HOST_MEMORY}),
+    EvidenceCause.CUBLAS_WORKSPACES: frozenset({IncidentCause.LEAK}),
     EvidenceCause.UNKNOWN: _GROWTH,
 }
 """Incidents of growth that a cause explains; ``_CRISES`` take evidence of every cause."""
@@ -123,6 +126,18 @@ def shows_cuda_graphs(briefs: Iterable[EvidenceBrief]) -> bool:
     return any(brief.cause is EvidenceCause.CUDA_GRAPHS for brief in briefs)
 
 
+def with_bounds(pieces: Sequence[EvidenceNews], view: JobView) -> Sequence[EvidenceNews]:
+    """These pieces of a job, each bound as its rank's node sees it now."""
+    return [_with_bound(piece, view.bounds.get(piece.brief.rank)) for piece in pieces] if view.bounds else pieces
+
+
+def _with_bound(piece: EvidenceNews, now: Optional[GrowthBound]) -> EvidenceNews:
+    told = piece.brief.bound
+    if told is None or now is None or told.step != now.step:
+        return piece
+    return piece._replace(brief=piece.brief._replace(bound=now))
+
+
 def is_news(before: Incident, after: Incident) -> bool:
     """Whether anything that people act on became known or better known: not merely newer figures of the same."""
     told = {_essence(brief) for brief in before.evidence}
@@ -144,7 +159,8 @@ def _places(pieces: Iterable[EvidenceNews]) -> dict[str, None]:
 
 
 def _essence(brief: EvidenceBrief) -> tuple[object, ...]:
-    return brief.rank, brief.line, brief.holder is not None, brief.cause, brief.confidence
+    bound = None if brief.bound is None else brief.bound.state
+    return brief.rank, brief.line, brief.holder is not None, brief.cause, brief.confidence, bound
 
 
 def _found_anything(brief: EvidenceBrief) -> bool:

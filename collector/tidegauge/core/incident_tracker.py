@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from tidegauge.core.ids import DeviceUuid
-from tidegauge.core.incident_evidence import EvidenceNews, is_news, with_evidence
+from tidegauge.core.incident_evidence import EvidenceNews, is_news, with_bounds, with_evidence
 from tidegauge.core.incident_steps import (
     DEFAULT_RULES,
     Step,
@@ -138,6 +138,7 @@ class IncidentTracker:
         uses = share_uses(views.values(), gpu_total_bytes or {})
         attempts = _newest_attempts(views)
         followed_jobs = {key.job for key in self._followed}
+        evidence = {job: with_bounds(news, views[job]) if job in views else news for job, news in evidence.items()}
         changes: dict[IncidentKey, IncidentChange] = {}
         for job, view in views.items():
             if not (view.growing_signals or view.has_oom or job in uses or job in followed_jobs):

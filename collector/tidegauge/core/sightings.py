@@ -64,7 +64,8 @@ def growing_causes(job: JobView) -> frozenset[IncidentCause]:
 
 
 def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Sighting:
-    """Ranks that grow by this cause. Sure is a LEAK of at least ``min_severity``."""
+    """Ranks that grow by this cause, but not those whose growth is known to end in time. Sure is a LEAK of at least
+    ``min_severity``."""
     sure: list[RankFinding] = []
     doubtful: list[RankFinding] = []
     unheard, uneasy = set(job.stale), set()
@@ -75,6 +76,9 @@ def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Si
         if not rank.alive:
             if _cause(rank) is cause:
                 unheard.add(number)
+            continue
+        is_bounded = rank.bound is not None and rank.bound.holds  # it ends before memory does
+        if is_bounded and _cause(rank) is cause:
             continue
         uneasy.add(number)
         if _cause(rank) is cause:

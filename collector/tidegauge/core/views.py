@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Optional
 
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess, NodeMemory
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
 from tidegauge.core.incidents import JobKey, OomRecord
@@ -73,6 +74,8 @@ class RankView:
     """Of ``gpu_children``: those that are a DataLoader's workers by their name, or that ``multiprocessing`` started."""
     host_processes: tuple[HostProcess, ...] = ()
     """The largest processes of ``host_rss_bytes``; none while only the rank's own is known."""
+    bound: Optional[GrowthBound] = None
+    """What ends the growth that ``verdict`` speaks of, by evidence; where it holds, the verdict is without danger."""
 
     @property
     def key(self) -> RankKey:
@@ -105,6 +108,7 @@ class RankView:
             gpu_children=self.gpu_children,
             data_workers=self.data_workers,
             host_processes=self.host_processes,
+            bound=self.bound,
         )
 
 
@@ -184,6 +188,7 @@ class RankSummary:
     gpu_children: int = 0
     data_workers: int = 0
     host_processes: tuple[HostProcess, ...] = ()
+    bound: Optional[GrowthBound] = None
 
 
 @dataclass(frozen=True)
@@ -303,6 +308,11 @@ class JobView:
     def has_oom(self) -> bool:
         """Whether one of its ranks shows an out-of-memory error."""
         return any(rank.last_oom is not None for rank in self.ranks)
+
+    @cached_property
+    def bounds(self) -> Mapping[int, GrowthBound]:
+        """By rank, what ends its growth."""
+        return {int(rank.identity.rank): rank.bound for rank in self.ranks if rank.bound is not None}
 
     @cached_property
     def asks_for_share(self) -> bool:

@@ -68,8 +68,9 @@ JOBS = Group(
         ),
         RecordingRule(
             "cluster_job:tidegauge_seconds_to_oom:min",
-            f"min by ({JOB}) (tidegauge_rank_leak_seconds_to_oom)",
-            "Time until the first rank runs out of memory at the present rate; absent without a leak.",
+            f"min by ({JOB}) (tidegauge_rank_leak_seconds_to_oom < Inf)",
+            "Time until the first rank runs out of memory at the present rate; absent without a leak, and where all "
+            "growth ends before that.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_leak_bytes_per_step:max",

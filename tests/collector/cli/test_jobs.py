@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sample_views import job_view, rank_summary
+from sample_views import GIB, LEAK, job_view, rank_summary
 from tidegauge.cli.job_names import job_name, short_job_name
 from tidegauge.cli.jobs import nothing_watched
 from tidegauge.cli.main import main
 from tidegauge.cluster.http_api import HttpApi, json_route
+from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.verdicts import Band
 from tidegauge.core.views import JobView
 
 TASK = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)
@@ -59,6 +61,19 @@ def url() -> Iterator[str]:
     api.start()
     yield api.url
     api.stop()
+
+
+def test_growth_that_ends_is_shown_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    fills = GrowthBound("`window` (deque)", "deque", 4, 9, 200, 2 * GIB, Band(GIB, GIB, GIB), BoundState.HOLDS)
+    rank = rank_summary(1, verdict=bounded_verdict(LEAK, fills), bound=fills)
+    job = job_view(ranks=(rank,), severity=rank.verdict.severity, suspects=(1,))
+    api = HttpApi({"/api/v1/jobs": json_route(lambda _: {"jobs": (job,)})}, host="127.0.0.1", port=0)
+    api.start()
+    try:
+        assert main(["jobs", "--api", api.url]) == 0
+    finally:
+        api.stop()
+    assert "growing (warning), ends at about 3.0 GiB" in capsys.readouterr().out
 
 
 def test_a_task_of_an_array_is_shown_as_squeue_names_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:

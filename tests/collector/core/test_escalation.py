@@ -25,6 +25,7 @@ from tidegauge.core.escalation import (
 from tidegauge.core.evidence import CauseFound, EvidenceReason
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
 from tidegauge.core.evidence_request import LONG_WINDOW, Window, evidence_request, window_for
+from tidegauge.core.growth_bound import BoundState, GrowthBound
 from tidegauge.core.ids import JobId
 from tidegauge.core.incident_evidence import EvidenceNews, news_of
 from tidegauge.core.incidents import JobKey
@@ -203,6 +204,13 @@ def test_a_cause_that_is_named_is_left_alone_for_two_hours_on_all_ranks(desk: De
     desk.learn(answer(ask), after_s=60.0)
     assert desk.turn(view, after_s=RULES.named_quiet_s - 1.0) == []
     assert len(desk.turn(view, after_s=1.0)) == 1
+
+
+def test_a_rank_whose_bound_is_refuted_is_looked_into_again_though_its_cause_is_named(desk: Desk) -> None:
+    (ask,) = desk.turn(job(rank(0)))
+    desk.learn(answer(ask), after_s=60.0)
+    fills = GrowthBound("`window` (deque)", "deque", 4, 9, 200, 1 << 30, Band(1, 2, 3), BoundState.REFUTED)
+    assert [ask.target.rank for ask in desk.turn(job(rank(0, bound=fills)), after_s=PERIOD_S)] == [0]
 
 
 def test_a_named_leak_does_not_keep_fragmentation_from_being_looked_at(desk: Desk) -> None:

@@ -13,6 +13,7 @@ from tidegauge.core.evidence_causes import RULES, CauseInput, MemoryGrowth, name
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
+from tidegauge.core.workspaces import grown_workspaces
 
 MIB = 1 << 20
 STEPS = 30
@@ -77,6 +78,14 @@ NAMED = {
     "hook": (grown(*ONE, search=kept(HolderKind.HOOK)), EvidenceCause.HOOK),
     "exception": (grown(*SAVED, search=kept(HolderKind.EXCEPTION)), EvidenceCause.EXCEPTION_FRAME),
     "graph": (grown(*SAVED, search=kept(HolderKind.AUTOGRAD)), EvidenceCause.RETAINED_GRAPH),
+    "workspaces": (
+        grown(
+            growth(32 * MIB, 6),
+            search=kept(HolderKind.NATIVE),
+            workspaces=grown_workspaces([(32 * MIB, 0)], [(32 * MIB, stream) for stream in range(7)]),
+        ),
+        EvidenceCause.CUBLAS_WORKSPACES,
+    ),
     "cycle": (
         grown(*ONE, search=kept(HolderKind.CYCLE), facts=RankFacts(gc_enabled=False)),
         EvidenceCause.CYCLE,

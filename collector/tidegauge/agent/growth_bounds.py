@@ -1,0 +1,106 @@
+"""Bounds that evidence found on this node's ranks, held against their readings: growth that ends is no danger.
+
+On disk as well, beside the evidence: a window that was taken is not taken again by the agent's next life.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import threading
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegauge.agent.state_files import write_state
+from tidegauge.core import wire
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.growth_bound import BoundWatch, GrowthBound, bounded_verdict
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.views import RankView
+
+_log = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 4 << 20
+MAX_KEPT = 1024
+"""Bounds of one node, more than it has ranks; the oldest go."""
+_FILE = "bounds.json"
+
+
+class _Kept(NamedTuple):
+    process: ProcessId
+    bound: GrowthBound
+    refuted: bool
+
+
+class GrowthBounds:
+    """Thread-safe. A disk that cannot be written to is said once; what was learnt then does not outlive the agent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+        self._lock = threading.Lock()
+        self._failing = False
+        self._seen: set[ProcessId] = set()
+        """Processes that were watched since this agent began: they end, others have not been found yet."""
+        self._watches = {one.process: BoundWatch(one.bound, refuted=one.refuted) for one in self._load()}
+
+    def learn(self, evidence: Evidence) -> None:
+        """The newest window on a rank counts; one that could compare nothing says nothing."""
+        if evidence.grown_bytes is None:
+            return
+        with self._lock:
+            known = self._watches.pop(evidence.process, None)
+            if evidence.bound is not None:
+                self._watches[evidence.process] = BoundWatch(evidence.bound)
+            if known is not None or evidence.bound is not None:
+                self._save()
+
+    def applied(self, views: Sequence[RankView], watched: Set[ProcessId]) -> tuple[RankView, ...]:
+        """The ranks with what bounds their growth; ``watched``: processes that there are; bounds of those that
+        ended are forgotten."""
+        with self._lock:
+            if not self._watches:
+                return tuple(views)
+            before = self._refuted()
+            bounded = tuple(self._applied(view) for view in views)
+            self._seen |= self._watches.keys() & watched
+            gone = [*(self._seen - watched), *list(self._watches)[:-MAX_KEPT]]
+            self._seen.difference_update(gone)
+            for process in gone:
+                self._watches.pop(process, None)
+            if gone or self._refuted() != before:
+                self._save()
+            return bounded
+
+    def _applied(self, view: RankView) -> RankView:
+        watch = self._watches.get(view.process)
+        if watch is None:
+            return view
+        bound = watch.update(step=view.step, allocated_bytes=view.allocated_bytes, verdict=view.verdict)
+        return dataclasses.replace(view, bound=bound, verdict=bounded_verdict(view.verdict, bound))
+
+    def _refuted(self) -> Mapping[ProcessId, bool]:
+        return {process: watch.refuted for process, watch in self._watches.items()}
+
+    def _save(self) -> None:
+        kept = [_Kept(process, watch.bound, watch.refuted) for process, watch in self._watches.items()]
+        try:
+            write_state(self._path, wire.to_json(tuple(kept)))
+        except OSError as error:
+            if not self._failing:
+                _log.warning("bounds of growth are kept in memory only, %s cannot be written: %s", self._path, error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _load(self) -> tuple[_Kept, ...]:
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES)
+            return tuple(wire.from_wire(_Kept, one) for one in json.loads(content))
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            _log.warning("%s cannot be read, growth that ends may be called dangerous: %s", self._path, error)
+            return ()
