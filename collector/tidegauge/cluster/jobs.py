@@ -11,6 +11,7 @@ from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank, ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.shared_bounds import with_shared_bounds
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
 
@@ -83,7 +84,7 @@ def _standing(one: RankOnNode) -> tuple[bool, bool, float, ProcessId, str]:
 
 def make_job(group: JobKey, members: Sequence[RankOnNode]) -> JobView:
     """The job of these ranks, in the order of their numbers (``one_per_rank``)."""
-    ranks = tuple([one.rank for one in members])
+    ranks = with_shared_bounds([one.rank for one in members], [one.stale for one in members])
     judged = judge_job({int(rank.identity.rank): rank.verdict for rank in ranks})
     identity = ranks[0].identity
     launch, launch_node = _launch_of(members)

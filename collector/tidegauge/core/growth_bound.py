@@ -47,6 +47,8 @@ class GrowthBound(NamedTuple):
     """``None``: it is not known how much memory there is."""
     missing_bytes: Optional[int] = None
     """Where it is ``TOO_LARGE``: what it needs beyond what there is."""
+    total_bytes: Optional[float] = None
+    """What the growth takes in all, from its onset until it is full, by the rank's own readings."""
 
     @property
     def end_bytes(self) -> Band:
@@ -107,10 +109,11 @@ class BoundWatch:
         self._lowest: tuple[int, int] = (0, 0)
         """Of the step before and of this one."""
         self._beyond_since: Optional[int] = None
+        self._total_bytes: Optional[float] = None
 
     def update(self, *, step: int, allocated_bytes: int, verdict: Verdict) -> Optional[GrowthBound]:
-        """One reading, at whatever moment of a step. The bound with its state; ``None``: nothing grows of which it
-        says anything."""
+        """One reading, at whatever moment of a step. The bound with its state, which is ``None`` while nothing grows;
+        ``None``: it says nothing of what grows."""
         if step != self._step:
             self._lowest = (self._lowest[1] if self._step >= 0 else allocated_bytes, allocated_bytes)
             self._step = step
@@ -122,8 +125,12 @@ class BoundWatch:
             self._beyond_since = step
         elif step - self._beyond_since >= STEPS_BEYOND:
             self.refuted = True
+        if verdict.state is LeakState.OK and not self.refuted:  # peers may still be growing
+            return self.bound._replace(state=None, missing_bytes=None, total_bytes=self._total_bytes)
         if not concerns(self.bound, verdict):
             return None
         if self.refuted:
             return self.bound._replace(state=BoundState.REFUTED, missing_bytes=None)
-        return fitted(self.bound, verdict, level_bytes)
+        if verdict.grown_bytes is not None:
+            self._total_bytes = verdict.grown_bytes + max(self.bound.end_bytes.high - level_bytes, 0.0)
+        return fitted(self.bound, verdict, level_bytes)._replace(total_bytes=self._total_bytes)

@@ -217,9 +217,8 @@ class TestAgainstMemory:
         [
             FILLS._replace(signal=Signal.RESERVED),
             FILLS._replace(onset_step=71),
-            Verdict(LeakState.OK),
         ],
-        ids=["fragmentation", "another growth", "no growth"],
+        ids=["fragmentation", "another growth"],
     )
     def test_it_says_nothing_of_other_growth(self, verdict: Verdict) -> None:
         assert self.watched(600, verdict=verdict) is None
