@@ -25,17 +25,20 @@ from sample_views import NOW_S
 from scheduler_values import JOB, decision, finding, incident
 from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.store.evidence import EvidenceStore, Room
+from tidegauge.cluster.store.grades import MAX_ANSWERS
 from tidegauge.cluster.store.schema import VERSION_TABLE
 from tidegauge.cluster.store.tables import incident_changes, metadata
 from tidegauge.cluster.store.values import INCIDENT
 from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.evidence import StackGrowth
+from tidegauge.core.grades import Grade, GradeAnswer
 from tidegauge.core.incidents import (
     MOST_FINDINGS,
     ChangeKind,
     Closure,
     IncidentCause,
     IncidentChange,
+    IncidentKey,
     IncidentState,
     JobKey,
 )
@@ -561,6 +564,85 @@ class StoreContract:
         other = incident(IncidentCause.FRAGMENTATION, number=2, user_name="bob")
         store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, other)])
         assert [store.incidents.has_owner(JOB, name) for name in ("ada", "bob")] == [False, False]
+
+    # grades
+
+    def test_answers_come_back_oldest_first_and_earlier_ones_stay_as_the_record(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        given = [
+            GradeAnswer(Grade.LEAK, "ada", False, NOW_S),
+            GradeAnswer(Grade.NOT_A_LEAK, "root", True, NOW_S + 1.0, "größer – 'quoted'"),
+            GradeAnswer(Grade.NOT_A_LEAK, "ada", False, NOW_S + 2.0),
+        ]
+        assert [store.grades.add(1, answer) for answer in given] == [True] * 3
+        assert store.grades.answers(1) == tuple(given)
+        assert store.newest_s() == NOW_S + 2.0
+
+    def test_the_same_answer_once_more_changes_nothing(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        answer = GradeAnswer(Grade.LEAK, "ada", False, NOW_S)
+        for at_s in (NOW_S, NOW_S + 1.0):
+            assert store.grades.add(1, answer._replace(at_unix_s=at_s))
+        assert store.grades.answers(1) == (answer,)
+
+    def test_one_person_cannot_fill_the_database_nor_take_the_place_of_others(self, store: Store) -> None:
+        store.incidents.save([opened(1)])
+        other = GradeAnswer(Grade.LEAK, "root", True, NOW_S)
+        store.grades.add(1, other)
+        given = [GradeAnswer(Grade.LEAK, "ada", False, NOW_S + at, str(at)) for at in range(MAX_ANSWERS + 5)]
+        for answer in given:
+            store.grades.add(1, answer)
+        assert store.grades.answers(1) == (other, *given[5:])
+
+    def test_an_answer_to_no_incident_is_not_kept(self, store: Store) -> None:
+        assert not store.grades.add(7, GradeAnswer(Grade.LEAK, "ada", False, NOW_S))
+        assert store.grades.answers(7) == ()
+
+    def test_what_told_its_owner_or_would_have_is_there_to_be_graded(self, store: Store) -> None:
+        causes = {5: IncidentCause.OUT_OF_MEMORY}
+        changes = {
+            number: opened(
+                number, job=JobKey(str(number), 0, 1), key=IncidentKey(JobKey(str(number), 0, 1), cause),
+                at_s=NOW_S + number, worst_severity=Severity.CRITICAL, severity=Severity.WARNING,
+            )
+            for number in range(1, 8) for cause in [causes.get(number, IncidentCause.LEAK)]
+        }  # fmt: skip
+        store.incidents.save(list(changes.values()))
+
+        def decide(number: int, outcome: Outcome | None, **how: Any) -> None:
+            made = decision(decision_id=f"{number}", incident=changes[number].incident, **how)
+            store.audit.write_ahead([made])
+            if outcome is not None:
+                store.audit.finish(made.decision_id, outcome, "", at_s=NOW_S)
+
+        decide(1, Outcome.DONE)
+        decide(2, None, disposition=Disposition.WOULD)
+        decide(3, Outcome.FAILED)
+        decide(4, None, disposition=Disposition.WITHHELD, brake="paused")
+        decide(5, Outcome.DONE)
+        decide(6, Outcome.DONE)
+        made = decision(ActionKind.CAP, decision_id="7", incident=changes[7].incident)
+        store.audit.write_ahead([made])
+        store.audit.finish("7", Outcome.DONE, "", at_s=NOW_S)
+        answer = GradeAnswer(Grade.NOT_A_LEAK, "ada", False, NOW_S + 9.0)
+        store.grades.add(2, answer)
+        found = store.grades.notified(since_s=0.0, limit=10)
+        assert [(one.number, one.told, one.answers) for one in found] == [
+            (6, True, ()), (2, False, (answer,)), (1, True, ()),
+        ]  # fmt: skip
+        assert {(one.severity, one.cause, one.user_name) for one in found} == {
+            (Severity.CRITICAL, IncidentCause.LEAK, "ada")
+        }
+        assert [one.number for one in store.grades.notified(since_s=NOW_S + 2.0, limit=1)] == [6]
+        assert store.grades.count_notified(since_s=NOW_S + 2.0) == 2
+        assert store.grades.notified(since_s=0.0, limit=10, user_name="grace") == []
+        assert store.grades.count_notified(since_s=0.0, user_name="ada") == 3
+
+    def test_answers_go_with_their_incident(self, store: Store) -> None:
+        store.incidents.save([opened(1), closed(opened(1), NOW_S + 1.0)])
+        store.grades.add(1, GradeAnswer(Grade.LEAK, "ada", False, NOW_S))
+        store.prune(before_s=NOW_S + 2.0)
+        assert store.grades.answers(1) == ()
 
     # retention
 

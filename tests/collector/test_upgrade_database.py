@@ -15,11 +15,12 @@ from scheduler_values import decision
 from store_contract import opened
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.core.actions import Outcome
+from tidegauge.core.grades import Grade, GradeAnswer
 from tidegauge.core.incidents import Incident
 from tidegauge.core.wire import to_wire
 from upgrade_fixtures import WITH_DATABASE, WITH_EVIDENCE
 
-VERSION_NOW = "0002"
+VERSION_NOW = "0003"
 
 
 @pytest.fixture(params=WITH_DATABASE)
@@ -122,16 +123,23 @@ def test_evidence_is_read_back(store: Store) -> None:
     assert all(one.evidence.growth and one.evidence.cause.advice and len(one.evidence.snapshots) == 2 for one in kept)
 
 
+def test_an_incident_from_before_grades_takes_an_answer(release: str, store: Store) -> None:
+    number, answer = min(told(release)), GradeAnswer(Grade.LEAK, "ada", False, 1.0)
+    assert store.grades.answers(number) == ()
+    assert store.grades.add(number, answer)
+    assert store.grades.answers(number) == (answer,)
+
+
 # A database of tomorrow, after a way back.
 
 
 @pytest.mark.parametrize("release", WITH_DATABASE[-1:], indirect=True)
 def test_newer_tables_are_refused_and_not_touched(file: Path) -> None:
     with closing(sqlite3.connect(file)) as connection:
-        connection.execute("update tidegauge_schema set version_num = '0003'")
+        connection.execute("update tidegauge_schema set version_num = '0004'")
         connection.commit()
         before = list(connection.iterdump())
-    with pytest.raises(StoreError, match=rf"newer version .* version 0003, this one knows them up to {VERSION_NOW}"):
+    with pytest.raises(StoreError, match=rf"newer version .* version 0004, this one knows them up to {VERSION_NOW}"):
         open_store(sqlite_url(file.parent))
     with closing(sqlite3.connect(file)) as connection:
         assert list(connection.iterdump()) == before

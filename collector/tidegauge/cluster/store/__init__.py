@@ -1,4 +1,5 @@
-"""What must survive everything: incidents with their history, the audit of actions, and evidence, in SQL.
+"""What must survive everything, in SQL: incidents with their history and what people say of them, the audit of actions,
+and evidence.
 
 SQLAlchemy and Alembic appear here and nowhere else. Callers see values of ``tidegauge.core`` and ``StoreError``.
 """
@@ -6,11 +7,13 @@ SQLAlchemy and Alembic appear here and nowhere else. Callers see values of ``tid
 from tidegauge.cluster.store.audit import SqlAudit
 from tidegauge.cluster.store.database import StoreError, sqlite_url
 from tidegauge.cluster.store.evidence import EvidenceStore, KeptEvidence
+from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.store import Store, open_store
 
 __all__ = [
     "EvidenceStore",
+    "GradeStore",
     "IncidentStore",
     "KeptEvidence",
     "SqlAudit",

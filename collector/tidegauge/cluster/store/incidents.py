@@ -65,12 +65,12 @@ class IncidentStore:
             query = query.where(incidents.c.closed_s.is_(None) | (incidents.c.closed_s >= since_s))
         if user_name is not None:
             query = query.where(incidents.c.user_name == column_name(user_name))
-        return map(_incident, self._rows(query))
+        return map(read_incident, self._rows(query))
 
     def incident(self, number: int) -> Incident | None:
         """``None``: no such incident, or it was pruned."""
         rows = self._rows(select(incidents.c.number, incidents.c.value).where(incidents.c.number == number))
-        return _incident(rows[0]) if rows else None
+        return read_incident(rows[0]) if rows else None
 
     def history(self, number: int) -> Sequence[IncidentChange]:
         """All ``lines``, at once."""
@@ -213,10 +213,11 @@ def _numbers_of(user_name: str) -> Select[Any]:
 
 def _change(row: Row[Any], most_findings: int = MOST_FINDINGS) -> IncidentChange:
     """Shortened here too: older versions wrote whole incidents."""
-    return IncidentChange(ChangeKind(row.kind), row.at_s, _incident(row).shortened(most_findings))
+    return IncidentChange(ChangeKind(row.kind), row.at_s, read_incident(row).shortened(most_findings))
 
 
-def _incident(row: Row[Any]) -> Incident:
+def read_incident(row: Row[Any]) -> Incident:
+    """A row of ``incidents`` or of ``incident_changes``. Raises ``StoreError``."""
     try:
         return INCIDENT.read(row.value)
     except ValueError as error:

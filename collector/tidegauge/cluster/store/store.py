@@ -1,4 +1,4 @@
-"""`open_store`: one database with incidents, audit and evidence, ready for use."""
+"""`open_store`: one database with incidents, audit, evidence and grades, ready for use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from sqlalchemy import delete, exists, func, select
 from tidegauge.cluster.store.audit import SqlAudit
 from tidegauge.cluster.store.database import Database
 from tidegauge.cluster.store.evidence import EvidenceStore, delete_old
+from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.schema import upgrade
-from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
+from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
 from tidegauge.core.actions import DecisionStatus
 
 
@@ -22,18 +23,21 @@ class Store:
     incidents: IncidentStore
     audit: SqlAudit
     evidence: EvidenceStore
+    grades: GradeStore
     database: Database
 
     def newest_s(self) -> float | None:
         """The latest time that was written down: the policy clock must not begin before it."""
-        columns = (incident_changes.c.at_s, decisions.c.decided_s, decisions.c.started_s, decisions.c.finished_s)
+        columns = (
+            incident_changes.c.at_s, decisions.c.decided_s, decisions.c.started_s, decisions.c.finished_s, grades.c.at_s
+        )  # fmt: skip
         with self.database.reading() as connection:
             times = [connection.scalar(select(func.max(column))) for column in columns]
         return max((time_s for time_s in times if time_s is not None), default=None)
 
     def prune(self, *, before_s: float) -> int:
-        """Delete what was over before ``before_s``: incidents that were closed with their history and decisions, and
-        evidence.
+        """Delete what was over before ``before_s``: incidents that were closed with their history, decisions and
+        answers, and evidence.
 
         Open incidents, and such with a decision that is not finished, stay. Returns how many incidents were deleted;
         totals and numbers go on as if they were there.
@@ -70,4 +74,4 @@ def open_store(url: str) -> Store:
     except BaseException:
         database.close()
         raise
-    return Store(IncidentStore(database), SqlAudit(database), EvidenceStore(database), database)
+    return Store(IncidentStore(database), SqlAudit(database), EvidenceStore(database), GradeStore(database), database)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Double, ForeignKey, Index, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Index, Integer, MetaData, Table, Text
 from sqlalchemy.sql import text
 
 metadata = MetaData()
@@ -93,3 +93,18 @@ evidence = Table(
 )
 """Pieces of evidence. An id counts within its job only: a rank writes it into a file, and may write any. Which incident
 a piece belongs to is not written down: a rule says so (``core.incident_evidence``), also of later incidents."""
+
+grades = Table(
+    "grades",
+    metadata,
+    Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("number", Integer, ForeignKey("incidents.number", ondelete="CASCADE"), nullable=False),
+    Column("by_name", Text, nullable=False),
+    Column("as_admin", Boolean, nullable=False),
+    Column("grade", Text, nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("comment", Text),
+    Index("grades_by_number", "number", "seq"),
+    Index("grades_by_time", "at_s"),
+)
+"""What people said of an incident, a row for each answer: of a person the latest counts, the others are the record."""

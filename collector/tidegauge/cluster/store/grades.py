@@ -1,0 +1,119 @@
+"""`GradeStore`: what people say of incidents, a leak or not, and the incidents that wait for such an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, select
+
+from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
+from tidegauge.cluster.store.incidents import read_incident
+from tidegauge.cluster.store.tables import decisions, grades, incidents
+from tidegauge.cluster.store.values import column_name, column_text
+from tidegauge.core.actions import ActionKind, Disposition, Outcome
+from tidegauge.core.grades import Grade, GradeAnswer, GradedIncident
+from tidegauge.core.incidents import IncidentCause
+
+MAX_ANSWERS = 20
+"""Of one person to one incident, the latest: they are its record, and nobody is to fill the disk with them."""
+_GROWTH = [cause.value for cause in IncidentCause if cause.is_growth]
+
+
+class GradeStore:
+    """Thread-safe. Every method raises ``StoreError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, number: int, answer: GradeAnswer) -> bool:
+        """Write an answer down, beside earlier ones: of one person the latest counts. The same once more changes
+        nothing. ``False``: there is no such incident (any more)."""
+        by_name = column_name(answer.by)
+        row = {
+            "number": number,
+            "by_name": by_name,
+            "as_admin": answer.as_admin,
+            "grade": answer.grade.value,
+            "comment": None if answer.comment is None else column_text(answer.comment),
+        }
+        with self._database.writing() as connection:
+            if connection.scalar(select(incidents.c.number).where(incidents.c.number == number)) is None:
+                return False
+            if _said_last(connection, number, by_name) != row:
+                connection.execute(grades.insert().values(**row, at_s=answer.at_unix_s))
+                _delete_beyond(connection, number, by_name)
+        return True
+
+    def answers(self, number: int) -> Sequence[GradeAnswer]:
+        """To one incident, oldest first."""
+        with self._database.reading() as connection:
+            return _answers(connection, number)
+
+    def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
+        """Incidents of growth opened at or after ``since_s`` whose owner was told something, or would have been but
+        for the policy's mode: the newest ``limit``, newest first; of this owner's jobs alone, if one is named."""
+        told = _has_decision(decisions.c.outcome == Outcome.DONE.value)
+        query = (
+            select(incidents.c.number, incidents.c.value, told.label("told"))
+            .where(*_are_notified(since_s, user_name))
+            .order_by(incidents.c.number.desc())
+            .limit(limit)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query.execution_options(yield_per=ROWS_AT_ONCE))
+            found = [_graded(row) for row in rows]
+            return [one._replace(answers=_answers(connection, one.number)) for one in found]
+
+    def count_notified(self, *, since_s: float, user_name: str | None = None) -> int:
+        """How many ``notified`` there are."""
+        query = select(func.count()).select_from(incidents).where(*_are_notified(since_s, user_name))
+        with self._database.reading() as connection:
+            return connection.scalar(query) or 0
+
+
+def _are_notified(since_s: float, user_name: str | None) -> list[ColumnElement[bool]]:
+    was_told = decisions.c.outcome == Outcome.DONE.value
+    would_be = decisions.c.disposition == Disposition.WOULD.value
+    wanted = [incidents.c.opened_s >= since_s, incidents.c.cause.in_(_GROWTH), _has_decision(was_told | would_be)]
+    return wanted if user_name is None else [*wanted, incidents.c.user_name == column_name(user_name)]
+
+
+def _has_decision(how: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether there is a message to the owner that ended so."""
+    of_incident = decisions.c.incident_number == incidents.c.number
+    return exists().where(of_incident, decisions.c.action == ActionKind.NOTIFY.value, how)
+
+
+def _said_last(connection: Connection, number: int, by_name: str) -> dict[str, Any] | None:
+    one = grades.c
+    columns = (one.number, one.by_name, one.as_admin, one.grade, one.comment)
+    query = select(*columns).where(one.number == number, one.by_name == by_name).order_by(one.seq.desc()).limit(1)
+    row = connection.execute(query).first()
+    return None if row is None else dict(row._mapping)
+
+
+def _delete_beyond(connection: Connection, number: int, by_name: str) -> None:
+    theirs = (grades.c.number == number, grades.c.by_name == by_name)
+    kept = select(grades.c.seq).where(*theirs).order_by(grades.c.seq.desc()).limit(MAX_ANSWERS)
+    connection.execute(delete(grades).where(*theirs, grades.c.seq.not_in(kept)))
+
+
+def _answers(connection: Connection, number: int) -> tuple[GradeAnswer, ...]:
+    query = select(grades).where(grades.c.number == number).order_by(grades.c.seq)
+    return tuple(map(_answer, connection.execute(query)))
+
+
+def _answer(row: Row[Any]) -> GradeAnswer:
+    try:
+        return GradeAnswer(Grade(row.grade), row.by_name, row.as_admin, row.at_s, row.comment)
+    except ValueError as error:
+        raise StoreError(f"an answer to incident {row.number} in the database cannot be read: {error}") from error
+
+
+def _graded(row: Row[Any]) -> GradedIncident:
+    incident = read_incident(row)
+    severity = incident.worst_severity or incident.severity
+    return GradedIncident(
+        incident.number, incident.user_name, incident.key.cause, severity, incident.opened_unix_s, bool(row.told)
+    )

@@ -1,0 +1,136 @@
+"""What people say of an incident, a leak or not, and the precision that follows from it. Values only.
+
+Only growth is graded: an out-of-memory error and an exceeded share are facts, not forecasts. Source-compatible with
+Python 3.9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
+from tidegauge.core.verdicts import Severity
+
+MAX_COMMENT_CHARS = 500
+Z_95 = 1.96
+"""Of the normal distribution, for an interval of 95 %."""
+_SIGNALS = {cause: signal.value for signal, cause in CAUSE_OF_SIGNAL.items()}
+
+
+class Grade(str, Enum):
+    """What somebody says of an incident."""
+
+    LEAK = "leak"
+    """The notification was right: the growth would not have ended by itself before memory ran out."""
+    NOT_A_LEAK = "not_a_leak"
+    """It was false: the growth was meant, or would have ended by itself."""
+
+
+GRADE_WORDS = {Grade.LEAK: "a leak", Grade.NOT_A_LEAK: "not a leak"}
+
+
+class GradeAnswer(NamedTuple):
+    """One answer of one person."""
+
+    grade: Grade
+    by: str
+    """Their name, as the HTTP API knows them or, on its local socket, the kernel."""
+    as_admin: bool
+    """They may see all jobs; else they own this one."""
+    at_unix_s: float
+    comment: Optional[str] = None
+
+
+class GradedIncident(NamedTuple):
+    """An incident of growth that told its owner something, or would have, and what was answered."""
+
+    number: int
+    user_name: str
+    cause: IncidentCause
+    severity: Severity
+    """The highest that it ever had."""
+    opened_unix_s: float
+    told: bool
+    """The owner was told. Else a message was decided and the policy's mode (``observe``) kept it back."""
+    answers: tuple[GradeAnswer, ...] = ()
+    """All that are kept, oldest first."""
+
+    @property
+    def answer(self) -> Optional[GradeAnswer]:
+        """The one that counts."""
+        return counting(self.answers)
+
+
+class PrecisionRow(NamedTuple):
+    """A row of the table: the incidents of one group."""
+
+    group: str
+    """For people: ``all``, ``severity critical``, ``cause leak (allocated)``."""
+    told: int
+    would_tell: int
+    answered: int
+    leaks: int
+    """Of those that were answered."""
+    precision: Optional[float]
+    """Share of leaks among those that were answered; ``None``: nobody answered."""
+    low: Optional[float]
+    high: Optional[float]
+    """Wilson's 95 % interval of ``precision``."""
+
+    @property
+    def unanswered(self) -> int:
+        return self.told + self.would_tell - self.answered
+
+    @property
+    def precision_of_all(self) -> Optional[tuple[float, float]]:
+        """Precision of all of them if every unanswered one was false, and if every one was right."""
+        whole = self.told + self.would_tell
+        return (self.leaks / whole, (self.leaks + self.unanswered) / whole) if whole else None
+
+
+def counting(answers: Sequence[GradeAnswer]) -> Optional[GradeAnswer]:
+    """The answer that counts: the latest of an admin, else the latest of all; ``answers`` are oldest first."""
+    of_admins = [one for one in answers if one.as_admin]
+    return next(reversed(of_admins or list(answers)), None)
+
+
+def answer_in_words(answer: GradeAnswer) -> str:
+    """ "not a leak, says ada (admin): a replay buffer"."""
+    who = f"{answer.by} (admin)" if answer.as_admin else answer.by
+    return f"{GRADE_WORDS[answer.grade]}, says {who}" + (f": {answer.comment}" if answer.comment else "")
+
+
+def precision_rows(incidents: Iterable[GradedIncident]) -> tuple[PrecisionRow, ...]:
+    """One row for all of them, then by severity (worst first) and by cause with the signal that grows. Groups without
+    an incident have no row."""
+    found = list(incidents)
+    groups = [("all", found)]
+    groups += [
+        (f"severity {severity.value}", [one for one in found if one.severity is severity])
+        for severity in sorted(Severity, key=lambda one: -one.level)
+    ]
+    groups += [
+        (f"cause {cause.value} ({signal})", [one for one in found if one.cause is cause])
+        for cause, signal in _SIGNALS.items()
+    ]
+    return tuple(_row(name, members) for name, members in groups if members or name == "all")
+
+
+def wilson_interval(part: int, whole: int) -> tuple[float, float]:
+    """Wilson's 95 % interval for the share ``part / whole``, where ``whole`` is at least 1."""
+    share, squared = part / whole, Z_95 * Z_95
+    middle = (share + squared / (2 * whole)) / (1 + squared / whole)
+    reach = Z_95 / (1 + squared / whole) * math.sqrt(share * (1 - share) / whole + squared / (4 * whole * whole))
+    return max(middle - reach, 0.0), min(middle + reach, 1.0)
+
+
+def _row(group: str, incidents: Sequence[GradedIncident]) -> PrecisionRow:
+    told = sum(one.told for one in incidents)
+    answers = [one.answer for one in incidents if one.answer is not None]
+    leaks = sum(one.grade is Grade.LEAK for one in answers)
+    low, high = wilson_interval(leaks, len(answers)) if answers else (None, None)
+    precision = leaks / len(answers) if answers else None
+    return PrecisionRow(group, told, len(incidents) - told, len(answers), leaks, precision, low, high)

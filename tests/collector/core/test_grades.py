@@ -1,0 +1,91 @@
+"""What people say of incidents: which answer counts, and the precision that follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegauge.core.grades import (
+    Grade,
+    GradeAnswer,
+    GradedIncident,
+    answer_in_words,
+    counting,
+    precision_rows,
+    wilson_interval,
+)
+from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.verdicts import Severity
+
+LEAK, NOT_A_LEAK = Grade.LEAK, Grade.NOT_A_LEAK
+
+
+def answer(grade: Grade, by: str = "ada", *, as_admin: bool = False, at_s: float = 1.0) -> GradeAnswer:
+    return GradeAnswer(grade, by, as_admin, at_s)
+
+
+def graded(
+    number: int, *answers: GradeAnswer, cause: IncidentCause = IncidentCause.LEAK, told: bool = True,
+    severity: Severity = Severity.CRITICAL,
+) -> GradedIncident:  # fmt: skip
+    return GradedIncident(number, "ada", cause, severity, 0.0, told, answers)
+
+
+def test_without_an_answer_none_counts() -> None:
+    assert counting(()) is None
+
+
+def test_the_latest_answer_counts() -> None:
+    assert counting((answer(LEAK), answer(NOT_A_LEAK, at_s=2.0))) == answer(NOT_A_LEAK, at_s=2.0)
+
+
+def test_the_latest_answer_of_an_admin_counts_more_than_a_later_one_of_the_owner() -> None:
+    first, second = answer(NOT_A_LEAK, "root", as_admin=True), answer(LEAK, "boss", as_admin=True, at_s=2.0)
+    assert counting((answer(LEAK), first, answer(LEAK, at_s=2.0))) == first
+    assert counting((first, second, answer(NOT_A_LEAK, at_s=3.0))) == second
+
+
+def test_precision_is_of_those_that_were_answered_and_says_how_many_were_not() -> None:
+    incidents = [graded(1, answer(LEAK)), graded(2, answer(LEAK), told=False), graded(3, answer(NOT_A_LEAK)), graded(4)]
+    (row, *_) = precision_rows(incidents)
+    assert (row.group, row.told, row.would_tell, row.answered, row.leaks) == ("all", 3, 1, 3, 2)
+    assert row.precision == pytest.approx(2 / 3)
+    assert (row.low, row.high) == wilson_interval(2, 3)
+    assert row.unanswered == 1
+    assert row.precision_of_all == (2 / 4, 3 / 4)
+
+
+def test_groups_are_severities_from_the_worst_and_causes_with_their_signal() -> None:
+    incidents = [
+        graded(1, answer(LEAK), severity=Severity.WARNING),
+        graded(2, cause=IncidentCause.OUTSIDE_ALLOCATOR),
+        graded(3, answer(NOT_A_LEAK)),
+    ]
+    rows = {row.group: (row.told, row.answered, row.precision) for row in precision_rows(incidents)}
+    assert rows == {
+        "all": (3, 2, 0.5),
+        "severity critical": (2, 1, 0.0),
+        "severity warning": (1, 1, 1.0),
+        "cause leak (allocated)": (2, 2, 0.5),
+        "cause outside_allocator (nontorch)": (1, 0, None),
+    }
+    assert list(rows)[:3] == ["all", "severity critical", "severity warning"]
+
+
+def test_of_no_incident_there_is_a_row_without_a_precision() -> None:
+    (row,) = precision_rows([])
+    assert (row.told, row.precision, row.low, row.high, row.precision_of_all) == (0, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "low", "high"),
+    # Of R 4.2: prop.test(part, whole, correct = FALSE)$conf.int
+    [(0, 10, 0.0, 0.2775), (9, 10, 0.5958, 0.9821), (10, 10, 0.7225, 1.0), (50, 100, 0.4038, 0.5962)],
+)
+def test_intervals_are_wilsons(part: int, whole: int, low: float, high: float) -> None:
+    assert wilson_interval(part, whole) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_an_answer_in_words_says_whose_it_is_and_why() -> None:
+    assert answer_in_words(answer(LEAK)) == "a leak, says ada"
+    why = answer(NOT_A_LEAK, "root", as_admin=True)._replace(comment="a replay buffer")
+    assert answer_in_words(why) == "not a leak, says root (admin): a replay buffer"
