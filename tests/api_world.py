@@ -22,18 +22,20 @@ from tidegauge.cluster.store import Store
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.views import NodeSummary
 
+LOCAL_SOCKET = "api.sock"
 STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1, scheduler_problems={"slurm": "away"})
 
 
 @contextmanager
 def filled_service(folder: Path) -> Iterator[CoordinatorService]:
-    """Serves on a free port of loopback until the end of the block; ``folder`` holds its database."""
+    """Serves on a free port of loopback, and on ``LOCAL_SOCKET``, until the end of the block; ``folder`` holds that and
+    its database."""
     desk = ActionDesk(lambda: Opened(_filled_store(folder), StillLoop(STATUS), time.time), keep_incidents_s=1e12)
     desk.turn()
     service = CoordinatorService(
         Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c"), AwayEngine(),
         exporter_pages(Settings(cluster="lab")), desk, cluster="lab", host="127.0.0.1", port=0,
-        advertise_host="10.0.0.1", asks=EvidenceAsks(folder / "asks"),
+        advertise_host="10.0.0.1", asks=EvidenceAsks(folder / "asks"), local_socket=folder / LOCAL_SOCKET,
     )  # fmt: skip
     service.start()
     try:

@@ -12,9 +12,9 @@ from typing import TypeVar
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
 from tidegauge.cluster.evidence_api import evidence_routes
+from tidegauge.cluster.grade_api import AnsweredStore, GradeDesk
 from tidegauge.cluster.http_api import HttpApi
 from tidegauge.cluster.loop_api import loop_routes
-from tidegauge.cluster.loop_reads import LoopStore
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.actions import (
     ActionKind,
@@ -26,6 +26,7 @@ from tidegauge.core.actions import (
     Outcome,
 )
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents import (
     MOST_FINDINGS,
     ChangeKind,
@@ -38,6 +39,7 @@ from tidegauge.core.incidents import (
 )
 from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Band, Severity
+from tidegauge.core.web_access import OPEN_DOOR, Door
 
 T = TypeVar("T")
 
@@ -167,6 +169,42 @@ class FakeEvidence:
 
 
 @dataclass
+class FakeGrades:
+    """``grade_api.Grades`` over the incidents and decisions of a ``FakeStore``."""
+
+    incidents: FakeIncidents
+    audit: FakeAudit
+    given: list[tuple[int, GradeAnswer]] = field(default_factory=list)
+
+    def add(self, number: int, answer: GradeAnswer) -> bool:
+        self.given.append((number, answer))
+        return self.incidents.incident(number) is not None
+
+    def answers(self, number: int) -> Sequence[GradeAnswer]:
+        return tuple(answer for about, answer in self.given if about == number)
+
+    def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
+        found = self.incidents.each(open_only=False, since_s=None, limit=None, user_name=user_name)
+        graded = [self._graded(one) for one in found if one.key.cause.is_growth and one.opened_unix_s >= since_s]
+        return [one for one in graded if one is not None][:limit]
+
+    def count_notified(self, *, since_s: float, user_name: str | None = None) -> int:
+        return len(self.notified(since_s=since_s, limit=1 << 30, user_name=user_name))
+
+    def _graded(self, incident: Incident) -> GradedIncident | None:
+        of_incident = self.audit.records_of(incident.number)
+        messages = [one for one in of_incident if one.decision.action is ActionKind.NOTIFY]
+        told = any(one.outcome is Outcome.DONE for one in messages)
+        if not told and all(one.decision.disposition is not Disposition.WOULD for one in messages):
+            return None
+        severity = incident.worst_severity or incident.severity
+        return GradedIncident(
+            incident.number, incident.user_name, incident.key.cause, severity, incident.opened_unix_s, told,
+            tuple(self.answers(incident.number)),
+        )  # fmt: skip
+
+
+@dataclass
 class FakeStore:
     """``problem`` is what every look at it raises."""
 
@@ -175,6 +213,9 @@ class FakeStore:
     evidence: FakeEvidence = field(default_factory=FakeEvidence)
     problem: str | None = None
 
+    def __post_init__(self) -> None:
+        self.grades = FakeGrades(self.incidents, self.audit)
+
     def __call__(self) -> FakeStore:
         if self.problem is not None:
             raise AuditError(self.problem)
@@ -182,10 +223,11 @@ class FakeStore:
 
 
 @contextmanager
-def serving(store: Callable[[], LoopStore], status: LoopStatus) -> Iterator[str]:
+def serving(store: Callable[[], AnsweredStore], status: LoopStatus, door: Door = OPEN_DOOR) -> Iterator[str]:
     """The pages on loopback; yields the API's address."""
-    routes = {**loop_routes(store, lambda: status), **evidence_routes(store)}
-    api = HttpApi(routes, host="127.0.0.1", port=0)
+    grades = GradeDesk(store, lambda: NOW_S, lambda _: "")
+    routes = {**loop_routes(store, lambda: status), **evidence_routes(store), **grades.routes()}
+    api = HttpApi(routes, forms=grades.forms(), host="127.0.0.1", port=0, door=door)
     api.start()
     try:
         yield api.url

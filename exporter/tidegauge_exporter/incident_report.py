@@ -66,7 +66,8 @@ def render_incident(story: Story, *, cluster: str, links: Links, now_unix_s: flo
 
 
 def _links(incident: Incident, *, cluster: str, links: Links) -> str:
-    """The dashboards over the time of the incident, where Grafana is configured; of an incident that is not tamed."""
+    """The dashboards over the time of the incident, and the question whether it is a leak, as far as configured; of an
+    incident that is not tamed."""
     job, ended_s = incident.key.job, incident.closed_unix_s
     from_unix_s = incident.opened_unix_s - LINKED_AROUND_S
     to_unix_s = None if ended_s is None else ended_s + LINKED_AROUND_S
@@ -88,6 +89,8 @@ def _links(incident: Incident, *, cluster: str, links: Links) -> str:
         )
         for finding in incident.findings[:1]
     ]  # fmt: skip
+    if incident.key.cause.is_growth:
+        addresses.append(("Say whether it is a leak", links.grade(incident.number)))
     made = [_link(words, url) for words, url in addresses if url is not None]
     return f'<nav class="links">{" ".join(made)}</nav>' if made else ""
 

@@ -49,6 +49,10 @@ class Links:
         """The report of an incident, a page of the coordinator."""
         return None if not self.service_url else f"{self.service_url.rstrip('/')}/report?incident={number}"
 
+    def grade(self, number: int) -> str | None:
+        """The question whether an incident was a leak, a page of the coordinator."""
+        return None if not self.service_url else f"{self.service_url.rstrip('/')}/grade?incident={number}"
+
     def runbook(self, alert: str) -> str | None:
         """What an alert means and what to do, a page of the coordinator."""
         return None if not self.service_url else f"{self.service_url.rstrip('/')}/runbooks#{quote(alert.lower())}"

@@ -46,14 +46,15 @@ def fuzz_api(seconds: float, *, seed: int) -> Outcome:
                     return Outcome(
                         "described API", inputs, round(inputs / took_s), len(PAGES), None, 0, 0, tuple(findings)
                     )
-                inputs += _round(schema[path]["GET"], service.url, seed + number, findings)
+                for operation in schema[path].values():
+                    inputs += _round(operation, service.url, seed + number, findings)
     raise AssertionError("the pages never end")
 
 
 def _round(operation: Any, url: str, seed: int, findings: list[str]) -> int:
     """``ROUND`` requests, every other round with parameters that the document does not allow."""
     mode = schemathesis.GenerationMode.NEGATIVE if seed % 2 else schemathesis.GenerationMode.POSITIVE
-    if not operation.definition.raw.get("parameters"):
+    if not operation.definition.raw.get("parameters") and "requestBody" not in operation.definition.raw:
         mode = schemathesis.GenerationMode.POSITIVE
     count = 0
 

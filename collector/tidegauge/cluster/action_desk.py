@@ -96,6 +96,12 @@ class ActionDesk:
             raise StoreError(self._problem or "the database is not opened yet")
         return self._opened.store
 
+    def now_s(self) -> float:
+        """The policy clock. Raises ``StoreError`` while there is no database, which it goes on from."""
+        self.store()
+        assert self._opened is not None, "there is a database"
+        return self._opened.now_s()
+
     def turn(self) -> None:
         """One turn; never raises."""
         try:

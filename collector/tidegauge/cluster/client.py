@@ -1,4 +1,5 @@
-"""The commands' side of the HTTP API: one GET, mostly JSON in return. Standard library, no proxies, no redirects.
+"""The commands' side of the HTTP API: one GET, or one form, mostly JSON in return. Standard library, no proxies, no
+redirects.
 
 An API is named by its URL: ``http://…``, ``https://…``, or ``unix:///…/api.sock`` for the one of this node, which asks
 for no name because the kernel says who connects (``service_record.local_api``).
@@ -12,10 +13,11 @@ import json
 import os
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -57,8 +59,20 @@ NO_ACCESS = ApiAccess()
 
 def get(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S, access: ApiAccess = NO_ACCESS) -> dict[str, Any]:
     """The JSON object at ``path``. Raises ``ApiError``."""
+    return _object(api_url, path, get_bytes(api_url, path, timeout_s=timeout_s, access=access))
+
+
+def send(
+    api_url: str, path: str, fields: Mapping[str, str], *, timeout_s: float = TIMEOUT_S, access: ApiAccess = NO_ACCESS
+) -> dict[str, Any]:
+    """The JSON object that answers a form of these fields. Raises ``ApiError``."""
+    form = urlencode(fields, errors="replace").encode()
+    return _object(api_url, path, _answer(api_url, path, timeout_s, access, form))
+
+
+def _object(api_url: str, path: str, body: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(get_bytes(api_url, path, timeout_s=timeout_s, access=access))
+        value = json.loads(body)
     except ValueError as error:
         raise ApiError(f"{api_url}{path} does not answer as Tidegauge does: {error}") from error
     if not isinstance(value, dict):
@@ -68,9 +82,18 @@ def get(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S, access: ApiAcc
 
 def get_bytes(api_url: str, path: str, *, timeout_s: float = TIMEOUT_S, access: ApiAccess = NO_ACCESS) -> bytes:
     """What is at ``path``, as it is. Raises ``ApiError``."""
+    return _answer(api_url, path, timeout_s, access)
+
+
+def _answer(api_url: str, path: str, timeout_s: float, access: ApiAccess, form: bytes | None = None) -> bytes:
+    """``form``: what is sent there."""
     connection = _connection(api_url, timeout_s, access)
+    headers = access.headers()
     try:
-        connection.request("GET", path, headers=access.headers())
+        if form is None:
+            connection.request("GET", path, headers=headers)
+        else:
+            connection.request("POST", path, form, {**headers, "Content-Type": "application/x-www-form-urlencoded"})
         answer = connection.getresponse()
         body = answer.read(MAX_ANSWER_BYTES)
         if answer.status != 200:

@@ -21,6 +21,7 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.escalation_desk import open_escalation
 from tidegauge.cluster.evidence_api import evidence_routes
 from tidegauge.cluster.evidence_asks import EvidenceAsks
+from tidegauge.cluster.grade_api import GradeDesk, GradePage
 from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, html_route, json_route
 from tidegauge.cluster.loop_api import UNTOLD, IncidentStory, incident_story, loop_figures, loop_routes
 from tidegauge.cluster.memory_api import memory_routes
@@ -61,6 +62,8 @@ class Pages:
     out."""
     incident_report: Callable[[IncidentStory, tuple[MemoryPoint, ...]], str]
     """An incident and the memory of the rank to look at first in; a page for people out."""
+    grade: GradePage
+    """Asks whether an incident was a leak: a page for people."""
     runbooks: Callable[[], str]
     """What each alert means, and what to do: a page for people."""
 
@@ -84,6 +87,7 @@ class CoordinatorService:
         self._local_socket = local_socket
         self._escalation = open_escalation(coordinator, actions.store, asks)
         self._keeper = AgentKeeper(engine, coordinator, monotonic_s=time.monotonic)
+        self._grades = GradeDesk(actions.store, actions.now_s, pages.grade)
         self._started_unix_s = time.time()
         self._stopped = threading.Event()
         self._api: HttpApi | None = None
@@ -140,6 +144,7 @@ class CoordinatorService:
             **overview_routes(self.coordinator, jobs, self._actions.status, cluster=self._cluster),
             **loop_routes(self._actions.store, self._actions.status),
             **evidence_routes(self._actions.store, ownership.owns),
+            **self._grades.routes(),
             "/report": html_route(self._report),
             "/api/v1/openapi.json": lambda _: Answer(document),
             "/runbooks": html_route(lambda _: self._pages.runbooks()),
@@ -148,17 +153,23 @@ class CoordinatorService:
             "/healthz": lambda _: Answer(b"ok\n", "text/plain; charset=utf-8"),
         }
 
+    def forms(self) -> dict[str, Route]:
+        """What is done with a form that is sent, by path."""
+        return self._grades.forms()
+
     def _bind(self) -> HttpApi:
-        routes = self.routes()
+        routes, forms = self.routes(), self.forms()
         api = HttpApi(
-            routes, host=self._host, port=self._port, door=self._door, local_socket=self._local_socket
+            routes, host=self._host, port=self._port, door=self._door, forms=forms, local_socket=self._local_socket
         )  # fmt: skip
         try:
             api.start()
         except OSError as error:
             if self._port == 0 or isinstance(error, PermissionError):
                 raise
-            free = HttpApi(routes, host=self._host, port=0, door=self._door, local_socket=self._local_socket)
+            free = HttpApi(
+                routes, host=self._host, port=0, door=self._door, forms=forms, local_socket=self._local_socket
+            )  # fmt: skip
             free.start()
             log.warning("port %d is taken (%s): the API is at %s", self._port, error.strerror, free.url)
             return free

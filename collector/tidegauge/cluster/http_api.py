@@ -1,8 +1,8 @@
-"""The coordinator's HTTP API: fixed paths, GET only, read only. Standard library, loopback by default.
+"""The coordinator's HTTP API: fixed paths, read only but for a table of forms. Standard library, loopback by default.
 
-Nothing in a request chooses a file, a name or an unbounded amount of work: paths are looked up in a table, query
-parameters are bounded numbers and texts, bodies are never read, and a limited number of requests is served at a time.
-Who may read what: ``route_access``.
+Nothing in a request chooses a file, a name or an unbounded amount of work: paths are looked up in a table, parameters
+are bounded numbers and texts, and a limited number of requests is served at a time. A body is read of a form alone,
+from somebody with a name, and if a browser sent it, from a page of this API. Who may read what: ``route_access``.
 """
 
 from __future__ import annotations
@@ -38,17 +38,32 @@ LOOK_S = 0.5
 MAX_QUERY_CHARS = 16_000
 """A job id may have 1024 characters, each of them up to 12 in a URL."""
 MOST_FIELDS = 32
-METHODS = (("Allow", "GET, HEAD"),)
+MAX_FORM_BYTES = 8192
+"""Of a body: a comment of 500 characters has up to 6,000 in a form."""
+METHODS, METHODS_OF_FORMS = ("GET", "HEAD"), ("GET", "HEAD", "POST")
 JSON_TYPE = "application/json"
+FORM_TYPE = "application/x-www-form-urlencoded"
 HTML_TYPE = "text/html; charset=utf-8"
-HTML_HEADERS = (
-    (
-        "Content-Security-Policy",
-        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-    ("Referrer-Policy", "no-referrer"),
+
+
+def _page_headers(*, form_action: str, referrer_policy: str) -> tuple[tuple[str, str], ...]:
+    """Of pages for people, which hold what jobs call themselves: a browser runs and fetches nothing, whatever slips
+    in."""
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action {form_action}; "
+        "frame-ancestors 'none'"
+    )
+    return (("Content-Security-Policy", policy), ("Referrer-Policy", referrer_policy))
+
+
+HTML_HEADERS = _page_headers(form_action="'none'", referrer_policy="no-referrer")
+FORM_HEADERS = _page_headers(form_action="'self'", referrer_policy="same-origin")
+"""Of a page with a form that comes back here. With ``no-referrer`` a browser would not say that it comes from here."""
+NO_NAME = (
+    "this service asks nobody for a name, so it cannot tell who answers: on the head, its user or root answers by "
+    "`tidegauge policy grade`; with names (docs/web_access.md) everybody can"
 )
-"""Of pages for people, which hold what jobs call themselves: a browser runs and fetches nothing, whatever slips in."""
+FROM_ELSEWHERE = "this form was sent by a page of another site: open the page here and answer there"
 
 
 class BadRequestError(ValueError):
@@ -71,6 +86,7 @@ class Request:
     """What of a request an answer may depend on."""
 
     query: Mapping[str, str]
+    """Of a form that was sent: its fields."""
     accept: str | None
     viewer: Viewer = EVERYBODY
     """Who asks: what they may see of an ``Access.OWN`` page is for its route to see to."""
@@ -107,6 +123,7 @@ class Answer:
 
 
 Route = Callable[[Request], Answer]
+NO_FORMS: Mapping[str, Route] = {}
 
 
 def json_route(value: Callable[[Request], object]) -> Route:
@@ -114,9 +131,9 @@ def json_route(value: Callable[[Request], object]) -> Route:
     return lambda request: Answer(to_json(value(request)))
 
 
-def html_route(page: Callable[[Request], str]) -> Route:
+def html_route(page: Callable[[Request], str], headers: tuple[tuple[str, str], ...] = HTML_HEADERS) -> Route:
     """A route that answers with the page that ``page`` returns: a whole document with its style sheet in it."""
-    return lambda request: Answer(page(request).encode(errors="replace"), HTML_TYPE, HTML_HEADERS)
+    return lambda request: Answer(page(request).encode(errors="replace"), HTML_TYPE, headers)
 
 
 class HttpApi:
@@ -130,10 +147,13 @@ class HttpApi:
         port: int,
         door: Door = OPEN_DOOR,
         access: Mapping[str, Access] = ROUTE_ACCESS,
+        forms: Mapping[str, Route] = NO_FORMS,
         local_socket: Path | None = None,
     ) -> None:
-        """``local_socket``: also served there, without TLS and names, to root and to this process' own user alone."""
+        """``forms``: what is done with a form that is sent to a path; whoever may read its page may send it, if they
+        have a name. ``local_socket``: also served there, without TLS, to root and to this process' own user alone."""
         self._routes = dict(routes)
+        self._forms = dict(forms)
         self._host = host
         self._port = port
         self._door = door
@@ -156,7 +176,8 @@ class HttpApi:
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         """Of one server, with slots of its own: what strangers ask for takes none from the head's own commands."""
-        return _handler(self._routes, self._access, threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE))
+        slots = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
+        return _handler(self._routes, self._forms, self._access, slots)
 
     @property
     def port(self) -> int:
@@ -205,8 +226,9 @@ class _Reply:
 
 
 def _handler(
-    routes: Mapping[str, Route], access: Mapping[str, Access], slots: threading.BoundedSemaphore
-) -> type[BaseHTTPRequestHandler]:
+    routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
+    slots: threading.BoundedSemaphore,
+) -> type[BaseHTTPRequestHandler]:  # fmt: skip
     class Handler(GuardedRequest, BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S
         server_version = "tidegauge"
@@ -217,20 +239,57 @@ def _handler(
 
         do_HEAD = do_GET  # noqa: N815 - the name that the base class calls
 
+        def do_POST(self) -> None:
+            self._send(self._done())
+
         def _reply(self) -> _Reply:
             path, _, query = self.path.partition("?")
             decision = access.get(path, Access.ADMIN if path in routes else Access.SIGNED_IN)
             if decision is Access.OPEN:  # costs nothing, and whoever asks whether this lives has to be answered
-                return self._answer(path, query, EVERYBODY)
+                return self._answer(routes, path, query, EVERYBODY)
             viewer = self._admitted(path, decision)
+            return viewer if isinstance(viewer, _Reply) else self._in_turn(routes, path, query, viewer)
+
+        def _done(self) -> _Reply:
+            """With a form that was sent."""
+            path = self.path.partition("?")[0]
+            viewer = self._admitted(path, access.get(path, Access.ADMIN if path in forms else Access.SIGNED_IN))
             if isinstance(viewer, _Reply):
                 return viewer
+            if path not in forms:
+                return self._no_such_method()
+            if viewer.name is None:
+                return _Reply(403, to_json({"error": NO_NAME}))
+            if not _is_from_here(
+                self.headers.get("Sec-Fetch-Site"), self.headers.get("Origin"), self.headers.get("Host")
+            ):
+                return _Reply(403, to_json({"error": FROM_ELSEWHERE}))
+            form = self._form()
+            return form if isinstance(form, _Reply) else self._in_turn(forms, path, form, viewer)
+
+        def _form(self) -> str | _Reply:
+            """The request's body."""
+            length = self.headers.get("Content-Length", "")
+            if not (length.isascii() and length.isdigit()):
+                return _Reply(411, b'{"error":"a form comes with its Content-Length"}')
+            if len(length) > len(str(MAX_FORM_BYTES)) or int(length) > MAX_FORM_BYTES:
+                return _Reply(413, to_json({"error": f"a form has {MAX_FORM_BYTES} bytes at most"}))
+            if self.headers.get_content_type() != FORM_TYPE:
+                return _Reply(415, to_json({"error": f"a form is sent as {FORM_TYPE}"}))
+            return self.rfile.read(int(length)).decode("ascii", "replace")
+
+        def _in_turn(self, table: Mapping[str, Route], path: str, query: str, viewer: Viewer) -> _Reply:
             if not slots.acquire(blocking=False):
                 return _Reply(503, b'{"error":"too many requests at once"}')
             try:
-                return self._answer(path, query, viewer)
+                return self._answer(table, path, query, viewer)
             finally:
                 slots.release()
+
+        def _no_such_method(self) -> _Reply:
+            allowed = METHODS_OF_FORMS if self.path.partition("?")[0] in forms else METHODS
+            words = {"error": f"only {' and '.join(allowed)} are answered here"}
+            return _Reply(405, to_json(words), headers=(("Allow", ", ".join(allowed)),))
 
         def _admitted(self, path: str, decision: Access) -> Viewer | _Reply:
             """Who asks, or how they are refused. A stranger does not learn which pages there are."""
@@ -242,8 +301,8 @@ def _handler(
                 return _Reply(403, to_json({"error": _not_allowed(viewer, path, decision)}))
             return viewer
 
-        def _answer(self, path: str, query: str, viewer: Viewer) -> _Reply:
-            route = routes.get(path)
+        def _answer(self, table: Mapping[str, Route], path: str, query: str, viewer: Viewer) -> _Reply:
+            route = table.get(path)
             if route is None:
                 return _Reply(404, to_json({"error": "no such page", "pages": sorted(routes)}))
             try:
@@ -273,7 +332,7 @@ def _handler(
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
             """What the base class says to other methods, as everything else here is said."""
             if code == HTTPStatus.NOT_IMPLEMENTED:
-                self._send(_Reply(405, b'{"error":"only GET and HEAD are answered here"}', headers=METHODS))
+                self._send(self._no_such_method())
             else:
                 super().send_error(code, message, explain)
 
@@ -284,6 +343,16 @@ def _handler(
             log.debug("%s %s", self.address_string(), format % args)
 
     return Handler
+
+
+def _is_from_here(fetch_site: str | None, origin: str | None, host: str | None) -> bool:
+    """Whether a browser that sent a form had it from a page of this API: else any page on the web could have a browser
+    that knows a password send one. Commands and scripts are no browsers, and send neither of the first two headers.
+
+    ``Sec-Fetch-Site`` says it behind a proxy too, but browsers send it over TLS and to localhost alone."""
+    if fetch_site is not None:
+        return fetch_site == "same-origin"
+    return origin is None or origin.partition("://")[2] == host
 
 
 def _parsed(query: str) -> dict[str, list[str]]:

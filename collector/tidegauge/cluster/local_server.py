@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import socket
 import struct
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 from socketserver import UnixStreamServer
 from typing import Any
 
+from tidegauge.core.web_access import OpenDoor, Viewer
 from tidegauge_exporter.guarded_server import GuardedMixIn, Limits
 
 log = logging.getLogger(__name__)
@@ -76,13 +78,20 @@ class LocalServing:
             return None
 
 
+class _LocalDoor(OpenDoor):
+    """Whoever was let in, by the name that the kernel has for them, sees everything."""
+
+    def admit(self, authorization: str | None, peer: str) -> Viewer:  # noqa: ARG002 - the port's
+        return Viewer(peer, sees_all=True, reads_metrics=True)
+
+
 class _LocalServer(GuardedMixIn, UnixStreamServer):
     """On a socket in a folder that only its owner enters; the kernel says who connects all the same."""
 
     request_queue_size = 64
 
     def __init__(self, path: Path, handler: type[BaseHTTPRequestHandler], limits: Limits) -> None:
-        self.guard(limits)
+        self.guard(limits, _LocalDoor())
         self._path = path
         self._inode: tuple[int, int] | None = None
         super().__init__(path.name, handler)
@@ -99,17 +108,29 @@ class _LocalServer(GuardedMixIn, UnixStreamServer):
         self._path.chmod(0o600)
         self.server_address = self.socket.getsockname()
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        """With name and uid of the client in the place of an address."""
+        request, _ = super().get_request()
         _, uid, _ = struct.unpack(
             "3i", request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         )
-        return uid in (0, os.geteuid())
+        return request, (_user_name(uid), uid)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's signature
+        return client_address[1] in (0, os.geteuid())
 
     def server_close(self) -> None:
         # Another head may have put its own there since. Before ours is closed: until then its inode is nobody else's.
         if self._inode is not None and _inode(self._path) == self._inode:
             self._path.unlink(missing_ok=True)
         super().server_close()
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -89,14 +89,15 @@ def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewe
     """Incident ``number`` for a page of it. Raises ``NotFoundError``, ``UnavailableError``."""
     try:
         tables = store()
-        found = _incident(tables, number, viewer)
+        found = visible_incident(tables, number, viewer)
         history = tuple(tables.incidents.lines(number, **HISTORY))
         return IncidentStory(found, history, tuple(tables.audit.records_of(number)))
     except AuditError as error:
-        raise UnavailableError(_away(error)) from error
+        raise UnavailableError(away(error)) from error
 
 
-def _incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident:
+def visible_incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident:
+    """Raises ``NotFoundError``, also for one that is somebody else's, and ``AuditError``."""
     found = tables.incidents.incident(number)
     if found is None or not viewer.sees(found.user_name):
         raise NotFoundError(f"there is no incident {number}; `tidegauge incidents --all` lists those that there are")
@@ -166,12 +167,12 @@ def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, 
         try:
             return Answer(to_json(page(self, request)))
         except AuditError as error:
-            raise UnavailableError(_away(error)) from error
+            raise UnavailableError(away(error)) from error
 
     return answer
 
 
-def _away(error: AuditError) -> str:
+def away(error: AuditError) -> str:
     return f"the database of incidents and actions does not answer: {error}"
 
 
@@ -202,9 +203,10 @@ class _Pages:
     def incident(self, request: Request) -> object:
         number, store = request.number("number", default=0), self._store()
         return {
-            "incident": _incident(store, number, request.viewer),
+            "incident": visible_incident(store, number, request.viewer),
             "history": map(_told, store.incidents.lines(number, **HISTORY)),
             "decisions": map(_short_record, store.audit.records_of(number)),
+            "answers": store.grades.answers(number),
             "left_out": store.incidents.count_left_out(number, **HISTORY),
         }
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tidegauge.cluster.evidence_api import EvidenceReads
 from tidegauge.core.actions import DecisionRecord
+from tidegauge.core.grades import GradeAnswer, GradedIncident
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.loop_figures import OpenIncident
 
@@ -66,6 +67,20 @@ class AuditReads(Protocol):
         carried out and were made at or after ``since_s``."""
 
 
+class GradeReads(Protocol):
+    """What is read of people's answers. Every method raises ``AuditError``."""
+
+    def answers(self, number: int, /) -> Sequence[GradeAnswer]:
+        """To one incident, oldest first."""
+
+    def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
+        """The newest ``limit`` incidents of growth opened since ``since_s`` whose owner was told something, or would
+        have been but for the policy's mode; newest first."""
+
+    def count_notified(self, *, since_s: float, user_name: str | None = None) -> int:
+        """How many there are."""
+
+
 class LoopStore(Protocol):
     """The database as far as it is read here."""
 
@@ -77,3 +92,6 @@ class LoopStore(Protocol):
 
     @property
     def evidence(self) -> EvidenceReads: ...
+
+    @property
+    def grades(self) -> GradeReads: ...

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tidegauge import __version__
 from tidegauge.cluster.evidence_api import MOST_PIECES
+from tidegauge.cluster.http_api import FORM_TYPE
 from tidegauge.cluster.json_schemas import Schema, Schemas
 from tidegauge.cluster.loop_api import FEW, MANY
 from tidegauge.cluster.memory_api import MOST_JOB_ID_CHARS, RankMemory
@@ -20,6 +21,7 @@ from tidegauge.cluster.overview import JobPage, Overview
 from tidegauge.cluster.views import Event, NodeStatus, ServiceStatus
 from tidegauge.core.actions import DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.views import JobView
 
@@ -42,6 +44,16 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Form:
+    """What may be sent to a path."""
+
+    summary: str
+    fields: tuple[Parameter, ...]
+    answer: Any = None
+    """As ``Page.answer``."""
+
+
+@dataclass(frozen=True)
 class Page:
     """One path."""
 
@@ -53,6 +65,7 @@ class Page:
     errors: tuple[int, ...] = ()
     """Besides those that every page may answer with."""
     text: str = ""
+    form: Form | None = None
 
 
 def _whole(*, default: int | None = None, most: int = LARGEST) -> Schema:
@@ -70,6 +83,12 @@ _UID = Parameter("uid", "Whose job of that id; of whoever claims it, if left out
 _RANK = Parameter("rank", "This rank alone.", _whole())
 _SEEN_AS = "seen_as names the user whose own alone are listed; null: everybody's are."
 _HTML = ("text/html; charset=utf-8",)
+_GRADES = "Say whether an incident was a leak: its owner, or an admin"
+_ANSWER = (
+    Parameter("incident", "Its number.", _whole(), required=True),
+    Parameter("grade", "What it was.", {"type": "string", "enum": [grade.value for grade in Grade]}, required=True),
+    Parameter("comment", "Why.", {"type": "string", "maxLength": MAX_COMMENT_CHARS}),
+)
 _EXPOSITIONS = (
     "text/plain; version=0.0.4; charset=utf-8",
     "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -121,7 +140,7 @@ PAGES: Mapping[str, Page] = {
         "One incident with its history and decisions",
         {
             "incident": Incident, "history": tuple[ToldChange, ...], "decisions": tuple[DecisionRecord, ...],
-            "left_out": int,
+            "answers": tuple[GradeAnswer, ...], "left_out": int,
         },
         (Parameter("number", "Its number.", _whole(default=0)),), errors=(404,),
     ),
@@ -144,11 +163,20 @@ PAGES: Mapping[str, Page] = {
         ),
         errors=(404,),
     ),
+    "/api/v1/grades": Page(
+        "Incidents of growth that told their owner something, or would have, and what people say of them",
+        {"incidents": tuple[GradedIncident, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT),
+        text=_SEEN_AS, form=Form(_GRADES, _ANSWER, {"answers": tuple[GradeAnswer, ...]}),
+    ),
     "/api/v1/policy": Page("How incidents, policy and actions stand", LoopStatus),
     "/api/v1/openapi.json": Page("This document", object),
     "/report": Page(
         "An incident as a page for people", None, (Parameter("incident", "Its number.", _whole(default=0)),), _HTML,
         (404,),
+    ),
+    "/grade": Page(
+        "Asks whether an incident was a leak", None, (Parameter("incident", "Its number.", _whole(default=0)),), _HTML,
+        (404,), form=Form(_GRADES, _ANSWER),
     ),
     "/runbooks": Page("What each alert means, and what to do", None, (), _HTML),
     "/sd": Page("Targets for Prometheus' http_sd_configs", tuple[TargetGroup, ...]),
@@ -165,19 +193,25 @@ _ALWAYS: Mapping[int, str] = {
     500: "A page failed; the coordinator's log says why.",
     503: "Too many requests at once, or the database is away.",
 }
+_OF_FORMS: Mapping[int, str] = {
+    411: "A form without its length.",
+    413: "A form that is too long.",
+    415: "A body that is no form.",
+}
 _SOMETIMES: Mapping[int, str] = {404: "There is no such incident or job, or it is somebody else's."}
 
 
 def openapi_document() -> Schema:
     """The whole document, made anew."""
     schemas = _OurSchemas()
-    paths = {path: {"get": _operation(path, page, schemas)} for path, page in PAGES.items()}
+    paths = {path: _methods(path, page, schemas) for path, page in PAGES.items()}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Tidegauge's coordinator",
             "version": __version__,
-            "description": "Read only. Sizes are bytes, times unix seconds; null is unknown. Keys may be added.",
+            "description": "Read only, but for what people say of incidents. Sizes are bytes, times unix seconds; "
+            "null is unknown. Keys may be added.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -219,19 +253,44 @@ class _OurSchemas(Schemas):
         return super().of(form)
 
 
-def _operation(path: str, page: Page, schemas: Schemas) -> Schema:
+def _methods(path: str, page: Page, schemas: Schemas) -> Schema:
     name = path.removeprefix("/api/v1/").strip("/").replace("-", "_").replace(".", "_")
-    answer: Schema = {} if page.answer is None else {"schema": schemas.of(page.answer)}
     said = {**_ALWAYS, **{status: _SOMETIMES[status] for status in page.errors}}
-    return {
+    read = {
         "operationId": name,
         "summary": page.summary,
         **({"description": page.text} if page.text else {}),
         "parameters": [parameter.document() for parameter in page.parameters],
-        "responses": {
-            "200": {"description": page.summary, "content": {media: dict(answer) for media in page.media}},
-            **{str(status): _error(text) for status, text in sorted(said.items())},
-        },
+        "responses": _responses(page.summary, page.answer, page.media, said, schemas),
+    }
+    if page.form is None:
+        return {"get": read}
+    form, said = page.form, {**_ALWAYS, **_SOMETIMES, **_OF_FORMS}
+    send = {
+        "operationId": f"{name}_answer",
+        "summary": form.summary,
+        "parameters": [],
+        "requestBody": {"required": True, "content": {FORM_TYPE: {"schema": _form_schema(form)}}},
+        "responses": _responses(form.summary, form.answer, page.media, said, schemas),
+    }
+    return {"get": read, "post": send}
+
+
+def _form_schema(form: Form) -> Schema:
+    return {
+        "type": "object",
+        "properties": {field.name: {**field.schema, "description": field.text} for field in form.fields},
+        "required": [field.name for field in form.fields if field.required],
+    }
+
+
+def _responses(
+    summary: str, answer: Any, media: tuple[str, ...], errors: Mapping[int, str], schemas: Schemas
+) -> Schema:  # fmt: skip
+    content: Schema = {} if answer is None else {"schema": schemas.of(answer)}
+    return {
+        "200": {"description": summary, "content": {each: dict(content) for each in media}},
+        **{str(status): _error(text) for status, text in sorted(errors.items())},
     }
 
 

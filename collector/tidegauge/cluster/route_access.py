@@ -1,4 +1,4 @@
-"""Who may read which page of the coordinator's HTTP API: one decision for each, in one table.
+"""Who may read which page of the coordinator's HTTP API, and send the form on it: one decision for each, in one table.
 
 Without authentication everybody may read everything. A page that is not here is for admins alone, and a test fails.
 """
@@ -45,6 +45,8 @@ ROUTE_ACCESS: Mapping[str, Access] = {
     "/api/v1/incident-changes": Access.OWN,
     "/api/v1/decisions": Access.OWN,
     "/api/v1/evidence": Access.OWN,
+    "/api/v1/grades": Access.OWN,
+    "/grade": Access.OWN,
     "/report": Access.OWN,
     "/sd": Access.METRICS,
     "/metrics": Access.METRICS,

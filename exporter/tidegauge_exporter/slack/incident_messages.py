@@ -100,7 +100,8 @@ def incident_links(incident: Incident, *, cluster: str, links: Links) -> list[Bl
 
 
 def chosen_links(incident: Incident, *, cluster: str, links: Links) -> list[Link]:
-    """Dashboard, report and how to keep the job running, as far as configured; of an incident that is not tamed."""
+    """Dashboard, report, how to keep the job running, and the question whether it is a leak, as far as configured; of
+    an incident that is not tamed."""
     job = incident.key.job
     ended_s = incident.closed_unix_s
     dashboard = links.job(
@@ -113,6 +114,8 @@ def chosen_links(incident: Incident, *, cluster: str, links: Links) -> list[Link
     chosen = [Link("Dashboard", dashboard), Link("Report", links.incident(incident.number))]
     if incident.is_open:
         chosen.append(Link("Keep my job running", links.exemption()))
+    if incident.key.cause.is_growth:
+        chosen.append(Link("Say whether it is a leak", links.grade(incident.number)))
     return [link for link in chosen if link.url is not None and is_web(link.url)]
 
 

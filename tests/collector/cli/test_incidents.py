@@ -79,7 +79,7 @@ def test_json_is_what_the_service_answers(url: str, capsys: pytest.CaptureFixtur
     (only,) = json.loads(capsys.readouterr().out)["incidents"]
     assert (only["number"], only["ranks"], only["last_decision"]["decision"]["action"]) == (1, [1], "requeue")
     assert main(["incidents", "show", "1", "--json", "--api", url]) == 0
-    assert sorted(json.loads(capsys.readouterr().out)) == ["decisions", "history", "incident", "left_out"]
+    assert sorted(json.loads(capsys.readouterr().out)) == ["answers", "decisions", "history", "incident", "left_out"]
 
 
 def test_the_page_tells_the_whole_story_in_order(url: str, capsys: pytest.CaptureFixture[str]) -> None:

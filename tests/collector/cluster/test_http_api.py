@@ -13,6 +13,8 @@ import pytest
 
 from tidegauge.cluster import client
 from tidegauge.cluster.http_api import (
+    FORM_TYPE,
+    MAX_FORM_BYTES,
     MAX_REQUESTS_AT_ONCE,
     Answer,
     BadRequestError,
@@ -24,6 +26,8 @@ from tidegauge.cluster.http_api import (
     html_route,
     json_route,
 )
+from tidegauge.cluster.route_access import Access
+from tidegauge.core.web_access import OpenDoor, Refusal, Viewer
 from waiting import PATIENCE_S
 
 
@@ -39,7 +43,8 @@ def away(_: Request) -> Answer:
     raise UnavailableError("the database is locked")
 
 
-PAGES = ("/value", "/page", "/accept", "/explode", "/missing", "/away", "/wait")
+PAGES = ("/value", "/page", "/accept", "/explode", "/missing", "/away", "/wait", "/form")
+FORM = {"Content-Type": FORM_TYPE}
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +66,9 @@ def api(gate: threading.Event) -> Iterator[HttpApi]:
         "/missing": missing,
         "/away": away,
         "/wait": wait,
+        "/form": lambda _: Answer(b""),
     }
-    api = HttpApi(routes, host="127.0.0.1", port=0)
+    api = HttpApi(routes, forms={"/form": explode}, host="127.0.0.1", port=0)
     api.start()
     yield api
     gate.set()
@@ -147,6 +153,104 @@ def test_nothing_can_be_changed_through_it(api: HttpApi, method: str) -> None:
     assert answer.headers["Content-Type"] == "application/json"
     assert "only GET and HEAD" in json.loads(answer.read())["error"]
     connection.close()
+
+
+def test_a_form_is_not_taken_from_somebody_without_a_name(api: HttpApi) -> None:
+    """Nobody is asked for one here: any page that a browser on this machine opens could send it."""
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
+    connection.request("POST", "/form", "word=x", FORM)
+    answer = connection.getresponse()
+    assert (answer.status, "asks nobody for a name" in json.loads(answer.read())["error"]) == (403, True)
+    connection.close()
+
+
+def test_other_methods_of_a_page_with_a_form_are_refused_with_those_that_it_has(api: HttpApi) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
+    connection.request("PUT", "/form", "word=x", FORM)
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD, POST")
+    connection.close()
+
+
+class Named(OpenDoor):
+    """Whoever shows a word is called that."""
+
+    def admit(self, authorization: str | None, peer: str) -> Viewer | Refusal:
+        if authorization is None:
+            return Refusal(401, "who are you")
+        return Viewer(authorization, sees_all=False, reads_metrics=False)
+
+
+@pytest.fixture(scope="module")
+def named() -> Iterator[HttpApi]:
+    forms: dict[str, Route] = {
+        "/form": json_route(lambda request: {"word": request.text("word", most_chars=5), "by": request.viewer.name})
+    }
+    access = {"/form": Access.OWN}
+    api = HttpApi({"/form": lambda _: Answer(b"")}, forms=forms, access=access, host="127.0.0.1", port=0, door=Named())
+    api.start()
+    yield api
+    api.stop()
+
+
+def send(api: HttpApi, form: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
+    try:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", "/form", form, {"Authorization": "ada", **FORM, **named})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_form_is_read_like_a_query(named: HttpApi) -> None:
+    assert send(named, "word=gr%C3%B6&more=x") == (200, '{"word":"grö","by":"ada"}')
+    assert send(named, "") == (400, '{"error":"word is missing"}')
+    assert send(named, "word=toolong")[0] == 400
+    assert send(named, "&".join(["word=x"] * 40))[0] == 400
+
+
+def test_the_query_of_a_form_says_nothing(named: HttpApi) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", named.port, timeout=PATIENCE_S)
+    connection.request("POST", "/form?word=x", "", {"Authorization": "ada", **FORM})
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+        ({"Sec_Fetch_Site": "none"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Origin": "HERE"}, 403),
+        ({"Origin": "http://elsewhere.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://[junk"}, 403),
+        ({"Sec_Fetch_Site": "same-origin", "Origin": "https://proxy.example"}, 200),
+        ({"Origin": "HERE"}, 200),
+        ({}, 200),
+    ],
+)
+def test_a_browser_sends_a_form_from_a_page_of_this_api_alone(
+    named: HttpApi, headers: dict[str, str], status: int
+) -> None:
+    shown = {name: named.url if value == "HERE" else value for name, value in headers.items()}
+    assert send(named, "word=x", **shown)[0] == status
+
+
+def test_a_form_is_bounded_and_is_a_form(named: HttpApi) -> None:
+    assert send(named, "word=x" + "&" * MAX_FORM_BYTES)[0] == 413
+    assert send(named, "word=x", Content_Length="9" * 30)[0] == 413
+    assert send(named, "word=x", Content_Length="-6")[0] == 411
+    assert send(named, "word=x", Content_Type="application/json")[0] == 415
+
+
+def test_of_a_stranger_no_body_is_read(named: HttpApi) -> None:
+    with socket.create_connection(("127.0.0.1", named.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"POST /form HTTP/1.0\r\nContent-Length: 4000\r\n\r\n")  # and it never comes
+        assert b" 401 " in connection.recv(1000)
 
 
 def test_head_answers_without_a_body(api: HttpApi) -> None:

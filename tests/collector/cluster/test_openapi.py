@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, NewType
 import jsonschema
 import pytest
 
-from api_world import filled_service
+from api_world import LOCAL_SOCKET, filled_service
 from sample_views import NOW_S
+from tidegauge.cluster import client
 from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.json_schemas import Schemas
 from tidegauge.cluster.openapi import PAGES, openapi_document, openapi_json
@@ -30,21 +31,27 @@ ASKED = {
     "/api/v1/incidents": "all=1",
     "/api/v1/evidence": "incident=1",
     "/report": "incident=1",
+    "/grade": "incident=1",
 }
 """What a page is asked here, where it needs to be told."""
 FULL = {
     "/api/v1/status": "nodes", "/api/v1/nodes": "nodes", "/api/v1/jobs": "jobs", "/api/v1/overview": "jobs",
     "/api/v1/job": "ranks", "/api/v1/events": "events", "/api/v1/incidents": "incidents", "/api/v1/incident": "history",
     "/api/v1/incident-marks": "marks", "/api/v1/incident-changes": "changes", "/api/v1/decisions": "decisions",
-    "/api/v1/evidence": "evidence", "/api/v1/memory": "ranks",
+    "/api/v1/evidence": "evidence", "/api/v1/memory": "ranks", "/api/v1/grades": "incidents",
 }  # fmt: skip
 """The key that must hold something: an empty list fits any schema."""
 DOCUMENT = openapi_document()
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorService]:
-    with filled_service(tmp_path_factory.mktemp("api")) as service:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("api")
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[CoordinatorService]:
+    with filled_service(folder) as service:
         yield service
 
 
@@ -63,8 +70,9 @@ def check(value: object, schema: Mapping[str, Any]) -> None:
     jsonschema.Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(value)
 
 
-def test_every_page_is_described_and_none_else(service: CoordinatorService) -> None:
+def test_every_page_and_form_is_described_and_none_else(service: CoordinatorService) -> None:
     assert set(PAGES) == set(service.routes())
+    assert {path for path, page in PAGES.items() if page.form is not None} == set(service.forms())
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -78,6 +86,17 @@ def test_a_real_answer_is_as_described(service: CoordinatorService, path: str) -
         assert path not in FULL or value[FULL[path]]
 
 
+def test_a_real_answer_to_a_form_is_as_described(service: CoordinatorService, folder: Path) -> None:
+    said = DOCUMENT["paths"]["/api/v1/grades"]["post"]
+    fields = {"incident": "1", "grade": "leak", "comment": "a list of losses"}
+    (form,) = said["requestBody"]["content"].values()
+    jsonschema.Draft202012Validator(form["schema"]).validate({**fields, "incident": 1})
+    assert service.url, "it is served"
+    answer = client.send(f"unix://{folder / LOCAL_SOCKET}", "/api/v1/grades", fields)
+    check(answer, said["responses"]["200"]["content"]["application/json"]["schema"])
+    assert [one["comment"] for one in answer["answers"]] == ["a list of losses"]
+
+
 @pytest.mark.parametrize(
     ("path", "query", "status"),
     [
@@ -86,6 +105,7 @@ def test_a_real_answer_is_as_described(service: CoordinatorService, path: str) -
         ("/api/v1/incident", "number=99", 404),
         ("/api/v1/evidence", "incident=99", 404),
         ("/report", "incident=99", 404),
+        ("/grade", "incident=99", 404),
         ("/nowhere", "x=1", 404),
     ],
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -23,16 +24,19 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
-from tidegauge.cluster.http_api import Answer, HttpApi
+from tidegauge.cluster.grade_api import GradeDesk
+from tidegauge.cluster.http_api import FORM_TYPE, Answer, HttpApi, Request, UnavailableError
 from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
-from tidegauge.cluster.store.store import Store, open_store
+from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
-from tidegauge.core.actions import ActionKind, LoopStatus, UnderWay
+from tidegauge.core.actions import ActionKind, LoopStatus, Outcome, UnderWay
+from tidegauge.core.grades import Grade, GradedIncident
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import ChangeKind, IncidentChange, JobKey
+from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.web_access import EVERYBODY, Viewer
+from tidegauge.core.wire import from_wire
 from waiting import PATIENCE_S
 
 NAMES = ("ada", "bob", "root", "prometheus")
@@ -64,6 +68,7 @@ def fill(store: Store, name: str) -> None:
     )  # fmt: skip
     store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S - 600.0, opened)])
     store.audit.write_ahead([decision(decision_id=f"{name}s-decision", incident=opened, decided_s=NOW_S - 500.0)])
+    store.audit.finish(f"{name}s-decision", Outcome.DONE, "", at_s=NOW_S - 499.0)
     store.evidence.keep([evidence(1, job=job_of(name), hostname=f"{name}s-node")], at_s=NOW_S)
 
 
@@ -75,10 +80,15 @@ class Site:
     api: HttpApi
     store: Store
 
-    def ask(self, path: str, name: str | None) -> tuple[int, str]:
+    def ask(self, path: str, name: str | None, fields: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """``fields``: of a form that is sent there."""
         connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=PATIENCE_S)
+        headers = {"Authorization": f"Bearer {TOKENS[name]}"} if name else {}
         try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {TOKENS[name]}"} if name else {})
+            if fields is None:
+                connection.request("GET", path, headers=headers)
+            else:
+                connection.request("POST", path, urlencode(fields), {**headers, "Content-Type": FORM_TYPE})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:
@@ -119,7 +129,8 @@ def running_site(folder: Path) -> Iterator[Site]:
     ranks = tuple(rank for name in UIDS for rank in ranks_of(name))
     for sent_s in (1.0, 2.0):  # verdicts become events with the second report
         coordinator.report(NodeSummary("id", "node7", 321, "i", "node7:9494", sent_s, ranks))
-    api = HttpApi(service.routes(), host="127.0.0.1", port=0, door=open_door(settings, what="a test"))
+    door = open_door(settings, what="a test")
+    api = HttpApi(service.routes(), forms=service.forms(), host="127.0.0.1", port=0, door=door)
     service._api = api  # /sd asks it for its own address
     api.start()
     try:
@@ -164,7 +175,9 @@ def pages(whose: str) -> dict[str, Page]:
         "/api/v1/decisions": Page("/api/v1/decisions?since=0"),
         "/api/v1/evidence": Page(f"/api/v1/evidence?{job}"),
         "/api/v1/evidence of an incident": Page(f"/api/v1/evidence?incident={number}", about_one=True),
+        "/api/v1/grades": Page("/api/v1/grades"),
         "/report": Page(f"/report?incident={number}", about_one=True),
+        "/grade": Page(f"/grade?incident={number}", about_one=True),
         "/sd": Page("/sd"),
         "/metrics": Page("/metrics"),
     }
@@ -256,7 +269,7 @@ def test_ones_own_job_is_told_in_full(site: Site, name: str) -> None:
     assert status == 200
     mine = {"/api/v1/memory": "points", "/api/v1/incident-marks": '"1"'}.get(name.split()[0], "ada")
     assert mine in body
-    if pages("ada")[name].about_one and name != "/report":
+    if pages("ada")[name].about_one and name not in ("/report", "/grade"):
         assert {**json.loads(body), "now_unix_s": 0} == {**json.loads(site.ask(path, "root")[1]), "now_unix_s": 0}
 
 
@@ -313,6 +326,105 @@ def test_evidence_of_a_job_that_is_gone_is_its_owners_as_its_incident_says(own_s
     of_bob = incident(job=gone, number=3, user_name="bob")
     own_site.store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, of_bob)])
     assert [len(json.loads(own_site.ask(asked, name)[1])["evidence"]) for name in ("ada", "bob", "root")] == [0, 1, 1]
+
+
+FORMS = ("/api/v1/grades", "/grade")
+
+
+def answers_of(site: Site, whose: str) -> list[tuple[str, str, bool]]:
+    answers = site.store.grades.answers(NUMBERS[whose])
+    return [(answer.by, answer.grade.value, answer.as_admin) for answer in answers]
+
+
+def grade_of(whose: str, grade: str = "not_a_leak") -> dict[str, str]:
+    return {"incident": str(NUMBERS[whose]), "grade": grade}
+
+
+def test_every_form_is_asked_about_here(site: Site) -> None:
+    assert set(site.service.forms()) == set(FORMS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("name", "status"), [(None, 401), ("ada", 404), ("prometheus", 404)])
+def test_an_incident_is_not_graded_by_those_whose_it_is_not(
+    own_site: Site, form: str, name: str | None, status: int
+) -> None:
+    found = own_site.ask(form, name, grade_of("bob"))
+    assert found[0] == status
+    assert (
+        found[1].replace("incident 2", "incident 999")
+        == own_site.ask(form, name, {**grade_of("bob"), "incident": "999"})[1]
+    )
+    assert answers_of(own_site, "bob") == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_its_owner_grades_an_incident_and_an_admins_word_counts_more(own_site: Site, form: str) -> None:
+    assert own_site.ask(form, "bob", grade_of("bob"))[0] == 200
+    assert own_site.ask(form, "root", grade_of("bob", "leak"))[0] == 200
+    assert own_site.ask(form, "bob", {**grade_of("bob"), "comment": "a  replay\nbuffer"})[0] == 200
+    assert answers_of(own_site, "bob") == [
+        ("bob", "not_a_leak", False), ("root", "leak", True), ("bob", "not_a_leak", False),
+    ]  # fmt: skip
+    listed = json.loads(own_site.ask("/api/v1/grades", "bob")[1])
+    assert (listed["seen_as"], listed["left_out"], [one["number"] for one in listed["incidents"]]) == ("bob", 0, [2])
+    (incident,) = map(partial(from_wire, GradedIncident), listed["incidents"])
+    assert incident.answer is not None
+    assert (incident.answer.by, incident.answer.grade, incident.told) == ("root", Grade.LEAK, True)
+    assert incident.answers[2].comment == "a replay buffer"
+    story = json.loads(own_site.ask(pages("bob")["/api/v1/incident"].path, "bob")[1])
+    assert [one["by"] for one in story["answers"]] == ["bob", "root", "bob"]
+
+
+def test_opening_a_page_answers_nothing(own_site: Site) -> None:
+    """Programs that look at the links of a message open them."""
+    for path in ("/grade?incident=2&grade=leak", "/api/v1/grades?incident=2&grade=leak"):
+        assert own_site.ask(path, "bob")[0] == 200
+        assert own_site.ask(path, "bob", {})[0] == 400, "the query of a form says nothing"
+    assert answers_of(own_site, "bob") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"incident": "2"}, "grade is missing"),
+        ({"incident": "x", "grade": "leak"}, "incident must be a whole number"),
+        ({"incident": "2", "grade": "perhaps"}, "grade must be leak or not_a_leak, not 'perhaps'"),
+        ({"incident": "2", "grade": "leak", "comment": "x" * 501}, "comment may have 500 characters at most"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused_in_words(site: Site, fields: dict[str, str], words: str) -> None:
+    status, body = site.ask("/api/v1/grades", "bob", fields)
+    assert (status, words in json.loads(body)["error"]) == (400, True)
+    assert answers_of(site, "bob") == []
+
+
+def test_a_fact_is_not_graded(own_site: Site) -> None:
+    error = incident(IncidentCause.OUT_OF_MEMORY, job=job_of("bob"), number=3, user_name="bob")
+    own_site.store.incidents.save([IncidentChange(ChangeKind.OPENED, NOW_S, error)])
+    status, body = own_site.ask("/api/v1/grades", "bob", {"incident": "3", "grade": "leak"})
+    assert (status, "that is a fact" in json.loads(body)["error"]) == (400, True)
+
+
+def test_the_page_asks_with_two_buttons_and_shows_what_was_answered(own_site: Site) -> None:
+    page = own_site.ask("/grade?incident=2", "bob")[1]
+    assert page.count('<button name="grade" value="leak">') == page.count('value="not_a_leak">') == 1
+    assert '<form method="post">' in page
+    assert "Answers so far" not in page
+    told = own_site.ask("/grade", "bob", {**grade_of("bob"), "comment": "<b>buffer</b>"})[1]
+    assert "Not a leak, says bob: &lt;b&gt;buffer&lt;/b&gt;" in told
+    assert own_site.ask("/grade?incident=2", "bob")[1] == told
+
+
+def test_a_database_that_is_away_is_said_so_and_no_answer_is_taken_for_kept() -> None:
+    def away() -> Store:
+        raise StoreError("disk full")
+
+    desk = GradeDesk(away, lambda: NOW_S, lambda _: "")
+    asked = Request({"incident": "1", "grade": "leak"}, None, Viewer("ada", sees_all=False, reads_metrics=False))
+    for route in (*desk.routes().values(), *desk.forms().values()):
+        with pytest.raises(UnavailableError, match="does not answer: disk full"):
+            route(asked)
 
 
 def test_without_authentication_everybody_may_read_everything() -> None:

@@ -41,6 +41,7 @@ Dashboard: https://grafana.example/d/tidegauge-job?var-cluster=prod&var-job_id=4
 &to=now
 Report: https://head.example/report?incident=12
 Keep my job running: https://head.example/runbooks#keep-my-job-running
+Say whether it is a leak: https://head.example/grade?incident=12
 
 -- \n\
 Tidegauge \N{MIDDLE DOT} incident 12 \N{MIDDLE DOT} llama-70b-sft \N{MIDDLE DOT} cluster prod \N{MIDDLE DOT} \

@@ -173,13 +173,14 @@ class TestIncident:
     def test_where_nothing_was_decided_that_is_said(self) -> None:
         assert "Nothing has been done about it." in incident(outside())
 
-    def test_links_lead_to_dashboard_report_and_exemption(self) -> None:
+    def test_links_lead_to_dashboard_report_exemption_and_question(self) -> None:
         message = incident_message(leak(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
         assert links(message.blocks) == {
             "Dashboard": "https://grafana.example/d/tidegauge-job?var-cluster=prod&var-job_id=4711&var-attempt=0"
             "&from=1799997300250&to=now",
             "Report": "https://tidegauge.example/report?incident=12",
             "Keep my job running": "https://tidegauge.example/runbooks#keep-my-job-running",
+            "Say whether it is a leak": "https://tidegauge.example/grade?incident=12",
         }
 
     def test_links_of_a_job_keep_its_true_id(self) -> None:
@@ -192,6 +193,12 @@ class TestIncident:
         message = incident_message(leak(), cluster="prod", links=Links(), now_unix_s=NOW_S)
         assert links(message.blocks) == {}
         assert [block["type"] for block in message.blocks].count("rich_text") == 0
+
+    def test_a_fact_is_not_asked_about(self) -> None:
+        one = leak().incident
+        error = Story(replace(one, key=one.key._replace(cause=IncidentCause.OUT_OF_MEMORY)))
+        message = incident_message(error, cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert "Say whether it is a leak" not in links(message.blocks)
 
     def test_a_job_that_has_ended_needs_no_link_to_keep_it_running(self) -> None:
         message = incident_message(closed(), cluster="prod", links=LINKS, now_unix_s=NOW_S)

@@ -1,0 +1,70 @@
+"""The page that asks whether an incident was a leak: two buttons, for whoever follows a link in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from tidegauge.core.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, answer_in_words, counting
+from tidegauge.core.incidents import Incident
+from tidegauge.core.web_access import Viewer
+from tidegauge.core.wording import capitalised, incident_sentence
+from tidegauge_exporter.html_page import lead, moment, page, section
+from tidegauge_exporter.incident_sections import incident_tone
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.slack.headlines import NOUNS, owners_job
+from tidegauge_exporter.slack.text import tidy
+from tidegauge_exporter.slack.untrusted import MOST_REMARK, tamed
+
+_MEANING: Final = (
+    "A leak: the growth would not have ended by itself before memory ran out. Not a leak: it was meant, or would have "
+    "ended by itself. The answer changes nothing about the job; it is counted in the precision of this site's "
+    "notifications (<code>tidegauge policy grade</code>)."
+)
+_FORM: Final = f"""<form method="post">
+<input type="hidden" name="incident" value="{{number}}">
+<p><label>Comment, if you like: <input name="comment" maxlength="{MAX_COMMENT_CHARS}" size="50"></label></p>
+<p class="buttons"><button name="grade" value="{Grade.LEAK.value}">It is a leak</button>
+<button name="grade" value="{Grade.NOT_A_LEAK.value}">It is not a leak</button></p>
+</form>"""
+
+
+def render_question(incident: Incident, answers: Sequence[GradeAnswer], viewer: Viewer, *, links: Links) -> str:
+    """The page for one person; ``answers`` of everybody, oldest first. Texts that others chose are escaped."""
+    told = tamed(incident)
+    number = incident.number
+    report = links.incident(number)
+    parts = [
+        f'<header><p class="meta"><span>Incident <b>{number}</b></span></p></header>',
+        lead(incident_sentence(told), tone=incident_tone(told), remarks=[], figures=[]),
+        section("Was this a leak?", _question(incident, viewer)),
+        _answers(answers),
+        f'<p class="links"><a href="{escape(report)}">Report</a></p>' if report else "",
+    ]
+    return page(f"Was it a leak? {NOUNS[told.key.cause]} in {owners_job(told)} (incident {number})", parts)
+
+
+def _question(incident: Incident, viewer: Viewer) -> str:
+    """Who answers, and how; or why nobody can here."""
+    if not incident.key.cause.is_growth:
+        return "<p>This incident is a fact, not a forecast: there is nothing to grade.</p>"
+    if viewer.name is None:
+        return (
+            "<p>This service asks nobody for a name, so it cannot tell who answers. On the head, the service's user or "
+            f"root does by <code>tidegauge policy grade {incident.number} leak</code> or <code>not-a-leak</code>.</p>"
+        )
+    you = f'<p class="muted">You answer as {escape(tidy(viewer.name, MOST_REMARK))}.</p>'
+    return f"<p>{_MEANING}</p>\n{_FORM.format(number=incident.number)}\n{you}"
+
+
+def _answers(answers: Sequence[GradeAnswer]) -> str:
+    counts = counting(answers)
+    if counts is None:
+        return ""
+    rows = "".join(
+        f"<tr><td>{moment(one.at_unix_s)}</td><td>{escape(capitalised(tidy(answer_in_words(one), MOST_REMARK)))}"
+        f"{'<small>this one counts</small>' if one is counts else ''}</td></tr>"
+        for one in answers
+    )
+    return section("Answers so far", f'<table class="timed">{rows}</table>')
