@@ -23,11 +23,15 @@ from integration.needs import missing
 from integration.prometheus_server import prometheus_binary, running_prometheus
 from integration.server_process import free_port
 from integration.service import ANSWER_TIMEOUT_S, Finished, Service, eventually
+from scheduler_values import decision, incident
 from tidegauge.cluster import client
 from tidegauge.cluster.client import ApiAccess
 from tidegauge.cluster.service_record import read_address
+from tidegauge.cluster.store import open_store
 from tidegauge.cluster.web_tokens import make_token, token_line
+from tidegauge.core.actions import Outcome
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState, JobKey
 from tidegauge.launch.processes import identity_of
 from web_certificates import Authority
 
@@ -258,6 +262,28 @@ def test_a_coordinator_that_was_killed_comes_back_behind_the_same_door(site: Sit
     assert site.get("/api/v1/jobs", "boss")["jobs"]
 
 
+def test_an_incident_is_graded_by_its_owner_and_by_admins(site: Site) -> None:
+    """Of a job that has ended: the running coordinator's database has it, as after a restart."""
+    number = plant_an_incident(site, "ada")
+    theirs = f"/grade?incident={number}"
+    assert site.ask_as(ME, "policy", "grade", str(number), "leak").code == 2
+    said = site.ask_as("ada", "policy", "grade", str(number), "not-a-leak", "--comment", "a buffer")
+    assert (said.code, said.out) == (0, f"noted. Incident {number} counts as not a leak, says ada: a buffer\n")
+    access = ApiAccess(site.tokens["ada"], site.authority.certificate)
+    page = client.get_bytes(site.url, theirs, access=access, timeout_s=ANSWER_TIMEOUT_S).decode()
+    assert "Not a leak, says ada: a buffer" in page
+    assert site.ask_as("boss", "policy", "grade", str(number), "leak").code == 0
+    here = site.call("policy", "grade", str(number), "leak")  # on the head's own socket
+    assert (here.code, here.out) == (0, f"noted. Incident {number} counts as a leak, says {ME} (admin)\n")
+    table = site.call("policy", "grade", "--since", "1d", "--json").json
+    (incident,) = table["incidents"]
+    assert [one["by"] for one in incident["answers"]] == ["ada", "boss", ME]
+    assert (table["precision"][0]["told"], table["precision"][0]["precision"]) == (1, 1.0)
+    shown = site.ask_as("ada", "incidents", "show", str(number)).out
+    assert "graded: a leak, says boss (admin)" in shown
+    assert shown.splitlines()[-1].endswith(f"or {site.url}{theirs}")
+
+
 def test_up_refuses_a_file_that_cannot_be_used(site: Site) -> None:
     broken = site.folder / "broken.yml"
     broken.write_text("basic_auth_users: {prometheus: CANARY}")
@@ -285,6 +311,23 @@ def test_no_secret_is_in_a_log_an_output_a_command_line_or_an_environment(site: 
         assert any(str(site.service.root) in text for name, text in looked_at.items() if name.startswith(what))
     found = [(name, secret[:12]) for name, text in looked_at.items() for secret in site.secrets() if secret in text]
     assert found == []
+
+
+def plant_an_incident(site: Site, owner: str) -> int:
+    """One that told its owner and is closed; its number is none that the service gives."""
+    number, now_s = 900, time.time()
+    over = incident(
+        number=number, job=JobKey("theirs", 0, 4242), user_name=owner, state=IncidentState.CLOSED,
+        closure=Closure.JOB_ENDED, opened_unix_s=now_s - 600.0, updated_unix_s=now_s - 60.0, closed_unix_s=now_s - 60.0,
+    )  # fmt: skip
+    store = open_store(f"sqlite:///{site.service.root}/t.db")
+    try:
+        store.incidents.save([IncidentChange(ChangeKind.CLOSED, now_s - 60.0, over)])
+        store.audit.write_ahead([decision(decision_id="planted", incident=over, decided_s=now_s - 599.0)])
+        store.audit.finish("planted", Outcome.DONE, "by mail", at_s=now_s - 598.0)
+    finally:
+        store.close()
+    return number
 
 
 def scraped(found: list[dict[str, Any]]) -> bool:

@@ -72,8 +72,9 @@ class Settings(BaseModel):
     token NAME`` prints it. Default: none. With neither this nor ``basic_auth_users`` nobody is asked for a name, and
     whoever reaches the API sees everybody's jobs."""
     api_admins: str | None = None
-    """Names, separated by commas, that see all jobs, incidents and evidence. Others see those of the user of the same
-    name. Default: none; the head's own commands always see all."""
+    """Names, separated by commas, that see all jobs, incidents and evidence, and whose word on whether an incident was
+    a leak counts more than its owner's. Others see those of the user of the same name. Default: none; the head's own
+    commands always see all."""
     metrics_readers: str | None = "prometheus"
     """Names, separated by commas, that may read /metrics and /sd, which tell of all jobs: the one that Prometheus
     scrapes with. ``api_admins`` may as well."""
@@ -141,7 +142,7 @@ class Settings(BaseModel):
     """The kubelet's socket that tells which container has which GPU. Where there is none nobody is asked."""
     public_url: str | None = None
     """URL at which people reach the coordinator's API, such as http://head:9495: messages and alerts link to its
-    reports and runbooks. Default: none, and no such links."""
+    reports and runbooks, and to the question whether an incident was a leak. Default: none, and no such links."""
     grafana_url: str | None = None
     """URL of Grafana, such as https://grafana.example: messages link to the dashboards there, ``tidegauge grafana``
     puts them there, and with a token incidents and actions are drawn as annotations. Default: none."""

@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegauge.cli import incident_page
+from tidegauge.cli import incident_page, policy_grade
+from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table, print_wrapped
@@ -16,6 +17,7 @@ from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, rea
 from tidegauge.cli.timeline import last_action, timeline
 from tidegauge.cli.times import ago, moment, since_unix_s
 from tidegauge.core.actions import DecisionRecord, LoopStatus
+from tidegauge.core.grades import GradeAnswer
 from tidegauge.core.incidents import Incident
 from tidegauge.core.units import format_duration
 from tidegauge.core.wording import list_ranks, ranks_besides, rate, time_left
@@ -116,8 +118,15 @@ def _show(args: argparse.Namespace) -> int:
         for start, text in evidence:
             print_wrapped(start, text)
     print("\nWhat happened")
-    for start, text in incident_page.story(timeline(answer["history"], records)):
+    answers = [read(GradeAnswer, raw) for raw in answer.get("answers", ())]  # a service may be an older one
+    for start, text in incident_page.story(timeline(answer["history"], records, answers)):
         print_wrapped(start, text)
     print("\nWhat happens next")
     print_wrapped("  ", incident_page.what_next(incident, records, status))
+    if incident.key.cause.is_growth:
+        from tidegauge_exporter.links import Links
+
+        links = Links(service_url=load_settings(args).public_url or args.api)
+        print()
+        print_wrapped("", policy_grade.question(incident.number, links.grade(incident.number)))
     return FINE

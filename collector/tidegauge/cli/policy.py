@@ -1,13 +1,13 @@
-"""``tidegauge policy``: what is to be done about incidents, and the switch that stops all of it."""
+"""``tidegauge policy``: what is to be done about incidents, how often they are right, and the switch that stops all."""
 
 from __future__ import annotations
 
 import argparse
 
-from tidegauge.cli import policy_files, policy_simulate, policy_status, policy_switch
+from tidegauge.cli import policy_files, policy_grade, policy_simulate, policy_status, policy_switch
 from tidegauge.cli.subcommands import Subcommand, add_subcommands
 
-HELP = "check, simulate and show what is done about incidents; pause and resume all actions"
+HELP = "check, simulate and show what is done about incidents; grade them; pause and resume all actions"
 
 
 SUBCOMMANDS = {
@@ -21,6 +21,11 @@ SUBCOMMANDS = {
         "what a policy file would have done to the incidents of the last days",
         policy_simulate.prepare,
         policy_simulate.run,
+    ),
+    "grade": Subcommand(
+        "say whether an incident was a leak; without one, how often this site's notifications are right",
+        policy_grade.prepare,
+        policy_grade.run,
     ),
     "schema": Subcommand("the JSON Schema of policy files", policy_files.prepare_schema, policy_files.schema),
     "pause": Subcommand("stop all actions, at once (on the head)", policy_switch.prepare_pause, policy_switch.pause),

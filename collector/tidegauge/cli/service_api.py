@@ -67,11 +67,22 @@ def not_running(files: StateFiles) -> str:
 def ask(args: argparse.Namespace, path: str, *, timeout_s: float = ANSWER_S, quietly: bool = False) -> dict[str, Any]:
     """The API's answer. Raises ``CommandError`` that says why there is none and what to do. On a terminal it is said
     what is waited for, but ``quietly`` not."""
+    return _answer(args, lambda api, access: client.get(api, path, timeout_s=timeout_s, access=access), quietly)
+
+
+def send(args: argparse.Namespace, path: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """The API's answer to a form of these fields. Raises ``CommandError`` as ``ask`` does."""
+    return _answer(args, lambda api, access: client.send(api, path, fields, timeout_s=ANSWER_S, access=access))
+
+
+def _answer(
+    args: argparse.Namespace, get: Callable[[str, client.ApiAccess], dict[str, Any]], quietly: bool = False
+) -> dict[str, Any]:
     api, access = api_to_ask(args), api_access(args)
     waiting = nullcontext() if quietly else said_when_slow("waiting for the coordinator's answer")
     try:
         with waiting:
-            return client.get(api, path, timeout_s=timeout_s, access=access)
+            return get(api, access)
     except client.ApiError as error:
         if error.refusal is not None:
             exit_code = ENVIRONMENT if error.status in (UNAVAILABLE, FORBIDDEN) else USAGE

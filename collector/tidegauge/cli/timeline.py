@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition
+from tidegauge.core.grades import GradeAnswer, answer_in_words
 from tidegauge.core.incidents import ChangeKind
 from tidegauge.core.wording import OUTCOME_WORDS
 
@@ -23,7 +24,9 @@ class Entry(NamedTuple):
     text: str
 
 
-def timeline(history: Iterable[Mapping[str, Any]], records: Iterable[DecisionRecord]) -> list[Entry]:
+def timeline(
+    history: Iterable[Mapping[str, Any]], records: Iterable[DecisionRecord], answers: Iterable[GradeAnswer] = ()
+) -> list[Entry]:
     """Everything that is worth a line, oldest first; ``history`` as the API gives it.
 
     New figures alone are not worth one: the decisions say what they rest on.
@@ -31,6 +34,7 @@ def timeline(history: Iterable[Mapping[str, Any]], records: Iterable[DecisionRec
     entries = [Entry(raw["at_unix_s"], raw["text"]) for raw in history if raw["kind"] != ChangeKind.UPDATED.value]
     for record in records:
         entries += _entries(record)
+    entries += [Entry(answer.at_unix_s, f"graded: {answer_in_words(answer)}") for answer in answers]
     return sorted(entries, key=lambda entry: entry.at_s)
 
 

@@ -299,4 +299,6 @@ def test_every_subcommand_has_a_line_of_help(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["policy", "--help"])
     page = capsys.readouterr().out
-    assert all(name in page for name in ("status", "log", "show", "check", "simulate", "schema", "pause", "resume"))
+    assert all(
+        name in page for name in ("status", "log", "show", "check", "simulate", "grade", "schema", "pause", "resume")
+    )
