@@ -34,6 +34,7 @@ from leakseries.machine import Row, feed  # noqa: E402
 from leakseries.other_authors import adversarial, typical  # noqa: E402
 from leakseries.recorded import WILD_CARDS, wild_recordings  # noqa: E402
 from tidegauge.core.detector import RankDetector  # noqa: E402
+from tidegauge.core.grades import wilson_interval  # noqa: E402
 from tidegauge.core.verdicts import LeakState, Severity  # noqa: E402
 
 HELD_OUT = range(1000, 1005)
@@ -154,12 +155,8 @@ def share(part: int, whole: int) -> str:
     """ "104 of 109 (95.4 %; 89.7 to 98.0)"."""
     if not whole:
         return "-"
-    z, p = 1.96, part / whole
-    middle = (p + z * z / (2 * whole)) / (1 + z * z / whole)
-    reach = z / (1 + z * z / whole) * math.sqrt(p * (1 - p) / whole + z * z / (4 * whole * whole))
-    return (
-        f"{part} of {whole} ({100 * p:.1f} %; {100 * max(middle - reach, 0):.1f} to {100 * min(middle + reach, 1):.1f})"
-    )
+    low, high = wilson_interval(part, whole)
+    return f"{part} of {whole} ({100 * part / whole:.1f} %; {100 * low:.1f} to {100 * high:.1f})"
 
 
 def table_row(name: str, rule: str, told: Sequence[Told]) -> list[str]:
