@@ -74,6 +74,13 @@ class Tab:
         while not any(_is_loaded(event, loader) for event in self.events):
             self.events.append(self._next())
 
+    def follow(self, expression: str) -> None:
+        """Have a JavaScript expression lead to another page, as a click does, and wait until that is loaded."""
+        self.events.clear()
+        self.ask(expression)
+        while not any(_is_loaded(event) for event in self.events):
+            self.events.append(self._next())
+
     def ask(self, expression: str) -> Json:
         """What a JavaScript expression is, as JSON; of a promise, what comes of it. Raises ``AssertionError``."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -130,10 +137,11 @@ class Tab:
         return message
 
 
-def _is_loaded(event: Mapping[str, Json], loader: str) -> bool:
+def _is_loaded(event: Mapping[str, Json], loader: str | None = None) -> bool:
+    """``loader``: this page, else any."""
     if event.get("method") != "Page.lifecycleEvent":
         return False
-    return (event["params"]["loaderId"], event["params"]["name"]) == (loader, "load")
+    return event["params"]["name"] == "load" and loader in (None, event["params"]["loaderId"])
 
 
 def _is_complaint(event: Mapping[str, Json]) -> bool:
@@ -145,15 +153,15 @@ def _is_complaint(event: Mapping[str, Json]) -> bool:
 
 
 @contextmanager
-def open_tab(program: str) -> Iterator[Tab]:
-    """A browser of its own, which ends with the block."""
+def open_tab(program: str, *flags: str) -> Iterator[Tab]:
+    """A browser of its own, which ends with the block. ``flags``: beside those that every test's has."""
     from_us, to_browser = os.pipe()
     from_browser, from_it = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         # The browser reads from its descriptor 3 and writes to 4, whatever ours are called.
         script = f'exec "$@" 3<&{from_us} 4>&{from_it}'
         browser = subprocess.Popen(
-            ["bash", "-c", script, "bash", program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            ["bash", "-c", script, "bash", program, *_FLAGS, *flags, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(from_us, from_it),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
