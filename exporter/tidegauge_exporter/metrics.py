@@ -128,7 +128,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     _rank_total(
         "steps",
-        "Training steps finished.",
+        "Training steps finished; where it stays 0 or still, memory is judged by time.",
         "optimizer step hook or `tidegauge.step()`, since watching started",
         lambda rank: rank.steps,
     ),

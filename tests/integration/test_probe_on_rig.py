@@ -487,3 +487,32 @@ def test_an_attached_process_and_explicit_steps(jobs: Jobs) -> None:
     assert samples[-1].raw_steps == 8
     assert samples[-1].step == 5
     assert events_of(samples) == [EventCode.ATTACHED, EventCode.DETACHED]
+
+
+def test_an_evaluation_after_training_and_an_optimizer_in_c_make_no_steps_and_are_read_all_the_same(jobs: Jobs) -> None:
+    """What the agent judges by time, where no steps come any more."""
+    jobs.ok(
+        """
+        model, optimizer = model_and_optimizer()
+        train(model, optimizer, 5)
+        weights = list(model.parameters())
+        state = [[torch.zeros_like(weight) for weight in weights] for _ in range(2)]
+        counts = [torch.ones((), device="cuda") for _ in weights]
+        kept = []
+        for _ in range(40):  # no call of Optimizer.step()
+            loss = model(torch.zeros(8, 256, device="cuda")).sum()
+            loss.backward()
+            with torch.no_grad():
+                torch._fused_adamw_(
+                    weights, [weight.grad for weight in weights], *state, [], counts, amsgrad=False, maximize=False,
+                    lr=1e-3, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8)
+            kept.append(torch.empty(8 << 20, dtype=torch.uint8, device="cuda"))
+            time.sleep(0.1)
+        """
+    )
+    samples = jobs.ring().samples()
+    assert steps_of(samples) == [1, 2, 3, 4, 5]
+    ticks = [sample for sample in samples if sample.kind is RecordKind.TICK and sample.step]
+    assert len(ticks) >= 4
+    assert {tick.step for tick in ticks} == {5}
+    assert ticks[-1].allocated_bytes - ticks[0].allocated_bytes >= 64 << 20
