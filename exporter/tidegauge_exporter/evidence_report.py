@@ -113,9 +113,9 @@ def _lead(content: ReportContent) -> str:
 def _lead_of_curve(curve: RankCurve, found: str | None) -> str:
     verdict, who = curve.verdict, f"Rank {curve.rank}"
     if verdict.state is LeakState.OK:
-        return lead(f"{who} does not leak: its memory does not keep growing.", tone="ok", remarks=[found], figures=[])
+        return lead(f"{who} does not grow: its memory has not kept growing.", tone="ok", remarks=[found], figures=[])
     cause = CAUSE_OF_SIGNAL[verdict.signal or Signal.ALLOCATED]
-    says = f"{who} {does(cause, verdict.bytes_per_step)}{since(verdict.onset_step)}"
+    says = f"{who} {does(cause, verdict.bytes_per_step, verdict.severity)}{since(verdict.onset_step)}"
     end = outlook(verdict.severity, verdict.seconds_to_oom, verdict.steps_to_oom)
     doubt = "It is suspected, not established: memory has not grown for long enough to be sure."
     return lead(

@@ -120,7 +120,7 @@ def _of_curve(curve: RankCurve, content: ReportContent) -> MemoryChart | None:
     steps = [point.step for point in points]
     marks = [
         (_at_step(x, steps, verdict.onset_step), "growth begins", "onset"),
-        (_at_step(x, steps, verdict.alarm_step), "leak established", "alarm"),
+        (_at_step(x, steps, verdict.alarm_step), "growth established", "alarm"),
     ]
     layers = _layers(points, verdict.signal if verdict.state is not LeakState.OK else None)
     chart = MemoryChart(

@@ -145,7 +145,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_state",
         Kind.GAUGE,
-        "What the leak detector says of the rank: 0 ok, 1 suspected, 2 leak.",
+        "What the detector says of the rank: 0 ok, 1 suspected, 2 growing, dangerous or not.",
         RANK_LABELS,
         "leak detector",
         None,
@@ -155,7 +155,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_bytes_per_step",
         Kind.GAUGE,
-        "How fast the suspected or established leak grows, in bytes per training step; absent without one.",
+        "How fast memory grows, suspected or established, in bytes per training step; absent without growth or steps.",
         RANK_LABELS,
         "leak detector, likely value of its band",
         "bytes per step",
@@ -164,8 +164,8 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_seconds_to_oom",
         Kind.GAUGE,
-        "Time until the leak meets the rank's limit at the present rate; +Inf where what it goes into is full before "
-        "that; absent without a leak or without an end.",
+        "Time until the growth meets the rank's limit at the present rate; +Inf where what it goes into is full before "
+        "that; absent without growth or without an end.",
         RANK_LABELS,
         "leak detector, likely value of its band",
         "seconds",
@@ -174,7 +174,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_headroom_eaten_ratio",
         Kind.GAUGE,
-        "Share of the bytes that were free when the growth began that it has taken; absent without a leak or a limit.",
+        "Share of the bytes that were free when the growth began that it has taken; danger begins at 0.5.",
         RANK_LABELS,
         "leak detector",
         "ratio",
@@ -285,12 +285,12 @@ JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
     ),
     _of_job(
         "suspects",
-        "Ranks of the job that are at least suspected of leaking.",
+        "Ranks of the job that are at least suspected of growing.",
         lambda job: len(job.suspects),
     ),
     _of_job(
         "leak_state",
-        "The worst leak state among the job's ranks: 0 ok, 1 suspected, 2 leak.",
+        "The worst state among the job's ranks: 0 ok, 1 suspected, 2 growing, dangerous or not.",
         lambda job: job.state.level,
     ),
 )

@@ -101,10 +101,11 @@ be read, what comes from it is absent, and `tidegauge_collect_success{source="st
 
 _QUERIES = """## Queries to begin with
 
-Ranks that leak:
+Ranks that grow, and those of them for which it is dangerous:
 
 ```promql
 max by (job_id, rank) (tidegauge_rank_leak_state) == 2
+max by (job_id, rank) (tidegauge_rank_leak_headroom_eaten_ratio) >= 0.5
 ```
 
 Head-room of the tightest rank of each job, as a share of what it may take:

@@ -163,7 +163,7 @@ def test_links_at_the_top_keep_time_and_variables(board: Dashboard) -> None:
 @pytest.mark.parametrize("board", [board for board in dashboards() if board.uid in (JOB, RANK)], ids=["job", "rank"])
 def test_what_happened_to_the_job_is_drawn_over_its_curves(board: Dashboard) -> None:
     told = {mark["name"]: mark for mark in board.to_json()["annotations"]["list"]}
-    assert {"Attempts", "Leak established", "Out of memory", "Incidents", "Actions"} < set(told)
+    assert {"Attempts", "Growth established", "Out of memory", "Incidents", "Actions"} < set(told)
     assert told["Actions"]["useValueForTime"]
     assert told["Notes (Grafana)"]["target"]["tags"] == ["tidegauge", "job:$job_id"]
     times = [mark for mark in board.marks if isinstance(mark, Marks) and mark.value_is_time]

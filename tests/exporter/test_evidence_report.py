@@ -156,7 +156,7 @@ def test_a_step_series_alone_says_whether_it_leaks() -> None:
     leaking = RankCurve(0, "steps.csv", points(leaks=True), LEAK, 80 * GIB, concerned=True)
     assert "Rank 0 leaks" in Page(render_evidence_report(replace(calm, ranks=(leaking,)))).text
     quiet = leaking._replace(verdict=OK)
-    assert "Rank 0 does not leak" in Page(render_evidence_report(replace(calm, ranks=(quiet,)))).text
+    assert "Rank 0 does not grow" in Page(render_evidence_report(replace(calm, ranks=(quiet,)))).text
 
 
 def test_an_unknown_cause_is_said_so() -> None:
@@ -234,7 +234,7 @@ def test_a_step_series_is_forecast_in_steps() -> None:
     assert chart.fan is not None
     assert chart.fan.ends == Band(700.0, 720.0, 750.0)
     assert [(moment.x, moment.text) for moment in chart.moments] == [
-        (150.0, "growth begins"), (300.0, "leak established"),
+        (150.0, "growth begins"), (300.0, "growth established"),
     ]  # fmt: skip
 
 

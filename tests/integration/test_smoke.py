@@ -22,7 +22,7 @@ def test_demo_convicts_the_leak_and_nobody_else(rig: Rig, tmp_path: Path) -> Non
         env={**environ, "TMPDIR": "/tmp"}, capture_output=True, text=True, timeout=700, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert "leaky job, rank 1: leaks: allocated memory grows" in done.stdout
+    assert "leaky job, rank 1: growing: allocated memory grows" in done.stdout
     for rank in ("leaky job, rank 0", "healthy job, rank 0", "healthy job, rank 1"):
         assert f"{rank}: ok" in done.stdout
     assert "outputs (list" in done.stdout

@@ -25,7 +25,7 @@ from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_sentences
 from tidegauge.core.incidents import Incident
 from tidegauge.core.units import format_band, format_bytes
-from tidegauge.core.verdicts import LeakState, Verdict
+from tidegauge.core.verdicts import LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
 
 HELP = "see it work: two small training jobs, one of which leaks on rank 1: which line allocates, and what holds it"
@@ -198,6 +198,11 @@ def _tell(history: History, evidence: EvidenceBrief | None, *, found: bool) -> N
     accused = [rank for rank, verdict in history.verdicts(HEALTHY).items() if verdict.state is LeakState.LEAK]
     if found and not accused:
         print("The planted leak was found, and nobody else was accused.")
+        if history.verdicts(LEAKING)[LEAK_RANK].severity is not Severity.CRITICAL:
+            print(
+                "Growing is not dangerous yet. Elsewhere an incident is opened once half of the free memory is taken;"
+            )
+            print("the demo opens it at once (incident_severity=warning), so that nobody waits.")
     elif accused:
         print(f"FALSE ALARM: rank {accused[0]} of the healthy job was accused. Please report this, with the folder.")
 
@@ -205,8 +210,7 @@ def _tell(history: History, evidence: EvidenceBrief | None, *, found: bool) -> N
 def _sentence(verdict: Verdict) -> str:
     if verdict.state is LeakState.OK or verdict.signal is None:
         return "ok"
-    grows = "leaks" if verdict.state is LeakState.LEAK else "may be leaking"
-    parts = [f"{grows}: {verdict.signal.value} memory grows"]
+    parts = [f"{state_word(verdict.state, verdict.severity)}: {verdict.signal.value} memory grows"]
     if verdict.bytes_per_step is not None:
         low, likely, high = (format_bytes(value) for value in verdict.bytes_per_step)
         parts.append(f"by {likely} a step ({low} to {high})")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegauge.core.units import format_band, format_bytes
-from tidegauge.core.verdicts import Verdict
+from tidegauge.core.verdicts import Verdict, state_word
 from tidegauge.core.wire import from_wire
 
 Answer = Mapping[str, Any]
@@ -57,12 +57,16 @@ class History:
                     format_bytes(rank["allocated_bytes"]),
                     format_bytes(rank["reserved_bytes"]),
                     "-" if rank["nontorch_bytes"] is None else format_bytes(rank["nontorch_bytes"]),
-                    verdict.state.value
-                    if verdict.signal is None
-                    else f"{verdict.state.value} ({verdict.signal.value})",
+                    _state(verdict),
                     "" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
                     "" if verdict.seconds_to_oom is None else format_band(verdict.seconds_to_oom),
                 )
+
+
+def _state(verdict: Verdict) -> str:
+    """ "ok", "growing (allocated)": the signal in which it grows."""
+    word = state_word(verdict.state, verdict.severity)
+    return word if verdict.signal is None else f"{word} ({verdict.signal.value})"
 
 
 HEADER = (

@@ -1,4 +1,4 @@
-"""``tidegauge jobs``: every job that is watched, and which of its ranks leaks."""
+"""``tidegauge jobs``: every job that is watched, and which of its ranks grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegauge.core.verdicts import OK, LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
 from tidegauge.core.wording import list_ranks
 
-HELP = "list the jobs that are watched, and which of their ranks leak"
+HELP = "list the jobs that are watched, and which of their ranks grow"
 
 HEADER = ("job", "name", "user", "ranks", "step", "allocated", "reserved", "state", "suspects", "signal", "per step",
           "out of memory in")  # fmt: skip
@@ -34,7 +34,11 @@ POD_HEADER, POD_GIVES_WAY = (*HEADER, "pod"), (*GIVES_WAY, "pod")
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
-    parser.add_argument("--fail-on-leak", action="store_true", help="exit with 1 if a running job leaks")
+    parser.add_argument(
+        "--fail-on-leak", action="store_true",
+        help="exit with 1 if the memory of a running job grows without an end in sight, dangerous (leak) or not yet "
+        "(growing)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

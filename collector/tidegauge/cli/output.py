@@ -83,7 +83,9 @@ def _rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def _style(cell: str) -> str:
     """Verdicts are coloured where they stand; everything else is left alone."""
-    return {"leak": "bold red", "suspected": "yellow", "ok": "green"}.get(cell.partition(" ")[0], "")
+    return {"leak": "bold red", "growing": "yellow", "suspected": "yellow", "ok": "green"}.get(
+        cell.partition(" ")[0], ""
+    )
 
 
 def plain_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -103,7 +103,7 @@ def _print(answer: Mapping[str, Any]) -> None:
         print(f"logs      {local['logs']}")
     if service is not None:
         print(f"cluster   {service['cluster']}, tidegauge {service['version']}, ", end="")
-        print(f"{service['jobs_running']} jobs running, {service['jobs_leaking']} of them leak")
+        print(f"{service['jobs_running']} jobs running, {service['jobs_leaking']} of them growing")
         if answer["actions"] is not None:
             loop = read(LoopStatus, answer["actions"])
             print(f"actions   {in_one_line(loop)}")

@@ -124,7 +124,7 @@ def _verdict(rank: RankLine, width: int) -> list[Line]:
         end = f"; it fills what has a bound, and {end_words(rank.bound)}."
     else:
         end = outlook(rank.severity, rank.seconds_to_oom, rank.steps_to_oom)
-    sentence = f"{sure}rank {rank.rank} {does(cause, rank.bytes_per_step)}{since(rank.onset_step)}{end}"
+    sentence = f"{sure}rank {rank.rank} {does(cause, rank.bytes_per_step, rank.severity)}{since(rank.onset_step)}{end}"
     texts = textwrap.wrap(sentence, max(width - len(state.text) - 2, 20))
     first: Line = [Cell(state.text, state.tone), Cell(f"  {texts[0]}", Tone.STRONG)]
     rest: list[Line] = [[Cell(" " * (len(state.text) + 2) + text, Tone.STRONG)] for text in texts[1:]]

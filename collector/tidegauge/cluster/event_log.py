@@ -89,7 +89,7 @@ def _verdict_text(rank: RankSummary, hostname: str) -> str:
     who = f"job {key.job_id} attempt {key.attempt} rank {key.rank} on {hostname}"
     if verdict.state is LeakState.OK:
         return f"{who}: growth ended (step {rank.step})"
-    what = {"suspected": "is suspected of leaking", "growing": "grows", "leak": "leaks"}[
+    what = {"suspected": "is suspected of growing", "growing": "grows", "leak": "leaks"}[
         state_word(verdict.state, verdict.severity)
     ]
     parts = [f"{who} {what}"]

@@ -29,11 +29,11 @@ class LeakState(str, Enum):
     SUSPECTED = "suspected"
     """A trend that is worth evidence (escalation), not yet worth an action."""
     LEAK = "leak"
-    """Growth that goes on, established. Whether it is dangerous is its severity."""
+    """Growth that goes on, established; told as "growing" until its severity is critical."""
 
     @property
     def level(self) -> int:
-        """0 ok, 1 suspected, 2 leak."""
+        """0 ok, 1 suspected, 2 leak: growing, dangerous or not."""
         return ("ok", "suspected", "leak").index(self.value)
 
 
@@ -86,7 +86,7 @@ class Verdict(NamedTuple):
     suspect_step: Optional[int] = None
     """The first step at which this growth was suspected (evidence would be collected)."""
     alarm_step: Optional[int] = None
-    """The first step at which the leak was established (policy would be asked)."""
+    """The first step at which the growth was established: state LEAK. Policy is asked once it is critical."""
     bytes_per_step: Optional[Band] = None
     bytes_per_second: Optional[Band] = None
     grown_bytes: Optional[int] = None

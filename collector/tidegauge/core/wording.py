@@ -88,6 +88,9 @@ _CHILD_HINT = (
     "each worker does so for itself. It ends with the node's OOM killer."
 )
 
+_GROWS = {IncidentCause.LEAK: "", IncidentCause.HOST_MEMORY: " in host memory"}
+"""Of causes that are called leaks: where it grows, while nobody can know that it is one."""
+
 CLOSURES = {
     Closure.RECOVERED: "it stopped and did not come back",
     Closure.JOB_ENDED: "no process of this attempt lives any more",
@@ -165,9 +168,13 @@ def best_evidence(incident: Incident) -> Optional[EvidenceBrief]:
     return next((one for one in incident.evidence if brief_line(one) or one.advice), None)
 
 
-def does(cause: IncidentCause, bytes_per_step: Optional[Band] = None) -> str:
-    """What one rank does: "leaks 12.0 MiB per step"."""
+def does(
+    cause: IncidentCause, bytes_per_step: Optional[Band] = None, severity: Optional[Severity] = Severity.CRITICAL
+) -> str:
+    """What one rank does: "leaks 12.0 MiB per step"; as long as it is not dangerous, "grows by 12.0 MiB per step"."""
     amount = rate(bytes_per_step)
+    if severity is not Severity.CRITICAL and cause in _GROWS:
+        return f"grows{f' by {amount} per step' if amount else ''}{_GROWS[cause]}"
     return _WORDS[cause].one.format(rate=f"{amount} per step" if amount else "memory")
 
 

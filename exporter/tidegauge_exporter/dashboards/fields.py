@@ -53,11 +53,12 @@ HOW_FULL: Final = Steps(GOOD, ((0.85, CARE), (0.95, BAD)))
 ROOM_LEFT: Final = Steps(BAD, ((0.05, CARE), (0.15, GOOD)))
 TIME_LEFT: Final = Steps(BAD, ((1_800, CARE), (14_400, GOOD)))
 """Half an hour is what a checkpoint and a requeue take at most sites; four hours is time to think."""
-LEAK_STEPS: Final = Steps(GOOD, ((1, CARE), (2, BAD)))
+LEAK_STEPS: Final = Steps(GOOD, ((1, "blue"), (2, CARE)))
+"""Red is for danger: incidents, and time that runs out."""
 
 Words = Mapping[float, tuple[str, str]]
 """A value to its word and colour."""
-LEAK_WORDS: Final[Words] = {0: ("ok", GOOD), 1: ("suspected", CARE), 2: ("leak", BAD)}
+LEAK_WORDS: Final[Words] = {0: ("ok", GOOD), 1: ("suspected", "blue"), 2: ("growing", CARE)}
 SEVERITY_WORDS: Final[Words] = {1: ("note", "blue"), 2: ("warning", CARE), 3: ("critical", BAD)}
 
 

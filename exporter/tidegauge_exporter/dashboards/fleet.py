@@ -6,7 +6,6 @@ from tidegauge_exporter.dashboards.curves import TimeSeries
 from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.expressions import fleet, total
 from tidegauge_exporter.dashboards.fields import (
-    ANY_IS_BAD,
     ANY_NEEDS_CARE,
     BYTES,
     COUNT,
@@ -20,7 +19,7 @@ from tidegauge_exporter.dashboards.fleet_health import health
 from tidegauge_exporter.dashboards.fleet_jobs import at_risk, waste
 from tidegauge_exporter.dashboards.panels import BarGauge, Panel, Stat
 from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query, TaggedMarks
-from tidegauge_exporter.dashboards.reasons import NO_LEAK, NOTHING_HAPPENED
+from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NOTHING_HAPPENED
 from tidegauge_exporter.dashboards.variables import CLUSTERS, DATA_SOURCE
 from tidegauge_exporter.links import FLEET as UID
 
@@ -71,13 +70,13 @@ def _now() -> tuple[Panel, ...]:
             named=True,
         ),
         Stat(
-            "Jobs that leak",
-            "Jobs with a rank whose growth is established. The table below says which; the Job dashboard says which "
-            "rank.",
+            "Jobs that grow",
+            "Jobs with a rank whose growth is established, dangerous or not: that is an incident. The table below says "
+            "which; the Job dashboard says which rank.",
             4,
             4,
             (Query(f"sum({fleet('cluster_job:tidegauge_leak_state:max')} == bool 2)"),),
-            Field(COUNT, "no jobs", ANY_IS_BAD, decimals=0),
+            Field(COUNT, "no jobs", ANY_NEEDS_CARE, decimals=0),
         ),
         Stat(
             "First out of memory in",
@@ -88,7 +87,7 @@ def _now() -> tuple[Panel, ...]:
             (
                 Query(
                     f"min({fleet('cluster_job:tidegauge_seconds_to_oom:min')})",
-                    may_be_empty=NO_LEAK,
+                    may_be_empty=NO_GROWTH,
                 ),
             ),
             Field(SECONDS, "nobody soon", TIME_LEFT, decimals=1),

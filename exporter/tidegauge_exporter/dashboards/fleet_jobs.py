@@ -20,7 +20,7 @@ from tidegauge_exporter.dashboards.fields import (
 )
 from tidegauge_exporter.dashboards.panels import Panel
 from tidegauge_exporter.dashboards.queries import Query
-from tidegauge_exporter.dashboards.reasons import NO_LEAK
+from tidegauge_exporter.dashboards.reasons import NO_GROWTH
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
 
 _ROWS: Final = 20
@@ -45,7 +45,7 @@ _OTHERS: Final = (
 
 def _of(chosen: str, metric: str) -> Query:
     """A recorded series of the jobs that a table is about."""
-    may_be_empty = NO_LEAK if chosen in (_SOONEST, _FASTEST) else None
+    may_be_empty = NO_GROWTH if chosen in (_SOONEST, _FASTEST) else None
     return Query(of_jobs(fleet(f"cluster_job:tidegauge_{metric}"), chosen), may_be_empty=may_be_empty)
 
 
@@ -65,7 +65,7 @@ def at_risk() -> tuple[Panel, ...]:
                 Value(
                     "Out of memory in",
                     140,
-                    query=Query(with_names(_SOONEST), may_be_empty=NO_LEAK),
+                    query=Query(with_names(_SOONEST), may_be_empty=NO_GROWTH),
                     unit=SECONDS,
                     steps=TIME_LEFT,
                     decimals=1,
@@ -81,9 +81,9 @@ def at_risk() -> tuple[Panel, ...]:
             sort_by="Out of memory in",
         ),
         Table(
-            "Top leaks",
+            "Fastest growth",
             "Jobs by how fast their worst rank grows, also those with no end in sight: growth a step times steps a "
-            "second. Compare with the time to out of memory: a fast leak on an empty card can wait.",
+            "second. Compare with the time to out of memory: fast growth on an empty card can wait.",
             12,
             9,
             (
@@ -92,7 +92,7 @@ def at_risk() -> tuple[Panel, ...]:
                 Value(
                     "Growth an hour",
                     120,
-                    query=Query(with_names(f"3600 * {_FASTEST}"), may_be_empty=NO_LEAK),
+                    query=Query(with_names(f"3600 * {_FASTEST}"), may_be_empty=NO_GROWTH),
                     unit=BYTES,
                 ),
                 Value("Verdict", 95, query=_of(_FASTEST, "leak_state:max"), words=LEAK_WORDS, steps=LEAK_STEPS),

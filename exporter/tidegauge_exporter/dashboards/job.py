@@ -26,7 +26,7 @@ from tidegauge_exporter.dashboards.job_marks import job_marks
 from tidegauge_exporter.dashboards.job_memory import memory, ranks_side_by_side, where_it_goes
 from tidegauge_exporter.dashboards.panels import Panel, Stat
 from tidegauge_exporter.dashboards.queries import Query, TaggedMarks
-from tidegauge_exporter.dashboards.reasons import NO_LEAK, NOTHING_HAPPENED
+from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NOTHING_HAPPENED
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
 from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, HORIZON, JOB_ID
 from tidegauge_exporter.links import JOB as UID
@@ -55,8 +55,8 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
     return (
         Stat(
             "Verdict",
-            "The worst verdict among the ranks: ok, suspected, or leak. A leak has been seen for long enough to act "
-            "on.",
+            "The worst verdict among the ranks: ok, suspected, or growing. Growth is dangerous, and an incident, once "
+            "it has taken half of the memory that was free.",
             4,
             4,
             (Query(f"max({job('cluster_job:tidegauge_leak_state:max')})"),),
@@ -67,7 +67,7 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
             "Forecast of the rank that ends first, at its present rate. Under half an hour: checkpoint now.",
             4,
             4,
-            (Query(f"min({job('cluster_job:tidegauge_seconds_to_oom:min')})", may_be_empty=NO_LEAK),),
+            (Query(f"min({job('cluster_job:tidegauge_seconds_to_oom:min')})", may_be_empty=NO_GROWTH),),
             Field(SECONDS, "not in sight", TIME_LEFT, decimals=1),
         ),
         Stat(
@@ -84,7 +84,7 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
             "Of the rank that leaks fastest, in bytes a training step, as the detector estimates it.",
             4,
             4,
-            (Query(f"max({job('cluster_job:tidegauge_leak_bytes_per_step:max')})", may_be_empty=NO_LEAK),),
+            (Query(f"max({job('cluster_job:tidegauge_leak_bytes_per_step:max')})", may_be_empty=NO_GROWTH),),
             Field(BYTES, "none", Steps(PLAIN)),
         ),
         Stat(

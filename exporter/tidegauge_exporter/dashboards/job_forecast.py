@@ -20,7 +20,7 @@ from tidegauge_exporter.dashboards.fields import (
 )
 from tidegauge_exporter.dashboards.panels import Panel
 from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query
-from tidegauge_exporter.dashboards.reasons import NO_LEAK
+from tidegauge_exporter.dashboards.reasons import NO_GROWTH
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
 
 _ROWS = 16
@@ -28,7 +28,7 @@ _RANK = "attempt, rank, hostname, gpu"
 """Labels of the table: what names a rank, and where it runs."""
 _VERDICT = job("tidegauge_rank_leak_state")
 _CHOSEN = f"topk({_ROWS}, max by ({_RANK}) ({_VERDICT} + {used_share(ONE_JOB)} or {_VERDICT}))"
-"""Leaks come first, then suspicions, then by fullness: the verdict counts whole numbers, the share is below 1."""
+"""Growth comes first, then suspicions, then by fullness: the verdict counts whole numbers, the share is below 1."""
 
 
 def _value(
@@ -47,15 +47,15 @@ def _value(
 
 
 def forecast() -> tuple[Panel, ...]:
-    """Where the ranks that leak will be after the chosen time, time left to each, and the ranks themselves."""
+    """Where the ranks that grow will be after the chosen time, time left to each, and the ranks themselves."""
     growth = job("tidegauge_rank_leak_bytes_per_step")
     # Five minutes whatever the zoom: a rate of a minute would make the forecast dance.
     per_s = f"{growth} * rate({job('tidegauge_rank_steps_total')}[5m])"
     left = job("tidegauge_rank_leak_seconds_to_oom")
     return (
         TimeSeries(
-            "What the fullest leaking rank will hold",
-            "What ranks hold now, and what a leaking rank will hold after the chosen time (Look ahead, at the top) if "
+            "What the fullest growing rank will hold",
+            "What ranks hold now, and what a growing rank will hold after the chosen time (Look ahead, at the top) if "
             "it goes on growing as it does. Where the dashed curve crosses the limit, the job ends within that time.",
             12,
             9,
@@ -65,7 +65,7 @@ def forecast() -> tuple[Panel, ...]:
                     f"max({used(ONE_JOB)} + $horizon * {per_s})",
                     "in ${horizon:text}",
                     Line("orange", dashed=True, filled=False),
-                    may_be_empty=NO_LEAK,
+                    may_be_empty=NO_GROWTH,
                 ),
                 Query(f"min({job('tidegauge_rank_limit_bytes')})", "limit", LIMIT),
             ),
@@ -82,7 +82,7 @@ def forecast() -> tuple[Panel, ...]:
                 Query(
                     standing_out(f"max by (rank) ({left})", f"-last_over_time({left}[$__range] @ end())", 8),
                     "rank {{rank}}",
-                    may_be_empty=NO_LEAK,
+                    may_be_empty=NO_GROWTH,
                 ),
             ),
             Field(
@@ -94,8 +94,8 @@ def forecast() -> tuple[Panel, ...]:
         ),
         Table(
             "Ranks to look at",
-            f"{_ROWS} ranks: those that leak, then those under suspicion, then the fullest. Click a rank for its own "
-            "page. One line with a growth: that rank alone leaks.",
+            f"{_ROWS} ranks: those that grow, then those under suspicion, then the fullest. Click a rank for its own "
+            "page. One line with a growth: that rank alone grows.",
             24,
             10,
             (
@@ -104,8 +104,8 @@ def forecast() -> tuple[Panel, ...]:
                 Label("Node", label="hostname"),
                 Label("GPU", 60, label="gpu"),
                 _value("Verdict", 110, _VERDICT, COUNT, words=LEAK_WORDS, steps=LEAK_STEPS),
-                _value("Growth a step", 120, growth, BYTES, may_be_empty=NO_LEAK),
-                _value("Out of memory in", 140, left, SECONDS, steps=TIME_LEFT, may_be_empty=NO_LEAK),
+                _value("Growth a step", 120, growth, BYTES, may_be_empty=NO_GROWTH),
+                _value("Out of memory in", 140, left, SECONDS, steps=TIME_LEFT, may_be_empty=NO_GROWTH),
                 _value("Held / limit", 160, used_share(ONE_JOB), SHARE, steps=HOW_FULL, gauge=True),
                 _value("Allocated", 110, job("tidegauge_rank_allocated_bytes"), BYTES),
                 _value("Limit", 110, job("tidegauge_rank_limit_bytes"), BYTES),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegauge_exporter.dashboards.expressions import BY_INCIDENT, BY_JOB, job
 from tidegauge_exporter.dashboards.queries import Marks, Query
-from tidegauge_exporter.dashboards.reasons import NO_LEAK, NOTHING_HAPPENED
+from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NOTHING_HAPPENED
 
 
 def job_marks() -> tuple[Marks, ...]:
@@ -26,12 +26,12 @@ def job_marks() -> tuple[Marks, ...]:
             "blue",
         ),
         Marks(
-            "Leak established",
+            "Growth established",
             Query(
                 f"max by (attempt) (max_over_time({state}[$__interval]) == 2"
                 f" unless max_over_time({state}[$__interval] offset $__interval) == 2)",
-                "a leak was established (attempt {{attempt}})",
-                may_be_empty=NO_LEAK,
+                "growth was established (attempt {{attempt}})",
+                may_be_empty=NO_GROWTH,
             ),
             "orange",
         ),

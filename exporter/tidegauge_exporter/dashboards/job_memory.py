@@ -84,7 +84,7 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
         TimeSeries(
             "Highest over median",
             "Allocated of the highest rank over that of the rank in the middle: 1 is even. It rises when one rank "
-            "leaks, and stays when all of them do. With two ranks it cannot reach 2.",
+            "grows, and stays when all of them do. With two ranks it cannot reach 2.",
             5,
             9,
             (Query(f"max({job('cluster_job:tidegauge_skew_ratio')})", "highest / median"),),

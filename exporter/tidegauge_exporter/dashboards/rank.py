@@ -26,7 +26,7 @@ from tidegauge_exporter.dashboards.job_marks import job_marks
 from tidegauge_exporter.dashboards.panels import Panel, Stat
 from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query, TaggedMarks
 from tidegauge_exporter.dashboards.rank_details import by_dcgm, details, growth
-from tidegauge_exporter.dashboards.reasons import NO_LEAK, NO_NVML
+from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NO_NVML
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
 from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, JOB_ID, RANK
 from tidegauge_exporter.links import RANK as UID
@@ -59,7 +59,7 @@ def _header() -> tuple[Panel, ...]:
     return (
         Stat(
             "Verdict",
-            "What the leak detector says of the rank: ok, suspected, or leak.",
+            "What the detector says of the rank: ok, suspected, or growing.",
             4,
             4,
             (Query(f"max({rank('tidegauge_rank_leak_state')})"),),
@@ -67,10 +67,10 @@ def _header() -> tuple[Panel, ...]:
         ),
         Stat(
             "Out of memory in",
-            "Forecast at the present rate of growth. Absent without a leak, or if it does not grow towards the limit.",
+            "Forecast at the present rate of growth. Absent without growth, or if it does not grow towards the limit.",
             4,
             4,
-            (Query(f"min({rank('tidegauge_rank_leak_seconds_to_oom')})", may_be_empty=NO_LEAK),),
+            (Query(f"min({rank('tidegauge_rank_leak_seconds_to_oom')})", may_be_empty=NO_GROWTH),),
             Field(SECONDS, "not in sight", TIME_LEFT, decimals=1),
         ),
         Stat(
@@ -86,7 +86,7 @@ def _header() -> tuple[Panel, ...]:
             "How fast the leak grows, as the detector estimates it.",
             4,
             4,
-            (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", may_be_empty=NO_LEAK),),
+            (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", may_be_empty=NO_GROWTH),),
             Field(BYTES, "none", Steps(PLAIN)),
         ),
         Stat(

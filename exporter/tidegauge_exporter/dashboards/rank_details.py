@@ -18,7 +18,7 @@ from tidegauge_exporter.dashboards.fields import (
 )
 from tidegauge_exporter.dashboards.panels import Panel
 from tidegauge_exporter.dashboards.queries import PEAK, Line, Query
-from tidegauge_exporter.dashboards.reasons import NO_DCGM, NO_LEAK, NO_NVML
+from tidegauge_exporter.dashboards.reasons import NO_DCGM, NO_GROWTH, NO_NVML
 
 _NOBODY: Final = "The rank did not report in the time range."
 _NO_DCGM: Final = (
@@ -58,12 +58,12 @@ def growth() -> tuple[Panel, ...]:
             7,
             8,
             (
-                Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", "growth a step", may_be_empty=NO_LEAK),
+                Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", "growth a step", may_be_empty=NO_GROWTH),
                 Query(
                     f"min({rank('tidegauge_rank_leak_seconds_to_oom')})",
                     "out of memory in",
                     Line("red", dashed=True, filled=False, on_the_right=True, unit=SECONDS),
-                    may_be_empty=NO_LEAK,
+                    may_be_empty=NO_GROWTH,
                 ),
             ),
             Field(BYTES, "The rank was not suspected in the time range.", least=0),

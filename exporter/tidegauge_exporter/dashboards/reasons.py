@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-NO_LEAK: Final = "absent while nothing leaks"
+NO_GROWTH: Final = "absent while nothing grows"
 NOTHING_HAPPENED: Final = "nothing of the kind happened in the range"
 NONE_OPEN: Final = "no incident is open"
 NO_NVML: Final = "NVML does not work on this node"

@@ -27,9 +27,9 @@ from tidegauge_exporter.rules.values import AlertRule, AlertSeverity, Board, Gro
 
 SOON_S: Final = 3600
 MUCH_EATEN: Final = DEFAULT.danger_share
-"""Share of the head-room that a leak must have taken before anybody is alerted."""
+"""Share of the head-room that growth must have taken before anybody is alerted: then it is dangerous."""
 FAR_S: Final = 7 * 86400
-"""A leak that takes longer than this to matter is no alert; the dashboards and `tidegauge incidents` show it."""
+"""Growth that takes longer than this to matter is no alert; the dashboards and `tidegauge jobs` show it."""
 _UNLESS_LITTLE: Final = (
     # Buffers and caches that fill are full before: docs/detector.md. An agent of an older version does not say.
     f"unless on ({JOB}, rank) tidegauge_rank_leak_headroom_eaten_ratio < {MUCH_EATEN}"
@@ -82,7 +82,7 @@ LEAKS = (
         AlertSeverity.WARNING,
         Board.RANK,
         f"Memory leak: {THE_RANK}",
-        f"The memory of {THE_RANK}{OF_OWNER} {PLACE}, grows{_PER_STEP} and does not stop."
+        f"The memory of {THE_RANK}{OF_OWNER} {PLACE}, grows{_PER_STEP} and goes on."
         + looked_up(
             "min(tidegauge_rank_leak_seconds_to_oomSELECTOR) > 0",
             RANK_NAMES,

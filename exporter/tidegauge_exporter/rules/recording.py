@@ -69,18 +69,18 @@ JOBS = Group(
         RecordingRule(
             "cluster_job:tidegauge_seconds_to_oom:min",
             f"min by ({JOB}) (tidegauge_rank_leak_seconds_to_oom < Inf)",
-            "Time until the first rank runs out of memory at the present rate; absent without a leak, and where all "
+            "Time until the first rank runs out of memory at the present rate; absent without growth, and where all "
             "growth ends before that.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_leak_bytes_per_step:max",
             f"max by ({JOB}) (tidegauge_rank_leak_bytes_per_step)",
-            "Growth of the rank that leaks fastest, in bytes per step; absent without a leak.",
+            "Growth of the rank that grows fastest, in bytes per step; absent without growth.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_leak_state:max",
             f"max by ({JOB}) (tidegauge_rank_leak_state)",
-            "The worst verdict among the ranks: 0 ok, 1 suspected, 2 leak.",
+            "The worst verdict among the ranks: 0 ok, 1 suspected, 2 growing, dangerous or not.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_ranks:count",

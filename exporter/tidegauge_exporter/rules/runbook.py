@@ -26,9 +26,9 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
     ),
     RunbookEntry(
         "TidegaugeLeakOomSoon",
-        means="The detector has established that a rank's memory grows without end. The growth has taken half of the "
-        "memory that was free, and at the present rate it meets the rank's limit within an hour. The job is going to "
-        "fail on that rank, and so as a whole.",
+        means="Dangerous growth of a rank's memory: it has taken half of the memory that was free, and at the present "
+        "rate it meets the rank's limit within an hour. Unless it ends by itself, as a buffer that fills does, the "
+        "job fails on that rank, and so as a whole.",
         first_look="The rank's dashboard: does the line still climb, and in which signal: allocated, reserved, "
         "outside the allocator or on the host?",
         what_to_do="Have the job save its state and start again: by its own checkpoint, or by the policy. A restart "
@@ -38,8 +38,9 @@ JOB_RUNBOOK: tuple[RunbookEntry, ...] = (
     ),
     RunbookEntry(
         "TidegaugeLeak",
-        means="The detector has established that a rank's memory grows without end. The growth has taken half of the "
-        "memory that was free, and meets the rank's limit within a week; or nobody knows the limit.",
+        means="Dangerous growth of a rank's memory: it has taken half of the memory that was free, and meets the "
+        "rank's limit within a week; or it grows, and nobody knows the limit. Most growth that ends by itself is over "
+        "before that, not all ([how often](detector.md#dangerous-or-only-growing)).",
         first_look="`tidegauge jobs` and the job's dashboard: one rank or all? All ranks alike is often a workload "
         "that grows by design, such as a curriculum or longer sequences.",
         what_to_do="Tell the owner. No hurry while there are hours left.",

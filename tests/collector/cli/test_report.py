@@ -75,7 +75,7 @@ def report(path: Path, *args: object) -> str:
 
 def test_two_snapshots_and_a_series_are_a_report(tmp_path: Path) -> None:
     words = report(tmp_path / "r.html", EARLY, LATE, SERIES / "outputs_kept" / "steps.csv.gz")
-    assert "Rank 0 leaks" in words
+    assert "Rank 0 grows by" in words
     assert "100 % of what grew on rank 0 was allocated at scenarios.py:34 in forward" in words
     assert "Event by event" in words
 

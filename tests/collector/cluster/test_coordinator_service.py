@@ -113,7 +113,7 @@ def test_status_is_healthy_while_every_agent_reports_and_says_so_by_its_exit_cod
     lab.report(rank_summary(0), rank_summary(1, verdict=LEAK))
     code, out, _ = run(capsys, "status", "--api", lab.service.url)
     assert code == 0
-    assert "1 jobs running, 1 of them leak" in out
+    assert "1 jobs running, 1 of them growing" in out
     assert "http://node7:9494/metrics" in out
     lab.now_s += 60
     code, out, _ = run(capsys, "status", "--api", lab.service.url)

@@ -233,3 +233,19 @@ def test_where_to_look_is_what_is_known_of_it_else_the_usual_places() -> None:
     assert guidance(incident(evidence=(NOTHING,))) == hint(IncidentCause.LEAK)
     assert guidance(incident(evidence=(NOTHING, FOUND))) == " ".join(evidence_sentences(incident(evidence=(FOUND,))))
     assert guidance(incident(evidence=(FOUND,), explanation="the card was full")) == "the card was full"
+
+
+RATE = Band(1 << 20, 2 << 20, 3 << 20)
+
+
+@pytest.mark.parametrize("severity", [None, Severity.NOTE, Severity.WARNING])
+def test_growth_that_is_not_dangerous_grows_and_does_not_leak(severity: Severity | None) -> None:
+    assert does(IncidentCause.LEAK, RATE, severity) == "grows by 2.0 MiB per step"
+    assert does(IncidentCause.LEAK, None, severity) == "grows"
+    assert does(IncidentCause.HOST_MEMORY, RATE, severity) == "grows by 2.0 MiB per step in host memory"
+    assert does(IncidentCause.FRAGMENTATION, RATE, severity) == "loses 2.0 MiB per step to fragmentation"
+
+
+def test_dangerous_growth_leaks() -> None:
+    assert does(IncidentCause.LEAK, RATE, Severity.CRITICAL) == "leaks 2.0 MiB per step"
+    assert does(IncidentCause.HOST_MEMORY, RATE, Severity.CRITICAL) == "leaks 2.0 MiB per step of host memory"
