@@ -243,7 +243,7 @@ def test_growth_that_is_not_dangerous_grows_and_does_not_leak(severity: Severity
     assert does(IncidentCause.LEAK, RATE, severity) == "grows by 2.0 MiB per step"
     assert does(IncidentCause.LEAK, None, severity) == "grows"
     assert does(IncidentCause.HOST_MEMORY, RATE, severity) == "grows by 2.0 MiB per step in host memory"
-    assert does(IncidentCause.FRAGMENTATION, RATE, severity) == "loses 2.0 MiB per step to fragmentation"
+    assert does(IncidentCause.FRAGMENTATION, RATE, severity) == "reserves 2.0 MiB per step beyond what its tensors need"
 
 
 def test_dangerous_growth_leaks() -> None:

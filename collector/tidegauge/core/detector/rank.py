@@ -216,7 +216,7 @@ class RankDetector:
             return new >= min(enough, self._head(finding.signal).likely)
         if finding.signal is Signal.RESERVED:
             return self._derive.most_reserved - self._most_reserved.at(finding.onset_step) >= enough
-        return finding.level - watch.highest_before(finding) >= enough
+        return finding.level - watch.highest_before(finding.onset_step, finding.width) >= enough
 
     def _severity(self, watch: SignalWatch, finding: Finding) -> Severity:
         head = self._head(finding.signal)

@@ -126,12 +126,16 @@ class SignalWatch:
         """Look at every scale now. True when `finding` may be another one."""
         return self.review(self.floors.scales, head, step)
 
-    def highest_before(self, finding: Finding) -> float:
-        """The highest floor that ended before the growth began, of the scale that shows it and those with a longer
-        view."""
-        scales = [scale for scale in self.floors.scales if scale.width >= finding.width]
-        before = [scale.mins[: bisect_left(scale.steps, finding.onset_step)] for scale in scales]
+    def highest_before(self, onset_step: int, width: int) -> float:
+        """The highest floor that ended before `onset_step`, of scales whose floors have `width` samples and more."""
+        scales = [scale for scale in self.floors.scales if scale.width >= width]
+        before = [scale.mins[: bisect_left(scale.steps, onset_step)] for scale in scales]
         return max((max(mins) for mins in before if mins), default=-inf)
+
+    def _is_new(self, found: Growth, scale: Scale) -> bool:
+        """A quarter of it lies above all floors before it: else memory falls and comes back."""
+        before = self.highest_before(scale.steps[found.start], scale.width)
+        return found.ladder[found.end] - before >= self.params.net_new_min * found.gained
 
     def still_to_come(self, finding: Finding) -> float:
         """Bytes that the signal is expected to gain yet: see `danger`. Growth too young for the longest view to show
@@ -230,7 +234,7 @@ class SignalWatch:
         samples = (len(scale.mins) - found.start) * scale.width
         history = self.floors.samples - samples
         share = params.host_urgent_share if self.signal is Signal.HOST else params.urgent_share
-        urgent = found.gained >= share * (found.gained + head)
+        urgent = found.gained >= share * (found.gained + head) and self._is_new(found, scale)
         lasted_s = scale.times[-1] - scale.times[found.start]
         if self.signal is Signal.HOST and lasted_s < params.host_min_s and not urgent:
             return LeakState.OK
