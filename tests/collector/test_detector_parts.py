@@ -327,6 +327,29 @@ def test_one_suspect_of_many_ranks_is_a_suspect() -> None:
     assert judge_job({1: suspected, **dict.fromkeys(range(2, 4096), OK)}).state is LeakState.SUSPECTED
 
 
+@pytest.mark.parametrize(
+    ("ranks", "eaten", "grown", "state"),
+    [
+        (4096, 0.2, GIB, LeakState.SUSPECTED),
+        (4096, 0.3, GIB, LeakState.LEAK),
+        (8, 0.1, GIB, LeakState.LEAK),
+        (8, 0.04, GIB, LeakState.SUSPECTED),
+        (8, 0.1, 44 * MIB, LeakState.SUSPECTED),
+        (1, 0.01, MIB, LeakState.LEAK),
+    ],
+)
+def test_growth_of_one_rank_counts_against_the_number_of_ranks_looked_at(
+    ranks: int, eaten: float, grown: int, state: LeakState
+) -> None:
+    one = leaking(1000)._replace(headroom_eaten=eaten, grown_bytes=grown)
+    assert judge_job({0: one, **dict.fromkeys(range(1, ranks), OK)}).state is state
+
+
+def test_a_dangerous_rank_makes_the_job_dangerous_whatever_the_number_of_ranks() -> None:
+    one = leaking(1000)._replace(headroom_eaten=0.2, grown_bytes=MIB, severity=Severity.CRITICAL)
+    assert judge_job({0: one, **dict.fromkeys(range(1, 4096), OK)}).state is LeakState.LEAK
+
+
 def test_the_surest_rank_comes_first() -> None:
     verdict = judge_job({0: leaking(9000, state=LeakState.SUSPECTED), 1: leaking(10)})
     assert [suspect.rank for suspect in verdict.suspects] == [1, 0]
