@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from leakseries.machine import MIB, Row, feed
+from leakseries.recorded import wild_recordings
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.detector.danger import Danger, still_to_come
 from tidegauge.core.detector.params import DEFAULT
@@ -121,6 +122,19 @@ def test_a_fast_late_leak_is_dangerous_although_it_lasts_for_forty_steps() -> No
     flat = [float(BASE)] * 2000
     kept = flat + [BASE + step * 57 * GIB / 40 for step in range(40)]
     assert worst(rows_of(kept, step_s=10.0))[0] is Severity.CRITICAL
+
+
+def test_the_onset_stays_when_the_finest_floors_have_forgotten_it() -> None:
+    steady = {"leak_contexts", "leak_despite_empty_cache", "leak_beside_a_pause", "leak_under_wandering_lengths"}
+    runs = [run for run in wild_recordings("h100_slow") if run.series.family in steady]
+    assert len(runs) == len(steady)
+    for run in runs:
+        detector, onsets = RankDetector(), set()
+        for row in run.series.rows:
+            verdict = feed(detector, row, limit_bytes=run.limit_bytes(row))
+            if verdict.state is LeakState.LEAK:
+                onsets.add(verdict.onset_step)
+        assert onsets == {0}, run.series.family
 
 
 def test_looks_for_what_is_eaten_are_few_however_memory_swings() -> None:

@@ -20,6 +20,9 @@ from tidegauge.core.verdicts import LeakState, Signal
 _NEWEST_FLOORS = 4
 """Floors of the finer scale whose minimum is the newest level."""
 
+_FIRST_FLOORS = 4
+"""Growth that begins in so many first floors of a scale that has forgotten began before them, if it was known then."""
+
 _PLATEAU_FLOORS = 4
 """Fewest floors since the onset that show whether growth levels off."""
 
@@ -270,12 +273,17 @@ class SignalWatch:
         per_step = pace.per(scale.steps[points])
         at_start = first <= 1 and not scale.forgotten
         onset_step, onset_s = self.floors.first if at_start else (scale.steps[first], scale.times[first])
+        gained, before = found.gained, self.finding
+        if before is not None and scale.forgotten and before.onset_step < scale.steps[0] and first <= _FIRST_FLOORS:
+            # The scale has forgotten where it began; what was found before has not.
+            onset_step, onset_s = before.onset_step, before.onset_s
+            gained = max(gained, found.ladder[found.end] - (before.level - before.gained))
         return Finding(
             state=state,
             signal=self.signal,
             onset_step=onset_step,
             onset_s=onset_s,
-            gained=found.gained,
+            gained=gained,
             level=found.ladder[found.end],
             samples=(len(scale.mins) - first) * scale.width,
             width=scale.width,
