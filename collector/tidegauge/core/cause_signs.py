@@ -289,7 +289,7 @@ def _are_workers(case: CauseInput) -> Optional[str]:
 
 def _more_workspaces(case: CauseInput) -> Optional[str]:
     found = case.workspaces
-    if found is None or found.grown_bytes < MAIN_SHARE * max(case.grown_bytes or 0, 1):
+    if found is None or not found.block_bytes or found.grown_bytes < MAIN_SHARE * max(case.grown_bytes or 0, 1):
         return None
     size, more = format_bytes(found.block_bytes), found.grown_bytes // found.block_bytes
     return (

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegauge.core.cause_signs import Source
@@ -13,7 +13,7 @@ from tidegauge.core.evidence_causes import RULES, CauseInput, MemoryGrowth, name
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
-from tidegauge.core.workspaces import grown_workspaces
+from tidegauge.core.workspaces import Workspaces, grown_workspaces
 
 MIB = 1 << 20
 STEPS = 30
@@ -412,6 +412,7 @@ class TestAdvice:
 
 
 @given(st.from_type(CauseInput))
+@example(CauseInput(workspaces=Workspaces(block_bytes=0, blocks=0, streams=0, grown_bytes=1, most_blocks=0)))
 def test_whatever_a_rank_says_there_is_an_answer(case: CauseInput) -> None:
     found = name_cause(case)
     assert (found.cause is EvidenceCause.UNKNOWN) == (found.confidence is Confidence.UNKNOWN)
