@@ -196,6 +196,11 @@ class Params:
 DEFAULT = Params()
 
 
+def of_host(params: Params) -> Params:
+    """Settings for host memory, which creeps in healthy ranks: fewer floors tell what takes ten minutes and more."""
+    return replace(params, floors_kept=params.floors_kept // 2)
+
+
 def of_largest(params: Params) -> Params:
     """Settings for the largest value so far, fed once a floor. It never falls, and that of random values grows ever
     more slowly: so growth must be straight in many rises, have eaten most of the head-room, and is never caught by
@@ -204,6 +209,7 @@ def of_largest(params: Params) -> Params:
         params,
         skip_samples=max(params.skip_samples // params.window_samples, 1),
         window_samples=1,
+        floors_kept=params.floors_kept // 2,
         suspect_samples=params.suspect_samples // params.window_samples,
         leak_samples=params.leak_samples // params.window_samples,
         rises_min=16,

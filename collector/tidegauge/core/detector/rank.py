@@ -6,7 +6,7 @@ from typing import Optional
 
 from tidegauge.core.detector.causes import cause_of
 from tidegauge.core.detector.forecast import Course, Pace, until
-from tidegauge.core.detector.params import DEFAULT, Params, of_largest
+from tidegauge.core.detector.params import DEFAULT, Params, of_host, of_largest
 from tidegauge.core.detector.severity import assumed_limit, head_room, host_room, severity_of
 from tidegauge.core.detector.signals import Derivation
 from tidegauge.core.detector.step_times import StepTimes
@@ -47,7 +47,7 @@ class RankDetector:
         One value is fed for each floor of `_allocated`."""
         self._reserved = SignalWatch(Signal.RESERVED, params)
         self._nontorch = SignalWatch(Signal.NONTORCH, params)
-        self._host = SignalWatch(Signal.HOST, params)
+        self._host = SignalWatch(Signal.HOST, of_host(params))
         self._last = _Reading()
         self._times = StepTimes()
         self._needs = Course()
