@@ -37,4 +37,4 @@ def test_healthy_ranks_that_wander_are_not_dangerous_however_many_they_are(ranks
     growing = sum(any(state is LeakState.LEAK for state, _ in one) for one in said)
     assert growing <= max(3, 0.03 * ranks), "some do rise for as long as they remember, and fall again"
     job = judge_job({rank: detector.verdict for rank, detector in enumerate(detectors)})
-    assert job.state is max((detector.verdict.state for detector in detectors), key=lambda state: state.level)
+    assert job.state is not LeakState.LEAK, "one of them always wanders most"
