@@ -23,8 +23,8 @@ step() { # step NAME SECONDS COMMAND…
 nvidia-smi --query-gpu=index,name,uuid,memory.total,driver_version --format=csv | tee "$out/gpus.csv"
 for part in ${PARTS:-tests evidence demo bench}; do
   case $part in
-    tests) step tests 400 python3 -m pytest tests/gpu -v -p no:cacheprovider --ignore tests/gpu/test_evidence.py ;;
-    evidence) step evidence 400 python3 -m pytest tests/gpu/test_evidence.py -v -p no:cacheprovider -n 5 ;;
+    tests) step tests 1200 python3 -m pytest tests/gpu -v -p no:cacheprovider -p no:benchmark --ignore tests/gpu/test_evidence.py ;;
+    evidence) step evidence 400 python3 -m pytest tests/gpu/test_evidence.py -v -p no:cacheprovider -p no:benchmark -n 5 ;;
     demo) step demo 150 python3 -m tidegauge demo --folder "$out/demo" ;;
     bench)
       step step_ratio 300 python3 bench/step_ratio.py

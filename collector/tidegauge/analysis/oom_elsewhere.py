@@ -49,6 +49,14 @@ KINDS = (
         _OUTSIDE + " If it comes at once, the GPU was full before: see nvidia-smi.",
     ),
     Elsewhere(
+        "driver_mapping",
+        re.compile(r"CUDA driver error: out of memory"),
+        "the CUDA driver could not reserve address space or map memory for a segment that can expand",
+        "Where much memory is free, it is address space that ran out: with expandable_segments:True each private pool "
+        "(CUDA graph, MemPool) reserves 1.125 times the GPU's memory, and a process has room for about 830 pools on "
+        "an H200. Let graphs share one pool, or run without expandable_segments. Else the GPU is full: see nvidia-smi.",
+    ),
+    Elsewhere(
         "text_lost",
         re.compile(r"NVML_SUCCESS == r INTERNAL ASSERT FAILED"),
         "PyTorch's allocator ran out of memory, and NVML failed while the message was written (pytorch #185240)",
