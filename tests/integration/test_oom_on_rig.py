@@ -115,7 +115,7 @@ def test_under_a_keeper_it_is_told_once(runs: Runs) -> None:
 def test_private_pools_that_grew_are_told_by_their_figure(runs: Runs, conf: str, keeper: bool) -> None:
     stderr = runs.stderr("pool_each_step", keeper=keeper, PYTORCH_CUDA_ALLOC_CONF=conf)
     (first,) = (line for line in told(stderr) if "ran out of memory" in line)
-    assert "GiB were free, but in private pools (CUDA graphs, MemPool), out of reach" in first
+    assert "GiB lay in private pools (CUDA graphs, MemPool), out of reach" in first
     assert "memory that is reserved grew by " in first
     assert "unless graphs share one pool, or fewer of them are recorded; expandable_segments does not help." in first
 

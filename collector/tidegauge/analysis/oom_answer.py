@@ -199,6 +199,11 @@ def _advice(
 
 def _besides(verdict: OomVerdict, case: OomCase) -> Iterator[str]:
     """Memory that others hold is worth a word also where it was not the reason."""
+    if verdict.kind is OomKind.FRAGMENTATION and case.private_free_bytes >= case.pieces_bytes:
+        yield (
+            f"Besides: {format_bytes(case.private_free_bytes)} lie in private pools (CUDA graphs, MemPool), which "
+            "expandable_segments does not free. Let graphs share one pool."
+        )
     elsewhere_bytes = case.others_bytes or case.unexplained_bytes or 0
     if verdict.kind in (OomKind.FRAGMENTATION, OomKind.ALLOCATED, OomKind.CAP) and elsewhere_bytes > CONTEXTS_BYTES:
         yield f"Besides: about {format_bytes(elsewhere_bytes)} of the GPU are taken by others. nvidia-smi says by whom."

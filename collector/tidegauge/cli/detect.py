@@ -17,7 +17,7 @@ from tidegauge.cli.sizes import parse_size
 from tidegauge.cli.step_series import BadSeriesError, StepRow, read_step_series
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.detector.causes import CAUSES
-from tidegauge.core.verdicts import Band, LeakState, Verdict
+from tidegauge.core.verdicts import Band, LeakState, Signal, Verdict
 
 SAY_EVERY_S = 2.0
 HELP = "judge recorded step series (CSV, CSV.gz): does memory grow without end?"
@@ -32,7 +32,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line for each file")
     parser.add_argument(
         "--capacity-bytes", type=parse_size, metavar="N",
-        help="most that the process may use on the device: for severity and time to out-of-memory, not for the verdict",
+        help="most that the process may use on the device: for severity, time to out-of-memory, and to judge sooner what eats most of it",
     )  # fmt: skip
 
 
@@ -168,6 +168,8 @@ def _explain(verdict: Verdict) -> str:
     if rate is not None:
         text += f", {human_bytes(rate.likely)} a step ({human_bytes(rate.low)} to {human_bytes(rate.high)})"
     left = verdict.steps_to_oom
+    if left is None and verdict.signal is Signal.HOST:
+        return text + "; when the host runs out of memory is not known: the columns do not say what it has free."
     if left is None:
         return text + "; time to out-of-memory is not known without --capacity-bytes."
     latest = _number(left.high) if math.isfinite(left.high) else "no end"

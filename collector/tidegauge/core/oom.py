@@ -71,14 +71,14 @@ def _too_large_for_any(case: OomCase) -> bool:
 
 
 def _scattered(case: OomCase) -> bool:
-    if case.private_pools_grew:
+    if case.private_pools_grew or (_in_private_pools(case) and case.private_free_bytes >= 2 * case.pieces_bytes):
         return False
     enough_bytes = max(case.wanted_bytes, round(PIECES_FRACTION * case.reserved_bytes))
     return case.grew_enough(Signal.RESERVED) or case.pieces_bytes >= enough_bytes
 
 
 def _in_private_pools(case: OomCase) -> bool:
-    return case.private_pools_grew or case.private_free_bytes >= max(case.wanted_bytes, 1)
+    return case.private_pools_grew or case.private_free_bytes >= max(min(case.short_bytes, case.wanted_bytes), 1)
 
 
 def _mostly_outside(case: OomCase) -> bool:
@@ -125,12 +125,12 @@ RULES = (
     OomRule(
         OomKind.FRAGMENTATION,
         "reserved and unused memory is as large as the request, and at least 2 % of what is reserved; or it grew by "
-        "what was missing, and not in private pools",
+        "what was missing; and private pools do not hold what was missing and twice as much as is unused",
         _scattered, lambda case: not case.expandable, words.how_with_pieces, words.why_pieces,
     ),
     OomRule(
         OomKind.PRIVATE_POOLS,
-        "as much as the request is free in private pools; or reserved memory grew by what was missing, half of it or "
+        "as much as was missing lies in private pools; or reserved memory grew by what was missing, half of it or "
         "more in private pools",
         _in_private_pools, lambda case: case.private_pools_grew, words.how_with_pools, words.why_private,
     ),

@@ -47,7 +47,7 @@ def why_pieces(case: OomCase) -> str:
 
 
 def why_private(case: OomCase) -> str:
-    free = f"{case.say(case.private_free_bytes)} were free, but in private pools (CUDA graphs, MemPool), out of reach"
+    free = f"{case.say(case.private_free_bytes)} lay in private pools (CUDA graphs, MemPool), out of reach"
     return f"{free}; memory that is reserved grew {growth(case)}" if case.private_pools_grew else free
 
 

@@ -106,7 +106,11 @@ GRAPHS = Moment(allocated=74 * GIB, private=3 * GIB, verdict=growth(Signal.RESER
                      OomKind.OUTSIDE_ALLOCATOR, False, id="taken by who knows whom"),
         pytest.param(Moment(private=3 * GIB, allocated=75 * GIB), OomKind.PRIVATE_POOLS, False,
                      id="free in private pools"),
-        pytest.param(Moment(private=1 * GIB, allocated=77 * GIB), OomKind.ALLOCATED, False,
+        pytest.param(Moment(private=1 * GIB, allocated=77 * GIB), OomKind.PRIVATE_POOLS, False,
+                     id="free in private pools and on the GPU, together"),
+        pytest.param(Moment(private=30 * GIB, allocated=44 * GIB), OomKind.PRIVATE_POOLS, False,
+                     id="pieces, and far more in private pools"),
+        pytest.param(Moment(private=GIB // 2, allocated=77 * GIB), OomKind.ALLOCATED, False,
                      id="too little free in private pools"),
         pytest.param(GRAPHS, OomKind.PRIVATE_POOLS, True, id="private pools that grew"),
         pytest.param(replace(GRAPHS, conf="expandable_segments:True"), OomKind.PRIVATE_POOLS, True,
@@ -147,7 +151,7 @@ def test_a_cap_is_named_also_where_something_else_is_to_blame() -> None:
 def test_growth_in_private_pools_is_told_by_their_figure_and_never_cured_by_a_setting(conf: str | None) -> None:
     assert replace(GRAPHS, conf=conf).explained().sentence == (
         "2.0 GiB more were refused when 78.0 GiB were reserved (74.0 GiB by tensors) and 1.0 GiB free on the GPU: 3.0 "
-        "GiB were free, but in private pools (CUDA graphs, MemPool), out of reach; memory that is reserved grew by 4.0 "
+        "GiB lay in private pools (CUDA graphs, MemPool), out of reach; memory that is reserved grew by 4.0 "
         "GiB since step 100, without which it would have fitted. Trying again makes sense: from a checkpoint, but it "
         "ends like this again in about 1000 steps unless graphs share one pool, or fewer of them are recorded; "
         "expandable_segments does not help."
@@ -242,7 +246,7 @@ def test_the_service_knows_what_was_free_in_private_pools() -> None:
     oom = OomRecord(1e9, 1100, 2 * GIB, 1 * GIB, TOTAL, 74 * GIB, 78 * GIB, private_free_bytes=3 * GIB)
     rank = rank_summary(1, last_oom=oom, limit_bytes=TOTAL, verdict=growth(Signal.RESERVED, 4 * GIB))
     sentence = explanation_for(rank, job_view(ranks=(rank,)))
-    assert "3.0 GiB were free, but in private pools (CUDA graphs, MemPool)" in sentence
+    assert "3.0 GiB lay in private pools (CUDA graphs, MemPool)" in sentence
     assert "with the allocator setting" not in sentence
 
 
