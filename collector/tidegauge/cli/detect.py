@@ -32,7 +32,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line for each file")
     parser.add_argument(
         "--capacity-bytes", type=parse_size, metavar="N",
-        help="most that the process may use on the device: for severity, time to out-of-memory, and to judge sooner what eats most of it",
+        help="most that the process may use on the device: for severity, time to out-of-memory, and to judge sooner "
+        "what eats most of it",
     )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ class RankDetector:
             changed = self._allocated.review(due, self._head(Signal.ALLOCATED).likely, step)
         if floors.filled == 0:
             due = self._need.floors.push(self._needed, step, time_s)
-            if due is not None and self._allocated.finding is None:
+            if due is not None and self._allocated.finding is None and self._needs_much_more():
                 changed = self._need.review(due, self._head(Signal.ALLOCATED).likely, step) or changed
         due = self._reserved.floors.push(slack, step, time_s)
         if due is not None and self._reserved.review(due, self._head(Signal.RESERVED).likely, step):
@@ -147,6 +147,11 @@ class RankDetector:
             signal, limit, peak=self._derive.peak, next_peak=last.allocated + self._derive.transient,
             pieces=last.pieces, reserved=last.reserved, nontorch=last.nontorch,
         )  # fmt: skip
+
+    def _needs_much_more(self) -> bool:
+        """The largest need has eaten half of the head-room that there was at first: else its growth is not told."""
+        gained = self._needed - self._needs.at(0)
+        return gained >= self._params.danger_share * (gained + self._head(Signal.ALLOCATED).likely)
 
     @property
     def _needed(self) -> int:
