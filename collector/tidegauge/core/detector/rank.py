@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from tidegauge.core.detector.causes import cause_of
+from tidegauge.core.detector.floors import Scale
 from tidegauge.core.detector.forecast import Course, Pace, until
 from tidegauge.core.detector.params import DEFAULT, Params, of_host, of_largest
 from tidegauge.core.detector.severity import assumed_limit, head_room, host_room, severity_of
@@ -107,8 +108,8 @@ class RankDetector:
             changed = self._allocated.review(due, self._head(Signal.ALLOCATED).likely, step)
         if floors.filled == 0:
             due = self._need.floors.push(self._needed, step, time_s)
-            if due is not None and self._allocated.finding is None and self._needs_much_more():
-                changed = self._need.review(due, self._head(Signal.ALLOCATED).likely, step) or changed
+            if due is not None and self._allocated.finding is None:
+                changed = self._review_need(due, step) or changed
         due = self._reserved.floors.push(slack, step, time_s)
         if due is not None and self._reserved.review(due, self._head(Signal.RESERVED).likely, step):
             changed = True
@@ -148,10 +149,15 @@ class RankDetector:
             pieces=last.pieces, reserved=last.reserved, nontorch=last.nontorch,
         )  # fmt: skip
 
-    def _needs_much_more(self) -> bool:
-        """The largest need has eaten half of the head-room that there was at first: else its growth is not told."""
+    def _review_need(self, due: list[Scale], step: int) -> bool:
+        """Look at the largest need, once it has eaten half of the head-room that there was at first: before that its
+        growth is not told. True when something may have changed."""
+        head = self._head(Signal.ALLOCATED).likely
         gained = self._needed - self._needs.at(0)
-        return gained >= self._params.danger_share * (gained + self._head(Signal.ALLOCATED).likely)
+        if gained < self._params.danger_share * (gained + head):
+            self._need.floors.look_from = self._needed + self._params.look_eaten * head
+            return False
+        return self._need.review(due, head, step)
 
     @property
     def _needed(self) -> int:
