@@ -2,10 +2,10 @@
 
 tests/data/series: from real GPUs, in view while the detector was made. tests/data/series_rig: from the fake-GPU rig.
 tests/data/series_h200: a part of what bench/gpu_recordings.py recorded on an H200, after the detector was made.
-tests/data/series_wild: what it recorded with `--wild` on an H100 (seeds 1 and 2) and an H200 (3 and 4), 2026-11-24:
+tests/data/series_wild: what it recorded with `--wild` on an H100 (seeds 1, 2; 7 in h100_later) and an H200 (3 and 4):
 real out-of-memory errors below a cap; in h200_slow (seed 5) each step takes 0.2 s longer, in h100_slow (seed 6) 0.1 s,
-except in the two loops that set their own pace. The forecast was made with
-the H100's in view; the H200's only tell how good it is.
+except in the two loops that set their own pace. The forecast was made with seeds 1 and 2 in view; the others only tell
+how good it is.
 """
 
 from __future__ import annotations
