@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tidegauge.core.evidence import Evidence, StackGrowth
 from tidegauge.core.evidence_brief import EvidenceCause
-from tidegauge.core.evidence_words import because_lines, cause_words, evidence_sentence
+from tidegauge.core.evidence_words import advice_of, because_lines, cause_words, evidence_sentence
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL
 from tidegauge.core.rank_evidence import Holder
 from tidegauge.core.units import format_bytes
@@ -150,8 +150,8 @@ def _cause(content: ReportContent) -> str:
         told.append(f"<p>{_told(evidence_sentence(evidence))}</p>")
     told.append(f"<p><b>{_told(capitalised(cause_words(cause.cause, cause.confidence)))}.</b></p>")
     told.append(_list(because_lines(evidence)))
-    if cause.advice:
-        told.append(f'<p class="advice"><b>What to change.</b> {_told(capitalised(cause.advice))}</p>')
+    if advice := advice_of(evidence):
+        told.append(f'<p class="advice"><b>What to change.</b> {_told(capitalised(advice))}</p>')
     if evidence.problems:
         told.append(f'<p class="muted">What is missing:</p>{_list(evidence.problems)}')
     return section("Cause and advice", "\n".join(told))

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidegauge.agent.evidence_attempts import EvidenceAttempts
@@ -27,6 +27,7 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.snapshot_shelf import SnapshotShelf
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.views import GpuView, RankView
 
 _log = logging.getLogger(__name__)
@@ -114,6 +115,10 @@ class EvidenceDesk:
         if wanted is not None:
             self._wanted_before = wanted
         self._have_thread()
+
+    def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
+        """All that the coordinator lends ranks of this node now."""
+        self._bounds.borrow(bounds)
 
     def health(self) -> SourceHealth | None:
         """How the last piece went; ``None`` before the first. It failed by a slip of ours, or where its snapshots could

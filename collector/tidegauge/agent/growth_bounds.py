@@ -9,15 +9,16 @@ import dataclasses
 import json
 import logging
 import threading
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.agent.state_files import write_state
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.growth_bound import BoundWatch, GrowthBound, bounded_verdict
+from tidegauge.core.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.shared_bounds import PeerBound, holds_for_peer
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ _FILE = "bounds.json"
 class _Kept(NamedTuple):
     process: ProcessId
     bound: GrowthBound
-    refuted: bool
 
 
 class GrowthBounds:
@@ -43,7 +43,9 @@ class GrowthBounds:
         self._failing = False
         self._seen: set[ProcessId] = set()
         """Processes that were watched since this agent began: they end, others have not been found yet."""
-        self._watches = {one.process: BoundWatch(one.bound, refuted=one.refuted) for one in self._load()}
+        self._borrowed: dict[ProcessId, GrowthBound] = {}
+        """Of peers. Not on disk: the coordinator's next reply brings them again."""
+        self._watches = {one.process: BoundWatch(one.bound) for one in self._load()}
 
     def learn(self, evidence: Evidence) -> None:
         """The newest window on a rank counts; one that could compare nothing says nothing."""
@@ -56,35 +58,41 @@ class GrowthBounds:
             if known is not None or evidence.bound is not None:
                 self._save()
 
+    def borrow(self, bounds: Iterable[PeerBound]) -> None:
+        """What ends the growth of these ranks, by evidence on their peers; of no others."""
+        with self._lock:
+            self._borrowed = {one.process: one.bound for one in bounds}
+
     def applied(self, views: Sequence[RankView], watched: Set[ProcessId]) -> tuple[RankView, ...]:
         """The ranks with what bounds their growth; ``watched``: processes that there are; bounds of those that
         ended are forgotten."""
         with self._lock:
-            if not self._watches:
+            if not self._watches and not self._borrowed:
                 return tuple(views)
-            before = self._refuted()
+            before = self._states()
             bounded = tuple(self._applied(view) for view in views)
             self._seen |= self._watches.keys() & watched
             gone = [*(self._seen - watched), *list(self._watches)[:-MAX_KEPT]]
             self._seen.difference_update(gone)
             for process in gone:
                 self._watches.pop(process, None)
-            if gone or self._refuted() != before:
+            if gone or self._states() != before:
                 self._save()
             return bounded
 
     def _applied(self, view: RankView) -> RankView:
-        watch = self._watches.get(view.process)
-        if watch is None:
+        watch, bound = self._watches.get(view.process), self._borrowed.get(view.process)
+        if watch is not None:
+            bound = watch.update(step=view.step, allocated_bytes=view.allocated_bytes, verdict=view.verdict)
+        elif bound is None or not holds_for_peer(bound, view.verdict):
             return view
-        bound = watch.update(step=view.step, allocated_bytes=view.allocated_bytes, verdict=view.verdict)
         return dataclasses.replace(view, bound=bound, verdict=bounded_verdict(view.verdict, bound))
 
-    def _refuted(self) -> Mapping[ProcessId, bool]:
-        return {process: watch.refuted for process, watch in self._watches.items()}
+    def _states(self) -> Mapping[ProcessId, BoundState | None]:
+        return {process: watch.bound.state for process, watch in self._watches.items()}
 
     def _save(self) -> None:
-        kept = [_Kept(process, watch.bound, watch.refuted) for process, watch in self._watches.items()]
+        kept = [_Kept(process, watch.bound) for process, watch in self._watches.items()]
         try:
             write_state(self._path, wire.to_json(tuple(kept)))
         except OSError as error:

@@ -50,6 +50,7 @@ from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
+from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
 
 _log = logging.getLogger(__name__)
@@ -187,6 +188,11 @@ class NodeAgent:
         """The coordinator's answer to ``NodeSummary.evidence``, and which snapshots must stay (``ReportReply``)."""
         if self._evidence is not None:
             self._evidence.hear(kept, wanted)
+
+    def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
+        """What ends the growth of ranks of this node by evidence on their peers (``ReportReply.peer_bounds``)."""
+        if self._evidence is not None:
+            self._evidence.hear_of_bounds(bounds)
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process that the last round found. Blocks for ``order.timeout_s`` at most; for threads of its own."""

@@ -14,6 +14,7 @@ from tidegauge.agent.report_pace import ReportPace
 from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult
+from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.views import NodeSummary
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,10 @@ class Reply(Protocol):
     @property
     def snapshots_wanted(self) -> frozenset[str] | None:
         """Keys of snapshots that must stay; ``None``: nobody knows now."""
+
+    @property
+    def peer_bounds(self) -> tuple[PeerBound, ...]:
+        """All ranks of the node that a peer's bound holds for."""
 
     @property
     def report_every_s(self) -> float:
@@ -86,6 +91,9 @@ class Pollable(Protocol):
 
     def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
         """What the coordinator says of the evidence in ``summary``, and of the snapshots that are stored."""
+
+    def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
+        """What the coordinator says of how the growth of ranks in ``summary`` ends."""
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process of this node. Called from threads of its own; blocks for ``order.timeout_s`` at most."""
@@ -237,6 +245,7 @@ class AgentRunner:
         self._carrier.take(reply.orders)
         self._agent.hear_of_pods(reply.pods)
         self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted)
+        self._agent.hear_of_bounds(reply.peer_bounds)
         if reply.job_settings is not None:
             self._settings_files.write(reply.job_settings)
         self._pace.slow_to(reply.report_every_s, self._monotonic_s())

@@ -97,9 +97,10 @@ def _state(job: Mapping[str, Any], *, has_steps: bool) -> str:
 
 
 def _whether_it_ends(rank: Mapping[str, Any] | None) -> str:
-    """ ", ends at about 3.1 GiB": what its growth goes into is full before memory is."""
+    """ ", ends at about 3.1 GiB": what its growth goes into is full before memory is; or what it lacks for that."""
     bound = None if rank is None or not rank.get("bound") else from_wire(GrowthBound, rank["bound"])
-    return f", {end_words(bound)}" if bound is not None and bound.holds else ""
+    says = "" if bound is None or bound.state is None else end_words(bound)
+    return f", {says}" if says else ""
 
 
 def _whether_it_goes_on(job: Mapping[str, Any]) -> str:

@@ -92,8 +92,9 @@ def _number(what: str, args: argparse.Namespace) -> int:
     if is_number and not args.job:
         return int(what)
     raise CommandError(
-        f"no incident of a job {what!r} is known; `tidegauge incidents --all` lists those that are. A healthy job has "
-        "no report: `tidegauge jobs` and `tidegauge top` show it",
+        f"no incident of a job {what!r} is known; `tidegauge incidents --all` lists those that are. A job without an "
+        "incident has no report, even while it grows: `tidegauge jobs` and `tidegauge top` show it, and `tidegauge "
+        "snapshot --evidence` says what holds its memory",
         exit_code=USAGE,
     )
 
@@ -179,7 +180,13 @@ def _evidence(incident: Incident, args: argparse.Namespace, absent: list[str]) -
             f"{capitalised(name_ranks(others))} {'were' if len(others) > 1 else 'was'} looked into as well: `tidegauge "
             f"incidents show {incident.number}` says what was found there."
         )
-    return pieces[0] if pieces else None
+    return _with_bound_now(pieces[0], incident) if pieces else None
+
+
+def _with_bound_now(evidence: Evidence, incident: Incident) -> Evidence:
+    """What bounds the growth, in the state in which its node saw it last: evidence says how it was in the window."""
+    bounds = {brief.evidence_id: brief.bound for brief in incident.evidence}
+    return replace(evidence, bound=bounds.get(evidence.evidence_id, evidence.bound))
 
 
 def _stored(evidence: Evidence | None, device: int | None, absent: list[str]) -> tuple[RankSnapshot, ...]:

@@ -21,7 +21,7 @@ from tidegauge.cli.snapshot_ranks import NoAnswerError, ask_rank, claimed_by, re
 from tidegauge.core.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence_request import Window, evidence_request
-from tidegauge.core.evidence_words import because_lines, cause_words, evidence_sentence, holder_sentence
+from tidegauge.core.evidence_words import advice_of, because_lines, cause_words, evidence_sentence, holder_sentence
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.launch_record import printable
 from tidegauge.core.rank_evidence import RankEvidence
@@ -74,7 +74,7 @@ def print_evidence(evidence: Evidence) -> None:
         ("holder      ", holder),
         ("cause       ", cause_words(cause.cause, cause.confidence)),
         *(("because     ", sentence) for sentence in because_lines(evidence)),
-        ("advice      ", cause.advice),
+        ("advice      ", advice_of(evidence)),
         *(("missing     ", sentence) for sentence in evidence.problems),
     ]
     for start, text in texts:

@@ -150,6 +150,8 @@ def _job_end(job: JobLine) -> Cell:
 
 
 def _end(rank: RankLine) -> Cell:
+    if rank.alive and rank.bound is not None and rank.bound.holds:
+        return Cell(f"ends {format_bytes(rank.bound.end_bytes.likely)}", Tone.DIM)
     return end_cell(rank.seconds_to_oom, rank.steps_to_oom) if rank.alive else Cell("-", Tone.DIM)
 
 

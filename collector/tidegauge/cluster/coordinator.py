@@ -104,7 +104,7 @@ class Coordinator:
                     f"the agent on {summary.hostname} was restarted (pid {before.agent_pid} -> {summary.agent_pid})",
                 )  # fmt: skip
             self._take_ranks(node, summary.ranks, now_s)
-            every_s = self._pace_of(node, now_s)
+            every_s, peer_bounds = self._pace_of(node, now_s), tuple(self._board.peer_bounds(summary.ranks))
         self.orders.take_results(summary.node_id, summary.order_results)
         orders, desk = self.orders.orders_for(summary.node_id), self._settings_desk
         settings = None if desk is None else desk.reply_to(summary, before=before)
@@ -116,6 +116,7 @@ class Coordinator:
             evidence_kept=self.kept_evidence.take(summary),
             snapshots_wanted=self.kept_evidence.wanted_on(summary.hostname),
             pods=self._pods(summary.pods_wanted),
+            peer_bounds=peer_bounds,
             report_every_s=every_s,
         )
 

@@ -6,12 +6,14 @@ of which a fifth reports each second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tidegauge.cluster.jobs import RankOnNode, alarm_first, group_of, make_job, one_per_rank
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
 
 
@@ -61,6 +63,14 @@ class JobBoard:
             self._touched.clear()
             self._sorted = tuple(sorted(self._views.values(), key=alarm_first))
         return self._sorted
+
+    def peer_bounds(self, ranks: Iterable[RankSummary]) -> Iterator[PeerBound]:
+        """Those of these ranks whose growth ends by evidence on a peer, as their jobs were last looked at."""
+        for rank in ranks:
+            view = None if rank.verdict.state is LeakState.OK else self._views.get(group_of(rank))
+            bound = None if view is None else view.bounds.get(int(rank.identity.rank))
+            if bound is not None and bound.of_rank is not None:
+                yield PeerBound(rank.process, bound)
 
     def members(self, job: JobKey) -> Iterator[RankOnNode]:
         """A job's ranks, by process: two for one that was restarted in place."""

@@ -8,6 +8,7 @@ from enum import Enum
 from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order
+from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
 from tidegauge.core.web_access import DoorProblem
@@ -105,6 +106,8 @@ class ReportReply:
     knows now, so that none may be deleted but for want of room."""
     pods: tuple[PodFacts, ...] = ()
     """Those of ``NodeSummary.pods_wanted`` that the API server knows."""
+    peer_bounds: tuple[PeerBound, ...] = ()
+    """All of this node's ranks whose growth ends by what evidence found on a peer of them."""
     report_every_s: float = 0.0
     """How often the agent is to report while nothing happens on its node; never more often than its own setting."""
 

@@ -35,6 +35,8 @@ def _of_containers(case: CauseInput) -> Optional[GrowthBound]:
     search, grown_bytes = case.search, case.grown_bytes or 0
     if search is None or search.wanted_bytes <= 0 or case.live_bytes is None or case.late_step is None:
         return None
+    if not case.window_steps:  # without steps nobody can tell memory between two of them
+        return None
     holders = _by_number(search.holders)
     held_bytes = sum(bound.held_bytes for bound, _ in holders)
     if held_bytes < BOUNDED_SHARE * search.wanted_bytes or held_bytes > MAX_TURNOVER * max(grown_bytes, 0):
@@ -43,7 +45,7 @@ def _of_containers(case: CauseInput) -> Optional[GrowthBound]:
         return None
     # No more than some hundred blocks are looked for: where more have grown, an item has more than were found of it.
     unseen = max(grown_bytes / search.wanted_bytes, 1.0)
-    others = search.wanted_bytes / held_bytes
+    others = search.wanted_bytes / held_bytes  # what grew beside them goes on meanwhile
     first, holder = max(holders, key=lambda one: one[0].held_bytes)
     low, likely, high = (sum(_left_bytes(bound)[end] for bound, _ in holders) for end in range(3))
     return GrowthBound(
@@ -53,7 +55,7 @@ def _of_containers(case: CauseInput) -> Optional[GrowthBound]:
         most_items=first.most_items,
         step=case.late_step,
         level_bytes=case.live_bytes,
-        left_bytes=Band(low * unseen, likely * unseen, high * unseen * others),
+        left_bytes=Band(low * unseen, likely * unseen * others, high * unseen * others),
     )
 
 

@@ -181,8 +181,9 @@ def _candidates(views: Iterable[JobView], rules: EscalationRules) -> Iterator[_C
 def _may_be_asked(one: _Candidate, state: EscalationState, now_s: float, rules: EscalationRules) -> bool:
     signal = one.rank.verdict.signal
     assert signal is not None, "a candidate grows in some signal"
-    is_refuted = one.rank.bound is not None and one.rank.bound.state is BoundState.REFUTED
-    if not is_refuted and now_s < state.quiet.get((one.job, CAUSE_OF_SIGNAL[signal]), -math.inf):
+    bound = one.rank.bound
+    is_explained = bound is None or bound.state not in (BoundState.REFUTED, BoundState.UNRELATED)
+    if is_explained and now_s < state.quiet.get((one.job, CAUSE_OF_SIGNAL[signal]), -math.inf):
         return False
     of_job = {rank: look for (job, rank), look in state.looks.items() if job == one.job}
     if any(now_s < look.ends_s for look in of_job.values()):

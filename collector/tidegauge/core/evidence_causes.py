@@ -9,14 +9,13 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core import cause_advice as advice
 from tidegauge.core import cause_signs as signs
-from tidegauge.core.bound_finding import find_bound
 from tidegauge.core.cause_advice import Advice
 from tidegauge.core.cause_input import CauseInput as CauseInput
 from tidegauge.core.cause_input import MemoryGrowth as MemoryGrowth
 from tidegauge.core.cause_signs import Sign
 from tidegauge.core.evidence import CauseFound
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
-from tidegauge.core.evidence_words import bound_advice, bound_words, line_words
+from tidegauge.core.evidence_words import line_words
 from tidegauge.core.rank_evidence import HolderKind
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Signal
@@ -135,15 +134,7 @@ RULES = (
 
 
 def name_cause(case: CauseInput) -> CauseFound:
-    """The cause that most lines of evidence agree on, and whether it ends by itself. Never raises for values that are
-    of their types."""
-    found, bound = _best(case), find_bound(case)
-    if bound is None or found.cause is EvidenceCause.UNKNOWN:
-        return found
-    return found._replace(because=(*found.because, bound_words(bound)), advice=bound_advice(bound))
-
-
-def _best(case: CauseInput) -> CauseFound:
+    """The cause that most lines of evidence agree on. Never raises for values that are of their types."""
     likely: Optional[CauseFound] = None
     for rule in RULES:
         found = _try(rule, case)

@@ -157,8 +157,14 @@ def holder_sentence(search: HolderSearch) -> Optional[str]:
 
 
 def because_lines(evidence: Evidence) -> Sequence[str]:
-    """What the cause rests on, each as a sentence."""
-    return [sentence for sentence in map(_sentence, evidence.cause.because) if sentence]
+    """What the cause rests on, and how the growth ends where that is known, each as a sentence."""
+    ends = [] if evidence.bound is None else [bound_words(evidence.bound)]
+    return [sentence for sentence in map(_sentence, (*evidence.cause.because, *ends)) if sentence]
+
+
+def advice_of(evidence: Evidence) -> Optional[str]:
+    """What to change, as a clause, by the state of what bounds the growth where something does."""
+    return evidence.cause.advice if evidence.bound is None else bound_advice(evidence.bound)
 
 
 def cause_words(cause: EvidenceCause, confidence: Confidence) -> str:
@@ -179,23 +185,28 @@ def bound_words(bound: GrowthBound) -> str:
             f"{name} was to end at about {_end(bound)} ({bound.most_items:,} {units}), and memory has grown beyond "
             "that: something else grows"
         )
+    if bound.state is BoundState.UNRELATED:
+        return f"{name} has a bound ({count}), and what grows now is something else"
     if bound.state is BoundState.TOO_LARGE:
-        missing = format_bytes(bound.missing_bytes or 0)
-        return f"{name} fills ({count}), and needs {missing} more than there is: out of memory before it is full"
+        return f"{name} fills ({count}), and {end_words(bound)}: out of memory before it is full"
     if bound.items >= bound.most_items:
-        return f"{name} is full ({count}): what it holds {end_words(bound)}"
-    return f"{name} fills, and {end_words(bound)} ({count})"
+        return f"{name} is full ({count}): what it holds ends at about {_end(bound)}"
+    return f"{name} fills, and ends at about {_end(bound)} ({count})"
 
 
 def end_words(bound: GrowthBound) -> str:
-    """Where the growth ends, in short: "ends at about 3.1 GiB"."""
-    return f"ends at about {_end(bound)}"
+    """Where the growth ends, in short: "ends at about 3.1 GiB", "needs 352.0 MiB more than there is"; empty where
+    something else grows."""
+    if bound.state is BoundState.TOO_LARGE:
+        missing = bound.missing_bytes
+        return f"needs {format_bytes(missing)} more than there is" if missing else "takes about all there is"
+    return "" if bound.state in (BoundState.REFUTED, BoundState.UNRELATED) else f"ends at about {_end(bound)}"
 
 
 def bound_advice(bound: GrowthBound) -> str:
     """What to do about it."""
     lower = _SMALLER.get(bound.kind, "lower its bound")
-    if bound.state is BoundState.REFUTED:
+    if bound.state in (BoundState.REFUTED, BoundState.UNRELATED):
         return "look into the rank once more (`tidegauge snapshot`): what the last look found does not explain it"
     if bound.state is BoundState.TOO_LARGE:
         return lower

@@ -13,8 +13,11 @@ from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
 
 MARGIN_LEFT, MARGIN_END, MIN_MARGIN_BYTES = 0.05, 0.01, 32 << 20
 """Memory may pass the end by the largest of: a share of what was to come, a share of the end, and this."""
-STEPS_BEYOND = 8
-"""For so many steps it must have stayed beyond: between two steps memory is at its lowest, within them it is not."""
+MIN_SPARE_BYTES = 32 << 20
+"""An end that was found not to fit must leave this much free before it is said to fit after all."""
+STEPS_TO_CHANGE = 8
+"""For so many steps memory must contradict a state before the state changes: one reading proves nothing, for what a
+step needs for itself comes and goes."""
 
 
 class BoundState(str, Enum):
@@ -26,6 +29,8 @@ class BoundState(str, Enum):
     """There is less memory than it needs to become full."""
     REFUTED = "refuted"
     """Memory went on growing beyond its end: it is not what grows, or not it alone."""
+    UNRELATED = "unrelated"
+    """What grows now began later, or is of another signal."""
 
 
 class GrowthBound(NamedTuple):
@@ -46,9 +51,11 @@ class GrowthBound(NamedTuple):
     state: Optional[BoundState] = None
     """``None``: it is not known how much memory there is."""
     missing_bytes: Optional[int] = None
-    """Where it is ``TOO_LARGE``: what it needs beyond what there is."""
+    """Where it is ``TOO_LARGE``: what it needs beyond what there is; 0 where it would take all there is."""
     total_bytes: Optional[float] = None
     """What the growth takes in all, from its onset until it is full, by the rank's own readings."""
+    of_rank: Optional[int] = None
+    """The peer that was looked into; ``None``: the rank itself was."""
 
     @property
     def end_bytes(self) -> Band:
@@ -80,14 +87,25 @@ def concerns(bound: GrowthBound, verdict: Verdict) -> bool:
 
 
 def fitted(bound: GrowthBound, verdict: Verdict, level_bytes: int) -> GrowthBound:
-    """With its state, where live tensors are at ``level_bytes`` between two steps."""
+    """The bound with its state by this one reading, where live tensors are at ``level_bytes`` between two steps."""
+    missing = _missing_bytes(bound, verdict, level_bytes)
+    if missing is None:
+        return bound._replace(state=None, missing_bytes=None)
+    return _in_state(bound._replace(state=BoundState.TOO_LARGE if missing > 0 else BoundState.HOLDS), missing)
+
+
+def _missing_bytes(bound: GrowthBound, verdict: Verdict, level_bytes: int) -> Optional[float]:
+    """What its end needs beyond what is free, below 0 where it fits; ``None`` without a limit. Where memory has passed
+    the likely end, the largest counts."""
     free = free_bytes(verdict)
     if free is None:
-        return bound._replace(state=None, missing_bytes=None)
-    missing = bound.end_bytes.high + bound.margin_bytes - level_bytes - free
-    if missing > 0:
-        return bound._replace(state=BoundState.TOO_LARGE, missing_bytes=int(missing))
-    return bound._replace(state=BoundState.HOLDS, missing_bytes=None)
+        return None
+    end = bound.end_bytes
+    return (end.likely if level_bytes <= end.likely else end.high) - level_bytes - free
+
+
+def _in_state(bound: GrowthBound, missing: float) -> GrowthBound:
+    return bound._replace(missing_bytes=max(int(missing), 0) if bound.state is BoundState.TOO_LARGE else None)
 
 
 def bounded_verdict(verdict: Verdict, bound: Optional[GrowthBound]) -> Verdict:
@@ -99,38 +117,68 @@ def bounded_verdict(verdict: Verdict, bound: Optional[GrowthBound]) -> Verdict:
 
 
 class BoundWatch:
-    """Holds a bound against one rank's readings. Constant in size."""
+    """Holds a bound against one rank's readings. Constant in size. A state changes once memory has contradicted it for
+    ``STEPS_TO_CHANGE`` steps, and ``REFUTED`` never: only another look into the rank can tell what grows."""
 
-    def __init__(self, bound: GrowthBound, *, refuted: bool = False) -> None:
+    def __init__(self, bound: GrowthBound) -> None:
         self.bound = bound
-        self.refuted = refuted
-        """Once and for all: only another look into the rank can tell what grows."""
+        """As evidence found it, with the state that was last known."""
         self._step = -1
         self._lowest: tuple[int, int] = (0, 0)
         """Of the step before and of this one."""
         self._beyond_since: Optional[int] = None
+        self._otherwise_since: Optional[int] = None
         self._total_bytes: Optional[float] = None
 
-    def update(self, *, step: int, allocated_bytes: int, verdict: Verdict) -> Optional[GrowthBound]:
-        """One reading, at whatever moment of a step. The bound with its state, which is ``None`` while nothing grows;
-        ``None``: it says nothing of what grows."""
+    def update(self, *, step: int, allocated_bytes: int, verdict: Verdict) -> GrowthBound:
+        """The bound with its state by one more reading, at whatever moment of a step: ``None`` while nothing grows."""
+        level_bytes = self._level_bytes(step, allocated_bytes)
+        if self._is_beyond(step, level_bytes, free_bytes(verdict)):
+            self.bound = self.bound._replace(state=BoundState.REFUTED, missing_bytes=None)
+        if verdict.state is LeakState.OK and self.bound.state is not BoundState.REFUTED:  # peers may still be growing
+            return self.bound._replace(state=None, missing_bytes=None, total_bytes=self._total_bytes)
+        if not concerns(self.bound, verdict):
+            return self.bound._replace(state=BoundState.UNRELATED, missing_bytes=None)
+        if self.bound.state is BoundState.REFUTED:
+            return self.bound
+        if verdict.grown_bytes is not None:
+            self._total_bytes = verdict.grown_bytes + max(self.bound.end_bytes.high - level_bytes, 0.0)
+        return self._fitted(step, level_bytes, verdict)._replace(total_bytes=self._total_bytes)
+
+    def _level_bytes(self, step: int, allocated_bytes: int) -> int:
+        """Live tensors between two steps, as far as readings at any moment tell."""
         if step != self._step:
             self._lowest = (self._lowest[1] if self._step >= 0 else allocated_bytes, allocated_bytes)
             self._step = step
         self._lowest = (self._lowest[0], min(self._lowest[1], allocated_bytes))
-        level_bytes = min(self._lowest)
+        return min(self._lowest)
+
+    def _is_beyond(self, step: int, level_bytes: int, free: Optional[float]) -> bool:
+        """Whether memory has grown past the end, for long enough or with little left."""
         if level_bytes <= self.bound.end_bytes.high + self.bound.margin_bytes:
             self._beyond_since = None
-        elif self._beyond_since is None:
+            return False
+        if self._beyond_since is None:
             self._beyond_since = step
-        elif step - self._beyond_since >= STEPS_BEYOND:
-            self.refuted = True
-        if verdict.state is LeakState.OK and not self.refuted:  # peers may still be growing
-            return self.bound._replace(state=None, missing_bytes=None, total_bytes=self._total_bytes)
-        if not concerns(self.bound, verdict):
-            return None
-        if self.refuted:
-            return self.bound._replace(state=BoundState.REFUTED, missing_bytes=None)
-        if verdict.grown_bytes is not None:
-            self._total_bytes = verdict.grown_bytes + max(self.bound.end_bytes.high - level_bytes, 0.0)
-        return fitted(self.bound, verdict, level_bytes)._replace(total_bytes=self._total_bytes)
+        is_urgent = free is not None and free <= self.bound.margin_bytes
+        return is_urgent or step - self._beyond_since >= STEPS_TO_CHANGE
+
+    def _fitted(self, step: int, level_bytes: int, verdict: Verdict) -> GrowthBound:
+        missing = _missing_bytes(self.bound, verdict, level_bytes)
+        if missing is None:
+            return self.bound._replace(state=None, missing_bytes=None)
+        was_too_large = self.bound.state is BoundState.TOO_LARGE
+        is_too_large = missing > (-MIN_SPARE_BYTES if was_too_large else 0)
+        self._change_to(BoundState.TOO_LARGE if is_too_large else BoundState.HOLDS, step)
+        return _in_state(self.bound, missing)
+
+    def _change_to(self, state: BoundState, step: int) -> None:
+        """As this reading says; at once only where no state is known."""
+        if self.bound.state in (None, state):
+            self.bound = self.bound._replace(state=state)
+            self._otherwise_since = None
+        elif self._otherwise_since is None:
+            self._otherwise_since = step
+        elif step - self._otherwise_since >= STEPS_TO_CHANGE:
+            self.bound = self.bound._replace(state=state)
+            self._otherwise_since = None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict, free_bytes
+from tidegauge.core.ids import ProcessId
 from tidegauge.core.verdicts import LeakState, Signal, Verdict
 from tidegauge.core.views import RankSummary
 
@@ -17,38 +18,55 @@ MAX_RATE_RATIO = 1.25
 """A peer that grows faster than the rank that was looked into grows by something else as well."""
 
 
+class PeerBound(NamedTuple):
+    """What the coordinator tells a node of one of its ranks: its growth ends by what was found on a peer."""
+
+    process: ProcessId
+    bound: GrowthBound
+
+
 def with_shared_bounds(ranks: Sequence[RankSummary], stale: Sequence[bool]) -> tuple[RankSummary, ...]:
     """The ranks of one attempt of a job, each with the bound of a peer where it has none of its own. ``stale``: of
     which of them nothing was heard lately; these lend none."""
-    known = [rank for rank, is_stale in zip(ranks, stale) if not is_stale and rank.alive and _lends(rank.bound)]
-    if not known:
+    if all(rank.bound is None for rank in ranks):
         return tuple(ranks)
+    known = [rank for rank, is_stale in zip(ranks, stale) if not is_stale and rank.alive and _lends(rank.bound)]
     # The one that grows most: it is nearest to its end, and asks most of its peers.
-    lender = max(known, key=lambda rank: rank.verdict.grown_bytes or 0)
+    lender = max(known, key=lambda rank: rank.verdict.grown_bytes or 0, default=None)
     return tuple(_with_peers_bound(rank, lender) for rank in ranks)
 
 
-def _lends(bound: Optional[GrowthBound]) -> bool:
-    return bound is not None and bound.state is not BoundState.REFUTED and bound.total_bytes is not None
-
-
-def _with_peers_bound(rank: RankSummary, lender: RankSummary) -> RankSummary:
-    verdict, bound = rank.verdict, lender.bound
-    if rank.bound is not None or bound is None or not _grows_alike(verdict, lender.verdict):
-        return rank
+def holds_for_peer(bound: GrowthBound, verdict: Verdict) -> bool:
+    """Whether a peer's growth, too, ends by this bound, and before its own memory does."""
+    if verdict.state is LeakState.OK or verdict.signal is not Signal.ALLOCATED:
+        return False
     free, grown_bytes, total_bytes = free_bytes(verdict), verdict.grown_bytes, bound.total_bytes
     if free is None or grown_bytes is None or total_bytes is None:
-        return rank
+        return False
     most = total_bytes + bound.margin_bytes
-    if grown_bytes > most or most - grown_bytes > free:
+    return grown_bytes <= most and most - grown_bytes <= free
+
+
+def _lends(bound: Optional[GrowthBound]) -> bool:
+    if bound is None or bound.of_rank is not None or bound.total_bytes is None:
+        return False
+    return bound.state not in (BoundState.REFUTED, BoundState.UNRELATED)
+
+
+def _with_peers_bound(rank: RankSummary, lender: Optional[RankSummary]) -> RankSummary:
+    if rank.bound is not None and rank.bound.of_rank is None:
         return rank
-    own = bound._replace(state=BoundState.HOLDS, missing_bytes=None)
-    return replace(rank, bound=own, verdict=bounded_verdict(verdict, own))
+    if lender is None or lender.bound is None or not _grows_alike(rank.verdict, lender):
+        return rank if rank.bound is None else replace(rank, bound=None)
+    number = int(lender.identity.rank)
+    own = lender.bound._replace(state=BoundState.HOLDS, missing_bytes=None, of_rank=number)
+    return replace(rank, bound=own, verdict=bounded_verdict(rank.verdict, own))
 
 
-def _grows_alike(verdict: Verdict, other: Verdict) -> bool:
-    """``other`` may have ended already: peers are full within a few steps of each other."""
-    if verdict.state is LeakState.OK or verdict.signal is not Signal.ALLOCATED:
+def _grows_alike(verdict: Verdict, lender: RankSummary) -> bool:
+    """The lender may have ended already: peers are full within a few steps of each other."""
+    other = lender.verdict
+    if lender.bound is None or not holds_for_peer(lender.bound, verdict):
         return False
     if verdict.bytes_per_step is None or other.bytes_per_step is None:
         return True

@@ -11,8 +11,9 @@ import pytest
 from fake_node import PID, FakeNode, gpu_reading
 from rank_windows import HOLDER, LATE_STEP, MIB, leave_window, window
 from tidegauge.agent.settings import Settings
-from tidegauge.core.growth_bound import BoundState
+from tidegauge.core.growth_bound import BoundState, GrowthBound
 from tidegauge.core.rank_evidence import ContainerBound, HolderSearch
+from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import RankView
 
@@ -86,7 +87,8 @@ def test_growth_into_a_deque_that_fits_is_shown_without_danger(stage: Stage) -> 
 
 def test_a_deque_that_does_not_fit_is_as_dangerous_as_before(stage: Stage) -> None:
     stage.find()
-    view = stage.read(136, verdict=DANGER._replace(headroom_eaten=0.8))
+    for step in range(136, 146):
+        view = stage.read(step, verdict=DANGER._replace(headroom_eaten=0.8))
     assert view.bound is not None
     assert view.bound.state is BoundState.TOO_LARGE
     assert view.verdict.severity is Severity.CRITICAL
@@ -125,3 +127,17 @@ def test_a_file_that_was_spoilt_costs_the_bounds_only(stage: Stage) -> None:
     (stage.scratch / "state" / "evidence" / "bounds.json").write_bytes(b"[{")
     stage.restart_agent()
     assert stage.read(150).bound is None
+
+
+def test_a_peers_bound_takes_the_danger_away_for_as_long_as_the_coordinator_lends_it(stage: Stage) -> None:
+    lent = GrowthBound(
+        "`window` (deque, train.py)", "deque", 40, 140, LATE_STEP, LEVEL_BYTES, Band(*[100.0 * MIB] * 3),
+        BoundState.HOLDS, total_bytes=400.0 * MIB, of_rank=7,
+    )  # fmt: skip
+    stage.node.agent.hear_of_bounds([PeerBound(stage.read(135).process, lent)])
+    view = stage.read(136)
+    assert (view.bound, view.verdict.severity, view.verdict.seconds_to_oom) == (lent, Severity.WARNING, None)
+    outgrown = DANGER._replace(grown_bytes=500 * MIB)
+    assert stage.read(137, verdict=outgrown).verdict == outgrown
+    stage.node.agent.hear_of_bounds([])
+    assert stage.read(138).verdict == DANGER

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from sample_views import LEAK, identity, rank_summary
+from sample_views import LEAK, MIB, identity, rank_summary
 from tidegauge.agent.few_lines import LINES_PER_MINUTE
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.event_log import MAX_EVENTS
 from tidegauge.cluster.known_node import MOST_RANKS_KEPT
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
+from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary
-from tidegauge.core.verdicts import OK, LeakState, Severity
+from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal
 from tidegauge.core.views import NodeSummary, RankSummary
 
 SUSPECTED = LEAK._replace(state=LeakState.SUSPECTED)
@@ -362,3 +363,27 @@ def test_a_job_has_the_launch_of_the_same_report_as_its_ranks() -> None:
     site.report(rank_summary(0, launch=launch.process), launches=())
     (job,) = site.coordinator.jobs()
     assert (job.launch, job.launch_node) == (None, None)
+
+
+def test_a_peer_of_a_rank_that_was_looked_into_hears_of_its_bound_and_nobody_else_does(site: Site) -> None:
+    grows = LEAK._replace(
+        severity=Severity.CRITICAL, signal=Signal.ALLOCATED, onset_step=10, grown_bytes=400 * MIB, headroom_eaten=0.5
+    )
+    bound = GrowthBound(
+        "`window` (deque, train.py)", "deque", 60, 150, 70, 300 * MIB, Band(*[360.0 * MIB] * 3), BoundState.HOLDS,
+        total_bytes=600.0 * MIB,
+    )  # fmt: skip
+    looked_into = rank_summary(0, verdict=bounded_verdict(grows, bound), bound=bound)
+    peer = rank_summary(1, verdict=grows)
+    site.report(looked_into, node="a")
+    for _ in range(2):
+        site.report(peer, node="b")
+        site.coordinator.jobs()
+        site.pass_s(1)
+        reply = site.coordinator.report(site.summary(peer, node="b"))
+        assert [one.process for one in reply.peer_bounds] == [peer.process]
+        lent = reply.peer_bounds[0].bound
+        assert (lent.of_rank, lent.holds) == (0, True)
+        peer = rank_summary(1, verdict=bounded_verdict(grows, lent), bound=lent)  # as its node shows it from now on
+        site.pass_s(1)
+    assert site.coordinator.report(site.summary(looked_into, node="a")).peer_bounds == ()

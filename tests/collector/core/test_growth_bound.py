@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +15,14 @@ from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import StackGrowth, brief_of
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
 from tidegauge.core.evidence_causes import name_cause
-from tidegauge.core.evidence_words import brief_sentences
+from tidegauge.core.evidence_words import (
+    advice_of,
+    because_lines,
+    bound_advice,
+    bound_words,
+    brief_sentences,
+    end_words,
+)
 from tidegauge.core.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
 from tidegauge.core.incident_evidence import news_of
 from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker
@@ -81,7 +89,7 @@ class TestTheBoundInEvidence:
         search = HolderSearch((HOLDER,), STEPS * EACH * 5 // 4, STEPS * EACH)
         found = find_bound(filling(search=search, grown_bytes=STEPS * EACH * 5 // 4))
         assert found is not None
-        assert (found.left_bytes.likely, found.left_bytes.high) == (600 * MIB, 750 * MIB)
+        assert (found.left_bytes.low, found.left_bytes.likely) == (600 * MIB, 750 * MIB)
 
     def test_blocks_that_were_not_looked_for_count_to_the_items(self) -> None:
         found = find_bound(filling(grown_bytes=2 * STEPS * EACH))
@@ -106,10 +114,11 @@ class TestTheBoundInEvidence:
             filling(bounded(found_items=1)),
             filling(live_bytes=None),
             filling(search=None),
+            filling(window_steps=0),
             # a queue that is used up as fast as it is filled, beside a leak of a fifth of that
             filling(grown_bytes=STEPS * EACH // 5),
         ],
-        ids=["no bound", "half of it", "one item that grows", "no snapshot", "no search", "turned over"],
+        ids=["no bound", "half of it", "one item that grows", "no snapshot", "no search", "no steps", "turned over"],
     )
     def test_nothing_is_bounded_that_may_not_be(self, case: CauseInput) -> None:
         assert find_bound(case) is None
@@ -128,18 +137,21 @@ class TestWords:
     def test_a_cache_that_fills_needs_nothing(self) -> None:
         found = name_cause(filling())
         assert (found.cause, found.confidence) == (EvidenceCause.PYTHON_CONTAINER, Confidence.NAMED)
-        assert found.because[-1] == (
-            "lru_cache of features (train.py) fills, and ends at about 1.1 GiB (70 of 220 answers)"
+        piece = evidence(cause=found, bound=find_bound(filling()))
+        assert because_lines(piece)[-1] == (
+            "lru_cache of features (train.py) fills, and ends at about 1.1 GiB (70 of 220 answers)."
         )
-        assert found.advice == "nothing to do; lower its `maxsize` if the memory is needed for something else"
+        assert advice_of(piece) == "nothing to do; lower its `maxsize` if the memory is needed for something else"
 
     def test_one_that_does_not_fit_runs_out_of_memory_before_it_is_full(self) -> None:
-        found = name_cause(filling(verdict=FILLS._replace(headroom_eaten=0.5)))
-        assert found.because[-1] == (
-            "lru_cache of features (train.py) fills (70 of 220 answers), and needs 352.0 MiB more than there is: out "
+        found = find_bound(filling(verdict=FILLS._replace(headroom_eaten=0.5)))
+        assert found is not None
+        assert bound_words(found) == (
+            "lru_cache of features (train.py) fills (70 of 220 answers), and needs 320.0 MiB more than there is: out "
             "of memory before it is full"
         )
-        assert found.advice == "lower its `maxsize`"
+        assert bound_advice(found) == "lower its `maxsize`"
+        assert end_words(found) == "needs 320.0 MiB more than there is"
 
     def test_one_that_was_refuted_says_so(self) -> None:
         brief = brief_of(evidence(bound=bound(state=BoundState.REFUTED)))
@@ -149,19 +161,29 @@ class TestWords:
         assert "append" not in said
 
     def test_where_no_limit_is_known_nobody_is_told_that_it_fits(self) -> None:
-        found = name_cause(filling(verdict=FILLS._replace(headroom_eaten=None)))
-        assert found.advice == "it ends by itself; lower its `maxsize` if that is more than there is"
+        found = find_bound(filling(verdict=FILLS._replace(headroom_eaten=None)))
+        assert found is not None
+        assert bound_advice(found) == "it ends by itself; lower its `maxsize` if that is more than there is"
 
     def test_a_range_is_told_where_items_differ(self) -> None:
         case = filling(
             bounded(least_item_bytes=MIB, most_item_bytes=8 * MIB), verdict=FILLS._replace(headroom_eaten=0.1)
         )
-        assert "ends at about 650.0 MiB to 1.7 GiB" in name_cause(case).because[-1]
+        found = find_bound(case)
+        assert found is not None
+        assert "ends at about 650.0 MiB to 1.7 GiB" in bound_words(found)
+
+    @pytest.mark.parametrize("state", [BoundState.REFUTED, BoundState.UNRELATED, BoundState.TOO_LARGE])
+    def test_nobody_is_told_to_do_nothing_while_there_is_danger(self, state: BoundState) -> None:
+        piece = evidence(cause=name_cause(filling()), bound=bound(state=state))
+        said = " ".join((*because_lines(piece), advice_of(piece) or "", *brief_sentences(brief_of(piece)))).lower()
+        assert "nothing to do" not in said
+        assert "and ends at" not in said
 
 
 class TestAgainstMemory:
-    def watched(self, *levels: int, verdict: Verdict = FILLS, steps_each: int = 10) -> GrowthBound | None:
-        watch, now, step = BoundWatch(bound()), None, 70
+    def watched(self, *levels: int, verdict: Verdict = FILLS, steps_each: int = 10) -> GrowthBound:
+        watch, step = BoundWatch(bound()), 70
         for level in levels:
             for _ in range(steps_each):
                 step += 1
@@ -170,7 +192,6 @@ class TestAgainstMemory:
 
     def test_growth_within_it_is_no_danger(self) -> None:
         now = self.watched(600, 700)
-        assert now is not None
         assert now.holds
         calm = bounded_verdict(FILLS, now)
         assert (calm.state, calm.severity) == (LeakState.LEAK, Severity.WARNING)
@@ -183,25 +204,21 @@ class TestAgainstMemory:
     def test_growth_that_does_not_fit_is_as_dangerous_as_before(self) -> None:
         verdict = FILLS._replace(headroom_eaten=0.6)
         now = self.watched(600, verdict=verdict)
-        assert now is not None
         assert now.state is BoundState.TOO_LARGE
         assert bounded_verdict(verdict, now) == verdict
 
     def test_without_a_limit_nobody_can_tell(self) -> None:
         now = self.watched(600, verdict=FILLS._replace(headroom_eaten=None))
-        assert now is not None
         assert now.state is None
         assert bounded_verdict(FILLS, now) == FILLS
 
     def test_growth_beyond_the_end_refutes_it_for_good(self) -> None:
         now = self.watched(1000, 1140, 900)
-        assert now is not None
         assert now.state is BoundState.REFUTED
         assert bounded_verdict(FILLS, now) == FILLS
 
     def test_a_margin_beyond_the_end_is_no_refutation(self) -> None:
         now = self.watched(1000, 1125)
-        assert now is not None
         assert now.holds
 
     def test_what_a_step_needs_for_itself_refutes_nothing(self) -> None:
@@ -209,7 +226,6 @@ class TestAgainstMemory:
         for step in range(71, 120):
             for level in (700, 1500, 1600):  # at its end, and within the next
                 now = watch.update(step=step, allocated_bytes=level * MIB, verdict=FILLS)
-        assert now is not None
         assert now.holds
 
     @pytest.mark.parametrize(
@@ -221,7 +237,47 @@ class TestAgainstMemory:
         ids=["fragmentation", "another growth"],
     )
     def test_it_says_nothing_of_other_growth(self, verdict: Verdict) -> None:
-        assert self.watched(600, verdict=verdict) is None
+        now = self.watched(600, verdict=verdict)
+        assert now.state is BoundState.UNRELATED
+        assert bounded_verdict(verdict, now) == verdict
+
+    def near_the_cap(self, spare: int, *, noise: int = 0) -> list[BoundState | None]:
+        """States while a cache fills from 500 MiB to its end at 1,100, ``spare`` MiB below the cap, and stays full."""
+        watch, states = BoundWatch(bound(state=None)), []
+        for step in range(71, 300):
+            level = min(500 + (step - 70) * 4, 1100) + noise * (step % 3)
+            gained, free = level - 220, max(1100 + spare - level, 0)
+            verdict = FILLS._replace(grown_bytes=gained * MIB, headroom_eaten=gained / (gained + free))
+            states.append(watch.update(step=step, allocated_bytes=level * MIB, verdict=verdict).state)
+        return states
+
+    @pytest.mark.parametrize("noise", [0, 8])
+    @pytest.mark.parametrize("spare", [20, 50, 170])
+    def test_a_cache_that_ends_just_below_the_cap_is_no_danger_at_any_step(self, spare: int, noise: int) -> None:
+        assert set(self.near_the_cap(spare, noise=noise)) == {BoundState.HOLDS}
+
+    @pytest.mark.parametrize("noise", [0, 8, 30])
+    @pytest.mark.parametrize("spare", range(-40, 41, 10))
+    def test_its_state_changes_once_at_most_however_near_the_cap_it_ends(self, spare: int, noise: int) -> None:
+        states = self.near_the_cap(spare, noise=noise)
+        assert sum(before is not after for before, after in pairwise(states)) <= 1
+
+    def test_one_that_ends_beyond_the_cap_is_dangerous_from_the_first_reading_on(self) -> None:
+        assert set(self.near_the_cap(-10)) == {BoundState.TOO_LARGE}
+
+    def test_memory_beyond_the_likely_end_is_held_against_the_largest(self) -> None:
+        watch = BoundWatch(bound(left_bytes=Band(600 * MIB, 600 * MIB, 1200 * MIB)))
+        for step in range(71, 90):
+            verdict = FILLS._replace(grown_bytes=900 * MIB, headroom_eaten=0.75)  # 300 MiB are free
+            now = watch.update(step=step, allocated_bytes=1110 * MIB, verdict=verdict)
+        assert now.state is BoundState.TOO_LARGE
+
+    def test_growth_beyond_the_end_is_dangerous_at_once_where_little_is_left(self) -> None:
+        watch = BoundWatch(bound())
+        for step in (71, 72, 73):
+            verdict = FILLS._replace(grown_bytes=900 * MIB, headroom_eaten=0.98)
+            now = watch.update(step=step, allocated_bytes=1140 * MIB, verdict=verdict)
+        assert now.state is BoundState.REFUTED
 
 
 def dangerous(state: BoundState | None) -> RankSummary:
@@ -236,7 +292,7 @@ class TestIncidents:
         watch = Watch(IncidentRules(min_severity=least))
         assert watch.see(job(dangerous(BoundState.HOLDS)), for_s=300) == []
 
-    @pytest.mark.parametrize("state", [BoundState.TOO_LARGE, BoundState.REFUTED, None])
+    @pytest.mark.parametrize("state", [BoundState.TOO_LARGE, BoundState.REFUTED, BoundState.UNRELATED, None])
     def test_any_other_does(self, state: BoundState | None) -> None:
         assert Watch().see(job(dangerous(state))) == ["opened"]
 
@@ -292,10 +348,12 @@ class TestWorkspaces:
         )  # fmt: skip
         said = name_cause(case)
         assert (said.cause, said.confidence) == (EvidenceCause.CUBLAS_WORKSPACES, Confidence.NAMED)
-        assert said.because[-1] == (
+        ends = find_bound(case)
+        assert ends is not None
+        assert bound_words(ends) == (
             "PyTorch's stream pool (a workspace of cuBLAS each) fills, and ends at about 1.2 GiB (11 of 33 workspaces)"
         )
-        assert find_bound(case) == GrowthBound(
+        assert ends == GrowthBound(
             "PyTorch's stream pool (a workspace of cuBLAS each)", "cublas", 11, 33, 70, 500 * MIB,
             Band(*[22.0 * WORKSPACE] * 3), BoundState.HOLDS,
         )  # fmt: skip

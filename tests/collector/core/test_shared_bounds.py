@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,13 +74,29 @@ def test_a_peer_that_grows_otherwise_is_as_dangerous_as_before(changes: dict[str
     assert with_shared_bounds([looked_into(), one], [False, False])[1] == one
 
 
+def test_a_node_that_applied_it_already_is_judged_anew_each_time() -> None:
+    ranks = with_shared_bounds([looked_into(), peer()], [False, False])
+    assert with_shared_bounds(ranks, [False, False]) == ranks
+    assert lent(looked_into(alive=False), ranks[1]) is None
+    outgrown = replace(ranks[1], verdict=GROWS._replace(grown_bytes=700 * MIB))
+    assert lent(looked_into(), outgrown) is None
+
+
+def test_what_was_lent_is_not_lent_on() -> None:
+    borrower = with_shared_bounds([looked_into(), peer()], [False, False])[1]
+    assert borrower.bound is not None
+    assert borrower.bound.of_rank == 0
+    assert lent(borrower, rank_summary(2, verdict=GROWS)) is None
+
+
 def test_only_what_is_heard_alive_and_not_refuted_lends() -> None:
     first = looked_into()
     assert first.bound is not None
     assert lent(first, peer(), stale=True) is None
     assert lent(looked_into(alive=False), peer()) is None
-    refuted = rank_summary(0, verdict=GROWS, bound=first.bound._replace(state=BoundState.REFUTED))
-    assert lent(refuted, peer()) is None
+    for state in (BoundState.REFUTED, BoundState.UNRELATED):
+        other = rank_summary(0, verdict=GROWS, bound=first.bound._replace(state=state))
+        assert lent(other, peer()) is None
 
 
 def test_a_bound_of_its_own_stays() -> None:
