@@ -17,7 +17,7 @@ from tidegauge_exporter.incident_sections import (
 )
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.headlines import NOUNS, owners_job
+from tidegauge_exporter.slack.headlines import noun, owners_job
 from tidegauge_exporter.slack.text import tidy
 from tidegauge_exporter.slack.untrusted import tamed_story
 
@@ -62,7 +62,7 @@ def render_incident(story: Story, *, cluster: str, links: Links, now_unix_s: flo
         _keep_running(links),
         "<footer>Made by Tidegauge. Times and rates are estimates; their ranges are given with them.</footer>",
     ]
-    return page(f"{NOUNS[incident.key.cause]} in {owners_job(incident)} (incident {incident.number})", parts)
+    return page(f"{noun(incident)} in {owners_job(incident)} (incident {incident.number})", parts)
 
 
 def _links(incident: Incident, *, cluster: str, links: Links) -> str:

@@ -38,7 +38,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     Raises ``CommandError``.
     """
     from tidegauge_exporter.evidence_report_values import ReportContent
-    from tidegauge_exporter.slack.headlines import NOUNS, owners_job
+    from tidegauge_exporter.slack.headlines import noun, owners_job
 
     story, curves = _story(_number(what, args), args)
     incident = story.incident
@@ -58,7 +58,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     job = incident.key.job
     return ReportContent(
         made_unix_s=now_unix_s,
-        title=f"{NOUNS[incident.key.cause]} in {owners_job(incident)} (incident {incident.number})",
+        title=f"{noun(incident)} in {owners_job(incident)} (incident {incident.number})",
         subject=(
             ("Incident", str(incident.number)),
             ("Job", job.job_id + (f", attempt {job.attempt}" if job.attempt else "")),

@@ -102,7 +102,7 @@ def incident_sentence(incident: Incident) -> str:
     """The incident in one sentence: who, what, since when, and when it ends."""
     cause, job = incident.key.cause, name_job(incident.key.job)
     if not incident.findings:
-        return f"Ranks of {job} {do(cause)}."
+        return f"Ranks of {job} {do(cause, incident.severity)}."
     worst = incident.findings[0]
     concerned = len(incident.findings) + incident.ranks_left_out
     if concerned == 1:
@@ -114,7 +114,7 @@ def incident_sentence(incident: Incident) -> str:
     else:
         who, alike = f"{concerned} of {incident.world_size} ranks", " alike"
     first = f"The one to look at first, rank {worst.rank}, {_does_so(incident, worst)}"
-    return f"{capitalised(who)} of {job} {do(cause)}{alike}. {first}"
+    return f"{capitalised(who)} of {job} {do(cause, incident.severity)}{alike}. {first}"
 
 
 def change_in_words(change: IncidentChange) -> str:
@@ -178,8 +178,10 @@ def does(
     return _WORDS[cause].one.format(rate=f"{amount} per step" if amount else "memory")
 
 
-def do(cause: IncidentCause) -> str:
-    """What several ranks do: "grow outside PyTorch's allocator"."""
+def do(cause: IncidentCause, severity: Severity) -> str:
+    """What several ranks do: "leak", "grow outside PyTorch's allocator"."""
+    if severity is not Severity.CRITICAL and cause in _GROWS:
+        return f"grow{_GROWS[cause]}"
     return _WORDS[cause].several
 
 
@@ -276,7 +278,7 @@ def _does_so(incident: Incident, worst: RankFinding) -> str:
     cause = incident.key.cause
     if not cause.is_growth:
         return f"{does(cause)}{_at_the_oom(worst)}."
-    grows = does(cause, incident.bytes_per_step)
+    grows = does(cause, incident.bytes_per_step, incident.severity)
     return f"{grows}{since(incident.onset_step)}{outlook(incident.severity, incident.seconds_to_oom)}"
 
 

@@ -19,7 +19,7 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.blocks import Link
 from tidegauge_exporter.slack.deeds import TO_OWNER, deed, told_at
-from tidegauge_exporter.slack.headlines import NOUNS, your_job
+from tidegauge_exporter.slack.headlines import noun, your_job
 from tidegauge_exporter.slack.incident_messages import chosen_links
 from tidegauge_exporter.slack.owner_words import owner_words
 from tidegauge_exporter.slack.text import tidy
@@ -123,7 +123,7 @@ def owner_commands(incident: Incident) -> Sequence[Command]:
 
 
 def _subject(incident: Incident, cluster: str) -> str:
-    about = f"{NOUNS[incident.key.cause]} in {your_job(incident)}"
+    about = f"{noun(incident)} in {your_job(incident)}"
     return tidy(f"{about} (incident {incident.number} on {tidy(cluster, MOST_NAME)})", MOST_SUBJECT)
 
 

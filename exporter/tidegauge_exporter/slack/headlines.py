@@ -30,6 +30,16 @@ NOUNS: Final = {
 }
 
 
+_GROWTH: Final = {IncidentCause.LEAK: "Memory growth", IncidentCause.HOST_MEMORY: "Growth of host memory"}
+"""Of what is called a leak once it is critical."""
+
+
+def noun(incident: Incident) -> str:
+    """What it is about, in a headline: "Memory leak"; "Memory growth" while it never was critical."""
+    cause, worst = incident.key.cause, incident.worst_severity or incident.severity
+    return NOUNS[cause] if worst is Severity.CRITICAL else _GROWTH.get(cause, NOUNS[cause])
+
+
 def sign(incident: Incident) -> str:
     """State and severity as a colour."""
     if incident.state is IncidentState.OPEN:
@@ -42,7 +52,7 @@ def sign(incident: Incident) -> str:
 def headline(incident: Incident, whose: str | None, end: str | None) -> str:
     """ "Memory leak in ada's job 4711: out of memory 06:14-06:22 UTC"; ``end`` is when, as a text, if it has one.
     ``whose=None``: the job is named beside it."""
-    what = NOUNS[incident.key.cause] + ("" if whose is None else f" in {whose}")
+    what = noun(incident) + ("" if whose is None else f" in {whose}")
     if incident.state is IncidentState.RECOVERING:
         return f"Stopped for now: {_lowered(what)}"
     if incident.state is IncidentState.CLOSED:

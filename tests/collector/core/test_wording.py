@@ -47,8 +47,8 @@ OOM = IncidentCause.OUT_OF_MEMORY
         ),
         (
             incident(IncidentCause.HOST_MEMORY, severity=Severity.NOTE),
-            "Rank 1 of job 4711 leaks 12.0 MiB per step of host memory since step 40; at this rate it would take weeks "
-            "to matter.",
+            "Rank 1 of job 4711 grows by 12.0 MiB per step in host memory since step 40; at this rate it would take "
+            "weeks to matter.",
         ),
         (
             incident(IncidentCause.FRAGMENTATION, findings=FOUR[:2], world_size=4, seconds_to_oom=None),

@@ -154,7 +154,7 @@ def test_owners_are_told_by_mail_where_a_server_is_set(tmp_path: Path) -> None:
             assert problems(service) == {"mail": None}
     (one,) = smtp.delivered
     assert (one.sender, one.recipient, one.user) == ("tidegauge@example.org", "ada@example.org", "tidegauge")
-    assert one.mail["Subject"] == "Memory leak in your job 4712 (incident 12 on rose)"
+    assert one.mail["Subject"] == "Memory growth in your job 4712 (incident 12 on rose)"
     assert "job 4712" in one.text()
 
 
