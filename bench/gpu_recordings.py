@@ -4,16 +4,19 @@
     python bench/gpu_recordings.py OUT.tar.gz --seeds 1 --only steady leak_hook
 
     python bench/gpu_recordings.py OUT.tar.gz --wild --workers 18    # loops that run into a cap, and some that do not
+    python bench/gpu_recordings.py OUT.tar.gz --wild wild_loops_by_another --workers 18
 
-The loops are those of tests/leakseries/rig_loops.py and gpu_loops.py, or wild_loops.py, each in a process of its own, a
-few at a time. In the archive: NAME_SEED.csv.gz (the columns of `rig_loops.COLUMNS`, NVML refreshed at 10 Hz) and
-truth.json (for each: leak, signal, onset_step, note, model; of the wild ones cap_bytes, and oom_step and oom_t of those
-that ran out of memory). Loops that did not start within `--budget-s` are left out and named.
+The loops are those of tests/leakseries/rig_loops.py and gpu_loops.py, or of wild_loops.py or the module that `--wild`
+names, each in a process of its own, a few at a time. In the archive: NAME_SEED.csv.gz (the columns of
+`rig_loops.COLUMNS`, NVML refreshed at 10 Hz) and truth.json (for each: leak, signal, onset_step, note, model; of the
+wild ones cap_bytes, and oom_step and oom_t of those that ran out of memory). Loops that did not start within
+`--budget-s` are left out and named.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import os
@@ -124,8 +127,8 @@ def make(order: Order, folder: Path, rig: bool) -> None:
                 raise
             truth |= {"oom_step": len(rows), "oom_t": round(time.monotonic() - begin, 4)}
         if leak:
-            fragments = name == "leak_pinned_fragments"
-            signal = gpu_loops.signal_of(name) if not order.wild else "reserved" if fragments else "allocated"
+            reserved = order.wild and name in sys.modules[order.loop.__module__].RESERVED
+            signal = gpu_loops.signal_of(name) if not order.wild else "reserved" if reserved else "allocated"
             truth |= {"signal": signal, "onset_step": bench.onset}
         if name == "leak_losses":
             truth["note"] = True
@@ -137,15 +140,17 @@ def make(order: Order, folder: Path, rig: bool) -> None:
     os._exit(0)  # no tear-down of contexts, compilers and threads
 
 
-def orders(seeds: Sequence[int], only: Sequence[str], rig: bool, wild: bool) -> list[Order]:
+def orders(seeds: Sequence[int], only: Sequence[str], rig: bool, wild: str | None) -> list[Order]:
     """All of the first seed before the next, so that a spent budget costs repetitions and no loop."""
-    every = (*wild_loops.LEAKS, *wild_loops.HEALTHY) if wild else LOOPS
+    module = importlib.import_module(f"leakseries.{wild}") if wild else None
+    every = (*module.LEAKS, *module.HEALTHY) if module else LOOPS
+    need_kernels = module.NEED_KERNELS if module else gpu_loops.NEED_KERNELS
     loops = [loop for loop in every if not only or loop.__name__ in only]
     return [
-        Order(loop, seed, wild)
+        Order(loop, seed, bool(wild))
         for seed in seeds
         for loop in loops
-        if not (rig and loop in gpu_loops.NEED_KERNELS) and (seed == seeds[0] or loop.__name__ not in ONCE)
+        if not (rig and loop in need_kernels) and (seed == seeds[0] or loop.__name__ not in ONCE)
     ]
 
 
@@ -211,7 +216,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="LOOP")
     parser.add_argument("--workers", type=int, default=5, help="loops at a time: they share the GPU")
     parser.add_argument("--budget-s", type=float, default=330.0, help="no loop is started after this many seconds")
-    parser.add_argument("--wild", action="store_true", help="loops of wild_loops.py, below a cap of 1,740 MiB")
+    below = "loops of this module of tests/leakseries (wild_loops), below a cap of 1,740 MiB"
+    parser.add_argument("--wild", nargs="?", const="wild_loops", metavar="MODULE", help=below)
     parser.add_argument("--slower-s", type=float, default=0.0, help="seconds that each step of these takes longer")
     parser.add_argument("--rig", action="store_true", help="on the fake-GPU rig: small models, no real kernels")
     args = parser.parse_args()

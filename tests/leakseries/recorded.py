@@ -114,9 +114,10 @@ class Capped(NamedTuple):
         return self.cap_bytes + max(row.nvml_process - row.reserved, 0)
 
 
-def wild_recordings(card: str) -> Iterator[Capped]:
-    """What was recorded on one of `WILD_CARDS`."""
-    with tarfile.open(_DATA / "series_wild" / f"{card}.tar.gz") as archive:
+def wild_recordings(source: str | Path) -> Iterator[Capped]:
+    """What was recorded on one of `WILD_CARDS`, or is in an archive of bench/gpu_recordings.py."""
+    path = source if isinstance(source, Path) else _DATA / "series_wild" / f"{source}.tar.gz"
+    with tarfile.open(path) as archive:
 
         def read(name: str) -> bytes:
             member = archive.extractfile(name)

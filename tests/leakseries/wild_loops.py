@@ -784,3 +784,7 @@ HEALTHY: tuple[Loop, ...] = (
     saw_in_a_saw, side_streams, slow_plateau, small_buffer_early, sorted_within_an_epoch, stages_of_a_curriculum,
     wandering_lengths, words_of_a_language,
 )  # fmt: skip
+RESERVED = frozenset({"leak_pinned_fragments"})
+"""Leaks that show in what the allocator has reserved, and less or not in what is allocated."""
+NEED_KERNELS: tuple[Loop, ...] = ()
+"""Not on the rig."""
