@@ -423,7 +423,7 @@ def leak_heads_of_old_tasks(bench: CappedBench) -> Iterator[object]:
 def answers_with_a_context_limit(bench: CappedBench) -> Iterator[object]:
     """Decoding with key-value caches that grow to the answer's end, at most the context limit, and begin anew."""
     layers, token = 4, 2 * 8 * WIDTH * 2
-    limit = int(bench.room * bench.draw.uniform(0.2, 0.28) / (layers * token))
+    limit = int(bench.room * bench.draw.uniform(0.12, 0.2) / (layers * token))
     block = max(limit // bench.draw.randint(60, 220), 1)
     caches: list[tuple[Any, Any]] = []
     end = 0
@@ -619,7 +619,7 @@ def recomputation_switched(bench: CappedBench) -> Iterator[object]:
 
     def train() -> None:
         nonlocal step
-        hidden = bench.inputs(2 * bench.batch, bench.length)
+        hidden = bench.inputs(5 * bench.batch, bench.length)
         for layer in bench.net:
             recomputed = not first <= step < second
             hidden = checkpoint(layer, hidden, use_reentrant=False) if recomputed else layer(hidden)
@@ -633,7 +633,7 @@ def recomputation_switched(bench: CappedBench) -> Iterator[object]:
 
 def buckets_of_a_token_budget(bench: CappedBench) -> Iterator[object]:
     """Batches of one length bucket each, as many samples as a budget of tokens allows; every epoch starts short."""
-    budget, epoch, step = 2 * bench.batch * bench.length, bench.draw.randint(80, 200), 0
+    budget, epoch, step = 5 * bench.batch * bench.length, bench.draw.randint(80, 200), 0
 
     def train() -> object:
         nonlocal step
