@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from leakseries.corpus import FAMILIES, UNSEEN, make  # noqa: E402
 from leakseries.machine import Row, feed  # noqa: E402
-from leakseries.other_authors import adversarial, typical  # noqa: E402
+from leakseries.other_authors import adversarial, typical, whole_jobs  # noqa: E402
 from leakseries.recorded import WILD_CARDS, wild_recordings  # noqa: E402
 from tidegauge.core.detector import RankDetector  # noqa: E402
 from tidegauge.core.grades import wilson_interval  # noqa: E402
@@ -132,6 +132,9 @@ def of_generator(generator: ModuleType, seeds: Iterable[int], view: str, part: s
                 continue
             series = generator.to_1hz(one) if view == "1hz" else one
             columns = (series.t, series.alloc, series.resv, series.peak, series.nvml)
+            pieces = series.meta.get("inactive_split")
+            if pieces is not None:
+                columns = (*columns, pieces)
             rows = [
                 Row(step, t, *map(int, sizes))
                 for step, (t, *sizes) in enumerate(zip(*(column.tolist() for column in columns)))
@@ -236,7 +239,7 @@ def main() -> None:
     sets = [(f"loops, {card.replace('_', ', ')}", list(recordings(card)), rules) for card in WILD_CARDS]
     sets += [
         (f"{author.__name__.rsplit('.', 1)[1]}, {view}", list(of_generator(author, FRESH, view)), rules)
-        for author in (typical, adversarial)
+        for author in (typical, adversarial, whole_jobs)
         for view in ("step", "1hz")
     ]
     sets.append(("ours, made up", list(made_up(HELD_OUT)), rules))

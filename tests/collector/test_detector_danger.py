@@ -152,6 +152,39 @@ def test_looks_for_what_is_eaten_are_few_however_memory_swings() -> None:
     assert looks <= 100
 
 
+def test_danger_is_withdrawn_within_some_samples_of_a_fall_and_not_at_the_next_look() -> None:
+    detector, grows = RankDetector(), until_full(2 * MIB, 0.7)
+    for step, kept in enumerate([*grows, *[BASE] * 40]):
+        top = max(kept, grows[min(step, len(grows) - 1)]) + 2 * GIB
+        row = Row(step, float(step), int(kept), int(top), int(kept) + 2 * GIB, int(top) + GIB)
+        verdict = feed(detector, row, limit_bytes=LIMIT)
+        if step == len(grows) - 1:
+            assert verdict.severity is Severity.CRITICAL
+    assert verdict.severity is not Severity.CRITICAL
+
+
+def test_a_host_leak_that_creeps_is_not_accused_of_what_a_neighbour_takes() -> None:
+    detector = RankDetector()
+    for step in range(6000):
+        taken = min(max(step - 2000, 0) * GIB // 10, 199 * GIB)
+        detector.update(
+            step=step, time_s=float(step), allocated_bytes=GIB, reserved_bytes=GIB,
+            host_bytes=GIB + step * MIB // 10, host_free_bytes=200 * GIB - taken - step * MIB // 10,
+        )  # fmt: skip
+        assert detector.verdict.severity is not Severity.CRITICAL
+
+
+def test_growth_outside_the_allocator_that_is_little_without_the_idle_cache_is_no_danger() -> None:
+    detector = RankDetector()
+    for step in range(1500):
+        outside = GIB + min(step, 600) * MIB
+        detector.update(
+            step=step, time_s=float(step), allocated_bytes=10 * GIB, reserved_bytes=LIMIT - 2 * GIB,
+            nontorch_bytes=outside, allocated_peak_bytes=12 * GIB, inactive_split_bytes=GIB, limit_bytes=LIMIT,
+        )  # fmt: skip
+        assert detector.verdict.severity is not Severity.CRITICAL
+
+
 def test_danger_is_raised_at_the_second_look_that_expects_it_and_withdrawn_at_the_first_that_does_not() -> None:
     danger = Danger()
     assert not danger.judged(True, sure=False, look=1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leakseries.machine import Row, feed
-from leakseries.other_authors import adversarial, typical
+from leakseries.other_authors import adversarial, typical, whole_jobs
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.verdicts import LeakState, Severity
 
@@ -16,8 +16,10 @@ SEED = 21
 
 def is_called_dangerous(series: Any) -> bool:
     detector = RankDetector()
-    columns = zip(*(getattr(series, name).tolist() for name in ("t", "alloc", "resv", "peak", "nvml")))
-    for step, (t, *sizes) in enumerate(columns):
+    columns = [getattr(series, name) for name in ("t", "alloc", "resv", "peak", "nvml")]
+    if "inactive_split" in series.meta:
+        columns.append(series.meta["inactive_split"])
+    for step, (t, *sizes) in enumerate(zip(*(column.tolist() for column in columns))):
         verdict = feed(detector, Row(step, t, *map(int, sizes)), limit_bytes=int(series.capacity))
         if verdict.state is LeakState.LEAK and verdict.severity is Severity.CRITICAL:
             return True
@@ -27,8 +29,8 @@ def is_called_dangerous(series: Any) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("author", "least_found", "most_accused"),
-    [(typical, 0.92, 0.03), (adversarial, 0.88, 0.05)],
-    ids=["typical", "adversarial"],
+    [(typical, 0.92, 0.03), (adversarial, 0.88, 0.05), (whole_jobs, 0.92, 0.05)],
+    ids=["typical", "adversarial", "whole_jobs"],
 )
 def test_leaks_that_run_out_of_memory_are_dangerous_before_and_healthy_series_are_not(
     author: Any, least_found: float, most_accused: float

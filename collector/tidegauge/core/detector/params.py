@@ -187,6 +187,10 @@ class Params:
     overdue_few: float = 1.5
     """Times the largest rise of the newer half, by which the last third may fall short: few rises do not spread
     evenly."""
+    own_share_min: float = 0.0625
+    """Least share that growth must take of what would be there for it, had others not taken the rest since it began
+    (other processes; for growth outside of the allocator, its idle cache): else a rank that creeps is accused of what
+    a neighbour does."""
     danger_share_soon: float = 0.75
     """Share at which it is dangerous however short it was."""
     note_bytes_per_step: float = 4 * KIB

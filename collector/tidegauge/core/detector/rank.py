@@ -18,11 +18,12 @@ from tidegauge.core.verdicts import OK, Band, Severity, Signal, Verdict
 class _Reading:
     """The last values seen, for head-room."""
 
-    __slots__ = ("allocated", "host_free", "limit", "nontorch", "pieces", "reserved", "step", "time_s")
+    __slots__ = ("allocated", "host_free", "host_room", "limit", "nontorch", "pieces", "reserved", "step", "time_s")
 
     def __init__(self) -> None:
         self.allocated = 0
         self.host_free: Optional[int] = None
+        self.host_room: Optional[int] = None
         self.pieces: Optional[int] = None
         self.reserved = 0
         self.nontorch = 0
@@ -56,6 +57,9 @@ class RankDetector:
         tensors took at once (`torch.cat` into itself takes twice its size), and the pieces in between that a flush
         does not give back (small tensors kept among large ones pin the rest of a segment)."""
         self._most_reserved = Course()
+        self._limits = Course()
+        self._host_rooms = Course()
+        """What there was for the rank: of the device, and of the host with what it held itself."""
         self._verdict = OK
         self._told: Optional[tuple[SignalWatch, Finding, Severity]] = None
         """What `_verdict` tells of."""
@@ -105,6 +109,8 @@ class RankDetector:
         if due is not None:
             self._needs.record(step, self._needed)
             self._most_reserved.record(step, derive.most_reserved)
+            if limit_bytes is not None:
+                self._limits.record(step, limit_bytes)
             changed = self._allocated.review(due, self._head(Signal.ALLOCATED).likely, step)
         if floors.filled == 0:
             due = self._need.floors.push(self._needed, step, time_s)
@@ -120,9 +126,12 @@ class RankDetector:
                 changed = True
         if host_bytes is not None:
             due = self._host.floors.push(host_bytes, step, time_s)
+            if due is not None and host_free_bytes is not None:
+                last.host_room = host_free_bytes + host_bytes
+                self._host_rooms.record(step, last.host_room)
             if due is not None and self._host.review(due, self._head(Signal.HOST).likely, step):
                 changed = True
-        if changed:
+        if changed or self._danger_is_over():
             self._verdict = self._conclude()
         return self._verdict
 
@@ -163,6 +172,13 @@ class RankDetector:
     def _needed(self) -> int:
         """Bytes that the device must have for tensors and the pieces between them."""
         return self._derive.peak + (self._last.pieces or 0)
+
+    def _danger_is_over(self) -> bool:
+        """Whether what was told as critical has fallen since, before the next look is due."""
+        if self._told is None or self._told[2] is not Severity.CRITICAL:
+            return False
+        watch, finding, _ = self._told
+        return watch.floors.filled == 0 and watch.has_fallen(finding)
 
     def _knows_limit(self, signal: Signal) -> bool:
         return (self._last.host_free if signal is Signal.HOST else self._last.limit) is not None
@@ -229,6 +245,19 @@ class RankDetector:
             return self._derive.most_reserved - self._most_reserved.at(finding.onset_step) >= enough
         return finding.level - watch.highest_before(finding.onset_step, finding.width) >= enough
 
+    def _is_own_doing(self, finding: Finding, head: float) -> bool:
+        """The growth takes more than a little of what there would be, had others not taken it since it began: other
+        processes or, where it is outside the allocator, the allocator's idle cache."""
+        last = self._last
+        if finding.signal is Signal.HOST:
+            room, now = self._host_rooms.at(finding.onset_step), last.host_room
+        else:
+            room, now = self._limits.at(finding.onset_step), last.limit
+        taken = 0.0 if now is None else float(max(room - now, 0))
+        if finding.signal is Signal.NONTORCH:
+            taken += max(self._head(Signal.ALLOCATED).likely - head, 0.0)
+        return finding.gained >= self._params.own_share_min * (finding.gained + head + taken)
+
     def _severity(self, watch: SignalWatch, finding: Finding) -> Severity:
         head = self._head(finding.signal)
         step = finding.per_step
@@ -255,8 +284,15 @@ class RankDetector:
         if severity is not Severity.CRITICAL:
             watch.danger.withdraw()
             return severity
+        if watch.has_fallen(finding):
+            watch.danger.withdraw()
+            return Severity.WARNING
         sure = self._kept(finding) >= watch.params.danger_share_soon * (self._kept(finding) + head.likely)
-        reaches = self._is_new(watch, finding) and watch.still_to_come(finding) >= max(head.likely, 1.0)
+        reaches = (
+            self._is_new(watch, finding)
+            and self._is_own_doing(finding, head.likely)
+            and watch.still_to_come(finding) >= max(head.likely, 1.0)
+        )
         return severity if watch.danger.judged(reaches, sure=sure, look=watch.looks) else Severity.WARNING
 
     def _state(self, watch: SignalWatch, finding: Finding, severity: Severity) -> Verdict:

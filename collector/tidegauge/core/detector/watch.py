@@ -140,6 +140,12 @@ class SignalWatch:
         before = self.highest_before(scale.steps[found.start], scale.width)
         return found.ladder[found.end] - before >= self.params.net_new_min * found.gained
 
+    def has_fallen(self, finding: Finding) -> bool:
+        """Whether more than half of the growth was given back since: the newest floors of the finest scale, which are
+        closed long before those of the scale that shows it, say so without exception."""
+        newest = self.floors.scales[0].mins[-_NEWEST_FLOORS:]
+        return max(newest, default=inf) < finding.level - finding.gained / 2
+
     def still_to_come(self, finding: Finding) -> float:
         """Bytes that the signal is expected to gain yet: see `danger`. Growth too young for the longest view to show
         is expected to go on."""
