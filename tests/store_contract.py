@@ -638,6 +638,18 @@ class StoreContract:
         assert store.grades.notified(since_s=0.0, limit=10, user_name="grace") == []
         assert store.grades.count_notified(since_s=0.0, user_name="ada") == 3
 
+    def test_an_incident_is_graded_by_the_cause_that_it_had_last(self, store: Store) -> None:
+        """Whatever was told of it before, and whatever its messages called it."""
+        first = opened(1, key=IncidentKey(JOB, IncidentCause.FRAGMENTATION))
+        evidence = told(ChangeKind.EVIDENCE, first, 1.0, key=IncidentKey(JOB, IncidentCause.CUDA_GRAPHS))
+        store.incidents.save([first])
+        store.audit.write_ahead([decision(decision_id="1", incident=first.incident)])
+        store.audit.finish("1", Outcome.DONE, "", at_s=NOW_S)
+        store.incidents.save([evidence, closed(evidence, NOW_S + 2.0)])
+        store.incidents.save([first])
+        (found,) = store.grades.notified(since_s=0.0, limit=10)
+        assert (found.number, found.cause, found.told) == (1, IncidentCause.CUDA_GRAPHS, True)
+
     def test_answers_go_with_their_incident(self, store: Store) -> None:
         store.incidents.save([opened(1), closed(opened(1), NOW_S + 1.0)])
         store.grades.add(1, GradeAnswer(Grade.LEAK, "ada", False, NOW_S))

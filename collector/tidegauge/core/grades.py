@@ -50,6 +50,7 @@ class GradedIncident(NamedTuple):
     number: int
     user_name: str
     cause: IncidentCause
+    """The last that it had: at its end or, while it is open, now. Evidence may have changed it."""
     severity: Severity
     """The highest that it ever had."""
     opened_unix_s: float
@@ -104,8 +105,8 @@ def answer_in_words(answer: GradeAnswer) -> str:
 
 
 def precision_rows(incidents: Iterable[GradedIncident]) -> tuple[PrecisionRow, ...]:
-    """One row for all of them, then by severity (worst first) and by cause with the signal that grows. Groups without
-    an incident have no row."""
+    """One row for all of them, then by severity (worst first) and by cause with the signal that grows: each incident
+    is in one row of either kind. Groups without an incident have no row."""
     found = list(incidents)
     groups = [("all", found)]
     groups += [
@@ -113,8 +114,9 @@ def precision_rows(incidents: Iterable[GradedIncident]) -> tuple[PrecisionRow, .
         for severity in sorted(Severity, key=lambda one: -one.level)
     ]
     groups += [
-        (f"cause {cause.value} ({signal})", [one for one in found if one.cause is cause])
-        for cause, signal in _SIGNALS.items()
+        (f"cause {cause.value} ({_SIGNALS[cause.as_seen]})", [one for one in found if one.cause is cause])
+        for cause in IncidentCause
+        if cause.is_growth
     ]
     return tuple(_row(name, members) for name, members in groups if members or name == "all")
 

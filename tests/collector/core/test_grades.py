@@ -71,6 +71,18 @@ def test_groups_are_severities_from_the_worst_and_causes_with_their_signal() -> 
     assert list(rows)[:3] == ["all", "severity critical", "severity warning"]
 
 
+def test_every_cause_of_growth_has_a_row_so_the_causes_add_up_to_all() -> None:
+    """Evidence makes fragmentation an incident of CUDA graphs: it left the one row, and there was no other."""
+    growth = [cause for cause in IncidentCause if cause.is_growth]
+    all_of_them, *rows = precision_rows([graded(number, cause=cause) for number, cause in enumerate(growth)])
+    causes = [row for row in rows if row.group.startswith("cause ")]
+    assert [row.group for row in causes] == [
+        "cause leak (allocated)", "cause fragmentation (reserved)", "cause cuda_graphs (reserved)",
+        "cause outside_allocator (nontorch)", "cause host_memory (host)",
+    ]  # fmt: skip
+    assert sum(row.told for row in causes) == all_of_them.told == len(growth)
+
+
 def test_of_no_incident_there_is_a_row_without_a_precision() -> None:
     (row,) = precision_rows([])
     assert (row.told, row.precision, row.low, row.high, row.precision_of_all) == (0, None, None, None, None)
