@@ -12,9 +12,11 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 def ago(text: str) -> float:
     """``7d`` as the seconds in it, for argparse. Raises ``argparse.ArgumentTypeError``."""
     match = re.fullmatch(r"(\d{1,9})([smhdw])", text, re.ASCII)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time span: write 90s, 30m, 36h, 7d or 2w")
-    return int(match[1]) * _UNITS_S[match[2]]
+    span_s = None if match is None else int(match[1]) * _UNITS_S[match[2]]
+    if not span_s:
+        what = "no" if span_s is None else "an empty"
+        raise argparse.ArgumentTypeError(f"{text!r} is {what} time span: write 90s, 30m, 36h, 7d or 2w")
+    return span_s
 
 
 def since_unix_s(span_s: float) -> int:
