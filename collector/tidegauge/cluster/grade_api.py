@@ -93,6 +93,7 @@ class GradeDesk:
 
     def _answered(self, request: Request) -> GradeQuestion:
         """The question again, with the answer that the form holds."""
+        request.only("incident", "grade", "comment")
         number, grade, viewer = request.number("incident", default=0), _grade(request), request.viewer
         comment = _comment(request)
         assert viewer.name is not None, "the server takes no form from nobody"
@@ -124,6 +125,6 @@ def _grade(request: Request) -> Grade:
 
 def _comment(request: Request) -> str | None:
     """One line, or none."""
-    if "comment" not in request.query:
+    if not request.query.get("comment"):
         return None
     return " ".join(request.text("comment", most_chars=MAX_COMMENT_CHARS).split()) or None

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import TCPServer
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from tidegauge.cluster.local_server import LocalServing
 from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
@@ -86,7 +87,7 @@ class Request:
     """What of a request an answer may depend on."""
 
     query: Mapping[str, str]
-    """Of a form that was sent: its fields."""
+    """Of a form that was sent: its fields, none of which it had twice."""
     accept: str | None
     viewer: Viewer = EVERYBODY
     """Who asks: what they may see of an ``Access.OWN`` page is for its route to see to."""
@@ -110,6 +111,15 @@ class Request:
         if len(text) > most_chars:
             raise BadRequestError(f"{name} may have {most_chars} characters at most, not {len(text)}")
         return text
+
+    def only(self, *names: str) -> None:
+        """Raises ``BadRequestError`` for a form with another field: it may mean what nobody reads."""
+        for name in self.query:
+            if name not in names:
+                fields = f"{', '.join(names[:-1])} and {names[-1]}"
+                raise BadRequestError(
+                    f"the form has the field {name[:40]!r}, which is not known here: its fields are {fields}"
+                )
 
 
 @dataclass(frozen=True)
@@ -243,7 +253,7 @@ def _handler(
             self._send(self._done())
 
         def _reply(self) -> _Reply:
-            path, _, query = self.path.partition("?")
+            path, _, query = self.path.partition("#")[0].partition("?")
             decision = access.get(path, Access.ADMIN if path in routes else Access.SIGNED_IN)
             if decision is Access.OPEN:  # costs nothing, and whoever asks whether this lives has to be answered
                 return self._answer(routes, path, query, EVERYBODY)
@@ -306,8 +316,8 @@ def _handler(
             if route is None:
                 return _Reply(404, to_json({"error": "no such page", "pages": sorted(routes)}))
             try:
-                values = {name: values[-1] for name, values in _parsed(query.partition("#")[0]).items()}
-                answer = route(Request(values, self.headers.get("Accept"), viewer))
+                fields = _of_form(query) if table is forms else _of_query(query)
+                answer = route(Request(fields, self.headers.get("Accept"), viewer))
             except (BadRequestError, NotFoundError, UnavailableError) as error:
                 return _Reply(_STATUS[type(error)], to_json({"error": str(error)}))
             except Exception:
@@ -355,10 +365,24 @@ def _is_from_here(fetch_site: str | None, origin: str | None, host: str | None) 
     return origin is None or origin.partition("://")[2] == host
 
 
-def _parsed(query: str) -> dict[str, list[str]]:
+def _of_query(query: str) -> Mapping[str, str]:
+    """Raises ``BadRequestError``, as ``_parsed`` does."""
+    return {name: value for name, value in _parsed(query) if value}
+
+
+def _of_form(body: str) -> Mapping[str, str]:
+    """Raises ``BadRequestError``, too, where a field is there twice: nobody knows which of its values is meant."""
+    fields = _parsed(body)
+    for name, times in Counter(name for name, _ in fields).items():
+        if times > 1:
+            raise BadRequestError(f"the form has {name[:40]} twice: send each field once")
+    return dict(fields)
+
+
+def _parsed(text: str) -> list[tuple[str, str]]:
     """Raises ``BadRequestError`` for one of more parts than any page has."""
     try:
-        return parse_qs(query[:MAX_QUERY_CHARS], max_num_fields=MOST_FIELDS)
+        return parse_qsl(text[:MAX_QUERY_CHARS], keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as error:
         raise BadRequestError(f"the query cannot be read: {error}") from None
 

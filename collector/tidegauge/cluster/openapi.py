@@ -194,6 +194,7 @@ _ALWAYS: Mapping[int, str] = {
     503: "Too many requests at once, or the database is away.",
 }
 _OF_FORMS: Mapping[int, str] = {
+    400: "A field is missing, out of its bounds, there twice or not known.",
     411: "A form without its length.",
     413: "A form that is too long.",
     415: "A body that is no form.",
@@ -281,6 +282,7 @@ def _form_schema(form: Form) -> Schema:
         "type": "object",
         "properties": {field.name: {**field.schema, "description": field.text} for field in form.fields},
         "required": [field.name for field in form.fields if field.required],
+        "additionalProperties": False,
     }
 
 

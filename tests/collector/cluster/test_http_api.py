@@ -211,6 +211,13 @@ def test_a_form_is_read_like_a_query(named: HttpApi) -> None:
     assert send(named, "&".join(["word=x"] * 40))[0] == 400
 
 
+def test_a_form_has_each_field_once_and_hides_none(named: HttpApi) -> None:
+    for form in ("word=x&word=y", "word=x&more=1&word=x", "word=x&word=", "word=x#&word=y"):
+        assert send(named, form)[0] == 400, form
+    assert "the form has word twice: send each field once" in send(named, "word=x&word=y")[1]
+    assert send(named, "word=%232#3") == (200, '{"word":"#2#3","by":"ada"}')
+
+
 def test_the_query_of_a_form_says_nothing(named: HttpApi) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", named.port, timeout=PATIENCE_S)
     connection.request("POST", "/form?word=x", "", {"Authorization": "ada", **FORM})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,9 @@ class Site:
     api: HttpApi
     store: Store
 
-    def ask(self, path: str, name: str | None, fields: Mapping[str, str] | None = None) -> tuple[int, str]:
+    def ask(
+        self, path: str, name: str | None, fields: Mapping[str, str] | Sequence[tuple[str, str]] | None = None
+    ) -> tuple[int, str]:
         """``fields``: of a form that is sent there."""
         connection = http.client.HTTPConnection("127.0.0.1", self.api.port, timeout=PATIENCE_S)
         headers = {"Authorization": f"Bearer {TOKENS[name]}"} if name else {}
@@ -397,6 +399,32 @@ def test_an_answer_that_is_none_is_refused_in_words(site: Site, fields: dict[str
     status, body = site.ask("/api/v1/grades", "bob", fields)
     assert (status, words in json.loads(body)["error"]) == (400, True)
     assert answers_of(site, "bob") == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"grade": "leak"}, "the form has grade twice"),
+        ({"grade": "not_a_leak"}, "the form has grade twice"),
+        ({"grade": ""}, "the form has grade twice"),
+        ({"incident": "1"}, "the form has incident twice"),
+        ({"comment": "a", "number": "2"}, "the form has the field 'number', which is not known here"),
+        ({"number": ""}, "its fields are incident, grade and comment"),
+    ],
+)
+def test_a_form_that_contradicts_itself_or_says_more_than_is_read_is_refused(
+    own_site: Site, form: str, more: dict[str, str], words: str
+) -> None:
+    status, body = own_site.ask(form, "bob", [*grade_of("bob").items(), *more.items()])
+    assert (status, words in json.loads(body)["error"]) == (400, True)
+    assert answers_of(own_site, "bob") == []
+
+
+def test_a_comment_that_is_left_empty_is_none(own_site: Site) -> None:
+    """As a browser sends the page's form."""
+    assert own_site.ask("/grade", "bob", {**grade_of("bob"), "comment": ""})[0] == 200
+    assert [answer.comment for answer in own_site.store.grades.answers(2)] == [None]
 
 
 def test_a_fact_is_not_graded(own_site: Site) -> None:
