@@ -142,7 +142,8 @@ class Settings(BaseModel):
     """The kubelet's socket that tells which container has which GPU. Where there is none nobody is asked."""
     public_url: str | None = None
     """URL at which people reach the coordinator's API, such as http://head:9495: messages and alerts link to its
-    reports and runbooks, and to the question whether an incident was a leak. Default: none, and no such links."""
+    reports and runbooks, and to the question whether an incident was a leak, whose answer is taken from a page there
+    behind a proxy that changes Host. Default: none, and no such links."""
     grafana_url: str | None = None
     """URL of Grafana, such as https://grafana.example: messages link to the dashboards there, ``tidegauge grafana``
     puts them there, and with a token incidents and actions are drawn as annotations. Default: none."""

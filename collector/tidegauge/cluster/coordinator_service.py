@@ -74,9 +74,10 @@ class CoordinatorService:
     def __init__(
         self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionDesk, *, cluster: str, host: str,
         port: int, advertise_host: str, asks: EvidenceAsks, door: WatchedDoor = OPEN_DOOR,
-        local_socket: Path | None = None,
+        local_socket: Path | None = None, public_url: str | None = None,
     ) -> None:  # fmt: skip
-        """``door``: who may come in to the API; ``local_socket``: where this node's own commands come in."""
+        """``door``: who may come in to the API; ``local_socket``: where this node's own commands come in;
+        ``public_url``: where people reach it, if that is known."""
         self.coordinator = coordinator
         self._actions = actions
         self._pages = pages
@@ -85,6 +86,7 @@ class CoordinatorService:
         self._advertise_host = advertise_host
         self._door = door
         self._local_socket = local_socket
+        self._public_url = public_url
         self._escalation = open_escalation(coordinator, actions.store, asks)
         self._keeper = AgentKeeper(engine, coordinator, monotonic_s=time.monotonic)
         self._grades = GradeDesk(actions.store, actions.now_s, pages.grade)
@@ -158,23 +160,24 @@ class CoordinatorService:
         return self._grades.forms()
 
     def _bind(self) -> HttpApi:
-        routes, forms = self.routes(), self.forms()
-        api = HttpApi(
-            routes, host=self._host, port=self._port, door=self._door, forms=forms, local_socket=self._local_socket
-        )  # fmt: skip
+        api = self._api_at(self._port)
         try:
             api.start()
         except OSError as error:
             if self._port == 0 or isinstance(error, PermissionError):
                 raise
-            free = HttpApi(
-                routes, host=self._host, port=0, door=self._door, forms=forms, local_socket=self._local_socket
-            )  # fmt: skip
+            free = self._api_at(0)
             free.start()
             log.warning("port %d is taken (%s): the API is at %s", self._port, error.strerror, free.url)
             return free
         log.info("the API is at %s", api.url)
         return api
+
+    def _api_at(self, port: int) -> HttpApi:
+        return HttpApi(
+            self.routes(), host=self._host, port=port, door=self._door, forms=self.forms(),
+            local_socket=self._local_socket, public_url=self._public_url,
+        )  # fmt: skip
 
     def _sd(self, _: Request) -> Answer:
         return json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address()))(_)

@@ -19,6 +19,7 @@ from pathlib import Path
 from socketserver import TCPServer
 from urllib.parse import parse_qsl
 
+from tidegauge.cluster.form_senders import is_from_here
 from tidegauge.cluster.local_server import LocalServing
 from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
@@ -64,7 +65,10 @@ NO_NAME = (
     "this service asks nobody for a name, so it cannot tell who answers: on the head, its user or root answers by "
     "`tidegauge policy grade`; with names (docs/web_access.md) everybody can"
 )
-FROM_ELSEWHERE = "this form was sent by a page of another site: open the page here and answer there"
+FROM_ELSEWHERE = (
+    "this form was sent by a page of another site: open the page here and answer there. Behind a proxy that changes "
+    "Host, the setting public_url has to be the address that browsers show"
+)
 
 
 class BadRequestError(ValueError):
@@ -159,9 +163,11 @@ class HttpApi:
         access: Mapping[str, Access] = ROUTE_ACCESS,
         forms: Mapping[str, Route] = NO_FORMS,
         local_socket: Path | None = None,
+        public_url: str | None = None,
     ) -> None:
         """``forms``: what is done with a form that is sent to a path; whoever may read its page may send it, if they
-        have a name. ``local_socket``: also served there, without TLS, to root and to this process' own user alone."""
+        have a name. ``local_socket``: also served there, without TLS, to root and to this process' own user alone.
+        ``public_url``: the setting; a form may come from a page there, too."""
         self._routes = dict(routes)
         self._forms = dict(forms)
         self._host = host
@@ -169,6 +175,7 @@ class HttpApi:
         self._door = door
         self._access = access
         self._local_socket = local_socket
+        self._public_url = public_url
         self._server: _Server | None = None
         self._local: LocalServing | None = None
 
@@ -187,7 +194,7 @@ class HttpApi:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         """Of one server, with slots of its own: what strangers ask for takes none from the head's own commands."""
         slots = threading.BoundedSemaphore(MAX_REQUESTS_AT_ONCE)
-        return _handler(self._routes, self._forms, self._access, slots)
+        return _handler(self._routes, self._forms, self._access, slots, self._public_url)
 
     @property
     def port(self) -> int:
@@ -237,7 +244,7 @@ class _Reply:
 
 def _handler(
     routes: Mapping[str, Route], forms: Mapping[str, Route], access: Mapping[str, Access],
-    slots: threading.BoundedSemaphore,
+    slots: threading.BoundedSemaphore, public_url: str | None,
 ) -> type[BaseHTTPRequestHandler]:  # fmt: skip
     class Handler(GuardedRequest, BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S
@@ -270,9 +277,7 @@ def _handler(
                 return self._no_such_method()
             if viewer.name is None:
                 return _Reply(403, to_json({"error": NO_NAME}))
-            if not _is_from_here(
-                self.headers.get("Sec-Fetch-Site"), self.headers.get("Origin"), self.headers.get("Host")
-            ):
+            if not is_from_here(self.headers, public_url):
                 return _Reply(403, to_json({"error": FROM_ELSEWHERE}))
             form = self._form()
             return form if isinstance(form, _Reply) else self._in_turn(forms, path, form, viewer)
@@ -353,16 +358,6 @@ def _handler(
             log.debug("%s %s", self.address_string(), format % args)
 
     return Handler
-
-
-def _is_from_here(fetch_site: str | None, origin: str | None, host: str | None) -> bool:
-    """Whether a browser that sent a form had it from a page of this API: else any page on the web could have a browser
-    that knows a password send one. Commands and scripts are no browsers, and send neither of the first two headers.
-
-    ``Sec-Fetch-Site`` says it behind a proxy too, but browsers send it over TLS and to localhost alone."""
-    if fetch_site is not None:
-        return fetch_site == "same-origin"
-    return origin is None or origin.partition("://")[2] == host
 
 
 def _of_query(query: str) -> Mapping[str, str]:

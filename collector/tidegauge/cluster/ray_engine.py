@@ -148,7 +148,7 @@ class CoordinatorActor:
             coordinator, RayEngine(), exporter_pages(settings), actions,
             cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
             advertise_host=spec.node_address, asks=EvidenceAsks(files.asks),
-            door=open_door(settings, what="the API"), local_socket=files.api_socket,
+            door=open_door(settings, what="the API"), local_socket=files.api_socket, public_url=settings.public_url,
         )  # fmt: skip
         self._service.start()
         announce(files.api, self._service.url)

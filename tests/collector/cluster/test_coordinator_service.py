@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import pytest
 
@@ -24,6 +26,7 @@ from tidegauge.cluster.store import StoreError
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
+from tidegauge.core.web_access import OPEN_DOOR, OpenDoor, Viewer
 from tidegauge_exporter.jobs import job_metrics
 from waiting import PATIENCE_S
 
@@ -35,7 +38,7 @@ def no_database() -> Opened:
 class Lab:
     """A coordinator service and the reports that a test sends it."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, door: OpenDoor = OPEN_DOOR) -> None:
         self.now_s = 100.0
         coordinator = Coordinator(wall_s=lambda: 1.8e9, monotonic_s=lambda: self.now_s, incarnation="c")
         pages = replace(
@@ -47,6 +50,7 @@ class Lab:
         self.service = CoordinatorService(
             coordinator, AwayEngine(), pages, ActionDesk(no_database, keep_incidents_s=0.0), cluster="lab",
             host="127.0.0.1", port=port, advertise_host="10.0.0.1", asks=EvidenceAsks(Path(__file__) / "no folder"),
+            door=door, public_url="https://lab.example",
         )  # fmt: skip
         self.service.start()
 
@@ -104,6 +108,25 @@ def test_a_port_that_is_taken_costs_the_port_not_the_service(lab: Lab) -> None:
         assert json.loads(other.get("/api/v1/status"))["cluster"] == "lab"
     finally:
         other.service.stop()
+
+
+class AdasDoor(OpenDoor):
+    def admit(self, authorization: str | None, peer: str) -> Viewer:
+        return Viewer("ada", sees_all=False, reads_metrics=False)
+
+
+def test_a_form_is_taken_from_the_address_that_people_reach_the_service_at() -> None:
+    """Behind a proxy that changes Host."""
+    lab = Lab(door=AdasDoor())
+    try:
+        for origin, status in (("https://lab.example", 503), ("https://other.example", 403)):  # 503: no database here
+            form = Request(f"{lab.service.url}/grade", b"incident=1&grade=leak", {"Origin": origin})
+            with pytest.raises(HTTPError) as refused:
+                urllib.request.urlopen(form, timeout=PATIENCE_S)
+            assert refused.value.code == status
+            refused.value.close()
+    finally:
+        lab.service.stop()
 
 
 def test_status_is_healthy_while_every_agent_reports_and_says_so_by_its_exit_code(

@@ -187,7 +187,10 @@ def named() -> Iterator[HttpApi]:
         "/form": json_route(lambda request: {"word": request.text("word", most_chars=5), "by": request.viewer.name})
     }
     access = {"/form": Access.OWN}
-    api = HttpApi({"/form": lambda _: Answer(b"")}, forms=forms, access=access, host="127.0.0.1", port=0, door=Named())
+    api = HttpApi(
+        {"/form": lambda _: Answer(b"")}, forms=forms, access=access, host="127.0.0.1", port=0, door=Named(),
+        public_url="https://public.example/tidegauge/",
+    )  # fmt: skip
     api.start()
     yield api
     api.stop()
@@ -228,23 +231,47 @@ def test_the_query_of_a_form_says_nothing(named: HttpApi) -> None:
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
+        ({}, 200),  # curl, scripts, commands
+        ({"Origin": "HERE"}, 200),
+        ({"Referer": "HERE/form?word=x"}, 200),
+        ({"Sec_Fetch_Site": "same-origin", "Origin": "HERE"}, 200),
+        ({"Origin": "HERE", "Referer": "http://elsewhere.example/"}, 200),
+        ({"Host": "127.0.0.1:31000", "Origin": "http://127.0.0.1:31000"}, 200),  # kubectl port-forward 31000:9495
+        ({"Host": "head.example", "Origin": "https://HEAD.example:443"}, 200),  # a proxy with TLS that keeps Host
+        ({"Host": "[::1]:9495", "Origin": "http://[::1]:9495"}, 200),
+        ({"Host": "inside:9495", "Origin": "https://public.example"}, 200),  # one that does not: public_url
+        ({"Host": "inside:9495", "Referer": "https://public.example/tidegauge/grade?incident=1"}, 200),
         ({"Sec_Fetch_Site": "cross-site"}, 403),
         ({"Sec_Fetch_Site": "same-site"}, 403),
         ({"Sec_Fetch_Site": "none"}, 403),
         ({"Sec_Fetch_Site": "cross-site", "Origin": "HERE"}, 403),
+        ({"Sec_Fetch_Site": "same-origin", "Origin": "https://proxy.example"}, 403),
         ({"Origin": "http://elsewhere.example"}, 403),
+        ({"Origin": "http://elsewhere.example", "Referer": "HERE/form"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "null", "Referer": "HERE/form"}, 403),
+        ({"Origin": ""}, 403),
         ({"Origin": "http://[junk"}, 403),
-        ({"Sec_Fetch_Site": "same-origin", "Origin": "https://proxy.example"}, 200),
-        ({"Origin": "HERE"}, 200),
-        ({}, 200),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "http://127.0.0.1"}, 403),
+        ({"Origin": "http://public.example"}, 403),
+        ({"Referer": "http://elsewhere.example/form"}, 403),
+        ({"Referer": "http://elsewhere.example/?HERE"}, 403),
+        ({"Referer": "HERE@elsewhere.example/"}, 403),
+        ({"Referer": "about:blank"}, 403),
+        ({"Referer": "http://head:port/"}, 403),
     ],
 )
 def test_a_browser_sends_a_form_from_a_page_of_this_api_alone(
     named: HttpApi, headers: dict[str, str], status: int
 ) -> None:
-    shown = {name: named.url if value == "HERE" else value for name, value in headers.items()}
+    shown = {name: value.replace("HERE", named.url) for name, value in headers.items()}
     assert send(named, "word=x", **shown)[0] == status
+
+
+def test_a_form_from_elsewhere_is_refused_with_what_may_be_wrong(named: HttpApi) -> None:
+    assert "Behind a proxy" in send(named, "word=x", Origin="null")[1]
+    assert "public_url" in send(named, "word=x", Origin="null")[1]
 
 
 def test_a_form_is_bounded_and_is_a_form(named: HttpApi) -> None:
