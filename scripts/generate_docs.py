@@ -20,6 +20,7 @@ from tidegauge.core.actions import ActionKind
 from tidegauge.core.evidence_causes import RULES as CAUSE_RULES
 from tidegauge.core.evidence_causes import CauseRule
 from tidegauge.core.evidence_words import CAUSES
+from tidegauge.core.grades import EXAMPLES, RULE, RULE_NOTE, Grade
 from tidegauge.core.verdicts import Signal
 from tidegauge_exporter import metrics_page
 from tidegauge_exporter.rules import page as alerts_page
@@ -63,6 +64,7 @@ def settings_page() -> str:
 def policy_page(page: str) -> str:
     """``page``, the text of docs/policy.md, with its tables as the code has them."""
     tables = {
+        "grades": [RULE_NOTE, "", *_table(("answer", "rule", "examples"), map(_grade_row, Grade))],
         "brakes": _table(
             ("brake", "what it holds", "when"),
             [(f"`{brake.name}`", _holds(brake.actions), brake.meaning) for brake in BRAKES],
@@ -125,6 +127,11 @@ def _cause_row(rule: CauseRule) -> tuple[str, ...]:
         "; ".join(f"{sign.words} ({sign.source.value})" for sign in signs) or "-" for signs in (rule.needs, rule.also)
     )
     return f"`{rule.cause.value}`", CAUSES[rule.cause], asked, needs, also
+
+
+def _grade_row(grade: Grade) -> tuple[str, str, str]:
+    examples = "; ".join(text for answer, text in EXAMPLES if answer is grade)
+    return f"`{grade.value}`", RULE[grade], examples
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

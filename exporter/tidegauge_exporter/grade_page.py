@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from tidegauge.core.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, answer_in_words, counting
+from tidegauge.core.grades import (
+    EXAMPLES,
+    GRADE_WORDS,
+    MAX_COMMENT_CHARS,
+    RULE,
+    RULE_NOTE,
+    Grade,
+    GradeAnswer,
+    answer_in_words,
+    counting,
+)
 from tidegauge.core.incidents import Incident
 from tidegauge.core.web_access import Viewer
 from tidegauge.core.wording import capitalised, incident_sentence
@@ -17,10 +27,9 @@ from tidegauge_exporter.slack.headlines import NOUNS, owners_job
 from tidegauge_exporter.slack.text import tidy
 from tidegauge_exporter.slack.untrusted import MOST_REMARK, tamed
 
-_MEANING: Final = (
-    "A leak: the growth would not have ended by itself before memory ran out. Not a leak: it was meant, or would have "
-    "ended by itself. The answer changes nothing about the job; it is counted in the precision of this site's "
-    "notifications (<code>tidegauge policy grade</code>)."
+_NO_EFFECT: Final = (
+    "The answer changes nothing about the job; it is counted in the precision of this site's notifications "
+    "(<code>tidegauge policy grade</code>)."
 )
 _FORM: Final = f"""<form method="post">
 <input type="hidden" name="incident" value="{{number}}">
@@ -55,7 +64,14 @@ def _question(incident: Incident, viewer: Viewer) -> str:
             f"root does by <code>tidegauge policy grade {incident.number} leak</code> or <code>not-a-leak</code>.</p>"
         )
     you = f'<p class="muted">You answer as {escape(tidy(viewer.name, MOST_REMARK))}.</p>'
-    return f"<p>{_MEANING}</p>\n{_FORM.format(number=incident.number)}\n{you}"
+    return f"{_rule()}\n<p>{_NO_EFFECT}</p>\n{_FORM.format(number=incident.number)}\n{you}"
+
+
+def _rule() -> str:
+    """Which answer is right."""
+    rows = "".join(f"<tr><td>{escape(text)}</td><td>{GRADE_WORDS[grade]}</td></tr>" for grade, text in EXAMPLES)
+    meaning = " ".join(f"<b>{capitalised(GRADE_WORDS[grade])}</b>: {escape(RULE[grade])}." for grade in Grade)
+    return f"<p>{meaning} {escape(RULE_NOTE)}</p>\n<table>{rows}</table>"
 
 
 def _answers(answers: Sequence[GradeAnswer]) -> str:

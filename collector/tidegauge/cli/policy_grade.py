@@ -12,7 +12,11 @@ from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read, send, whose
 from tidegauge.cli.times import ago, since_unix_s
 from tidegauge.core.grades import (
+    EXAMPLES,
+    GRADE_WORDS,
     MAX_COMMENT_CHARS,
+    RULE,
+    RULE_NOTE,
     Grade,
     GradeAnswer,
     GradedIncident,
@@ -23,6 +27,7 @@ from tidegauge.core.grades import (
 )
 from tidegauge.core.units import format_duration
 from tidegauge.core.wire import to_wire
+from tidegauge.core.wording import capitalised
 
 HEADER = ("incidents", "told", "would tell", "answered", "leak", "not a leak", "precision of those answered")
 DEFAULT_SINCE_S = 30 * 86_400.0
@@ -37,6 +42,7 @@ NO_GPU_TIME = (
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
+    parser.description = f"{capitalised(str(parser.description))}. {_rule()}"
     add_api_arguments(parser)
     parser.add_argument("incident", nargs="?", type=int, metavar="INCIDENT", help="the incident to grade")
     parser.add_argument("grade", nargs="?", choices=list(WORDS), help="what it was")
@@ -44,6 +50,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since", type=ago, default=DEFAULT_SINCE_S, metavar="30d", help="for the table: how far back (default: 30d)"
     )
+
+
+def _rule() -> str:
+    """Which answer is right, for the help."""
+    meaning = "; ".join(f"{word}: {RULE[grade]}" for word, grade in WORDS.items())
+    examples = "; ".join(f"{text} ({GRADE_WORDS[grade]})" for grade, text in EXAMPLES)
+    return f"{meaning}. {RULE_NOTE} Examples: {examples}."
 
 
 def run(args: argparse.Namespace) -> int:

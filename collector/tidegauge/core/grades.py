@@ -24,12 +24,26 @@ class Grade(str, Enum):
     """What somebody says of an incident."""
 
     LEAK = "leak"
-    """The notification was right: the growth would not have ended by itself before memory ran out."""
+    """The notification was right."""
     NOT_A_LEAK = "not_a_leak"
-    """It was false: the growth was meant, or would have ended by itself."""
+    """It was false."""
 
 
 GRADE_WORDS = {Grade.LEAK: "a leak", Grade.NOT_A_LEAK: "not a leak"}
+RULE = {
+    Grade.LEAK: "nothing in the job would have stopped the growth before memory ran out",
+    Grade.NOT_A_LEAK: "something in the job would have stopped it before that",
+}
+"""Which answer is right: one question, so that each incident has one answer. The help, the page and docs/policy.md say
+it in these words."""
+RULE_NOTE = "It does not matter whether somebody meant the growth, nor whether the job ended first."
+EXAMPLES = (
+    (Grade.NOT_A_LEAK, "a buffer that was meant, has a bound, and fits when it is full"),
+    (Grade.LEAK, "a buffer that was meant, and does not fit when it is full"),
+    (Grade.LEAK, "a cache without a bound"),
+    (Grade.LEAK, "a CUDA graph for each input shape, where new shapes keep coming"),
+    (Grade.NOT_A_LEAK, "a CUDA graph for each of a fixed number of shapes, all of which fit"),
+)
 
 
 class GradeAnswer(NamedTuple):

@@ -17,7 +17,7 @@ from tidegauge.cli.main import main
 from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition, LoopStatus, Outcome
-from tidegauge.core.grades import Grade, GradeAnswer
+from tidegauge.core.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradeAnswer
 from tidegauge.core.incidents import ChangeKind, IncidentChange, JobKey
 from tidegauge.core.web_access import Door
 
@@ -120,6 +120,14 @@ def test_a_service_that_asks_for_no_names_says_where_to_answer(
 def test_half_an_answer_is_a_wrong_call(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "grade", *words, "--api", "http://127.0.0.1:1"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_help_says_what_a_leak_is_in_the_words_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["policy", "grade", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    for text in (*RULE.values(), RULE_NOTE, *(text for _, text in EXAMPLES)):
+        assert text in printed
 
 
 # the table

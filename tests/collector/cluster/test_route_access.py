@@ -31,7 +31,7 @@ from tidegauge.cluster.store import Store, StoreError, open_store
 from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.actions import ActionKind, LoopStatus, Outcome, UnderWay
-from tidegauge.core.grades import Grade, GradedIncident
+from tidegauge.core.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradedIncident
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.views import NodeSummary, RankSummary
@@ -438,6 +438,7 @@ def test_the_page_asks_with_two_buttons_and_shows_what_was_answered(own_site: Si
     page = own_site.ask("/grade?incident=2", "bob")[1]
     assert page.count('<button name="grade" value="leak">') == page.count('value="not_a_leak">') == 1
     assert '<form method="post">' in page
+    assert all(text in page for text in (*RULE.values(), RULE_NOTE, *(text for _, text in EXAMPLES)))
     assert "Answers so far" not in page
     told = own_site.ask("/grade", "bob", {**grade_of("bob"), "comment": "<b>buffer</b>"})[1]
     assert "Not a leak, says bob: &lt;b&gt;buffer&lt;/b&gt;" in told

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.core.grades import (
+    EXAMPLES,
+    RULE,
     Grade,
     GradeAnswer,
     GradedIncident,
@@ -95,6 +97,14 @@ def test_of_no_incident_there_is_a_row_without_a_precision() -> None:
 )
 def test_intervals_are_wilsons(part: int, whole: int, low: float, high: float) -> None:
     assert wilson_interval(part, whole) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_the_rule_asks_what_stops_the_growth_and_has_examples_of_both_answers() -> None:
+    assert RULE[LEAK].startswith("nothing in the job would have stopped the growth")
+    assert RULE[NOT_A_LEAK].startswith("something in the job would have stopped it")
+    assert {grade for grade, _ in EXAMPLES} == set(Grade)
+    whole = " ".join([*RULE.values(), *(text for _, text in EXAMPLES)])
+    assert all(word in whole for word in ("buffer", "meant", "cache without a bound", "CUDA graph"))
 
 
 def test_an_answer_in_words_says_whose_it_is_and_why() -> None:
