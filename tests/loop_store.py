@@ -183,6 +183,9 @@ class FakeGrades:
     def answers(self, number: int) -> Sequence[GradeAnswer]:
         return tuple(answer for about, answer in self.given if about == number)
 
+    def last_of(self, number: int, name: str) -> GradeAnswer | None:
+        return next((one for one in reversed(self.answers(number)) if one.by == name), None)
+
     def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
         found = self.incidents.each(open_only=False, since_s=None, limit=None, user_name=user_name)
         graded = [self._graded(one) for one in found if one.key.cause.is_growth and one.opened_unix_s >= since_s]

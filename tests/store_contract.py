@@ -594,6 +594,16 @@ class StoreContract:
             store.grades.add(1, answer)
         assert store.grades.answers(1) == (other, *given[5:])
 
+    def test_the_last_answer_of_a_person_is_found_by_the_name_that_they_came_with(self, store: Store) -> None:
+        store.incidents.save([opened(1), opened(2, job=JobKey("2", 0, 1))])
+        name = "LAB\\ada"
+        for at, (number, by) in enumerate([(1, name), (1, name), (1, "root"), (2, name)]):
+            store.grades.add(number, GradeAnswer(Grade.LEAK, by, by == "root", NOW_S + at, str(at)))
+        last = store.grades.last_of(1, name)
+        assert last is not None
+        assert (last.comment, last) == ("1", store.grades.answers(1)[1])
+        assert store.grades.last_of(1, "grace") is None
+
     def test_an_answer_to_no_incident_is_not_kept(self, store: Store) -> None:
         assert not store.grades.add(7, GradeAnswer(Grade.LEAK, "ada", False, NOW_S))
         assert store.grades.answers(7) == ()

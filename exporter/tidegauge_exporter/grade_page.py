@@ -16,6 +16,7 @@ from tidegauge.core.grades import (
     GradeAnswer,
     answer_in_words,
     counting,
+    why_not_counted,
 )
 from tidegauge.core.incidents import Incident
 from tidegauge.core.web_access import Viewer
@@ -39,15 +40,18 @@ _FORM: Final = f"""<form method="post">
 </form>"""
 
 
-def render_question(incident: Incident, answers: Sequence[GradeAnswer], viewer: Viewer, *, links: Links) -> str:
-    """The page for one person; ``answers`` of everybody, oldest first. Texts that others chose are escaped."""
+def render_question(
+    incident: Incident, answers: Sequence[GradeAnswer], viewer: Viewer, *, yours: GradeAnswer | None, links: Links
+) -> str:
+    """The page for one person; ``answers`` of everybody, oldest first, and ``yours``, the last of theirs. Texts that
+    others chose are escaped."""
     told = tamed(incident)
     number = incident.number
     report = links.incident(number)
     parts = [
         f'<header><p class="meta"><span>Incident <b>{number}</b></span></p></header>',
         lead(incident_sentence(told), tone=incident_tone(told), remarks=[], figures=[]),
-        section("Was this a leak?", _question(incident, viewer)),
+        section("Was this a leak?", _standing(yours, answers) + _question(incident, viewer)),
         _answers(answers),
         f'<p class="links"><a href="{escape(report)}">Report</a></p>' if report else "",
     ]
@@ -65,6 +69,15 @@ def _question(incident: Incident, viewer: Viewer) -> str:
         )
     you = f'<p class="muted">You answer as {escape(tidy(viewer.name, MOST_REMARK))}.</p>'
     return f"{_rule()}\n<p>{_NO_EFFECT}</p>\n{_FORM.format(number=incident.number)}\n{you}"
+
+
+def _standing(yours: GradeAnswer | None, answers: Sequence[GradeAnswer]) -> str:
+    """Whether the viewer's answer counts."""
+    if yours is None:
+        return ""
+    why_not = why_not_counted(yours, answers, when=moment)
+    said = "Your answer is recorded, and it counts." if why_not is None else f"Your answer is recorded. {why_not}"
+    return f"<p><b>{escape(tidy(said, MOST_REMARK))}</b></p>\n"
 
 
 def _rule() -> str:

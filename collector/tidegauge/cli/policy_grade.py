@@ -10,7 +10,7 @@ from typing import Any
 from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read, send, whose
-from tidegauge.cli.times import ago, since_unix_s
+from tidegauge.cli.times import ago, day, since_unix_s
 from tidegauge.core.grades import (
     EXAMPLES,
     GRADE_WORDS,
@@ -22,8 +22,8 @@ from tidegauge.core.grades import (
     GradedIncident,
     PrecisionRow,
     answer_in_words,
-    counting,
     precision_rows,
+    why_not_counted,
 )
 from tidegauge.core.units import format_duration
 from tidegauge.core.wire import to_wire
@@ -80,9 +80,9 @@ def _answer(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer, indent=2))
         return FINE
-    counts = counting([read(GradeAnswer, raw) for raw in answer["answers"]])
-    assert counts is not None, "one was just given"
-    print_wrapped("", f"noted. Incident {args.incident} counts as {answer_in_words(counts)}")
+    answers, yours = [read(GradeAnswer, raw) for raw in answer["answers"]], read(GradeAnswer, answer.get("yours", {}))
+    counted = f"Incident {args.incident} counts as {answer_in_words(yours)}"
+    print_wrapped("", f"recorded. {why_not_counted(yours, answers, when=day) or counted}")
     return FINE
 
 

@@ -37,6 +37,8 @@ def exporter_pages(settings: Settings) -> Pages:
             links=links,
             now_unix_s=time.time(),
         ),
-        grade=lambda asked: render_question(asked.incident, asked.answers, asked.viewer, links=links),
+        grade=lambda asked: render_question(
+            asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=links
+        ),
         runbooks=runbooks_html,
     )

@@ -48,6 +48,8 @@ class GradeQuestion(NamedTuple):
     incident: Incident
     answers: Sequence[GradeAnswer]
     """Of everybody, oldest first."""
+    yours: GradeAnswer | None
+    """The viewer's own latest, if they gave one."""
     viewer: Viewer
 
 
@@ -69,9 +71,13 @@ class GradeDesk:
 
     def forms(self) -> dict[str, Route]:
         return {
-            "/api/v1/grades": json_route(lambda request: {"answers": self._answered(request).answers}),
+            "/api/v1/grades": json_route(self._kept),
             "/grade": html_route(lambda request: self._page(self._answered(request)), FORM_HEADERS),
         }
+
+    def _kept(self, request: Request) -> object:
+        question = self._answered(request)
+        return {"answers": question.answers, "yours": question.yours}
 
     def _notified(self, request: Request) -> object:
         limit = request.number("limit", default=FEW, most=MANY)
@@ -111,7 +117,9 @@ class GradeDesk:
 
     def _question(self, number: int, viewer: Viewer) -> GradeQuestion:
         store = self._store()
-        return GradeQuestion(visible_incident(store, number, viewer), store.grades.answers(number), viewer)
+        incident = visible_incident(store, number, viewer)
+        yours = None if viewer.name is None else store.grades.last_of(number, viewer.name)
+        return GradeQuestion(incident, store.grades.answers(number), yours, viewer)
 
 
 def _grade(request: Request) -> Grade:

@@ -73,6 +73,9 @@ class GradeReads(Protocol):
     def answers(self, number: int, /) -> Sequence[GradeAnswer]:
         """To one incident, oldest first."""
 
+    def last_of(self, number: int, name: str, /) -> GradeAnswer | None:
+        """The latest of one person; ``None``: they gave none."""
+
     def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
         """The newest ``limit`` incidents of growth opened since ``since_s`` whose owner was told something, or would
         have been but for the policy's mode; newest first."""

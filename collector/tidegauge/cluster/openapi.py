@@ -166,7 +166,7 @@ PAGES: Mapping[str, Page] = {
     "/api/v1/grades": Page(
         "Incidents of growth that told their owner something, or would have, and what people say of them",
         {"incidents": tuple[GradedIncident, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT),
-        text=_SEEN_AS, form=Form(_GRADES, _ANSWER, {"answers": tuple[GradeAnswer, ...]}),
+        text=_SEEN_AS, form=Form(_GRADES, _ANSWER, {"answers": tuple[GradeAnswer, ...], "yours": GradeAnswer | None}),
     ),
     "/api/v1/policy": Page("How incidents, policy and actions stand", LoopStatus),
     "/api/v1/openapi.json": Page("This document", object),

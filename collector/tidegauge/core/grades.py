@@ -7,7 +7,7 @@ Python 3.9.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, Optional
 
@@ -114,8 +114,21 @@ def counting(answers: Sequence[GradeAnswer]) -> Optional[GradeAnswer]:
 
 def answer_in_words(answer: GradeAnswer) -> str:
     """ "not a leak, says ada (admin): a replay buffer"."""
-    who = f"{answer.by} (admin)" if answer.as_admin else answer.by
-    return f"{GRADE_WORDS[answer.grade]}, says {who}" + (f": {answer.comment}" if answer.comment else "")
+    return f"{GRADE_WORDS[answer.grade]}, says {_who(answer)}" + (f": {answer.comment}" if answer.comment else "")
+
+
+def why_not_counted(
+    yours: GradeAnswer, answers: Sequence[GradeAnswer], *, when: Callable[[float], str]
+) -> Optional[str]:
+    """For whoever gave ``yours``, the last of theirs among ``answers``: whose counts instead, in words, and why;
+    ``None``: theirs counts. ``when`` writes a time."""
+    counts = counting(answers)
+    if counts is None or counts == yours:
+        return None
+    admins = counts.as_admin and not yours.as_admin
+    why = "an admin's answer counts before the owner's" if admins else "the later answer counts"
+    said, day = GRADE_WORDS[counts.grade], when(counts.at_unix_s)
+    return f'It does not count: {_who(counts)} answered "{said}" on {day}, and {why}.'
 
 
 def precision_rows(incidents: Iterable[GradedIncident]) -> tuple[PrecisionRow, ...]:
@@ -141,6 +154,10 @@ def wilson_interval(part: int, whole: int) -> tuple[float, float]:
     middle = (share + squared / (2 * whole)) / (1 + squared / whole)
     reach = Z_95 / (1 + squared / whole) * math.sqrt(share * (1 - share) / whole + squared / (4 * whole * whole))
     return max(middle - reach, 0.0), min(middle + reach, 1.0)
+
+
+def _who(answer: GradeAnswer) -> str:
+    return f"{answer.by} (admin)" if answer.as_admin else answer.by
 
 
 def _row(group: str, incidents: Sequence[GradedIncident]) -> PrecisionRow:

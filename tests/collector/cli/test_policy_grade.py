@@ -14,6 +14,7 @@ from sample_views import NOW_S
 from scheduler_values import decision, incident
 from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import main
+from tidegauge.cli.times import day
 from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition, LoopStatus, Outcome
@@ -79,17 +80,23 @@ def test_an_owner_answers_and_an_admin_has_the_last_word(
 ) -> None:
     become("ada")
     assert main(["policy", "grade", "1", "not-a-leak", "--comment", "a replay buffer", "--api", url]) == 0
-    assert capsys.readouterr().out == "noted. Incident 1 counts as not a leak, says ada: a replay buffer\n"
+    assert capsys.readouterr().out == "recorded. Incident 1 counts as not a leak, says ada: a replay buffer\n"
     become("boss")
     assert main(["policy", "grade", "1", "leak", "--api", url]) == 0
-    assert capsys.readouterr().out == "noted. Incident 1 counts as a leak, says boss (admin)\n"
+    assert capsys.readouterr().out == "recorded. Incident 1 counts as a leak, says boss (admin)\n"
     become("ada")
+    assert main(["policy", "grade", "1", "not-a-leak", "--api", url]) == 0
+    assert " ".join(capsys.readouterr().out.split()) == (
+        f'recorded. It does not count: boss (admin) answered "a leak" on {day(NOW_S)}, and an admin\'s answer counts '
+        "before the owner's."
+    )
     assert main(["policy", "grade", "1", "not-a-leak", "--api", url, "--json"]) == 0
-    answers = json.loads(capsys.readouterr().out)["answers"]
+    printed = json.loads(capsys.readouterr().out)
+    answers, yours = printed["answers"], printed["yours"]
+    assert yours == answers[-1]
     assert [(one["by"], one["grade"]) for one in answers] == [
-        ("ada", "not_a_leak"), ("boss", "leak"), ("ada", "not_a_leak"),
+        ("ada", "not_a_leak"), ("boss", "leak"), ("ada", "not_a_leak"), ("ada", "not_a_leak"),
     ]  # fmt: skip
-    assert len(store.grades.answers(1)) == 3
 
 
 def test_an_incident_of_somebody_elses_is_not_there_to_be_graded(

@@ -445,6 +445,17 @@ def test_the_page_asks_with_two_buttons_and_shows_what_was_answered(own_site: Si
     assert own_site.ask("/grade?incident=2", "bob")[1] == told
 
 
+def test_the_page_tells_its_viewer_whether_their_answer_counts(own_site: Site) -> None:
+    counts, overruled = "Your answer is recorded, and it counts.", "Your answer is recorded. It does not count:"
+    assert counts in own_site.ask("/grade", "bob", grade_of("bob"))[1]
+    page = own_site.ask("/grade", "root", grade_of("bob", "leak"))[1]
+    assert (counts in page, overruled in page) == (True, False)
+    for page in (own_site.ask("/grade?incident=2", "bob")[1], own_site.ask("/grade", "bob", grade_of("bob"))[1]):
+        assert f"{overruled} root (admin) answered &quot;a leak&quot; on 2027-01-" in page
+        assert counts not in page
+    assert "Your answer" not in own_site.ask("/grade?incident=1", "root")[1]
+
+
 def test_a_database_that_is_away_is_said_so_and_no_answer_is_taken_for_kept() -> None:
     def away() -> Store:
         raise StoreError("disk full")

@@ -13,6 +13,7 @@ from tidegauge.core.grades import (
     answer_in_words,
     counting,
     precision_rows,
+    why_not_counted,
     wilson_interval,
 )
 from tidegauge.core.incidents import IncidentCause
@@ -44,6 +45,23 @@ def test_the_latest_answer_of_an_admin_counts_more_than_a_later_one_of_the_owner
     first, second = answer(NOT_A_LEAK, "root", as_admin=True), answer(LEAK, "boss", as_admin=True, at_s=2.0)
     assert counting((answer(LEAK), first, answer(LEAK, at_s=2.0))) == first
     assert counting((first, second, answer(NOT_A_LEAK, at_s=3.0))) == second
+
+
+def test_an_answer_that_does_not_count_is_told_whose_does_and_why() -> None:
+    owners, admins = answer(NOT_A_LEAK, at_s=2.0), answer(LEAK, "boss", as_admin=True)
+    later = answer(NOT_A_LEAK, "grace", as_admin=True, at_s=3.0)
+
+    def said(yours: GradeAnswer, *answers: GradeAnswer) -> str | None:
+        return why_not_counted(yours, answers, when=lambda at_s: f"day {at_s:.0f}")
+
+    assert said(owners, owners) is None
+    assert said(admins, owners, admins) is None
+    assert said(owners, admins, owners) == (
+        "It does not count: boss (admin) answered \"a leak\" on day 1, and an admin's answer counts before the owner's."
+    )
+    assert said(admins, admins, later) == (
+        'It does not count: grace (admin) answered "not a leak" on day 3, and the later answer counts.'
+    )
 
 
 def test_precision_is_of_those_that_were_answered_and_says_how_many_were_not() -> None:

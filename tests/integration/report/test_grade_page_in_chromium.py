@@ -44,7 +44,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def serving(store: Store) -> Iterator[int]:
     desk = GradeDesk(
         lambda: store, lambda: NOW_S,
-        lambda asked: render_question(asked.incident, asked.answers, asked.viewer, links=Links()),
+        lambda asked: render_question(
+            asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=Links()
+        ),
     )  # fmt: skip
     api = HttpApi(desk.routes(), forms=desk.forms(), host="127.0.0.1", port=0, door=AdasDoor())
     api.start()

@@ -30,18 +30,14 @@ class GradeStore:
         """Write an answer down, beside earlier ones: of one person the latest counts. The same once more changes
         nothing. ``False``: there is no such incident (any more)."""
         by_name = column_name(answer.by)
-        row = {
-            "number": number,
-            "by_name": by_name,
-            "as_admin": answer.as_admin,
-            "grade": answer.grade.value,
-            "comment": None if answer.comment is None else column_text(answer.comment),
-        }
+        comment = None if answer.comment is None else column_text(answer.comment)
+        kept = answer._replace(by=by_name, comment=comment)
         with self._database.writing() as connection:
             if connection.scalar(select(incidents.c.number).where(incidents.c.number == number)) is None:
                 return False
-            if _said_last(connection, number, by_name) != row:
-                connection.execute(grades.insert().values(**row, at_s=answer.at_unix_s))
+            last = _last_of(connection, number, by_name)
+            if last is None or last._replace(at_unix_s=kept.at_unix_s) != kept:
+                connection.execute(grades.insert().values(_row(number, kept)))
                 _delete_beyond(connection, number, by_name)
         return True
 
@@ -49,6 +45,11 @@ class GradeStore:
         """To one incident, oldest first."""
         with self._database.reading() as connection:
             return _answers(connection, number)
+
+    def last_of(self, number: int, name: str) -> GradeAnswer | None:
+        """The latest of one person; ``None``: they gave none."""
+        with self._database.reading() as connection:
+            return _last_of(connection, number, column_name(name))
 
     def notified(self, *, since_s: float, limit: int, user_name: str | None = None) -> Sequence[GradedIncident]:
         """Incidents of growth opened at or after ``since_s`` whose owner was told something, or would have been but
@@ -85,12 +86,10 @@ def _has_decision(how: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(of_incident, decisions.c.action == ActionKind.NOTIFY.value, how)
 
 
-def _said_last(connection: Connection, number: int, by_name: str) -> dict[str, Any] | None:
-    one = grades.c
-    columns = (one.number, one.by_name, one.as_admin, one.grade, one.comment)
-    query = select(*columns).where(one.number == number, one.by_name == by_name).order_by(one.seq.desc()).limit(1)
-    row = connection.execute(query).first()
-    return None if row is None else dict(row._mapping)
+def _last_of(connection: Connection, number: int, by_name: str) -> GradeAnswer | None:
+    theirs = (grades.c.number == number, grades.c.by_name == by_name)
+    row = connection.execute(select(grades).where(*theirs).order_by(grades.c.seq.desc()).limit(1)).first()
+    return None if row is None else _answer(row)
 
 
 def _delete_beyond(connection: Connection, number: int, by_name: str) -> None:
@@ -102,6 +101,13 @@ def _delete_beyond(connection: Connection, number: int, by_name: str) -> None:
 def _answers(connection: Connection, number: int) -> tuple[GradeAnswer, ...]:
     query = select(grades).where(grades.c.number == number).order_by(grades.c.seq)
     return tuple(map(_answer, connection.execute(query)))
+
+
+def _row(number: int, answer: GradeAnswer) -> dict[str, Any]:
+    return {
+        "number": number, "by_name": answer.by, "as_admin": answer.as_admin, "at_s": answer.at_unix_s,
+        "grade": answer.grade.value, "comment": answer.comment,
+    }  # fmt: skip
 
 
 def _answer(row: Row[Any]) -> GradeAnswer:
