@@ -38,6 +38,25 @@ _FORM: Final = f"""<form method="post">
 <p class="buttons"><button name="grade" value="{Grade.LEAK.value}">It is a leak</button>
 <button name="grade" value="{Grade.NOT_A_LEAK.value}">It is not a leak</button></p>
 </form>"""
+_NO_INCIDENT: Final = """<p>The address of this page ends with the number of an incident, as in
+<code>/grade?incident=12</code>.</p>
+<ul>
+<li>In the Slack message, the mail and the report, open the link <b>Say whether it is a leak</b>.</li>
+<li><code>tidegauge policy grade</code> lists the numbers of incidents without an answer,
+<code>tidegauge incidents --all</code> those of all incidents that you may see.</li>
+</ul>
+<form method="get">
+<p><label>Number of the incident: <input name="incident" inputmode="numeric" pattern="[0-9]+" required size="8"></label>
+<button>Open</button></p>
+</form>"""
+
+
+def render_no_question() -> str:
+    """For whoever comes without the number of an incident: where it is to be found."""
+    heading = "This page asks about one incident: which?"
+    return page(
+        heading, [lead(heading, tone="note", remarks=[], figures=[]), section("Where its number is", _NO_INCIDENT)]
+    )
 
 
 def render_question(
@@ -51,7 +70,8 @@ def render_question(
     parts = [
         f'<header><p class="meta"><span>Incident <b>{number}</b></span></p></header>',
         lead(incident_sentence(told), tone=incident_tone(told), remarks=[], figures=[]),
-        section("Was this a leak?", _standing(yours, answers) + _question(incident, viewer)),
+        _standing(yours, answers),
+        section("Was this a leak?", _question(incident, viewer)),
         _answers(answers),
         f'<p class="links"><a href="{escape(report)}">Report</a></p>' if report else "",
     ]
@@ -68,7 +88,7 @@ def _question(incident: Incident, viewer: Viewer) -> str:
             f"root does by <code>tidegauge policy grade {incident.number} leak</code> or <code>not-a-leak</code>.</p>"
         )
     you = f'<p class="muted">You answer as {escape(tidy(viewer.name, MOST_REMARK))}.</p>'
-    return f"{_rule()}\n<p>{_NO_EFFECT}</p>\n{_FORM.format(number=incident.number)}\n{you}"
+    return f"{_rule()}\n{_FORM.format(number=incident.number)}\n{you}"
 
 
 def _standing(yours: GradeAnswer | None, answers: Sequence[GradeAnswer]) -> str:
@@ -77,14 +97,21 @@ def _standing(yours: GradeAnswer | None, answers: Sequence[GradeAnswer]) -> str:
         return ""
     why_not = why_not_counted(yours, answers, when=moment)
     said = "Your answer is recorded, and it counts." if why_not is None else f"Your answer is recorded. {why_not}"
-    return f"<p><b>{escape(tidy(said, MOST_REMARK))}</b></p>\n"
+    return section("Your answer", f"<p>{escape(tidy(said, MOST_REMARK))}</p>")
 
 
 def _rule() -> str:
     """Which answer is right."""
-    rows = "".join(f"<tr><td>{escape(text)}</td><td>{GRADE_WORDS[grade]}</td></tr>" for grade, text in EXAMPLES)
-    meaning = " ".join(f"<b>{capitalised(GRADE_WORDS[grade])}</b>: {escape(RULE[grade])}." for grade in Grade)
-    return f"<p>{meaning} {escape(RULE_NOTE)}</p>\n<table>{rows}</table>"
+    rows = "".join(
+        f"<tr><td>{capitalised(GRADE_WORDS[grade])}</td><td>{escape(capitalised(RULE[grade]))}."
+        f"<small>For example: {escape(_examples(grade))}.</small></td></tr>"
+        for grade in Grade
+    )
+    return f'<table class="timed">{rows}</table>\n<p>{escape(RULE_NOTE)} {_NO_EFFECT}</p>'
+
+
+def _examples(grade: Grade) -> str:
+    return "; ".join(text for answer, text in EXAMPLES if answer is grade)
 
 
 def _answers(answers: Sequence[GradeAnswer]) -> str:

@@ -6,7 +6,7 @@ import time
 
 from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator_service import Pages
-from tidegauge_exporter.grade_page import render_question
+from tidegauge_exporter.grade_page import render_no_question, render_question
 from tidegauge_exporter.incident_report import render_incident
 from tidegauge_exporter.jobs import job_metrics
 from tidegauge_exporter.label_blocks import LabelBlocks
@@ -37,8 +37,10 @@ def exporter_pages(settings: Settings) -> Pages:
             links=links,
             now_unix_s=time.time(),
         ),
-        grade=lambda asked: render_question(
-            asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=links
+        grade=lambda asked: (
+            render_no_question()
+            if asked is None
+            else render_question(asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=links)
         ),
         runbooks=runbooks_html,
     )

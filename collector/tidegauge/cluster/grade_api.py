@@ -11,11 +11,12 @@ from typing import NamedTuple, Protocol
 
 from tidegauge.cluster.http_api import (
     FORM_HEADERS,
+    Answer,
     BadRequestError,
     Request,
     Route,
     UnavailableError,
-    html_route,
+    html_answer,
     json_route,
 )
 from tidegauge.cluster.loop_api import FEW, MANY, away, visible_incident
@@ -53,8 +54,12 @@ class GradeQuestion(NamedTuple):
     viewer: Viewer
 
 
-GradePage = Callable[[GradeQuestion], str]
-"""A question in, a page for people out."""
+GradePage = Callable[[GradeQuestion | None], str]
+"""A question in, a page for people out; ``None``: nobody said about which incident."""
+NO_INCIDENT = (
+    "incident is missing: its number is in the message about it, and `tidegauge policy grade` lists those without an "
+    "answer"
+)
 
 
 class GradeDesk:
@@ -67,13 +72,23 @@ class GradeDesk:
         self._page = page
 
     def routes(self) -> dict[str, Route]:
-        return {"/api/v1/grades": json_route(self._notified), "/grade": html_route(self._asked, FORM_HEADERS)}
+        return {"/api/v1/grades": json_route(self._notified), "/grade": self._page_of(self._asked)}
 
     def forms(self) -> dict[str, Route]:
         return {
             "/api/v1/grades": json_route(self._kept),
-            "/grade": html_route(lambda request: self._page(self._answered(request)), FORM_HEADERS),
+            "/grade": self._page_of(self._answered),
         }
+
+    def _page_of(self, question: Callable[[Request], GradeQuestion]) -> Route:
+        """People come here without a number, too: by a link that was cut, or by hand."""
+
+        def page(request: Request) -> Answer:
+            if not request.query.get("incident"):
+                return html_answer(self._page(None), FORM_HEADERS, status=400)
+            return html_answer(self._page(question(request)), FORM_HEADERS)
+
+        return page
 
     def _kept(self, request: Request) -> object:
         question = self._answered(request)
@@ -90,16 +105,18 @@ class GradeDesk:
             raise UnavailableError(away(error)) from error
         return {"incidents": found, "left_out": left_out, "seen_as": whose}
 
-    def _asked(self, request: Request) -> str:
+    def _asked(self, request: Request) -> GradeQuestion:
         number = request.number("incident", default=0)
         try:
-            return self._page(self._question(number, request.viewer))
+            return self._question(number, request.viewer)
         except AuditError as error:
             raise UnavailableError(away(error)) from error
 
     def _answered(self, request: Request) -> GradeQuestion:
         """The question again, with the answer that the form holds."""
         request.only("incident", "grade", "comment")
+        if not request.query.get("incident"):
+            raise BadRequestError(NO_INCIDENT)
         number, grade, viewer = request.number("incident", default=0), _grade(request), request.viewer
         comment = _comment(request)
         assert viewer.name is not None, "the server takes no form from nobody"

@@ -128,12 +128,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back with status 200."""
+    """What goes back."""
 
     body: bytes
     content_type: str = JSON_TYPE
     headers: tuple[tuple[str, str], ...] = ()
     """Beside those that every answer has; stronger than those of the web configuration."""
+    status: int = 200
 
 
 Route = Callable[[Request], Answer]
@@ -147,7 +148,12 @@ def json_route(value: Callable[[Request], object]) -> Route:
 
 def html_route(page: Callable[[Request], str], headers: tuple[tuple[str, str], ...] = HTML_HEADERS) -> Route:
     """A route that answers with the page that ``page`` returns: a whole document with its style sheet in it."""
-    return lambda request: Answer(page(request).encode(errors="replace"), HTML_TYPE, headers)
+    return lambda request: html_answer(page(request), headers)
+
+
+def html_answer(page: str, headers: tuple[tuple[str, str], ...] = HTML_HEADERS, *, status: int = 200) -> Answer:
+    """A page for people as an answer."""
+    return Answer(page.encode(errors="replace"), HTML_TYPE, headers, status)
 
 
 class HttpApi:
@@ -328,7 +334,7 @@ def _handler(
             except Exception:
                 log.exception("the API failed on %s", path)
                 return _Reply(500, b'{"error":"internal error; see the coordinator\'s log"}')
-            return _Reply(200, answer.body, answer.content_type, answer.headers)
+            return _Reply(answer.status, answer.body, answer.content_type, answer.headers)
 
         def _send(self, reply: _Reply) -> None:
             self.send_response(reply.status)

@@ -175,8 +175,8 @@ PAGES: Mapping[str, Page] = {
         (404,),
     ),
     "/grade": Page(
-        "Asks whether an incident was a leak", None, (Parameter("incident", "Its number.", _whole(default=0)),), _HTML,
-        (404,), form=Form(_GRADES, _ANSWER),
+        "Asks whether an incident was a leak", None, (Parameter("incident", "Its number.", _whole(), required=True),),
+        _HTML, (404,), form=Form(_GRADES, _ANSWER),
     ),
     "/runbooks": Page("What each alert means, and what to do", None, (), _HTML),
     "/sd": Page("Targets for Prometheus' http_sd_configs", tuple[TargetGroup, ...]),

@@ -37,6 +37,7 @@ from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange, 
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import from_wire
+from tidegauge.core.wording import capitalised
 from waiting import PATIENCE_S
 
 NAMES = ("ada", "bob", "root", "prometheus")
@@ -438,7 +439,8 @@ def test_the_page_asks_with_two_buttons_and_shows_what_was_answered(own_site: Si
     page = own_site.ask("/grade?incident=2", "bob")[1]
     assert page.count('<button name="grade" value="leak">') == page.count('value="not_a_leak">') == 1
     assert '<form method="post">' in page
-    assert all(text in page for text in (*RULE.values(), RULE_NOTE, *(text for _, text in EXAMPLES)))
+    rule = (*map(capitalised, RULE.values()), RULE_NOTE, *(text for _, text in EXAMPLES))
+    assert all(text in page for text in rule)
     assert "Answers so far" not in page
     told = own_site.ask("/grade", "bob", {**grade_of("bob"), "comment": "<b>buffer</b>"})[1]
     assert "Not a leak, says bob: &lt;b&gt;buffer&lt;/b&gt;" in told
@@ -454,6 +456,24 @@ def test_the_page_tells_its_viewer_whether_their_answer_counts(own_site: Site) -
         assert f"{overruled} root (admin) answered &quot;a leak&quot; on 2027-01-" in page
         assert counts not in page
     assert "Your answer" not in own_site.ask("/grade?incident=1", "root")[1]
+
+
+def test_a_page_without_an_incident_says_where_its_number_is(own_site: Site) -> None:
+    for status, page in (
+        own_site.ask("/grade", "bob"), own_site.ask("/grade?incident=", "bob"),
+        own_site.ask("/grade", "bob", {"grade": "leak"}),
+    ):  # fmt: skip
+        assert status == 400
+        assert page.startswith("<!doctype html>")
+        assert "Say whether it is a leak" in page
+        assert "tidegauge policy grade" in page
+        assert '<form method="get">' in page
+    status, body = own_site.ask("/api/v1/grades", "bob", {"grade": "leak"})
+    assert (status, json.loads(body)["error"]) == (
+        400, "incident is missing: its number is in the message about it, and `tidegauge policy grade` lists those "
+        "without an answer",
+    )  # fmt: skip
+    assert answers_of(own_site, "bob") == []
 
 
 def test_a_database_that_is_away_is_said_so_and_no_answer_is_taken_for_kept() -> None:

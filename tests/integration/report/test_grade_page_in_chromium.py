@@ -12,13 +12,13 @@ from browser import Tab, chromium, open_tab
 from integration.needs import missing
 from sample_views import NOW_S
 from scheduler_values import incident
+from tidegauge.agent.settings import Settings
+from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.grade_api import GradeDesk
 from tidegauge.cluster.http_api import Answer, HttpApi
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.core.web_access import OpenDoor, Viewer
-from tidegauge_exporter.grade_page import render_question
-from tidegauge_exporter.links import Links
 
 NAME = "head.example"
 """Of loopback for this browser: no secure context, as a head without TLS is for other machines."""
@@ -42,12 +42,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @contextmanager
 def serving(store: Store) -> Iterator[int]:
-    desk = GradeDesk(
-        lambda: store, lambda: NOW_S,
-        lambda asked: render_question(
-            asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=Links()
-        ),
-    )  # fmt: skip
+    desk = GradeDesk(lambda: store, lambda: NOW_S, exporter_pages(Settings()).grade)
     api = HttpApi(desk.routes(), forms=desk.forms(), host="127.0.0.1", port=0, door=AdasDoor())
     api.start()
     try:
@@ -76,6 +71,14 @@ def test_a_click_on_a_button_is_an_answer_and_opening_the_page_is_none(tab: Tab,
         assert tab.complaints() == []
     (answer,) = store.grades.answers(1)
     assert (answer.by, answer.grade.value, answer.comment) == ("ada", "not_a_leak", "größer <b>")
+
+
+def test_who_comes_without_a_number_can_give_it_on_the_page(tab: Tab, store: Store) -> None:
+    with serving(store) as port:
+        tab.open(f"http://127.0.0.1:{port}/grade")
+        tab.ask("document.querySelector('input[name=incident]').value = '1'")
+        tab.follow("document.querySelector('button').click()")
+        assert "Was this a leak?" in str(tab.ask("document.body.textContent"))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", NAME])
