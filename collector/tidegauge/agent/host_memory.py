@@ -244,11 +244,13 @@ class HostMemoryMeter:
         return _Member(process, _name(stat), held, anonymous, first, held)
 
     def _anonymous_bytes(self, process: ProcessId) -> int | None:
+        """``None`` for one that has ended, and for one without memory: the kernel takes that before it says so, and
+        what it shared is somebody else's by then."""
         try:
             usage = self._processes.usage(process)
         except OSError:
             return None
-        return None if usage is None else usage.anonymous_bytes
+        return (usage.anonymous_bytes or None) if usage is not None else None
 
     def _run(self) -> None:
         while not self._closing.wait(self.pause_s):

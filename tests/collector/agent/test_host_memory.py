@@ -317,6 +317,21 @@ def test_a_tree_with_a_new_process_is_read_at_the_next_look(node: MadeUpNode) ->
     assert node.processes[RANK.pid].readings == 2
 
 
+def test_a_worker_that_gives_its_memory_back_while_it_ends_is_no_fall_of_what_the_tree_holds(node: MadeUpNode) -> None:
+    """For a while it has no memory and is no zombie yet. What it shared is its parent's by then."""
+    worker = node.add(ProcessId(101, 20), parent=100, held=GIB // 2)
+    node.processes[RANK.pid].proportional_bytes = GIB // 2
+    node.look()
+    worker.anonymous_bytes, worker.proportional_bytes = 0, None
+    memory = node.meter.of(RANK)
+    assert memory is not None
+    assert memory.held_bytes == GIB
+    node.processes[RANK.pid].proportional_bytes = GIB
+    memory = node.look(READ_EVERY_S)
+    assert memory is not None
+    assert memory.held_bytes == GIB
+
+
 def test_where_shares_cannot_be_read_a_forks_first_memory_is_its_parents(node: MadeUpNode) -> None:
     node.processes[RANK.pid].proportional_bytes = None
     fork = node.add(ProcessId(101, 20), parent=100, held=None)
