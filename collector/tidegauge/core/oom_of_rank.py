@@ -14,8 +14,8 @@ from tidegauge.core.held_memory import HeldMemory, free_words, owner_lines
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.incidents import OomRecord
 from tidegauge.core.oom import explain_oom
-from tidegauge.core.samples import EventCode, RecordKind, Sample
-from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.samples import TICKS_ALONE_S, EventCode, RecordKind, Sample
+from tidegauge.core.verdicts import OK, LeakState, Verdict
 
 
 def last_oom(samples: Sequence[Sample]) -> Optional[Sample]:
@@ -66,18 +66,36 @@ def _private_free_bytes(samples: Sequence[Sample], oom: Sample) -> int:
 
 
 def _verdict(samples: Sequence[Sample], oom: Sample) -> Verdict:
-    """The detector's word on the steps that the ring still holds."""
-    detector, step = RankDetector(), -1
+    """The detector's word on the steps that the ring still holds; where none ended for long before ``oom`` (inference,
+    an evaluation), on the ticks since the last one, unless the steps had shown a leak."""
+    steps: list[Sample] = []
+    ticks: list[Sample] = []
     for sample in samples:
-        if sample.kind is RecordKind.STEP and sample.device == oom.device and sample.step > step:
-            step = sample.step
-            detector.update(
-                step=step,
-                time_s=sample.mono_ns / 1e9,
-                allocated_bytes=sample.allocated_bytes,
-                reserved_bytes=sample.reserved_bytes,
-                allocated_peak_bytes=sample.allocated_peak_bytes,
-                inactive_split_bytes=sample.inactive_split_bytes,
-                limit_bytes=oom.event_c or None,
-            )
-    return OK if step < 0 else detector.look_now()
+        if sample.device != oom.device or sample.mono_ns > oom.mono_ns:
+            continue
+        if sample.kind is RecordKind.STEP and (not steps or sample.step > steps[-1].step):
+            steps.append(sample)
+            ticks = []
+        elif sample.kind is RecordKind.TICK:
+            ticks.append(sample)
+    by_steps = _judge(steps, oom)
+    if by_steps.state is LeakState.LEAK or not ticks:
+        return by_steps
+    if (oom.mono_ns - ticks[0].mono_ns) / 1e9 < TICKS_ALONE_S:
+        return by_steps
+    return _judge(ticks, oom)._replace(onset_step=None, bytes_per_step=None, steps_to_oom=None)
+
+
+def _judge(points: Sequence[Sample], oom: Sample) -> Verdict:
+    detector = RankDetector()
+    for number, sample in enumerate(points, 1):
+        detector.update(
+            step=sample.step if sample.kind is RecordKind.STEP else number,
+            time_s=sample.mono_ns / 1e9,
+            allocated_bytes=sample.allocated_bytes,
+            reserved_bytes=sample.reserved_bytes,
+            allocated_peak_bytes=sample.allocated_peak_bytes,
+            inactive_split_bytes=sample.inactive_split_bytes,
+            limit_bytes=oom.event_c or None,
+        )
+    return detector.look_now() if points else OK

@@ -86,8 +86,13 @@ def larger_than_any(case: OomCase) -> str:
 def why_needed(case: OomCase) -> str:
     if case.step is None or case.verdict is None:
         return "tensors in use leave no room for it: this is what the program needs at this point"
+    if case.step == 0:
+        return (
+            "no training step had ended: model and batch do not fit, or a program without steps (inference, an "
+            "evaluation) needed more than before"
+        )
     if case.step <= FIRST_STEPS:
-        return f"{case.step} steps had ended: model and batch do not fit"
+        return f"{case.step} {'step' if case.step == 1 else 'steps'} had ended: model and batch do not fit"
     if case.verdict.state is LeakState.LEAK:
         return "memory grows, but by less than was missing: this step needed more than there is"
     return (

@@ -168,7 +168,8 @@ def test_free_memory_in_private_pools_alone_is_no_reason_to_try_again() -> None:
 @pytest.mark.parametrize(
     ("moment", "why"),
     [
-        (Moment(step=0), "0 steps had ended: model and batch do not fit"),
+        (Moment(step=0), "model and batch do not fit, or a program without steps (inference, an evaluation)"),
+        (Moment(step=1), "1 step had ended: model and batch do not fit"),
         (Moment(), "needed more than those before it"),
         (Moment(verdict=growth(Signal.ALLOCATED, 1)), "by less than was missing"),
         (Moment(wanted=90 * GIB), "larger than the GPU (80.0 GiB)"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_node import GIB, MIB, FakeClock, FakeRank, identity
+from fake_node import GIB, MIB, STEP_S, FakeClock, FakeRank, identity
 from tidegauge.core.ids import GlobalRank, JobId, ProcessId
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.launch.post_mortem import MOST_TOLD, out_of_memory_notes
@@ -27,12 +27,17 @@ class Dead:
         FakeRank(run_dir, self.clock, process=ProcessId(1, 1), who=identity(job_id=JobId("another")))
         self.folder = os.open(run_dir / str(os.getuid()), os.O_RDONLY)
 
-    def rank(self, number: int, *, growth: int, steps: int = 400, out_of_memory: bool = True) -> FakeRank:
+    def rank(
+        self, number: int, *, growth: int, steps: int = 400, ticks: int = 0, out_of_memory: bool = True
+    ) -> FakeRank:
+        """``growth``: bytes a step, and a tick; ``ticks``, half a second apart, come after the steps."""
         who = identity(rank=GlobalRank(number), limit_fraction=0.05, world_size=16)
-        rank = FakeRank(self.run_dir, self.clock, process=ProcessId(100 + number, 7), capacity=512, who=who)
-        for step in range(1, steps + 1):
-            allocated = GIB + growth * step
-            rank.record(step=step, allocated=allocated, reserved=allocated + 64 * MIB)
+        rank = FakeRank(self.run_dir, self.clock, process=ProcessId(100 + number, 7), capacity=1024, who=who)
+        for point in range(1, steps + ticks + 1):
+            kind = RecordKind.STEP if point <= steps else RecordKind.TICK
+            self.clock.pass_s(0.0 if point <= steps else 0.5 - STEP_S)
+            allocated = GIB + growth * point
+            rank.record(kind=kind, step=min(point, steps), allocated=allocated, reserved=allocated + 64 * MIB)
         if out_of_memory:
             figures = {"event_a": 20 * MIB, "event_b": 60 * GIB, "event_c": CAP}
             rank.record(
@@ -84,6 +89,20 @@ def test_a_leak_is_named_from_the_steps_that_the_ring_still_holds(dead: Dead) ->
     dead.rank(1, growth=7 * MIB)
     (note,) = dead.notes()
     assert "tensors that are kept grew" in note
+
+
+@pytest.mark.parametrize("steps", [0, 100], ids=["no step", "an evaluation after training"])
+def test_a_leak_of_a_rank_that_makes_no_steps_is_named_from_its_ticks(dead: Dead, steps: int) -> None:
+    dead.rank(1, growth=4 * MIB, steps=steps, ticks=700)
+    (note,) = dead.notes()
+    assert "tensors that are kept grew by 2." in note
+    assert "since step" not in note, "it has none of its own"
+
+
+def test_a_model_that_is_loaded_before_the_first_step_is_no_leak(dead: Dead) -> None:
+    dead.rank(1, growth=16 * MIB, steps=0, ticks=200)
+    (note,) = dead.notes()
+    assert "grew" not in note
 
 
 def test_ranks_are_told_in_the_order_of_their_end_and_not_all_of_many(dead: Dead) -> None:
