@@ -32,6 +32,8 @@ SCAN_EVERY_S = 2.0
 """How often new children are looked for, and limits read; with a thousand ranks more rarely, see ``CPU_SHARE``."""
 READ_EVERY_S = 10.0
 """Between two readings of a tree whose processes are the same: copy-on-write and shared memory show then."""
+LONGEST_END_S = 60.0
+"""A process without memory ends: the kernel needs a second for 50 GiB. Readings meanwhile do not count, for so long."""
 CPU_SHARE = 0.01
 """Of a core, for readings of trees, and as much for looking for children. A rank of 400 MiB takes a millisecond or
 two, one of 20 GiB and eight workers that share it some 0.7 s; then trees are read less often."""
@@ -199,7 +201,9 @@ class HostMemoryMeter:
             due = known is None or _is_other(known, stats) or now_s - known.read_s >= READ_EVERY_S
             if due and self._allowance_s > 0:
                 read_began_s = self._cpu_s()
-                known = self._read(rank, stats, known, now_s)
+                fresh = self._read(rank, stats, known, now_s)
+                if known is None or not _one_ends(known, fresh, stats) or now_s - known.read_s >= LONGEST_END_S:
+                    known = fresh
                 read_s += self._cpu_s() - read_began_s
                 self._allowance_s -= self._cpu_s() - read_began_s
             if known is not None:
@@ -275,6 +279,11 @@ def _least(*known: int | None) -> int | None:
 
 def _is_other(tree: _Tree, stats: tuple[ProcStat, ...]) -> bool:
     return tree.members.keys() != {stat.process for stat in stats}
+
+
+def _one_ends(before: _Tree, fresh: _Tree, stats: tuple[ProcStat, ...]) -> bool:
+    """Whether a process lost its memory since ``before``: what it shared is on its way to the others."""
+    return any(stat.process in before.members and stat.process not in fresh.members for stat in stats)
 
 
 def _name(stat: ProcStat) -> str:

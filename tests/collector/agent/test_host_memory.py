@@ -11,7 +11,14 @@ import pytest
 
 from fake_node import GIB, MIB, FakeClock
 from tidegauge.agent.host_limits import CgroupRooms
-from tidegauge.agent.host_memory import CPU_BURST_S, CPU_SHARE, READ_EVERY_S, SCAN_EVERY_S, HostMemoryMeter
+from tidegauge.agent.host_memory import (
+    CPU_BURST_S,
+    CPU_SHARE,
+    LONGEST_END_S,
+    READ_EVERY_S,
+    SCAN_EVERY_S,
+    HostMemoryMeter,
+)
 from tidegauge.agent.ports import ProcessUsage
 from tidegauge.agent.procfs import ProcFs
 from tidegauge.core.host_memory import HostMemory, HostProcess, NodeMemory, kib_field
@@ -330,6 +337,34 @@ def test_a_worker_that_gives_its_memory_back_while_it_ends_is_no_fall_of_what_th
     memory = node.look(READ_EVERY_S)
     assert memory is not None
     assert memory.held_bytes == GIB
+
+
+def test_a_reading_during_which_a_worker_ends_does_not_count(node: MadeUpNode) -> None:
+    """Its share is gone already, and not yet its parent's."""
+    worker = node.add(ProcessId(101, 20), parent=100, held=GIB // 2)
+    node.processes[RANK.pid].proportional_bytes = GIB // 2
+    node.look()
+    worker.anonymous_bytes, worker.proportional_bytes = 0, None
+    memory = node.look(READ_EVERY_S)
+    assert memory is not None
+    assert memory.held_bytes == GIB
+    del node.processes[101]
+    node.processes[RANK.pid].proportional_bytes = GIB + MIB
+    memory = node.look()
+    assert memory is not None
+    assert memory.held_bytes == GIB + MIB
+
+
+def test_a_process_that_lives_on_without_memory_does_not_stop_readings(node: MadeUpNode) -> None:
+    """Its first thread has ended, others have not."""
+    worker = node.add(ProcessId(101, 20), parent=100, held=MIB)
+    node.look()
+    worker.anonymous_bytes, worker.proportional_bytes = 0, None
+    node.processes[RANK.pid].proportional_bytes = 2 * GIB
+    for _ in range(2):
+        memory = node.look(LONGEST_END_S)
+    assert memory is not None
+    assert memory.held_bytes == 2 * GIB
 
 
 def test_where_shares_cannot_be_read_a_forks_first_memory_is_its_parents(node: MadeUpNode) -> None:
