@@ -32,6 +32,9 @@ SCAN_EVERY_S = 2.0
 """How often new children are looked for, and limits read; with a thousand ranks more rarely, see ``CPU_SHARE``."""
 READ_EVERY_S = 10.0
 """Between two readings of a tree whose processes are the same: copy-on-write and shared memory show then."""
+SETTLING_LOOKS = 3
+"""A tree that changes at each of so many looks is read all the same. One that a DataLoader is just filling with workers
+would be read too small: they share its pages already, and are not in the list yet."""
 LONGEST_END_S = 60.0
 """A process without memory ends: the kernel needs a second for 50 GiB. Readings meanwhile do not count, for so long."""
 CPU_SHARE = 0.01
@@ -115,6 +118,15 @@ class _Tree:
     cgroup: str
     """/proc/PID/cgroup of the rank."""
     free_bytes: int | None = None
+    changed_to: frozenset[ProcessId] = frozenset()
+    """Its processes at the last look, where they were others than at the reading."""
+    changed_looks: int = 0
+
+    def has_settled(self, processes: frozenset[ProcessId]) -> bool:
+        """At a look at which it has other processes than at the reading: whether they are those of the look before."""
+        same, self.changed_to = processes == self.changed_to, processes
+        self.changed_looks += 1
+        return same or self.changed_looks > SETTLING_LOOKS
 
 
 class HostMemoryMeter:
@@ -198,7 +210,12 @@ class HostMemoryMeter:
             if not stats:
                 continue
             known = self._trees.get(rank)
-            due = known is None or _is_other(known, stats) or now_s - known.read_s >= READ_EVERY_S
+            if known is None:
+                due = True
+            elif _is_other(known, stats):
+                due = known.has_settled(frozenset(stat.process for stat in stats))
+            else:
+                due = now_s - known.read_s >= READ_EVERY_S
             if due and self._allowance_s > 0:
                 read_began_s = self._cpu_s()
                 fresh = self._read(rank, stats, known, now_s)
