@@ -14,7 +14,7 @@ from tidegauge.cli.top_pages import Line
 from tidegauge.cluster.overview import RankLine
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_sentences, end_words
-from tidegauge.core.host_memory import grown_most
+from tidegauge.core.host_memory import TOLD_GROWTH_BYTES, grown_most
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
 from tidegauge.core.launch_record import printable
 from tidegauge.core.memory_history import MemoryPoint
@@ -27,8 +27,6 @@ LOWEST_BARS, HIGHEST_BARS = 2, 12
 TWO_COLUMNS = 70
 """Width from which on pictures stand side by side."""
 GAP = 2
-SHOWN_GROWTH_BYTES = 64 << 20
-"""Growth of one process that is said beside what it holds: less is how interpreters begin."""
 LONGEST_EVIDENCE = 600
 """Characters: the words are the job's, and pictures are to have room."""
 
@@ -172,7 +170,7 @@ def _on_host(rank: RankLine) -> list[str]:
         return []
     each = [
         f"{format_bytes(one.held_bytes)} {printable(one.name)} ({one.process.pid})"
-        + (f" +{format_bytes(one.grown_bytes)}" if one.grown_bytes >= SHOWN_GROWTH_BYTES else "")
+        + (f" +{format_bytes(one.grown_bytes)}" if one.grown_bytes >= TOLD_GROWTH_BYTES else "")
         for one in rank.host_processes
     ]
     return [f"on the host: {', '.join(each)}"]

@@ -12,6 +12,8 @@ from typing import NamedTuple, Optional
 from tidegauge.core.ids import ProcessId
 
 KIB = 1024
+TOLD_GROWTH_BYTES = 64 << 20
+"""Growth of one process that is told: less is how interpreters begin."""
 
 
 class HostProcess(NamedTuple):
@@ -27,9 +29,9 @@ class HostProcess(NamedTuple):
 
 
 def grown_most(processes: Sequence[HostProcess]) -> Optional[HostProcess]:
-    """The process that grew most; ``None`` where none did."""
+    """The process that grew most; ``None`` where none grew by enough to be told."""
     most = max(processes, key=lambda process: process.grown_bytes, default=None)
-    return most if most is not None and most.grown_bytes > 0 else None
+    return most if most is not None and most.grown_bytes >= TOLD_GROWTH_BYTES else None
 
 
 @dataclass(frozen=True)

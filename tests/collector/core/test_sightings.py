@@ -19,6 +19,14 @@ def test_where_host_memory_grows_the_process_that_grew_most_is_seen() -> None:
     assert finding.host_process == WORKER
 
 
+def test_a_worker_that_was_just_born_is_not_said_to_grow_most() -> None:
+    """What its rank leaks is shared by all that are forked from it: each holds its part, and has not grown."""
+    rank_itself, born = OWN._replace(grown_bytes=-GIB), WORKER._replace(grown_bytes=4096)
+    rank = rank_summary(1, verdict=LEAK._replace(signal=Signal.HOST), host_processes=(rank_itself, born))
+    [finding] = see_growth(job_view(ranks=(rank,)), IncidentCause.HOST_MEMORY, Severity.WARNING).sure
+    assert finding.host_process is None
+
+
 def test_where_the_cards_memory_grows_no_process_of_the_host_is() -> None:
     rank = rank_summary(1, verdict=LEAK, host_processes=(OWN, WORKER))
     [finding] = see_growth(job_view(ranks=(rank,)), IncidentCause.LEAK, Severity.WARNING).sure
