@@ -131,10 +131,9 @@ def of_generator(generator: ModuleType, seeds: Iterable[int], view: str, part: s
             if one.label == -1 or one.ambiguous:
                 continue
             series = generator.to_1hz(one) if view == "1hz" else one
-            columns = (series.t, series.alloc, series.resv, series.peak, series.nvml)
-            pieces = series.meta.get("inactive_split")
-            if pieces is not None:
-                columns = (*columns, pieces)
+            columns = [series.t, series.alloc, series.resv, series.peak, series.nvml]
+            if "inactive_split" in series.meta:
+                columns.append(series.meta["inactive_split"])
             rows = [
                 Row(step, t, *map(int, sizes))
                 for step, (t, *sizes) in enumerate(zip(*(column.tolist() for column in columns)))

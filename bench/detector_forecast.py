@@ -33,6 +33,9 @@ NAMES = {
     "h100": "H100, seeds 1 and 2 (in view)",
     "h100_later": "H100, seed 7 (not in view)",
     "h100_slow": "H100, seed 6, steps 0.1 s longer (not in view)",
+    "h100_another": "H100, loops of another author, seeds 1 and 2 (private pools: in view)",
+    "h200_another": "H200, loops of another author, seeds 3 and 4 (private pools: in view)",
+    "h100_another_later": "H100, loops of another author, seeds 5 and 6 (private pools: in view)",
     "h200": "H200, seeds 3 and 4 (not in view)",
     "h200_slow": "H200, seed 5, steps 0.2 s longer (not in view)",
 }

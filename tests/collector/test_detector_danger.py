@@ -214,3 +214,29 @@ def test_an_alarm_wants_a_recent_rise_and_keeps_for_a_longer_pause(pause: int) -
     stairs = [float(at // 8) for at in range(64)] + [7.0] * pause
     assert (still_to_come(stairs, DEFAULT, raised=True) > 0) == (pause == 4)
     assert still_to_come(stairs, DEFAULT, raised=False) == 0
+
+
+def pools(reserved: Sequence[float]) -> Severity | None:
+    """The gravest severity where tensors and pieces of segments stand still and this much is reserved."""
+    detector, found = RankDetector(), None
+    for step, now in enumerate(reserved):
+        verdict = detector.update(
+            step=step, time_s=float(step), allocated_bytes=4 * GIB, reserved_bytes=int(now), nontorch_bytes=GIB,
+            allocated_peak_bytes=6 * GIB, inactive_split_bytes=GIB // 8, limit_bytes=LIMIT,
+        )  # fmt: skip
+        if verdict.state is LeakState.LEAK and verdict.severity is not None:
+            found = verdict.severity if found is None or verdict.severity.level > found.level else found
+    return found
+
+
+def test_reserved_memory_that_grows_evenly_above_level_tensors_is_dangerous_although_no_pieces_show() -> None:
+    assert pools([8 * GIB + step // 4 * 80 * MIB for step in range(3500)]) is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_cache_that_grows_by_records_is_never_dangerous(seed: int) -> None:
+    draw, most, reserved = Random(seed), 0.0, []
+    for _ in range(4000):
+        most = max(most, draw.lognormvariate(0, 0.6))
+        reserved.append(min(8 * GIB + most * 10 * GIB, LIMIT - GIB))
+    assert pools(reserved) is not Severity.CRITICAL

@@ -40,6 +40,6 @@ def test_leaks_that_run_out_of_memory_are_dangerous_before_and_healthy_series_ar
     fatal = [one for one in series if one.label == 1 and one.meta["oom_in_series"]]
     healthy = [one for one in series if one.label == 0 and not one.ambiguous]
     assert len(fatal) > 20
-    assert len(healthy) > 40
+    assert len(healthy) > 20
     assert sum(map(is_called_dangerous, fatal)) >= least_found * len(fatal)
     assert sum(map(is_called_dangerous, healthy)) <= most_accused * len(healthy)

@@ -4,8 +4,9 @@ tests/data/series: from real GPUs, in view while the detector was made. tests/da
 tests/data/series_h200: a part of what bench/gpu_recordings.py recorded on an H200, after the detector was made.
 tests/data/series_wild: what it recorded with `--wild` on an H100 (seeds 1, 2; 7 in h100_later) and an H200 (3 and 4):
 real out-of-memory errors below a cap; in h200_slow (seed 5) each step takes 0.2 s longer, in h100_slow (seed 6) 0.1 s,
-except in the two loops that set their own pace. The forecast was made with seeds 1 and 2 in view; the others only tell
-how good it is.
+except in the two loops that set their own pace; h100_another (seeds 1, 2), h200_another (3, 4) and h100_another_later
+(5, 6) are loops of another author (wild_loops_by_another.py). The forecast was made with h100 in view, and with the
+private pools of that author; the others only tell how good it is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from leakseries.machine import Row, Series
 _DATA = Path(__file__).resolve().parents[1] / "data"
 RIG_FOLDER = _DATA / "series_rig"
 H200_FOLDER = _DATA / "series_h200"
-WILD_CARDS = ("h100", "h100_later", "h100_slow", "h200", "h200_slow")
+WILD_CARDS = (
+    "h100", "h100_later", "h100_slow", "h200", "h200_slow", "h100_another", "h200_another", "h100_another_later",
+)  # fmt: skip
 FOLDER = _DATA / "series"
 
 

@@ -43,10 +43,10 @@ class Pace(NamedTuple):
         rate = Band(*(value / units for value in self.rate))
         return Pace(rate, self.newest / units, self.acceleration / units / units, self.points)
 
-    def scaled(self, factor: float) -> Pace:
-        """The pace of a part of what grows."""
-        rate = Band(*(value * factor for value in self.rate))
-        return Pace(rate, self.newest * factor, self.acceleration * factor, self.points)
+    def slower(self, factor: float) -> Pace:
+        """The pace of what is likely such a part of what grows, and at most all of it."""
+        rate = Band(self.rate.low * factor, self.rate.likely * factor, self.rate.high)
+        return Pace(rate, self.newest, self.acceleration, self.points)
 
     def faster(self, factor: float) -> Pace:
         """The pace of what likely grows so many times as fast."""

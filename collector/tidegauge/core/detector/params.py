@@ -187,6 +187,11 @@ class Params:
     overdue_few: float = 1.5
     """Times the largest rise of the newer half, by which the last third may fall short: few rises do not spread
     evenly."""
+    even_share: float = 0.1
+    """How far growth of reserved memory may leave a straight line, as a share of it, and all of it is taken to stay: an
+    idle cache grows by records, ever more rarely; pools that nobody else can use grow with each new user."""
+    even_rises: int = 8
+    """So many levels at least show that growth is even."""
     own_share_min: float = 0.0625
     """Least share that growth must take of what would be there for it, had others not taken the rest since it began
     (other processes; for growth outside of the allocator, its idle cache): else a rank that creeps is accused of what

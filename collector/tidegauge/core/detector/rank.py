@@ -202,6 +202,15 @@ class RankDetector:
         self._told = best[1:]
         return self._state(*self._told)
 
+    def _room(self, finding: Finding) -> Band:
+        """Bytes until the process must fail, were only this growth to go on."""
+        head = self._head(finding.signal)
+        if finding.signal is not Signal.RESERVED or self._last.pieces is None:
+            return head
+        stuck = max(finding.gained - self._last.pieces, 0.0) if finding.even else 0.0
+        unused = max(self._last.reserved - self._needed, 0)  # at worst nobody can give it back
+        return Band(max(head.low - max(stuck, unused), 0.0), max(head.likely - stuck, 0.0), max(head.high - stuck, 0.0))
+
     def _pace(self, finding: Finding) -> Optional[Pace]:
         """Per step, or per second where the step does not advance: of the need, where that grows faster than what is
         kept."""
@@ -211,13 +220,14 @@ class RankDetector:
         if finding.signal not in (Signal.ALLOCATED, Signal.RESERVED) or pace.rate.likely <= 0:
             return pace
         factor = self._needs.per_step(finding.onset_step) / pace.rate.likely
-        if finding.signal is Signal.RESERVED and self._last.pieces is not None:
-            return pace.scaled(min(max(factor, 0.0), 1.0))  # of what is reserved, a flush gives back the rest
+        if finding.signal is Signal.RESERVED and self._last.pieces is not None and not finding.even:
+            return pace.slower(min(max(factor, 0.0), 1.0))  # of what is reserved, a flush gives back the rest
         return pace.faster(factor) if factor > 1 and finding.signal is Signal.ALLOCATED else pace
 
     def _kept(self, finding: Finding) -> float:
-        """Bytes of the growth that a flush does not give back."""
-        if finding.signal is not Signal.RESERVED or self._last.pieces is None:
+        """Bytes of the growth that a flush does not give back: of what is reserved the pieces, or all that grows evenly
+        (private pools)."""
+        if finding.signal is not Signal.RESERVED or self._last.pieces is None or finding.even:
             return finding.gained
         return min(finding.gained, float(self._last.pieces))
 
@@ -259,7 +269,7 @@ class RankDetector:
         return finding.gained >= self._params.own_share_min * (finding.gained + head + taken)
 
     def _severity(self, watch: SignalWatch, finding: Finding) -> Severity:
-        head = self._head(finding.signal)
+        head = self._room(finding)
         step = finding.per_step
         known = self._knows_limit(finding.signal)
         if finding.signal is Signal.HOST and not known:
@@ -298,7 +308,7 @@ class RankDetector:
     def _state(self, watch: SignalWatch, finding: Finding, severity: Severity) -> Verdict:
         steps = seconds = eaten = None
         if self._knows_limit(finding.signal):
-            head = self._head(finding.signal)
+            head = self._room(finding)
             steps, seconds = self._left(finding, head)
             kept = self._kept(finding)
             eaten = kept / (kept + head.likely) if kept + head.likely > 0 else 1.0

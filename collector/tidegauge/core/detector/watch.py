@@ -44,6 +44,8 @@ class Finding(NamedTuple):
     """Samples in a floor of the scale that shows it."""
     stepwise: bool
     """It grows in separate steps, level in between."""
+    even: bool
+    """It rose many times, and was never far from a straight line."""
     per_step: Optional[Pace]
     """None when the step does not advance."""
     per_second: Optional[Pace]
@@ -294,9 +296,21 @@ class SignalWatch:
             samples=(len(scale.mins) - first) * scale.width,
             width=scale.width,
             stepwise=_is_stepwise(found),
+            even=_is_even(found, self.params),
             per_step=per_step,
             per_second=pace.per(scale.times[points]) if per_step is None else None,
         )
+
+
+def _is_even(found: Growth, params: Params) -> bool:
+    """Many rises, and all of it close to the straight line from first to last."""
+    ladder = found.ladder[found.start : found.end + 1]
+    gained, last = ladder[-1] - ladder[0], len(ladder) - 1
+    if gained <= 0 or len(set(ladder)) <= params.even_rises:
+        return False
+    return all(
+        abs(value - ladder[0] - gained * at / last) <= params.even_share * gained for at, value in enumerate(ladder)
+    )
 
 
 def _is_stepwise(found: Growth) -> bool:
