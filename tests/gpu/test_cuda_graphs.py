@@ -60,7 +60,8 @@ def test_evidence_tells_private_pools_from_fragmentation(gpu_python: str, run_di
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_an_out_of_memory_by_graphs_is_told_so(gpu_python: str, run_dir: Path, conf: str) -> None:
-    command = ["env", f"PYTORCH_CUDA_ALLOC_CONF={conf}", gpu_python, "-c", GRAPHS, "512", "0.02"]
+    # Less than 1 MiB an activation: the allocator takes segments of 2 MiB, not of 20, and growth has time to show.
+    command = ["env", f"PYTORCH_CUDA_ALLOC_CONF={conf}", gpu_python, "-c", GRAPHS, "190", "0.01"]
     with watched(command, run_dir=run_dir, fraction=FRACTION) as job:
         _, stderr = job.communicate(timeout=200)
     print(stderr)
