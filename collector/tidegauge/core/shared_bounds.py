@@ -16,6 +16,9 @@ from tidegauge.core.views import RankSummary
 
 MAX_RATE_RATIO = 1.25
 """A peer that grows faster than the rank that was looked into grows by something else as well."""
+BEHIND_RATIO = 1.5
+"""A peer that has grown so many times less is behind. Less proves nothing: what a verdict says has grown is from the
+detector's last look, and looks of two ranks may be a third of the growth apart."""
 
 
 class PeerBound(NamedTuple):
@@ -36,15 +39,15 @@ def with_shared_bounds(ranks: Sequence[RankSummary], stale: Sequence[bool]) -> t
     return tuple(_with_peers_bound(rank, lender) for rank in ranks)
 
 
-def holds_for_peer(bound: GrowthBound, verdict: Verdict) -> bool:
-    """Whether a peer's growth, too, ends by this bound, and before its own memory does."""
+def holds_for_peer(bound: GrowthBound, verdict: Verdict, left_bytes: Optional[float] = None) -> bool:
+    """Whether a peer's growth, too, ends by this bound, and before its own memory does. ``left_bytes``: what it is
+    still to take, where that is known better than from what it had grown when the detector last looked."""
     if verdict.state is LeakState.OK or verdict.signal is not Signal.ALLOCATED:
         return False
     free, grown_bytes, total_bytes = free_bytes(verdict), verdict.grown_bytes, bound.total_bytes
-    if free is None or grown_bytes is None or total_bytes is None:
+    if free is None or grown_bytes is None or total_bytes is None or grown_bytes > total_bytes + bound.margin_bytes:
         return False
-    most = total_bytes + bound.margin_bytes
-    return grown_bytes <= most and most - grown_bytes <= free
+    return (total_bytes - grown_bytes if left_bytes is None else left_bytes) <= free
 
 
 def _lends(bound: Optional[GrowthBound]) -> bool:
@@ -66,8 +69,18 @@ def _with_peers_bound(rank: RankSummary, lender: Optional[RankSummary]) -> RankS
 def _grows_alike(verdict: Verdict, lender: RankSummary) -> bool:
     """The lender may have ended already: peers are full within a few steps of each other."""
     other = lender.verdict
-    if lender.bound is None or not holds_for_peer(lender.bound, verdict):
+    if lender.bound is None or not holds_for_peer(lender.bound, verdict, _left_bytes(verdict, lender)):
         return False
     if verdict.bytes_per_step is None or other.bytes_per_step is None:
         return True
     return verdict.bytes_per_step.likely <= MAX_RATE_RATIO * other.bytes_per_step.likely
+
+
+def _left_bytes(verdict: Verdict, lender: RankSummary) -> Optional[float]:
+    """What the lender is still to take, by its reading of now. A peer takes as much, however much it has leaked
+    beside; ``None`` of one that is behind, and where the lender has ended."""
+    bound, others_bytes = lender.bound, lender.verdict.grown_bytes
+    if bound is None or bound.total_bytes is None or others_bytes is None:
+        return None
+    is_behind = BEHIND_RATIO * (verdict.grown_bytes or 0) < others_bytes
+    return None if is_behind else bound.total_bytes - others_bytes

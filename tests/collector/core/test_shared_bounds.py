@@ -74,6 +74,23 @@ def test_a_peer_that_grows_otherwise_is_as_dangerous_as_before(changes: dict[str
     assert with_shared_bounds([looked_into(), one], [False, False])[1] == one
 
 
+def test_what_a_peer_grew_beyond_the_other_filled_nothing() -> None:
+    """Rank 0 is to take 200 MiB yet, and so is its peer, whatever has leaked there meanwhile."""
+    ahead = {"grown_bytes": 500 * MIB, "bytes_per_step": Band(4.8 * MIB, 4.8 * MIB, 4.8 * MIB)}
+    assert lent(looked_into(), peer(**ahead, headroom_eaten=0.7)) is not None
+    assert lent(looked_into(), peer(**ahead, headroom_eaten=0.72)) is None
+
+
+def test_a_peer_that_the_detector_looked_at_long_ago_is_bounded_still() -> None:
+    """It has grown as much as rank 0 by now, 400 MiB, of which its verdict says 300: 210 MiB are free, and enough."""
+    assert lent(looked_into(), peer(grown_bytes=300 * MIB, headroom_eaten=300 / 510)) is not None
+
+
+def test_a_peer_that_is_far_behind_needs_as_much_memory_as_it_is_to_take() -> None:
+    assert lent(looked_into(), peer(grown_bytes=100 * MIB, headroom_eaten=100 / 400)) is None
+    assert lent(looked_into(), peer(grown_bytes=100 * MIB, headroom_eaten=100 / 700)) is not None
+
+
 def test_a_node_that_applied_it_already_is_judged_anew_each_time() -> None:
     ranks = with_shared_bounds([looked_into(), peer()], [False, False])
     assert with_shared_bounds(ranks, [False, False]) == ranks
