@@ -96,12 +96,12 @@ def fitted(bound: GrowthBound, verdict: Verdict, level_bytes: int) -> GrowthBoun
 
 def _missing_bytes(bound: GrowthBound, verdict: Verdict, level_bytes: int) -> Optional[float]:
     """What its end needs beyond what is free, below 0 where it fits; ``None`` without a limit. Where memory has passed
-    the likely end, the largest counts."""
+    the likely end by more than a margin, the largest counts: some dozen items tell the size of all but roughly."""
     free = free_bytes(verdict)
     if free is None:
         return None
     end = bound.end_bytes
-    return (end.likely if level_bytes <= end.likely else end.high) - level_bytes - free
+    return (end.likely if level_bytes <= end.likely + bound.margin_bytes else end.high) - level_bytes - free
 
 
 def _in_state(bound: GrowthBound, missing: float) -> GrowthBound:

@@ -269,8 +269,16 @@ class TestAgainstMemory:
         watch = BoundWatch(bound(left_bytes=Band(600 * MIB, 600 * MIB, 1200 * MIB)))
         for step in range(71, 90):
             verdict = FILLS._replace(grown_bytes=900 * MIB, headroom_eaten=0.75)  # 300 MiB are free
-            now = watch.update(step=step, allocated_bytes=1110 * MIB, verdict=verdict)
+            now = watch.update(step=step, allocated_bytes=1170 * MIB, verdict=verdict)
         assert now.state is BoundState.TOO_LARGE
+
+    def test_memory_a_little_beyond_the_likely_end_is_not(self) -> None:
+        """Thirty items tell how large hundreds are to a few percent."""
+        watch = BoundWatch(bound(left_bytes=Band(600 * MIB, 600 * MIB, 1200 * MIB)))
+        for step in range(71, 90):
+            verdict = FILLS._replace(grown_bytes=900 * MIB, headroom_eaten=0.75)
+            now = watch.update(step=step, allocated_bytes=1150 * MIB, verdict=verdict)
+        assert now.holds
 
     def test_growth_beyond_the_end_is_dangerous_at_once_where_little_is_left(self) -> None:
         watch = BoundWatch(bound())
