@@ -129,6 +129,8 @@ class BoundWatch:
         self._beyond_since: Optional[int] = None
         self._otherwise_since: Optional[int] = None
         self._total_bytes: Optional[float] = None
+        self._told: tuple[Optional[int], Optional[int]] = (None, None)
+        """The growth of the last reading at which memory was above what it was when the items were counted."""
 
     def update(self, *, step: int, allocated_bytes: int, verdict: Verdict) -> GrowthBound:
         """The bound with its state by one more reading, at whatever moment of a step: ``None`` while nothing grows."""
@@ -141,6 +143,8 @@ class BoundWatch:
             return self.bound._replace(state=BoundState.UNRELATED, missing_bytes=None)
         if self.bound.state is BoundState.REFUTED:
             return self.bound
+        if self._was_emptied(level_bytes, verdict):
+            return self.bound._replace(total_bytes=self._total_bytes)
         if verdict.grown_bytes is not None:
             self._total_bytes = verdict.grown_bytes + max(self.bound.end_bytes.high - level_bytes, 0.0)
         return self._fitted(step, level_bytes, verdict)._replace(total_bytes=self._total_bytes)
@@ -162,6 +166,14 @@ class BoundWatch:
             self._beyond_since = step
         is_urgent = free is not None and free <= self.bound.margin_bytes
         return is_urgent or step - self._beyond_since >= STEPS_TO_CHANGE
+
+    def _was_emptied(self, level_bytes: int, verdict: Verdict) -> bool:
+        """Whether what had filled has been given back, and the verdict is of before: it says nothing of now."""
+        growth = verdict.onset_step, verdict.grown_bytes
+        if level_bytes >= self.bound.level_bytes - self.bound.margin_bytes:
+            self._told = growth
+            return False
+        return growth == self._told
 
     def _fitted(self, step: int, level_bytes: int, verdict: Verdict) -> GrowthBound:
         missing = _missing_bytes(self.bound, verdict, level_bytes)

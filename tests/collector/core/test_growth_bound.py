@@ -280,6 +280,17 @@ class TestAgainstMemory:
             now = watch.update(step=step, allocated_bytes=1150 * MIB, verdict=verdict)
         assert now.holds
 
+    def test_a_cache_that_was_emptied_is_judged_anew_when_the_detector_is(self) -> None:
+        """Until then its verdict is of the cache when it was full, to 1,100 MiB of 1,500."""
+        watch, full = BoundWatch(bound()), FILLS._replace(grown_bytes=880 * MIB, headroom_eaten=880 / 1280)
+        for step in range(71, 120):
+            now = watch.update(step=step, allocated_bytes=(1100 if step < 90 else 30) * MIB, verdict=full)
+            assert now.holds
+        small = FILLS._replace(grown_bytes=30 * MIB, headroom_eaten=30 / 330)
+        for step in range(120, 140):
+            now = watch.update(step=step, allocated_bytes=60 * MIB, verdict=small)
+        assert now.state is BoundState.TOO_LARGE
+
     def test_growth_beyond_the_end_is_dangerous_at_once_where_little_is_left(self) -> None:
         watch = BoundWatch(bound())
         for step in (71, 72, 73):
