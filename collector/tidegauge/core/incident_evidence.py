@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence import Evidence, SnapshotRef, brief_of
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
-from tidegauge.core.growth_bound import GrowthBound
+from tidegauge.core.growth_bound import BoundState, GrowthBound
 from tidegauge.core.incidents import Incident, IncidentCause, JobKey
 from tidegauge.core.views import JobView
 
@@ -109,9 +109,16 @@ def with_evidence(incident: Incident, pieces: Sequence[EvidenceNews]) -> Inciden
         # Nobody can tell whose the earlier places are; only those of pieces that have just been replaced are known.
         replaced = _places(piece for piece in fitting if piece not in chosen)
         places.update({place: None for place in incident.snapshots if place not in replaced})
-    briefs, kept = tuple(piece.brief for piece in chosen), tuple(places)[:MOST_SNAPSHOTS]
+    briefs, kept = tuple(_about(piece.brief, incident) for piece in chosen), tuple(places)[:MOST_SNAPSHOTS]
     key = incident.key._replace(cause=_cause_by(briefs, incident.key.cause))
     return replace(incident, key=key, evidence=briefs, snapshots=kept)
+
+
+def _about(brief: EvidenceBrief, incident: Incident) -> EvidenceBrief:
+    """What ends the growth of a rank that the incident is not about does not end what the incident is about."""
+    if brief.bound is None or not brief.bound.holds or brief.rank in incident.ranks:
+        return brief
+    return brief._replace(bound=brief.bound._replace(state=BoundState.UNRELATED))
 
 
 def _cause_by(briefs: Iterable[EvidenceBrief], cause: IncidentCause) -> IncidentCause:

@@ -13,6 +13,7 @@ from sample_views import NOW_S
 from scheduler_values import incident
 from tidegauge.core.evidence import CauseFound
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.growth_bound import BoundState, GrowthBound
 from tidegauge.core.incident_evidence import (
     BELONGS_TO,
     MOST_RANKS,
@@ -27,6 +28,7 @@ from tidegauge.core.incident_evidence import (
     with_evidence,
 )
 from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.verdicts import Band
 
 
 def test_every_cause_belongs_to_some_growth_and_to_every_crisis() -> None:
@@ -55,6 +57,15 @@ def test_evidence_goes_to_incidents_that_its_cause_explains(
 ) -> None:
     after = with_evidence(incident(about), [news(cause=CauseFound(found))])
     assert [brief.evidence_id for brief in after.evidence] == ["auto-1"] * fits
+
+
+@pytest.mark.parametrize(("rank", "state"), [(1, BoundState.HOLDS), (0, BoundState.UNRELATED)])
+def test_what_ends_the_growth_of_another_rank_does_not_end_this(rank: int, state: BoundState) -> None:
+    """The incident is about rank 1."""
+    ends = GrowthBound("`window`", "deque", 60, 150, 70, 300, Band(360, 360, 360), BoundState.HOLDS)
+    [brief] = with_evidence(incident(), [news(rank=rank, bound=ends)]).evidence
+    assert brief.bound is not None
+    assert brief.bound.state is state
 
 
 def test_an_incident_says_where_the_snapshots_lie() -> None:
