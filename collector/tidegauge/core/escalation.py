@@ -6,13 +6,14 @@ what                   rule
 level                  ``auto`` and ``trace`` only; who chose ``stats`` is left alone
 verdict                ``suspected`` or ``leak``, of any signal
 rank                   alive and heard of; of a job the worst first, one at a time; where all ranks grow alike, one
-                       is enough
+                       is enough; not for a rank to which the bound that holds on another does not apply
 job                    runs. ``--no-actions`` does not matter: evidence changes nothing about a job
 at once                ``most_of_user`` of one user, ``most_in_all``; the surest, most severe, soonest out of memory
                        first
 again                  after ``period_s``, and after twice as long each time that nothing new was learnt, up to
                        ``longest_period_s``; ``ranks_per_period`` of a job within a period
-enough                 a cause that was ``named`` is not looked for again for ``named_quiet_s``
+enough                 a cause that was ``named`` is not looked for again for ``named_quiet_s``, but where it does
+                       not explain what grows: its bound is refuted, unrelated, or another rank's alone
 refused                a rank that is busy: after ``refused_again_s``, twice as long each time; one that cannot:
                        after ``longest_period_s``
 =====================  ============================================================================================
@@ -37,7 +38,7 @@ from tidegauge.core.incident_evidence import EvidenceNews, adds_knowledge, settl
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey
 from tidegauge.core.sightings import job_key
 from tidegauge.core.tenants import tenant_of
-from tidegauge.core.verdicts import LeakState
+from tidegauge.core.verdicts import LeakState, Signal
 from tidegauge.core.views import JobView, RankSummary
 
 SEARCH_AND_TRIP_S = 90.0
@@ -181,21 +182,29 @@ def _candidates(views: Iterable[JobView], rules: EscalationRules) -> Iterator[_C
 def _may_be_asked(one: _Candidate, state: EscalationState, now_s: float, rules: EscalationRules) -> bool:
     signal = one.rank.verdict.signal
     assert signal is not None, "a candidate grows in some signal"
-    bound = one.rank.bound
-    is_explained = bound is None or bound.state not in (BoundState.REFUTED, BoundState.UNRELATED)
+    is_explained = _is_explained(one)
     if is_explained and now_s < state.quiet.get((one.job, CAUSE_OF_SIGNAL[signal]), -math.inf):
         return False
     of_job = {rank: look for (job, rank), look in state.looks.items() if job == one.job}
     if any(now_s < look.ends_s for look in of_job.values()):
         return False
     me = int(one.rank.identity.rank)
-    if any(now_s < look.again_s for rank, look in of_job.items() if rank == me or one.view.common):
+    if any(now_s < look.again_s for rank, look in of_job.items() if rank == me or (one.view.common and is_explained)):
         return False
     if sum(now_s - look.began_s < rules.period_s for look in of_job.values()) >= rules.ranks_per_period:
         return False
     busy = [job for job, _ in under_way(state, now_s)]
     mine = sum(tenant_of(job) == tenant_of(one.job) for job in busy)
     return len(busy) < rules.most_in_all and mine < rules.most_of_user
+
+
+def _is_explained(one: _Candidate) -> bool:
+    """Whether what was found in the job, if anything was, may be what grows here, too."""
+    bound = one.rank.bound
+    if bound is not None:
+        return bound.state not in (BoundState.REFUTED, BoundState.UNRELATED)
+    is_of_tensors = one.rank.verdict.signal is Signal.ALLOCATED
+    return not (is_of_tensors and any(other.holds for other in one.view.bounds.values()))
 
 
 def _ask(one: _Candidate, now_s: float) -> Ask:

@@ -213,6 +213,18 @@ def test_a_rank_whose_bound_is_refuted_is_looked_into_again_though_its_cause_is_
     assert [ask.target.rank for ask in desk.turn(job(rank(0, bound=fills)), after_s=PERIOD_S)] == [0]
 
 
+@pytest.mark.parametrize("common", [True, False])
+def test_a_peer_to_which_the_bound_that_was_found_does_not_apply_is_looked_into(desk: Desk, common: bool) -> None:
+    (ask,) = desk.turn(job(rank(0), rank(1), common=common))
+    desk.learn(answer(ask), after_s=60.0)
+    holds = GrowthBound("`window` (deque)", "deque", 4, 9, 200, 1 << 30, Band(1, 2, 3), BoundState.HOLDS)
+    alike = rank(1, bound=holds._replace(of_rank=0))
+    assert desk.turn(job(rank(0, bound=holds), alike, common=common), after_s=60.0) == []
+    assert desk.turn(job(rank(0, bound=holds._replace(state=None)), rank(1), common=common), after_s=5.0) == []
+    beside = job(rank(0, bound=holds), rank(1), common=common)
+    assert [ask.target.rank for ask in desk.turn(beside, after_s=5.0)] == [1]
+
+
 def test_a_named_leak_does_not_keep_fragmentation_from_being_looked_at(desk: Desk) -> None:
     (ask,) = desk.turn(job(rank(0)))
     desk.learn(answer(ask), after_s=60.0)
