@@ -63,6 +63,9 @@ def _with_peers_bound(rank: RankSummary, lender: Optional[RankSummary]) -> RankS
         return rank if rank.bound is None else replace(rank, bound=None)
     number = int(lender.identity.rank)
     own = lender.bound._replace(state=BoundState.HOLDS, missing_bytes=None, of_rank=number)
+    left_bytes = _left_bytes(rank.verdict, lender)
+    if left_bytes is not None:  # its node holds it against what the same look found
+        own = own._replace(total_bytes=(rank.verdict.grown_bytes or 0) + left_bytes)
     return replace(rank, bound=own, verdict=bounded_verdict(rank.verdict, own))
 
 

@@ -10,7 +10,7 @@ import pytest
 from incident_watch import Watch, job
 from sample_views import LEAK, MIB, rank_summary
 from tidegauge.core.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
-from tidegauge.core.shared_bounds import with_shared_bounds
+from tidegauge.core.shared_bounds import holds_for_peer, with_shared_bounds
 from tidegauge.core.verdicts import OK, Band, Severity, Signal
 from tidegauge.core.views import RankSummary
 
@@ -83,7 +83,10 @@ def test_what_a_peer_grew_beyond_the_other_filled_nothing() -> None:
 
 def test_a_peer_that_the_detector_looked_at_long_ago_is_bounded_still() -> None:
     """It has grown as much as rank 0 by now, 400 MiB, of which its verdict says 300: 210 MiB are free, and enough."""
-    assert lent(looked_into(), peer(grown_bytes=300 * MIB, headroom_eaten=300 / 510)) is not None
+    behind = peer(grown_bytes=300 * MIB, headroom_eaten=300 / 510)
+    bound = lent(looked_into(), behind)
+    assert bound is not None
+    assert holds_for_peer(bound, behind.verdict), "on its node, too"
 
 
 def test_a_peer_that_is_far_behind_needs_as_much_memory_as_it_is_to_take() -> None:
