@@ -240,3 +240,16 @@ def test_a_cache_that_grows_by_records_is_never_dangerous(seed: int) -> None:
         most = max(most, draw.lognormvariate(0, 0.6))
         reserved.append(min(8 * GIB + most * 10 * GIB, LIMIT - GIB))
     assert pools(reserved) is not Severity.CRITICAL
+
+
+def test_pieces_are_not_added_to_a_peak_whose_memory_was_given_back_long_before() -> None:
+    """A copy of the weights at the start, and then a cache of 8 MiB items in segments of 20: it fits beside 1 GiB."""
+    detector = RankDetector()
+    for step in range(1, 830):
+        kept = min(step, 700) * 8 * MIB
+        reserved = -(-min(step, 700) // 2) * 20 * MIB
+        detector.update(
+            step=step, time_s=step * 0.12, allocated_bytes=kept, reserved_bytes=reserved, nontorch_bytes=400 * MIB,
+            allocated_peak_bytes=6720 * MIB, inactive_split_bytes=reserved - kept, limit_bytes=8 * GIB,
+        )  # fmt: skip
+        assert detector.verdict.severity is not Severity.CRITICAL

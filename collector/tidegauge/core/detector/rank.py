@@ -94,7 +94,7 @@ class RankDetector:
         """
         last = self._last
         last.allocated = allocated_bytes
-        last.pieces = inactive_split_bytes
+        last.pieces = None
         last.reserved = reserved_bytes
         last.limit = limit_bytes
         last.host_free = host_free_bytes
@@ -103,6 +103,8 @@ class RankDetector:
         self._times.tick(step, time_s)
         derive = self._derive
         slack = derive.unexplained_reserved(allocated_bytes, reserved_bytes, allocated_peak_bytes)
+        if inactive_split_bytes is not None:
+            last.pieces = derive.pieces_beside_peak(inactive_split_bytes, reserved_bytes)
         changed = False
         floors = self._allocated.floors
         due = floors.push(allocated_bytes, step, time_s)

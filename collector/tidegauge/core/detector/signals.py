@@ -10,13 +10,28 @@ from typing import Optional
 
 from tidegauge.core.detector.params import Params
 
+_PAST_SHARE, _PAST_SAMPLES = 0.9, 32
+"""A peak is past when no more than this part of it was reserved for so many samples."""
+
 
 class Derivation:
     """Turns one reading into the values that are watched. Constant state, one call of each method a sample."""
 
     __slots__ = (
-        "_allocated", "_half_least", "_half_peak", "_half_samples", "_half_since_s", "_old_least", "_old_peak",
-        "_outside", "_params", "_reserved", "most_reserved", "peak", "transient",
+        "_allocated",
+        "_half_least",
+        "_half_peak",
+        "_half_samples",
+        "_half_since_s",
+        "_old_least",
+        "_old_peak",
+        "_outside",
+        "_params",
+        "_reserved",
+        "_samples_below_peak",
+        "most_reserved",
+        "peak",
+        "transient",
     )  # fmt: skip
 
     def __init__(self, params: Params) -> None:
@@ -24,7 +39,7 @@ class Derivation:
         self.peak = 0
         """Largest allocated bytes seen, the allocator's own peak included where it is known."""
         self.most_reserved = 0
-        """Largest reserved bytes seen."""
+        """Largest reserved bytes seen, or that must have been: the largest allocated bytes."""
         self.transient = 0
         """Bytes above what a step began with when `peak` was reached: needed again when such a step comes again."""
         self._allocated = 0
@@ -36,6 +51,8 @@ class Derivation:
         self._half_samples = 0
         self._outside: Optional[int] = None
         self._reserved = 0
+        self._samples_below_peak = 0
+        """Samples since the memory of the largest peak was given back to the card and not needed again."""
 
     def unexplained_reserved(self, allocated: int, reserved: int, allocated_peak: Optional[int]) -> float:
         """Reserved bytes less `Params.peak_share` times the largest allocated so far; may be negative.
@@ -47,13 +64,24 @@ class Derivation:
         if allocated > self.peak:
             self.peak = allocated
             self.transient = 0
+            self._samples_below_peak = 0
         if allocated_peak is not None and allocated_peak > self.peak:
             self.peak = allocated_peak
             self.transient = allocated_peak - max(self._allocated, allocated)
+            self._samples_below_peak = 0
         self._allocated = allocated
-        if reserved > self.most_reserved:
-            self.most_reserved = reserved
+        self.most_reserved = max(self.most_reserved, reserved, self.peak)
         return reserved - self._params.peak_share * self.peak
+
+    def pieces_beside_peak(self, inactive_split: int, reserved: int) -> int:
+        """Free pieces of segments in use that are needed at the same time as `peak`: after a peak that has passed, such
+        as a copy of the weights while they were loaded, those that do not fit into what it needed."""
+        if self._samples_below_peak >= _PAST_SAMPLES:
+            if reserved >= self.peak + inactive_split:
+                self._samples_below_peak = 0
+            return min(inactive_split, max(reserved - self.peak, 0))
+        self._samples_below_peak = self._samples_below_peak + 1 if reserved < _PAST_SHARE * self.peak else 0
+        return inactive_split
 
     def nontorch_proven(self, allocated: int, reserved: int, nontorch: int, time_s: float) -> int:
         """The bytes outside the allocator, changed only as far as a reading proves.
