@@ -445,6 +445,32 @@ def test_the_optimizer_in_backward_makes_one_record_a_step(jobs: Jobs) -> None:
     assert samples[-1].raw_steps == 200
 
 
+def test_a_new_model_and_optimizer_for_every_step_makes_one_record_a_step(jobs: Jobs) -> None:
+    jobs.ok(
+        """
+        for _ in range(20):
+            train(*model_and_optimizer(), 1)
+            time.sleep(0.012)
+        """
+    )
+    samples = jobs.ring().samples()
+    assert steps_of(samples) == list(range(1, 21))
+    assert samples[-1].raw_steps == 20
+
+
+def test_parameters_that_were_stepped_can_still_be_swapped(jobs: Jobs) -> None:
+    """``Module.to()`` of a DTensor swaps, and torch refuses to swap a tensor that has a weak reference."""
+    jobs.ok(
+        """
+        model, optimizer = model_and_optimizer()
+        train(model, optimizer, 2)
+        optimizer.zero_grad()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        model.to("cpu")
+        """
+    )
+
+
 def test_the_compiler_does_not_trace_the_probe_into_a_compiled_training_step(jobs: Jobs) -> None:
     facts, said = jobs.ok(
         """

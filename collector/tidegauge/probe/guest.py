@@ -169,7 +169,7 @@ class Probe:
         due = False
         try:
             nested = inside_another_step(wrapper)
-            due = self.steps.optimizer_stepped(stepped_key(optimizer), id(optimizer), nested=nested)
+            due = self.steps.optimizer_stepped(stepped_key(optimizer), optimizer, nested=nested)
             if not self._begun:
                 self._stepped_before_device()
             if due and self.watch is not None:

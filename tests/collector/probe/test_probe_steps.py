@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import unittest
+import weakref
 from collections.abc import Sequence
+from typing import Optional
 
 from tidegauge.probe.steps import MAX_ROUND, StepCounter, inside_another_step, stepped_key
 
@@ -92,6 +94,106 @@ class CountingSteps(unittest.TestCase):
         self.assertEqual((counter.steps, counter.raw_steps), (3, 0))
 
 
+class Parameter:
+    pass
+
+
+class Optimizer:
+    """Weakly referable, as torch's; made and dropped at once, one gets the address of another."""
+
+    def __init__(self, parameter: Optional[Parameter] = None) -> None:
+        self.param_groups: list[dict[str, object]] = [{"params": [parameter or Parameter()]}]
+
+
+class TellingNewOptimizersFromOldOnes(unittest.TestCase):
+    def setUp(self) -> None:
+        self.counter = StepCounter()
+        self.records = 0
+
+    def step(self, *optimizers: Optimizer) -> None:
+        for optimizer in optimizers:
+            self.records += self.counter.optimizer_stepped(stepped_key(optimizer), optimizer, nested=False)
+
+    def assert_counted(self, steps: int) -> None:
+        self.assertEqual((self.counter.steps, self.records), (steps, steps))
+
+    def test_a_new_model_for_every_step_makes_a_step_of_each(self) -> None:
+        optimizer = Optimizer()
+        for _ in range(2000):
+            self.step(optimizer)
+            optimizer = Optimizer()  # made before the old one goes: two addresses by turns
+        self.assert_counted(2000)
+
+    def test_a_new_model_at_the_address_of_the_last_makes_a_step(self) -> None:
+        for _ in range(2000):
+            self.step(Optimizer())
+        self.assert_counted(2000)
+
+    def test_a_new_model_every_third_step_makes_a_step_of_each(self) -> None:
+        for _ in range(500):
+            optimizer = Optimizer()
+            for _ in range(3):
+                self.step(optimizer)
+        self.assert_counted(1500)
+
+    def test_a_new_optimizer_for_another_parameter_of_a_model_that_stays_makes_a_step(self) -> None:
+        layers = [Parameter() for _ in range(5)]
+        for at in range(500):
+            self.step(Optimizer(layers[at % 5]))
+        self.assert_counted(500)
+
+    def test_an_inner_optimizer_for_each_task_and_an_outer_one_that_stays_make_one_step(self) -> None:
+        outer = Optimizer()
+        for _ in range(1000):
+            self.step(Optimizer(), outer)
+        self.assertIn(self.counter.steps, (1000, 1001))  # at first, nobody knows the outer one
+        self.assertGreaterEqual(self.records, 999)
+
+    def test_a_gan_whose_models_are_both_made_anew_makes_one_step_of_both(self) -> None:
+        generator = discriminator = None
+        for _ in range(500):
+            generator = Optimizer()
+            self.step(generator)
+            discriminator = Optimizer()
+            self.step(discriminator)
+        del generator, discriminator
+        self.assert_counted(500)
+
+    def test_a_population_of_which_one_is_replaced_makes_one_step_a_generation(self) -> None:
+        population = [Optimizer() for _ in range(8)]
+        for generation in range(200):
+            self.step(*population)
+            population[generation % 8] = Optimizer()
+        self.assert_counted(200)
+
+    def test_an_optimizer_that_dies_between_rounds_costs_no_step_of_those_that_stay(self) -> None:
+        optimizers = [Optimizer() for _ in range(4)]
+        for _ in range(10):
+            self.step(*optimizers)
+        del optimizers[1]
+        for _ in range(10):
+            self.step(*optimizers)
+        self.assertEqual(self.counter.steps, 20)
+
+    def test_no_optimizer_or_parameter_is_kept_alive(self) -> None:
+        optimizer = Optimizer()
+        alive = weakref.ref(optimizer), weakref.ref(stepped_key(optimizer))
+        self.step(optimizer, Optimizer(), optimizer)
+        del optimizer
+        self.assertEqual([ref() for ref in alive], [None, None])
+
+    def test_no_parameter_is_weakly_referenced_because_torch_refuses_to_swap_one_that_is(self) -> None:
+        parameter = Parameter()
+        self.step(Optimizer(parameter))
+        self.assertEqual(weakref.getweakrefcount(parameter), 0)
+
+    def test_nothing_piles_up_while_models_come_and_go(self) -> None:
+        for _ in range(100):
+            self.step(Optimizer())
+        counter = self.counter
+        self.assertLessEqual(max(map(len, (counter._round, counter._before, counter._dead))), 2)
+
+
 class Groups:
     def __init__(self, *groups: list[object]) -> None:
         self.param_groups: list[dict[str, object]] = [{"params": group} for group in groups]
@@ -116,11 +218,11 @@ class TellingHookCallsApart(unittest.TestCase):
         optimizer = Groups([], [])
         partition = object()
         optimizer.param_groups[1]["params"] = [partition]
-        self.assertEqual(stepped_key(optimizer), id(partition))
+        self.assertIs(stepped_key(optimizer), partition)
 
     def test_optimizer_without_parameters_has_a_key_too(self) -> None:
         optimizer = Groups([])
-        self.assertEqual(stepped_key(optimizer), id(optimizer))
+        self.assertIs(stepped_key(optimizer), optimizer)
 
 
 class SeeingNestedSteps(unittest.TestCase):
