@@ -19,6 +19,9 @@ BOUNDED_SHARE = 0.7
 MAX_TURNOVER = 2.0
 """A container that is used up as fast as it is filled holds much that is new and has not grown. With ``BOUNDED_SHARE``
 this tells it from one that fills: where something else leaks beside it, it holds more than twice what has grown."""
+HELD_SHARE = 0.3
+"""Of all that was gained since the onset, items must make this part, each as large as what the window
+added to one: else items grow as well, and their number bounds nothing."""
 MIN_FOUND_ITEMS = 3
 """Fewer say nothing of how large an item is: one that grows by itself is in no container of items."""
 
@@ -42,6 +45,8 @@ def _of_containers(case: CauseInput) -> Optional[GrowthBound]:
     if held_bytes < BOUNDED_SHARE * search.wanted_bytes or held_bytes > MAX_TURNOVER * max(grown_bytes, 0):
         return None
     if any(bound.found_items < MIN_FOUND_ITEMS for bound, _ in holders):
+        return None
+    if sum(bound.items * _item_bytes(bound) for bound, _ in holders) < HELD_SHARE * (case.verdict.grown_bytes or 0):
         return None
     # No more than some hundred blocks are looked for: where more have grown, an item has more than were found of it.
     unseen = max(grown_bytes / search.wanted_bytes, 1.0)
@@ -86,9 +91,13 @@ def _by_number(holders: Sequence[Holder]) -> list[tuple[ContainerBound, Holder]]
     return list(found.values())
 
 
+def _item_bytes(bound: ContainerBound) -> float:
+    return bound.held_bytes / max(bound.found_items, 1)
+
+
 def _left_bytes(bound: ContainerBound) -> tuple[float, float, float]:
     left = max(bound.most_items - bound.items, 0)
-    likely = bound.held_bytes / max(bound.found_items, 1)
+    likely = _item_bytes(bound)
     return left * min(bound.least_item_bytes, likely), left * likely, left * max(bound.most_item_bytes, likely)
 
 

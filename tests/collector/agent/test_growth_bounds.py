@@ -22,7 +22,7 @@ LEVEL_BYTES = 104 * MIB
 BOUND = ContainerBound(0, "deque", 40, 140, 30, 30 * MIB, MIB, MIB)
 BOUNDED = HolderSearch((HOLDER._replace(bound=BOUND, container="deque"),), 30 * MIB, 30 * MIB)
 DANGER = Verdict(
-    LeakState.LEAK, Severity.CRITICAL, Signal.ALLOCATED, onset_step=90, grown_bytes=300 * MIB, headroom_eaten=0.5,
+    LeakState.LEAK, Severity.CRITICAL, Signal.ALLOCATED, onset_step=90, grown_bytes=100 * MIB, headroom_eaten=0.25,
     seconds_to_oom=Band(60, 90, 120),
 )  # fmt: skip
 """300 MiB are free."""
@@ -132,12 +132,12 @@ def test_a_file_that_was_spoilt_costs_the_bounds_only(stage: Stage) -> None:
 def test_a_peers_bound_takes_the_danger_away_for_as_long_as_the_coordinator_lends_it(stage: Stage) -> None:
     lent = GrowthBound(
         "`window` (deque, train.py)", "deque", 40, 140, LATE_STEP, LEVEL_BYTES, Band(*[100.0 * MIB] * 3),
-        BoundState.HOLDS, total_bytes=400.0 * MIB, of_rank=7,
+        BoundState.HOLDS, total_bytes=300.0 * MIB, of_rank=7,
     )  # fmt: skip
     stage.node.agent.hear_of_bounds([PeerBound(stage.read(135).process, lent)])
     view = stage.read(136)
     assert (view.bound, view.verdict.severity, view.verdict.seconds_to_oom) == (lent, Severity.WARNING, None)
-    outgrown = DANGER._replace(grown_bytes=500 * MIB)
+    outgrown = DANGER._replace(grown_bytes=400 * MIB)
     assert stage.read(137, verdict=outgrown).verdict == outgrown
     stage.node.agent.hear_of_bounds([])
     assert stage.read(138).verdict == DANGER

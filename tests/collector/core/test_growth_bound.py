@@ -128,6 +128,13 @@ class TestTheBoundInEvidence:
         assert advice is not None
         assert "has a bound (70 of 220): look for what else grows" in advice
 
+    def test_items_that_become_larger_are_bounded_by_no_number(self) -> None:
+        """All 100 lists of a full deque grow: the window sees 1 MiB more in each, and 20 MiB each were gained."""
+        grows = bounded(items=100, most_items=100, found_items=30, held_bytes=30 * MIB)
+        verdict = FILLS._replace(grown_bytes=2000 * MIB)
+        search = HolderSearch((grows,), 30 * MIB, 30 * MIB)
+        assert find_bound(filling(search=search, grown_bytes=30 * MIB, verdict=verdict)) is None
+
     def test_it_survives_the_way_through_reports(self) -> None:
         found = bound(state=BoundState.TOO_LARGE, missing_bytes=5)
         assert from_wire(GrowthBound, to_wire(found)) == found
