@@ -7,10 +7,12 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 REQUIRED = ("step", "allocated", "reserved")
+OPTIONAL = ("t", "peak_allocated", "inactive_split", "nvml_process", "host_rss")
 ENCODING = "utf-8-sig"
 """With or without the byte order mark that spreadsheets write."""
 LARGEST = 2.0**62
@@ -36,7 +38,7 @@ class StepRow(NamedTuple):
 
 
 def read_step_series(path: Path) -> Iterator[StepRow]:
-    """Rows in file order; unknown columns are ignored. Raises ``BadSeriesError``.
+    """Rows in file order. Raises ``BadSeriesError``, also for a column that is nearly one of these; others are ignored.
 
     Columns (bytes): ``step, allocated, reserved`` and, as far as there, ``t`` (seconds), ``peak_allocated``,
     ``inactive_split``, ``nvml_process`` (empty or negative: could not be read), ``host_rss``.
@@ -69,6 +71,14 @@ def _rows(path: Path, lines: io.TextIOWrapper) -> Iterator[StepRow]:
     if missing:
         seen = ", ".join(columns)[:200] or "nothing"
         raise BadSeriesError(f"{path}: row 1: no column {', '.join(missing)}; the header has: {seen}")
+    for name in OPTIONAL:
+        near = (
+            []
+            if name in columns
+            else get_close_matches(name, [one for one in columns if one not in OPTIONAL], cutoff=0.8)
+        )
+        if near:
+            raise BadSeriesError(f"{path}: row 1: column {near[0]} is not known; did you mean {name}?")
     last: StepRow | None = None
     for row in reader:
         cells = _Cells(path, reader.line_num, row)
