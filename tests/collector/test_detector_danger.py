@@ -253,3 +253,13 @@ def test_pieces_are_not_added_to_a_peak_whose_memory_was_given_back_long_before(
             allocated_peak_bytes=6720 * MIB, inactive_split_bytes=reserved - kept, limit_bytes=8 * GIB,
         )  # fmt: skip
         assert detector.verdict.severity is not Severity.CRITICAL
+
+
+def test_a_leak_below_a_cap_that_was_set_meanwhile_is_dangerous() -> None:
+    detector, seen = RankDetector(), set()
+    for step in range(6600):
+        kept = BASE + step * MIB // 2
+        limit = LIMIT if step < 4000 else BASE + 13 * GIB // 4
+        verdict = feed(detector, Row(step, float(step), kept, kept, kept, kept), limit_bytes=limit)
+        seen.add(verdict.severity)
+    assert Severity.CRITICAL in seen

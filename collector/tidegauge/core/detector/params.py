@@ -193,9 +193,9 @@ class Params:
     even_rises: int = 8
     """So many levels at least show that growth is even."""
     own_share_min: float = 0.0625
-    """Least share that growth must take of what would be there for it, had others not taken the rest since it began
-    (other processes; for growth outside of the allocator, its idle cache): else a rank that creeps is accused of what
-    a neighbour does."""
+    """Least share that growth must take of what would be there for it, had others not taken the rest (of the host,
+    other processes since it began; outside of the allocator, its idle cache): else a rank that creeps is accused of
+    what a neighbour does."""
     danger_share_soon: float = 0.75
     """Share at which it is dangerous however short it was."""
     note_bytes_per_step: float = 4 * KIB

@@ -57,9 +57,8 @@ class RankDetector:
         tensors took at once (`torch.cat` into itself takes twice its size), and the pieces in between that a flush
         does not give back (small tensors kept among large ones pin the rest of a segment)."""
         self._most_reserved = Course()
-        self._limits = Course()
         self._host_rooms = Course()
-        """What there was for the rank: of the device, and of the host with what it held itself."""
+        """What the host had for the rank, with what it held itself."""
         self._verdict = OK
         self._told: Optional[tuple[SignalWatch, Finding, Severity]] = None
         """What `_verdict` tells of."""
@@ -111,8 +110,6 @@ class RankDetector:
         if due is not None:
             self._needs.record(step, self._needed)
             self._most_reserved.record(step, derive.most_reserved)
-            if limit_bytes is not None:
-                self._limits.record(step, limit_bytes)
             changed = self._allocated.review(due, self._head(Signal.ALLOCATED).likely, step)
         if floors.filled == 0:
             due = self._need.floors.push(self._needed, step, time_s)
@@ -258,16 +255,14 @@ class RankDetector:
         return finding.level - watch.highest_before(finding.onset_step, finding.width) >= enough
 
     def _is_own_doing(self, finding: Finding, head: float) -> bool:
-        """The growth takes more than a little of what there would be, had others not taken it since it began: other
-        processes or, where it is outside the allocator, the allocator's idle cache."""
-        last = self._last
-        if finding.signal is Signal.HOST:
-            room, now = self._host_rooms.at(finding.onset_step), last.host_room
-        else:
-            room, now = self._limits.at(finding.onset_step), last.limit
-        taken = 0.0 if now is None else float(max(room - now, 0))
-        if finding.signal is Signal.NONTORCH:
-            taken += max(self._head(Signal.ALLOCATED).likely - head, 0.0)
+        """The growth takes more than a little of what there would be, had others not taken it: of the host since it
+        began, of the device the allocator's idle cache where it is outside the allocator. A device's limit may have
+        fallen because somebody set a cap, which is no excuse."""
+        taken = 0.0
+        if finding.signal is Signal.HOST and self._last.host_room is not None:
+            taken = max(self._host_rooms.at(finding.onset_step) - self._last.host_room, 0.0)
+        elif finding.signal is Signal.NONTORCH:
+            taken = max(self._head(Signal.ALLOCATED).likely - head, 0.0)
         return finding.gained >= self._params.own_share_min * (finding.gained + head + taken)
 
     def _severity(self, watch: SignalWatch, finding: Finding) -> Severity:
