@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
 from leakseries.corpus import FAMILIES, UNSEEN, make  # noqa: E402
-from leakseries.machine import Row, feed  # noqa: E402
+from leakseries.machine import Row, feed, rows_of  # noqa: E402
 from leakseries.other_authors import adversarial, typical, whole_jobs  # noqa: E402
 from leakseries.recorded import WILD_CARDS, wild_recordings  # noqa: E402
 from tidegauge.core.detector import RankDetector  # noqa: E402
@@ -131,13 +131,7 @@ def of_generator(generator: ModuleType, seeds: Iterable[int], view: str, part: s
             if one.label == -1 or one.ambiguous:
                 continue
             series = generator.to_1hz(one) if view == "1hz" else one
-            columns = [series.t, series.alloc, series.resv, series.peak, series.nvml]
-            if "inactive_split" in series.meta:
-                columns.append(series.meta["inactive_split"])
-            rows = [
-                Row(step, t, *map(int, sizes))
-                for step, (t, *sizes) in enumerate(zip(*(column.tolist() for column in columns)))
-            ]
+            rows = rows_of(series)
             fatal = bool(series.meta["oom_in_series"])
             onset = 0.0 if math.isnan(series.onset) else float(series.onset)
             limits, oom = [int(series.capacity)] * len(rows), rows[-1].t if fatal else None

@@ -14,6 +14,9 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.service import Service, eventually
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.evidence_words import advice_of, because_lines
+from tidegauge.core.wire import from_wire
 from tidegauge.probe.activation.launch import activation_environ
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
@@ -78,18 +81,35 @@ def bound_of(service: Service, kind: str) -> dict[str, Any] | None:
     return None if rank is None else rank.get("bound")
 
 
+def evidence_on(service: Service, kind: str) -> Evidence | None:
+    """With a bound, as the service collected it."""
+    rank = rank_of(service, kind)
+    uid = 0 if rank is None else rank["uid"]
+    found = service.get(f"/api/v1/evidence?job_id={kind}&attempt=0&uid={uid}")["evidence"]
+    return next((from_wire(Evidence, one) for one in found if one["bound"]), None)
+
+
 def test_a_bound_proves_the_end_and_nobody_is_told(
     rig: Rig, service: Service, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    bounded = {"cache": "lru_cache of kept (filling.py)", "window": "window (deque, filling.py)"}
+    bounded = {
+        "cache": ("lru_cache of kept (filling.py)", "answers", "maxsize"),
+        "window": ("window (deque, filling.py)", "items", "maxlen"),
+    }
     with contextlib.ExitStack() as jobs:
         for kind in KINDS:
             jobs.enter_context(running(kind, rig, service, environ, tmp_path))
-        for kind, name in bounded.items():
+        for kind, (name, unit, attribute) in bounded.items():
             bound = eventually(partial(bound_of, service, kind), f"the bound of {kind}", within_s=WITHIN_S)
             assert (bound["state"], bound["most_items"]) == ("holds", ITEMS), bound
             assert bound["level_bytes"] + bound["left_bytes"]["likely"] == pytest.approx(ITEMS * (2 << 20), rel=0.05)
-            assert bound["what"].replace("`", "").endswith(name), bound
+            found = eventually(partial(evidence_on, service, kind), f"the evidence of {kind}")
+            ends = because_lines(found)[-1]
+            assert f"{name} fills, and ends at about 1.3 GiB (" in ends
+            assert ends.endswith(f" of {ITEMS} {unit}).")
+            assert advice_of(found) == (
+                f"nothing to do; lower its `{attribute}` if the memory is needed for something else"
+            )
         assert "ends at about 1.3 GiB" in service.call("jobs").out
         [opened] = eventually(partial(incidents_of, service, "unbounded"), "the leak's incident", within_s=WITHIN_S)
         assert opened["severity"] == "critical"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.verdicts import Verdict
@@ -48,6 +48,15 @@ def feed(
         inactive_split_bytes=row.inactive_split,
         limit_bytes=limit_bytes,
     )
+
+
+def rows_of(series: Any) -> list[Row]:
+    """Of a series of another author: numpy columns, free pieces of segments only where that author has them."""
+    columns = [series.t, series.alloc, series.resv, series.peak, series.nvml]
+    if "inactive_split" in series.meta:
+        columns.append(series.meta["inactive_split"])
+    values = zip(*(column.tolist() for column in columns))
+    return [Row(step, t, *map(int, sizes)) for step, (t, *sizes) in enumerate(values)]
 
 
 class Series(NamedTuple):
