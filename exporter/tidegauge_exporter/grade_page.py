@@ -24,7 +24,7 @@ from tidegauge.core.wording import capitalised, incident_sentence
 from tidegauge_exporter.html_page import lead, moment, page, section
 from tidegauge_exporter.incident_sections import incident_tone
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.slack.headlines import NOUNS, owners_job
+from tidegauge_exporter.slack.headlines import noun, owners_job
 from tidegauge_exporter.slack.text import tidy
 from tidegauge_exporter.slack.untrusted import MOST_REMARK, tamed
 
@@ -75,7 +75,7 @@ def render_question(
         _answers(answers),
         f'<p class="links"><a href="{escape(report)}">Report</a></p>' if report else "",
     ]
-    return page(f"Was it a leak? {NOUNS[told.key.cause]} in {owners_job(told)} (incident {number})", parts)
+    return page(f"Was it a leak? {noun(told)} in {owners_job(told)} (incident {number})", parts)
 
 
 def _question(incident: Incident, viewer: Viewer) -> str:

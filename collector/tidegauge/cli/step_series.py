@@ -71,13 +71,9 @@ def _rows(path: Path, lines: io.TextIOWrapper) -> Iterator[StepRow]:
     if missing:
         seen = ", ".join(columns)[:200] or "nothing"
         raise BadSeriesError(f"{path}: row 1: no column {', '.join(missing)}; the header has: {seen}")
-    for name in OPTIONAL:
-        near = (
-            []
-            if name in columns
-            else get_close_matches(name, [one for one in columns if one not in OPTIONAL], cutoff=0.8)
-        )
-        if near:
+    others = set(columns).difference(REQUIRED, OPTIONAL)
+    for name in set(OPTIONAL).difference(columns):
+        if near := get_close_matches(name, others, cutoff=0.8):
             raise BadSeriesError(f"{path}: row 1: column {near[0]} is not known; did you mean {name}?")
     last: StepRow | None = None
     for row in reader:

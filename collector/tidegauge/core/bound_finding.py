@@ -20,8 +20,8 @@ MAX_TURNOVER = 2.0
 """A container that is used up as fast as it is filled holds much that is new and has not grown. With ``BOUNDED_SHARE``
 this tells it from one that fills: where something else leaks beside it, it holds more than twice what has grown."""
 HELD_SHARE = 0.3
-"""Of all that was gained since the onset, items must make this part, each as large as what the window
-added to one: else items grow as well, and their number bounds nothing."""
+"""Of all that was gained since the onset, items must make this part, each as large as what the window added to one:
+else items grow as well, and their number bounds nothing."""
 MIN_FOUND_ITEMS = 3
 """Fewer say nothing of how large an item is: one that grows by itself is in no container of items."""
 

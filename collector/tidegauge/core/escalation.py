@@ -33,7 +33,6 @@ from tidegauge.core.actions import RankTarget
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_request import evidence_request, window_for
-from tidegauge.core.growth_bound import BoundState
 from tidegauge.core.incident_evidence import EvidenceNews, adds_knowledge, settles
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey
 from tidegauge.core.sightings import job_key
@@ -202,7 +201,7 @@ def _is_explained(one: _Candidate) -> bool:
     """Whether what was found in the job, if anything was, may be what grows here, too."""
     bound = one.rank.bound
     if bound is not None:
-        return bound.state not in (BoundState.REFUTED, BoundState.UNRELATED)
+        return bound.explains_growth
     is_of_tensors = one.rank.verdict.signal is Signal.ALLOCATED
     return not (is_of_tensors and any(other.holds for other in one.view.bounds.values()))
 

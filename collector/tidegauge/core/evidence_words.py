@@ -119,7 +119,7 @@ def brief_facts(brief: EvidenceBrief) -> str:
 
 def brief_sentences(brief: EvidenceBrief) -> tuple[str, ...]:
     """``brief_facts``, and then what to change, where something can be said."""
-    advice = _sentence(brief.advice if brief.bound is None else bound_advice(brief.bound))
+    advice = _sentence(_advice(brief.advice, brief.bound))
     return (brief_facts(brief), *([] if advice is None else [advice]))
 
 
@@ -164,7 +164,11 @@ def because_lines(evidence: Evidence) -> Sequence[str]:
 
 def advice_of(evidence: Evidence) -> Optional[str]:
     """What to change, as a clause, by the state of what bounds the growth where something does."""
-    return evidence.cause.advice if evidence.bound is None else bound_advice(evidence.bound)
+    return _advice(evidence.cause.advice, evidence.bound)
+
+
+def _advice(advice: Optional[str], bound: Optional[GrowthBound]) -> Optional[str]:
+    return advice if bound is None else bound_advice(bound)
 
 
 def cause_words(cause: EvidenceCause, confidence: Confidence) -> str:
@@ -200,13 +204,13 @@ def end_words(bound: GrowthBound) -> str:
     if bound.state is BoundState.TOO_LARGE:
         missing = bound.missing_bytes
         return f"needs {format_bytes(missing)} more than there is" if missing else "takes about all there is"
-    return "" if bound.state in (BoundState.REFUTED, BoundState.UNRELATED) else f"ends at about {_end(bound)}"
+    return f"ends at about {_end(bound)}" if bound.explains_growth else ""
 
 
 def bound_advice(bound: GrowthBound) -> str:
     """What to do about it."""
     lower = _SMALLER.get(bound.kind, "lower its bound")
-    if bound.state in (BoundState.REFUTED, BoundState.UNRELATED):
+    if not bound.explains_growth:
         return "look into the rank once more (`tidegauge snapshot`): what the last look found does not explain it"
     if bound.state is BoundState.TOO_LARGE:
         return lower

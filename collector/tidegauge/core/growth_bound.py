@@ -68,6 +68,11 @@ class GrowthBound(NamedTuple):
         return max(MARGIN_LEFT * self.left_bytes.high, MARGIN_END * self.end_bytes.high, MIN_MARGIN_BYTES)
 
     @property
+    def explains_growth(self) -> bool:
+        """Whether what grows now may be what it bounds."""
+        return self.state not in (BoundState.REFUTED, BoundState.UNRELATED)
+
+    @property
     def holds(self) -> bool:
         """Whether the growth is no danger."""
         return self.state is BoundState.HOLDS

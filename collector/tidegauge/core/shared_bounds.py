@@ -53,26 +53,26 @@ def holds_for_peer(bound: GrowthBound, verdict: Verdict, left_bytes: Optional[fl
 def _lends(bound: Optional[GrowthBound]) -> bool:
     if bound is None or bound.of_rank is not None or bound.total_bytes is None:
         return False
-    return bound.state not in (BoundState.REFUTED, BoundState.UNRELATED)
+    return bound.explains_growth
 
 
 def _with_peers_bound(rank: RankSummary, lender: Optional[RankSummary]) -> RankSummary:
     if rank.bound is not None and rank.bound.of_rank is None:
         return rank
-    if lender is None or lender.bound is None or not _grows_alike(rank.verdict, lender):
+    left_bytes = None if lender is None else _left_bytes(rank.verdict, lender)
+    if lender is None or lender.bound is None or not _grows_alike(rank.verdict, lender, left_bytes):
         return rank if rank.bound is None else replace(rank, bound=None)
     number = int(lender.identity.rank)
     own = lender.bound._replace(state=BoundState.HOLDS, missing_bytes=None, of_rank=number)
-    left_bytes = _left_bytes(rank.verdict, lender)
     if left_bytes is not None:  # its node holds it against what the same look found
         own = own._replace(total_bytes=(rank.verdict.grown_bytes or 0) + left_bytes)
     return replace(rank, bound=own, verdict=bounded_verdict(rank.verdict, own))
 
 
-def _grows_alike(verdict: Verdict, lender: RankSummary) -> bool:
+def _grows_alike(verdict: Verdict, lender: RankSummary, left_bytes: Optional[float]) -> bool:
     """The lender may have ended already: peers are full within a few steps of each other."""
     other = lender.verdict
-    if lender.bound is None or not holds_for_peer(lender.bound, verdict, _left_bytes(verdict, lender)):
+    if lender.bound is None or not holds_for_peer(lender.bound, verdict, left_bytes):
         return False
     if verdict.bytes_per_step is None or other.bytes_per_step is None:
         return True

@@ -93,7 +93,6 @@ class RankDetector:
         """
         last = self._last
         last.allocated = allocated_bytes
-        last.pieces = None
         last.reserved = reserved_bytes
         last.limit = limit_bytes
         last.host_free = host_free_bytes
@@ -102,8 +101,8 @@ class RankDetector:
         self._times.tick(step, time_s)
         derive = self._derive
         slack = derive.unexplained_reserved(allocated_bytes, reserved_bytes, allocated_peak_bytes)
-        if inactive_split_bytes is not None:
-            last.pieces = derive.pieces_beside_peak(inactive_split_bytes, reserved_bytes)
+        pieces = inactive_split_bytes
+        last.pieces = None if pieces is None else derive.pieces_beside_peak(pieces, reserved_bytes)
         changed = False
         floors = self._allocated.floors
         due = floors.push(allocated_bytes, step, time_s)

@@ -18,20 +18,8 @@ class Derivation:
     """Turns one reading into the values that are watched. Constant state, one call of each method a sample."""
 
     __slots__ = (
-        "_allocated",
-        "_half_least",
-        "_half_peak",
-        "_half_samples",
-        "_half_since_s",
-        "_old_least",
-        "_old_peak",
-        "_outside",
-        "_params",
-        "_reserved",
-        "_samples_below_peak",
-        "most_reserved",
-        "peak",
-        "transient",
+        "_allocated", "_half_least", "_half_peak", "_half_samples", "_half_since_s", "_old_least", "_old_peak",
+        "_outside", "_params", "_reserved", "_samples_below_peak", "most_reserved", "peak", "transient",
     )  # fmt: skip
 
     def __init__(self, params: Params) -> None:
