@@ -22,6 +22,7 @@ from tidegauge_exporter.labels import label_value
 from tidegauge_exporter.metrics import (
     GPU_LABELS,
     GPU_METRICS,
+    GROUP_LABELS,
     NODE_LABELS,
     NODE_METRICS,
     RANK_INFO,
@@ -37,7 +38,7 @@ def write_history(
     path: Path, *, jobs: int, ranks_per_job: int, hours: float, period_s: float, end_unix_s: float, seed: int = 0
 ) -> None:
     """One reading of everything each ``period_s``, the last one at ``end_unix_s``. The same arguments give the same
-    text. What happens in it is told in ``fleet_story``; every plot has its place from five jobs on.
+    text. What happens in it is told in ``fleet_story``; every plot has its place from seven jobs on.
     """
     readings = int(hours * 3600 / period_s)
     fleet = Fleet(jobs, ranks_per_job, end_unix_s - readings * period_s, end_unix_s, seed)
@@ -82,6 +83,7 @@ def _of_rank(rank: RankView, node: NodeView, target: str) -> Iterator[str]:
     labels, facts = _rank_labels(
         (who.job_id, who.attempt, who.rank, who.local_rank, node.hostname, rank.gpu, rank.uuid),
         (rank.process.pid, node.hostname, who.torch_version, who.alloc_conf, who.profile),
+        rank.group,
         target,
     )
     for metric in RANK_METRICS:
@@ -91,9 +93,9 @@ def _of_rank(rank: RankView, node: NodeView, target: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=50_000)
-def _rank_labels(values: Sequence[object], facts: Sequence[object], target: str) -> tuple[str, str]:
+def _rank_labels(values: Sequence[object], facts: Sequence[object], group: str, target: str) -> tuple[str, str]:
     """The label blocks of a rank's series and of its info."""
-    own = dict(zip(RANK_LABELS, (CLUSTER, *values), strict=True))
+    own = dict(zip((*RANK_LABELS, *GROUP_LABELS), (CLUSTER, *values, group), strict=True))
     more = dict(zip(RANK_INFO.labels[len(RANK_LABELS) :], facts, strict=True))
     return _block(own, target), _block({**own, **more}, target)
 
@@ -141,6 +143,7 @@ def _of_the_agent_itself(fleet: Fleet, moment: Moment) -> Iterable[str]:
         collect_success={"rings": True, "nvml": True, "proc": True},
         collect_duration_s={"rings": 0.0004, "nvml": 0.0021, "proc": 0.0007},
         rings_skipped={"truncated": 0},
+        poll_deferred={"records": 0},
         claims_overruled={"job_id": 0},
         detector_points=points,
     )

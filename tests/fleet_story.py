@@ -1,7 +1,7 @@
 """What happens in a made-up fleet: for any moment the product's own values of every node and job, without a clock.
 
-Jobs are numbered from 0 and fill the GPUs of nodes with eight each, in order. Of every 40 jobs the first five have
-something happen to them (``Plot``); the last node stops answering before the end, and one more node has no rank but a
+Jobs are numbered from 0 and fill the GPUs of nodes with eight each, in order. Of every 40 jobs the first six have
+something of their own (``Plot``); the last node stops answering before the end, and one more node has no rank but a
 stranger on its GPU.
 """
 
@@ -50,7 +50,9 @@ class Plot(Enum):
     """On every rank memory outside the allocator grows, by the same."""
     ENDS = 4
     """It is done in the middle of the history."""
-    STEADY = 5
+    TWO_GROUPS = 5
+    """Two launches side by side: each has half of the job's GPUs, and numbers its ranks from 0."""
+    STEADY = 6
 
 
 class Moment(NamedTuple):
@@ -116,11 +118,12 @@ class Fleet:
 
     def job_views(self, nodes: Sequence[NodeView], moment: Moment) -> list[JobView]:
         """The coordinator's jobs when the nodes say this; ``nodes`` are all of ``node_views``."""
-        found: dict[tuple[str, int], list[tuple[str, RankView]]] = {}
+        found: dict[tuple[str, int, str], list[tuple[str, RankView]]] = {}
         stale = {node.hostname for index, node in enumerate(nodes) if self.stale(index, moment)}
         for node in nodes:
             for rank in node.ranks:
-                found.setdefault((rank.identity.job_id, rank.identity.attempt), []).append((node.hostname, rank))
+                group = (rank.identity.job_id, rank.identity.attempt, rank.group)
+                found.setdefault(group, []).append((node.hostname, rank))
         return [_job(ranks, stale) for ranks in found.values()]
 
     def _rank(self, slot: int, moment: Moment) -> RankView | None:
@@ -134,13 +137,17 @@ class Fleet:
         last_unix_s = moment.unix_s - 0.5 if ended_unix_s is None else min(moment.unix_s, ended_unix_s)
         memory = self._memory(job, rank, plot, attempt, moment)
         steps = max(int((last_unix_s - began_unix_s) * STEPS_PER_S), 0)
+        group, world_size = "", self.ranks_per_job
+        if plot is Plot.TWO_GROUPS and self.ranks_per_job > 1:
+            world_size = self.ranks_per_job // 2
+            group, rank = f"step {rank // world_size}", rank % world_size
         return RankView(
             identity=RankIdentity(
                 job_id=JobId(job_id(job)),
                 attempt=attempt,
                 rank=GlobalRank(rank),
                 local_rank=LocalRank(slot % GPUS_PER_NODE),
-                world_size=self.ranks_per_job,
+                world_size=world_size,
                 hostname=hostname(slot // GPUS_PER_NODE),
                 job_name=f"pretrain-{job % 7}",
                 scheduler="slurm",
@@ -150,6 +157,7 @@ class Fleet:
             process=ProcessId(1000 + slot, 5_000 + attempt),
             uid=1001 + job % 5,
             user_name=user_name(job),
+            group=group,
             uuid=uuid_of(slot),
             gpu=slot % GPUS_PER_NODE,
             last_sample_unix_s=last_unix_s,
@@ -296,4 +304,6 @@ def _job(ranks: Sequence[tuple[str, RankView]], stale_hosts: set[str]) -> JobVie
         suspects=tuple(rank.identity.rank for _, rank in ranks if rank.verdict.state is not LeakState.OK),
         running=any(rank.alive for _, rank in ranks),
         stale=tuple(rank.identity.rank for host, rank in ranks if host in stale_hosts),
+        group="" if first.group == "step 0" else first.group,
+        group_name=first.group,
     )

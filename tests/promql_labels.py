@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import promql_parser
 from promql_parser import AggModifierType, LabelModifierType, VectorMatchCardinality
 
-from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE, POD_LABELS, RANK_LABELS
+from tidegauge_exporter.metric_rows import JOB_LABELS
+from tidegauge_exporter.metrics import COORDINATOR_TABLE, GROUP_LABELS, NODE_TABLE, POD_LABELS, RANK_LABELS
 from tidegauge_exporter.rules.recording import RECORDING
 from tidegauge_exporter.rules.values import RecordingRule
 
@@ -17,7 +18,7 @@ TARGET: Labels = frozenset({"job", "instance", "component", "cluster", "hostname
 """What the scrape of deploy/observability adds to every series that does not have it."""
 _FOREIGN: dict[str, Labels] = {
     "up": TARGET,
-    "ALERTS": TARGET | {"alertname", "alertstate", "severity", "job_id", "attempt", "rank", "gpu", "UUID"},
+    "ALERTS": TARGET | {"alertname", "alertstate", "severity", "job_id", "attempt", "group", "rank", "gpu", "UUID"},
     "DCGM_FI_DEV_FB_USED": frozenset({"UUID", "gpu", "device", "modelName", "hostname", "job", "instance"}),
     "DCGM_FI_DEV_GPU_UTIL": frozenset({"UUID", "gpu", "device", "modelName", "hostname", "job", "instance"}),
 }
@@ -42,7 +43,9 @@ def _series() -> dict[str, Labels]:
 
 def _scraped(labels: tuple[str, ...]) -> Labels:
     """A rank's series as they are on Kubernetes."""
-    return frozenset(labels) | TARGET | frozenset(POD_LABELS if set(RANK_LABELS) <= set(labels) else ())
+    of_rank, of_job = set(RANK_LABELS) <= set(labels), set(JOB_LABELS) <= set(labels)
+    more = frozenset((*(POD_LABELS if of_rank else ()), *(GROUP_LABELS if of_job else ())))
+    return frozenset(labels) | TARGET | more
 
 
 def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:

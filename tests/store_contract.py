@@ -249,6 +249,17 @@ class StoreContract:
         first = opened(1, job=odd).incident
         assert figures[0][1] == OpenIncident(1, first.key.cause, first.severity, first.opened_unix_s)
 
+    def test_two_groups_of_a_job_have_an_open_incident_of_one_cause_each(self, store: Store) -> None:
+        first, second = JOB, JOB._replace(group="step 1")
+        store.incidents.save([opened(1), opened(2, job=second)])
+        assert [one.key.job for one in store.incidents.open_incidents()] == [first, second]
+        figures = store.incidents.open_figures([first, second])
+        assert [(job, one.number) for job, one in figures] == [(first, 1), (second, 2)]
+        for number in (1, 2):
+            store.audit.write_ahead([decision(decision_id=str(number), incident=incident(number=number))])
+            store.audit.finish(str(number), Outcome.DONE, "", at_s=NOW_S + number)
+        assert store.audit.last_finished([second], since_s=NOW_S) == {(second, "notify", "done"): NOW_S + 2.0}
+
     def test_a_line_of_the_history_holds_the_worst_ranks_and_the_incident_all(self, store: Store) -> None:
         first = wide()
         after = [told(kind, first, float(at), flaps=at) for at, kind in enumerate(ChangeKind, start=1)]
@@ -491,7 +502,7 @@ class StoreContract:
         assert (first.live, first.growth) == ((), heavy.growth)
 
     def test_nobody_can_fill_the_database_with_evidence(self, store: Store) -> None:
-        small = EvidenceStore(store.database, Room(of_job=3, of_user=5, in_all=7))
+        small = EvidenceStore(store.database, Room(of_job=3, of_tenant=5, in_all=7))
 
         def keep(uid: int, job_id: str, count: int) -> JobKey:
             job = JobKey(job_id, 0, uid)
@@ -506,6 +517,19 @@ class StoreContract:
         three = keep(2, "three", 3)
         assert [len(store.evidence.of_job(job, limit=9)) for job in (one, two, three)] == [1, 3, 3]
         assert len(list(store.evidence.recent(since_s=0.0, limit=99))) == 7
+
+    def test_evidence_of_one_namespace_never_pushes_out_anothers(self, store: Store) -> None:
+        """On Kubernetes, where containers of different people run as uid 0."""
+        small = EvidenceStore(store.database, Room(of_job=3, of_tenant=5, in_all=9))
+        theirs = JobKey("team-a/llm", 0, 0)
+        small.keep([evidence(job=theirs)], at_s=NOW_S)
+        for number in range(20):
+            jobs = [JobKey(f"team-evil/job-{number}", 0, 0), JobKey(f"local-job-{number}", 0, 0)]
+            small.keep([evidence(job=job) for job in jobs], at_s=NOW_S)
+        assert store.evidence.of_job(theirs, limit=9) == [evidence(job=theirs)]
+        left = [one.evidence.job.job_id for one in store.evidence.recent(since_s=0.0, limit=99)]
+        assert len(left) == 9
+        assert {name.split("-")[0] for name in left} == {"team", "local"}
 
     def test_evidence_goes_with_time_unless_an_incident_of_its_job_is_open(self, store: Store) -> None:
         other = JobKey("2", 0, 1)

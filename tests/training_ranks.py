@@ -47,10 +47,12 @@ class TrainingRank:
     requests: dict[str, dict[str, Any]] = field(default_factory=dict)
     saves: list[int] = field(default_factory=list)
     """The steps at which it saved."""
+    launcher_pid: int = 1000
+    """Tells ranks of one number apart."""
 
     @property
     def target(self) -> RankTarget:
-        return RankTarget(self.rank, f"node-{self.rank % 2}", ProcessId(1000 + self.rank, 5000), 0)
+        return RankTarget(self.rank, f"node-{self.rank % 2}", ProcessId(self.launcher_pid + self.rank, 5000), 0)
 
     @property
     def step(self) -> int:
@@ -118,7 +120,7 @@ class FakeCommands:
         keeper: Callable[[Mapping[str, Any]], Reply] | None = None,
     ) -> None:
         self.time = time
-        self.ranks = {rank.rank: rank for rank in ranks}
+        self.ranks = {rank.target.process.pid: rank for rank in ranks}
         self.answer_s = answer_s
         self.keeper = keeper
         self.on_request: Callable[[Mapping[str, Any]], None] = lambda _request: None
@@ -134,7 +136,7 @@ class FakeCommands:
         replies = {}
         for rank in ranks:
             self.log.append((f"rank {rank.rank}", request))
-            replies[rank.rank] = self.ranks[rank.rank].answer(request)
+            replies[rank.rank] = self.ranks[rank.process.pid].answer(request)
         self.time.sleep(self.answer_s / 2)
         return replies
 

@@ -19,6 +19,7 @@ from tidegauge_exporter.metric_rows import ReadMetric
 from tidegauge_exporter.metrics import (
     GPU_LABELS,
     GPU_METRICS,
+    GROUP_LABELS,
     NODE_METRICS,
     NODE_TABLE,
     POD_LABELS,
@@ -32,6 +33,7 @@ from tidegauge_exporter.self_metrics import (
     COLLECT_DURATION,
     COLLECT_SUCCESS,
     DETECTOR_POINTS,
+    POLL_DEFERRED,
     RECORDS_LOST,
     RECORDS_REFUSED,
     RINGS_SKIPPED,
@@ -174,6 +176,8 @@ def _add_self(samples: Samples, view: NodeView) -> None:
     for reason, count in view.rings_skipped.items():
         samples.add(RINGS_SKIPPED, (reason,), count)
     samples.add(RECORDS_LOST, (), view.records_lost)
+    for reason, count in view.poll_deferred.items():
+        samples.add(POLL_DEFERRED, (reason,), count)
     samples.add(RECORDS_REFUSED, (), view.records_refused)
     samples.add(DETECTOR_POINTS, (), view.detector_points)
     for claim, count in view.claims_overruled.items():
@@ -181,13 +185,19 @@ def _add_self(samples: Samples, view: NodeView) -> None:
 
 
 def _rank_labels(rank: RankView, view: NodeView) -> tuple[tuple[str, ...], tuple[object, ...]]:
-    """Names and values: ``RANK_LABELS``, and ``POD_LABELS`` of a rank in a pod that somebody has named. ``hostname`` is
-    the node's own, whatever a container calls itself."""
+    """Names and values: ``RANK_LABELS``, ``GROUP_LABELS`` of a rank whose job has several groups of ranks, and
+    ``POD_LABELS`` of one in a pod that somebody has named. ``hostname`` is the node's own, whatever a container calls
+    itself."""
     who, place = rank.identity, rank.pod
-    labels = (view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid)
+    labels: tuple[object, ...] = (
+        view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid,
+    )  # fmt: skip
+    names: tuple[str, ...] = RANK_LABELS
+    if rank.group:
+        names, labels = (*names, *GROUP_LABELS), (*labels, rank.group)
     if place is None or place.namespace is None:
-        return RANK_LABELS, labels
-    return (*RANK_LABELS, *POD_LABELS), (*labels, place.namespace, place.pod, place.container)
+        return names, labels
+    return (*names, *POD_LABELS), (*labels, place.namespace, place.pod, place.container)
 
 
 def _rank_facts(rank: RankView, view: NodeView) -> tuple[object, ...]:

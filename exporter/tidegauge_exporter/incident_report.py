@@ -6,6 +6,7 @@ from html import escape
 from typing import Final
 
 from tidegauge.core.incidents import Incident
+from tidegauge.core.wording import job_and_run
 from tidegauge_exporter.html_page import meta, page, section
 from tidegauge_exporter.incident_plot import incident_plot
 from tidegauge_exporter.incident_sections import (
@@ -41,10 +42,7 @@ def render_incident(story: Story, *, cluster: str, links: Links, now_unix_s: flo
     incident = told.incident
     facts = [
         ("Incident", str(incident.number)),
-        (
-            "Job",
-            incident.key.job.job_id + (f", attempt {incident.key.job.attempt}" if incident.key.job.attempt else ""),
-        ),
+        ("Job", job_and_run(incident)),
         ("Name", incident.job_name),
         ("User", incident.user_name),
         ("Cluster", tidy(cluster, LONGEST_PATH)),

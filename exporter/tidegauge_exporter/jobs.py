@@ -11,8 +11,8 @@ from tidegauge.core.views import JobView, job_array_name
 from tidegauge_exporter.exposition import INFO_VALUE, Exposition, Samples
 from tidegauge_exporter.label_blocks import LabelBlocks
 from tidegauge_exporter.loop_metrics import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
-from tidegauge_exporter.metric_rows import JOB_LABELS
-from tidegauge_exporter.metrics import COORDINATOR_TABLE, JOB_INFO, JOB_METRICS
+from tidegauge_exporter.metric_rows import JOB_LABELS, Metric
+from tidegauge_exporter.metrics import COORDINATOR_TABLE, GROUP_LABELS, JOB_INFO, JOB_METRICS
 from tidegauge_exporter.negotiation import choose_format
 from tidegauge_exporter.self_metrics import COLLECT_SUCCESS
 
@@ -44,18 +44,23 @@ def job_metrics(
 
 
 def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | None, *, cluster: str) -> None:
-    """One set of series a job and attempt; the first of two with the same labels stays, be they two users'."""
+    """One set of series a job, attempt and group of ranks; the first of two with the same labels stays, be they two
+    users'."""
     figures: Mapping[JobKey, JobFigures] = {} if loop is None else loop.of_jobs
     slurm: Mapping[JobKey, SlurmLabels] = {} if loop is None else loop.slurm
     seen: set[str] = set()
     for job in jobs:
-        labels = (cluster, job.job_id, job.attempt)
-        block = samples.block(JOB_LABELS, labels)
+        labels: tuple[object, ...] = (cluster, job.job_id, job.attempt)
+        group: tuple[str, ...] = ()
+        if job.group_name:
+            labels, group = (*labels, job.group_name), GROUP_LABELS
+        block = samples.block((*JOB_LABELS, *group), labels)
         if block in seen:
             continue
         seen.add(block)
         facts = (job.user_name, job.job_name, job.scheduler, job.world_size)
-        samples.add(JOB_INFO, (*labels, *facts, *_slurm_labels(job, slurm)), INFO_VALUE)
+        known = (*labels, *facts, *_slurm_labels(job, slurm))
+        samples.add_to(samples.block(_with_group(JOB_INFO, group), known), JOB_INFO, INFO_VALUE)
         for metric in JOB_METRICS:
             if (value := metric.read(job)) is not None:
                 samples.add_to(block, metric, value)
@@ -63,7 +68,12 @@ def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | Non
             continue
         for row in JOB_LOOP_METRICS:
             for values, number in row.read_all(told).items():
-                samples.add(row, (*labels, *values), number)
+                samples.add_to(samples.block(_with_group(row, group), (*labels, *values)), row, number)
+
+
+def _with_group(metric: Metric, group: tuple[str, ...]) -> tuple[str, ...]:
+    """The metric's labels, with that of the group of ranks after those of the job."""
+    return (*JOB_LABELS, *group, *metric.labels[len(JOB_LABELS) :])
 
 
 def _slurm_labels(job: JobView, known: Mapping[JobKey, SlurmLabels]) -> tuple[str | None, str | None, str | None]:

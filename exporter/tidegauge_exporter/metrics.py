@@ -21,6 +21,9 @@ RANK_LABELS = ("cluster", "job_id", "attempt", "rank", "local_rank", "hostname",
 ``on (UUID)`` joins need no rewriting. ``attempt`` is there because a slope over a restart would be wrong."""
 POD_LABELS = ("namespace", "pod", "container")
 """Beyond those, of every series of a rank in a pod whose namespace is known, and of no other rank's."""
+GROUP_LABELS = ("group",)
+"""Beyond those, of every series of a rank, or about a job as a whole, in a job that has several groups of ranks, and of
+no other's: the group's name. An absent label is an empty one to Prometheus."""
 GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
 
 SAMPLES_PER_TARGET = 50_000

@@ -10,6 +10,7 @@ from tidegauge_exporter.metric_rows import JOB_LABELS, Metric, ReadMetric
 from tidegauge_exporter.metrics import (
     GPU_LABELS,
     GPU_METRICS,
+    GROUP_LABELS,
     JOB_INFO,
     JOB_METRICS,
     NODE_LABELS,
@@ -32,6 +33,9 @@ def page() -> str:
             f"Labels: {_code(RANK_LABELS)}.",
             "`gpu` is the NVML index and `UUID` the name that dcgm-exporter writes, so that joins `on (UUID)` need no",
             "rewriting; both are empty for a rank whose GPU is not known.\n",
+            "A job that runs several launches side by side (two `srun` in one allocation, a trainer beside an",
+            f"evaluator) has several groups of ranks: its series, and its ranks', also have {_code(GROUP_LABELS)}, the",
+            "name of the group (`step 1`, `pid 4711`, `container eval`). Those of a job with one group do not.\n",
             f"On Kubernetes a rank's series also have {_code(POD_LABELS)}, named as by dcgm-exporter: those",
             "of its pod by the word of kernel and API server, never its own. `job_id` is then `namespace/name` of the",
             "workload. A PodMonitor or ServiceMonitor has to say `honorLabels: true`: else Prometheus puts the agent's",

@@ -40,6 +40,14 @@ RECORDS_LOST = Metric(
     (),
     "node agent, gaps in the rings' sequence numbers",
 )
+POLL_DEFERRED = Metric(
+    "tidegauge_poll_deferred_total",
+    Kind.COUNTER,
+    "What a poll put off to a later one, so that nobody's rings hold up the others': rings that are new (`opened`), "
+    "rings of which not all records were read (`records`), rings of processes that are gone (`orphans`).",
+    ("reason",),
+    "node agent",
+)
 RECORDS_REFUSED = Metric(
     "tidegauge_records_refused_total",
     Kind.COUNTER,
@@ -68,6 +76,7 @@ SELF_METRICS = (
     SERIES_DROPPED,
     RINGS_SKIPPED,
     RECORDS_LOST,
+    POLL_DEFERRED,
     RECORDS_REFUSED,
     DETECTOR_POINTS,
     CLAIMS_OVERRULED,

@@ -2,6 +2,8 @@
 
 Saving is often collective, so all ranks are asked for one step that none of them has reached yet. Where they stand is
 kept by the ranks themselves under the decision's id: a coordinator that was restarted looks, and goes on from there.
+Groups of ranks that were launched side by side in one job count steps of their own: each is asked by itself, and the
+job has saved when all of them have.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidegauge.core.actions import CheckpointWay, JobTarget, RankTarget
+from tidegauge.core.actions import CheckpointWay, GroupTarget, JobTarget, RankTarget
+from tidegauge.core.incidents import JobKey
 from tidegauge.core.orders import GONE
 from tidegauge_scheduler_hooks.ports import (
     CheckpointProgress,
@@ -75,21 +78,55 @@ class RankCheckpoint:
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._sleep = sleep
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[tuple[str, JobKey], _Asked] = {}
 
-    def has_asked(self, decision_id: str) -> bool:
+    def has_asked(self, target: JobTarget, decision_id: str) -> bool:
         """Whether the ranks have taken the request on, as far as this process remembers: then it is only looked at."""
-        return decision_id in self._asked
+        return all((decision_id, group.job) in self._asked for group in target.groups)
 
     def advance(self, target: JobTarget, *, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
         """Ask the ranks, or look how far they are. Raises ``TemporaryError``."""
+        if len(target.groups) > 1 and (unable := [one for one in target.groups if self._is_unable(one, decision_id)]):
+            for group in target.groups:
+                self._withdraw(group, group.ranks, decision_id)
+            return _of_all([(group, _UNABLE) for group in unable])
+        # One that cannot be asked now does not keep the others from being looked at: what they began goes on.
+        found = [(group, self._tried(group, decision_id, deadline_unix_s)) for group in target.groups]
+        progress = [(group, one) for group, one in found if not isinstance(one, TemporaryError)]
+        if any(one.stage is CheckpointStage.REFUSED for _, one in progress):
+            for group, one in progress:
+                if one.stage is CheckpointStage.ASKED:
+                    self._withdraw(group, group.ranks, decision_id)
+        elif problems := [one for _, one in found if isinstance(one, TemporaryError)]:
+            raise problems[0]
+        return _of_all(progress) if progress else _refused("no rank of the job lives")
+
+    def _is_unable(self, group: GroupTarget, decision_id: str) -> bool:
+        """Whether it has no way to be asked, so that nobody need be."""
+        if (decision_id, group.job) in self._asked:
+            return False
+        try:
+            pings = self._ping(group, group.ranks)
+        except TemporaryError:
+            return False
+        return not _has_nothing_to_save(pings) and _means(group, pings) is None
+
+    def _tried(
+        self, group: GroupTarget, decision_id: str, deadline_unix_s: float
+    ) -> CheckpointProgress | TemporaryError:
+        try:
+            return self._advance(group, decision_id, deadline_unix_s)
+        except TemporaryError as error:
+            return error
+
+    def _advance(self, target: GroupTarget, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
         looks = self._send(target, target.ranks, {"command": "checkpoint_status", "id": decision_id})
         begun = {
             rank: reply.value
             for rank, reply in looks.items()
             if reply.value is not None and not reply.value.get("withdrawn")
         }
-        asked = self._asked.get(decision_id)
+        asked = self._asked.get((decision_id, target.job))
         if asked is None and begun:
             asked = _means(target, self._ping(target, target.ranks))
         if begun and asked is not None:
@@ -103,10 +140,14 @@ class RankCheckpoint:
             self._withdraw(target, target.ranks, decision_id)
         return self._begin(target, decision_id, deadline_unix_s)
 
-    def _begin(self, target: JobTarget, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
-        asked = _means(target, self._ping(target, target.ranks))
+    def _begin(self, target: GroupTarget, decision_id: str, deadline_unix_s: float) -> CheckpointProgress:
+        pings = self._ping(target, target.ranks)
+        if _has_nothing_to_save(pings):
+            self._remember(decision_id, target, _Asked(CheckpointWay.NONE, ()))
+            return CheckpointProgress(CheckpointStage.PROVEN, "nothing to save (TIDEGAUGE_CHECKPOINT=none)")
+        asked = _means(target, pings)
         if asked is None:
-            return _refused("no rank can be asked: there is neither a callback nor a signal with a path of checkpoints")
+            return _UNABLE
         pace = self._pace(target, asked.ranks)
         if pace.behind > 2 + pace.steps_per_s * pace.answer_s:
             return _refused(
@@ -128,7 +169,7 @@ class RankCheckpoint:
             replies = self._send(target, asked.ranks, request)
             refusals = {rank: reply for rank, reply in replies.items() if reply.error is not None}
             if not refusals:
-                self._remember(decision_id, asked)
+                self._remember(decision_id, target, asked)
                 return CheckpointProgress(
                     CheckpointStage.ASKED, f"{_ranks(len(asked.ranks))} asked to save at step {at_step}"
                 )
@@ -146,19 +187,19 @@ class RankCheckpoint:
         left_s = max(0.0, deadline_unix_s - self._wall_s())
         return max(left_s - TRIP_S, left_s / 2)
 
-    def _given_up(self, target: JobTarget, refusals: Mapping[int, Reply]) -> CheckpointProgress:
+    def _given_up(self, target: GroupTarget, refusals: Mapping[int, Reply]) -> CheckpointProgress:
         self._refuse_silence(target, refusals.values())
         rank, reply = min((rank, reply) for rank, reply in refusals.items() if reply.kind != PASSED)
         return _refused(f"rank {rank}: {reply.error}")
 
-    def _refuse_silence(self, target: JobTarget, replies: Iterable[Reply]) -> None:
+    def _refuse_silence(self, target: GroupTarget, replies: Iterable[Reply]) -> None:
         """Raises ``TemporaryError`` if one of those who did not take it on may yet: it did not answer, or has
         another request to finish first."""
         for reply in replies:
             if reply.error is not None and reply.kind in (None, BUSY, GONE):
                 raise TemporaryError(f"job {target.job.job_id} cannot be asked to save its state now: {reply.error}")
 
-    def _pace(self, target: JobTarget, ranks: Sequence[RankTarget]) -> _Pace:
+    def _pace(self, target: GroupTarget, ranks: Sequence[RankTarget]) -> _Pace:
         """Watch the steps until two were seen, or for ``MEASURE_S``."""
         first: int | None = None
         begin_s = self._monotonic_s()
@@ -177,27 +218,47 @@ class RankCheckpoint:
                 return _Pace(max(steps), max(steps) - min(steps), pace_steps_per_s, answer_s)
             self._sleep(LOOK_EVERY_S)
 
-    def _ping(self, target: JobTarget, ranks: Sequence[RankTarget]) -> Mapping[int, Mapping[str, Any]]:
+    def _ping(self, target: GroupTarget, ranks: Sequence[RankTarget]) -> Mapping[int, Mapping[str, Any]]:
         replies = self._send(target, ranks, {"command": "ping"})
         for rank, reply in sorted(replies.items()):
             if reply.value is None or not isinstance(reply.value.get("step"), int):
                 raise TemporaryError(f"job {target.job.job_id}: rank {rank} does not say where it is: {reply.error}")
         return {rank: reply.value for rank, reply in replies.items() if reply.value is not None}
 
-    def _withdraw(self, target: JobTarget, ranks: Sequence[RankTarget], decision_id: str) -> None:
+    def _withdraw(self, target: GroupTarget, ranks: Sequence[RankTarget], decision_id: str) -> None:
         """As far as it goes: a rank that does not hear of it saves only if all do (``ranks`` in the request)."""
         self._send(target, ranks, {"command": "checkpoint_withdraw", "id": decision_id})
 
-    def _send(self, target: JobTarget, ranks: Sequence[RankTarget], request: Mapping[str, Any]) -> Mapping[int, Reply]:
+    def _send(
+        self, target: GroupTarget, ranks: Sequence[RankTarget], request: Mapping[str, Any]
+    ) -> Mapping[int, Reply]:
         return self._commands.ask_ranks(target.job, ranks, request, timeout_s=RANK_TIMEOUT_S)
 
-    def _remember(self, decision_id: str, asked: _Asked) -> None:
+    def _remember(self, decision_id: str, target: GroupTarget, asked: _Asked) -> None:
         while len(self._asked) >= MAX_REMEMBERED:
             self._asked.pop(next(iter(self._asked)))
-        self._asked[decision_id] = asked
+        self._asked[decision_id, target.job] = asked
 
 
-def _means(target: JobTarget, pings: Mapping[int, Mapping[str, Any]]) -> _Asked | None:
+def _of_all(progress: Sequence[tuple[GroupTarget, CheckpointProgress]]) -> CheckpointProgress:
+    """What the groups of a job come to: refused if one is, proven if all are."""
+    stages = [one.stage for _, one in progress]
+    if len(progress) == 1 and not progress[0][0].name:
+        return progress[0][1]
+    stage = next((one for one in (CheckpointStage.REFUSED, CheckpointStage.ASKED) if one in stages), stages[0])
+    told = [
+        f"{group.called}: {one.detail}"
+        for group, one in progress
+        if stage is not CheckpointStage.REFUSED or one.stage is stage
+    ]
+    return CheckpointProgress(stage, " · ".join(told))
+
+
+def _has_nothing_to_save(pings: Mapping[int, Mapping[str, Any]]) -> bool:
+    return all(ping.get("checkpoint") == CheckpointWay.NONE.value for ping in pings.values())
+
+
+def _means(target: GroupTarget, pings: Mapping[int, Mapping[str, Any]]) -> _Asked | None:
     """Whom to ask: those with a callback, else those with a signal; ``None`` if nobody has either.
 
     One rank that can be asked is enough: many jobs save on rank 0 alone.
@@ -240,3 +301,6 @@ def _refused(detail: str) -> CheckpointProgress:
 
 def _ranks(count: int) -> str:
     return f"{count} rank" if count == 1 else f"{count} ranks"
+
+
+_UNABLE = _refused("no rank can be asked: there is neither a callback nor a signal with a path of checkpoints")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -26,15 +26,15 @@ from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incident_steps import DEFAULT_RULES, IncidentRules
 from tidegauge.core.incident_tracker import IncidentTracker, Tenant
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, JobKey
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.oom import explanation_for
-from tidegauge.core.sightings import job_key
+from tidegauge.core.sightings import job_key, living_culprits
 from tidegauge.core.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
-from tidegauge_scheduler_hooks.facts import job_facts, surroundings
+from tidegauge_scheduler_hooks.facts import end_with, job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.marks import Mark, user_of
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S, Policy
@@ -69,6 +69,9 @@ class Cluster(Protocol):
 
     def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
         """What CUDA calls the total of each GPU."""
+
+    def remember_groups(self, incidents: Iterable[Incident]) -> None:
+        """Which group of ranks of its job each of these incidents, which are open, is about."""
 
     def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
         """What was found out about jobs' ranks, oldest first; only what is in the database."""
@@ -120,8 +123,10 @@ class ClosedLoop:
         self._policy = policy
         self._switches = switches
         self._now_s = now_s
+        still_open = incidents.open_incidents()
+        cluster.remember_groups(still_open)
         self._tracker = IncidentTracker(
-            incidents.open_incidents(), next_number=incidents.next_number(), explain_oom=_explained, rules=rules,
+            still_open, next_number=incidents.next_number(), explain_oom=_explained, rules=rules,
             closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MOST_RECENT),
         )  # fmt: skip
         self._state = PolicyState.of(audit.memory(since_s=now_s() - MEMORY_S))
@@ -212,7 +217,8 @@ class ClosedLoop:
             return f"incident {decision.incident.number} is over"
         if incident.key.cause is not decision.incident.key.cause:
             return f"evidence says by now that incident {incident.number} is {incident.key.cause.value}"
-        return None
+        jobs = self._cluster.jobs()
+        return _no_culprit_lives(incident, jobs) or (_began_since(decision, jobs) if decision.action.is_stop else None)
 
     def _tell_crowded(self) -> None:
         crowded = self._tracker.crowded
@@ -259,7 +265,11 @@ class ClosedLoop:
                 continue
             judged[incident.number] = judgement
             try:
-                facts = replace(job_facts(job, around, said), owner_reachable=self._owner_reachable)
+                facts = replace(
+                    job_facts(job, around, said),
+                    owner_reachable=self._owner_reachable,
+                    culprits=living_culprits(incident, job),
+                )
                 decisions, after = decide(incident, facts, policy, state, now_s=now_s)
             except Exception:
                 # What is odd about one job must not cost the others their decisions.
@@ -274,6 +284,25 @@ class ClosedLoop:
         if now_s - self._forgot_s >= FORGET_EVERY_S:
             self._forgot_s = now_s
             self._state = state.forget(now_s - MEMORY_S, open_incidents={one.number for one in self._tracker.incidents})
+
+
+def _no_culprit_lives(incident: Incident, jobs: Sequence[JobView]) -> str | None:
+    """Why nothing is done any more: those that did it have ended since the decision. An out-of-memory error has done
+    its harm, whoever lives."""
+    job = next((view for view in jobs if view.ranks and view.key == incident.key.job), None)
+    if job is None or incident.key.cause is IncidentCause.OUT_OF_MEMORY or living_culprits(incident, job):
+        return None
+    return f"no rank that incident {incident.number} is about lives and does it now"
+
+
+def _began_since(decision: Decision, jobs: Sequence[JobView]) -> str | None:
+    """Why a stop has to wait: it would end ranks that nobody knew of when it was decided, and that have not saved."""
+    known, job = decision.target.processes, decision.target.job
+    mine = next((view for view in jobs if view.ranks and view.key == job), None)
+    for view in () if mine is None else end_with(mine, jobs):
+        if known.isdisjoint(rank.process for rank in view.ranks if rank.alive):
+            return f"further ranks of job {job.job_id} began since the decision ({view.group_name})"
+    return None
 
 
 class _Judged(NamedTuple):

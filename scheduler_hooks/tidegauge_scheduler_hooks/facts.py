@@ -8,12 +8,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from tidegauge.core.actions import CheckpointWay, JobFacts, JobTarget, RankTarget, SchedulerFacts
+from tidegauge.core.actions import CheckpointWay, GroupTarget, JobFacts, JobTarget, RankTarget, SchedulerFacts
 from tidegauge.core.fraction import cap_of_job
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge.core.sightings import is_neighbour, job_key
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
-from tidegauge_scheduler_hooks.scheduler_watch import scheduler_name
+from tidegauge_scheduler_hooks.scheduler_watch import LOCAL, scheduler_name
 
 _Job = tuple[str, int]
 """Id and owner, over all attempts: another attempt of a job is not another job."""
@@ -27,6 +28,8 @@ class Surroundings(NamedTuple):
     usable_bytes: Mapping[DeviceUuid, int]
     """CUDA's total of each GPU."""
     jobs_running: int
+    groups: Mapping[str, Sequence[JobView]]
+    """All groups of ranks that live of each job id that several have."""
 
 
 def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]) -> Surroundings:
@@ -41,26 +44,36 @@ def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]
             for place, index in job.living_places:
                 if place in shared:
                     tenants[place].append((who, job.ranks[index]))
-    return Surroundings(tenants, usable_bytes, sum([job.running for job in jobs]))
+    groups: dict[str, list[JobView]] = defaultdict(list)
+    for job in jobs:
+        if job.running:
+            groups[job.job_id].append(job)
+    several = {job_id: views for job_id, views in groups.items() if len(views) > 1}
+    return Surroundings(tenants, usable_bytes, sum([job.running for job in jobs]), several)
 
 
 def job_facts(job: JobView, around: Surroundings, scheduler_facts: SchedulerFacts | None) -> JobFacts:
     """The facts of ``job``, one of those that ``around`` was made of."""
     living = [rank for rank in job.ranks if rank.alive]
-    if scheduler_facts is not None and job.exempt:
+    others = end_with(job, around.groups.get(job.job_id, ()))
+    if scheduler_facts is not None and (job.exempt or any(view.exempt for view in others)):
         scheduler_facts = replace(scheduler_facts, exempt=True)
+    target = _target(job, others, scheduler_facts)
+    ways = {group.called: group_way(view) for group, view in zip(target.groups, (job, *others) if living else others)}
+    unasked = tuple(sorted(called for called, way in ways.items() if way is None))
     shared_gpu = _shares_a_gpu(job, around)
     share = gpu_share(living, scheduler_facts)
     cap = cap_of_job(living, share=share, shared_gpu=shared_gpu, usable_bytes=around.usable_bytes)
     return JobFacts(
-        target=_target(job, scheduler_facts),
+        target=target,
         scheduler_facts=scheduler_facts,
         running=job.running and (scheduler_facts is None or scheduler_facts.running),
-        stale=any(int(rank.identity.rank) in job.stale for rank in living) or not _is_whole(living),
+        stale=any(map(_is_stale, (job, *others))),
         world_size=job.world_size,
         user_name=job.user_name,
         job_name=job.job_name,
-        checkpoint=checkpoint_way(living),
+        checkpoint=None if unasked else _common_way(list(ways.values())),
+        groups_without_checkpoint=unasked if others else (),
         shared_gpu=shared_gpu,
         torch_version=_common(rank.identity.torch_version for rank in living),
         alloc_conf=_common(rank.identity.alloc_conf for rank in living),
@@ -71,14 +84,40 @@ def job_facts(job: JobView, around: Surroundings, scheduler_facts: SchedulerFact
     )
 
 
-def checkpoint_way(living: Iterable[RankSummary]) -> CheckpointWay | None:
-    """How a job with these ranks can be asked to save its state.
+def group_way(job: JobView) -> CheckpointWay | None:
+    """How the living ranks of one group can be asked to save their state.
 
     One rank that can be asked is enough: many jobs register the callback on rank 0 alone. A callback is preferred: its
-    return is a better proof than a file that looks finished.
+    return is a better proof than a file that looks finished. That there is nothing to save all of them have to say.
     """
-    claims = {rank.identity.checkpoint for rank in living}
+    claims = {rank.identity.checkpoint for rank in job.ranks if rank.alive}
+    if claims == {CheckpointWay.NONE.value}:
+        return CheckpointWay.NONE
     return next((way for way in (CheckpointWay.CALLBACK, CheckpointWay.SIGNAL) if way.value in claims), None)
+
+
+def _common_way(ways: Sequence[CheckpointWay | None]) -> CheckpointWay | None:
+    """Of groups that can all be asked: the first that has something to save."""
+    return next((way for way in ways if way is not CheckpointWay.NONE), ways[0] if ways else None)
+
+
+def end_with(job: JobView, jobs: Iterable[JobView]) -> list[JobView]:
+    """Those of ``jobs`` that live and are other groups of ranks of ``job``: they end when it is ended.
+
+    Over all attempts: a group may have been restarted by its launcher. A workload of Kubernetes has containers of
+    several uids; with what a ``tidegauge run`` keeps ends what descends from that, and nothing else.
+    """
+    scheduler = scheduler_name(job)
+    others = [view for view in jobs if view is not job and view.running and view.job_id == job.job_id]
+    if scheduler == KUBERNETES:
+        return [view for view in others if scheduler_name(view) == KUBERNETES]
+    others = [view for view in others if view.key.uid == job.key.uid]
+    if scheduler != LOCAL:
+        return others
+    if job.launch is None:
+        return []
+    kept = job.launch.process, job.launch_node
+    return [view for view in others if any((r.launch, node) == kept for r, node in zip(view.ranks, view.rank_nodes))]
 
 
 def gpu_share(living: Iterable[RankSummary], scheduler_facts: SchedulerFacts | None) -> float | None:
@@ -92,24 +131,33 @@ def gpu_share(living: Iterable[RankSummary], scheduler_facts: SchedulerFacts | N
     return min((share for share in claims if share is not None and 0.0 < share < 1.0), default=None)
 
 
-def _target(job: JobView, scheduler_facts: SchedulerFacts | None) -> JobTarget:
-    ranks = tuple(
+def _target(job: JobView, others: Iterable[JobView], scheduler_facts: SchedulerFacts | None) -> JobTarget:
+    # Without the scheduler's word nothing can be done to it; the decision still says which job it was about.
+    return JobTarget(
+        job_key(job),
+        scheduler_name(job),
+        incarnation="" if scheduler_facts is None else scheduler_facts.incarnation,
+        ranks=_living_ranks(job),
+        handle={} if scheduler_facts is None else scheduler_facts.handle,
+        group_name=job.group_name,
+        others=tuple(GroupTarget(view.key, view.group_name, _living_ranks(view)) for view in others),
+    )
+
+
+def _living_ranks(job: JobView) -> tuple[RankTarget, ...]:
+    return tuple(
         RankTarget(int(rank.identity.rank), node_id, rank.process, rank.step)
         for rank, node_id in zip(job.ranks, job.rank_nodes)
         if rank.alive
     )
-    if scheduler_facts is None:
-        # Nothing can be done to it; the decision still says which job it was about.
-        return JobTarget(job_key(job), scheduler_name(job), incarnation="", ranks=ranks)
-    return JobTarget(
-        job_key(job), scheduler_name(job), scheduler_facts.incarnation, ranks=ranks, handle=scheduler_facts.handle
-    )
 
 
-def _is_whole(living: Sequence[RankSummary]) -> bool:
-    """Whether every rank of the job is known. After a restart of the coordinator some nodes report before others, and
-    a part of the ranks must not be asked for what all of them have to do together."""
-    return len(living) >= max((rank.identity.world_size for rank in living), default=0)
+def _is_stale(job: JobView) -> bool:
+    """Whether a living rank is not heard of, or not every rank is known. After a restart of the coordinator some nodes
+    report before others, and a part of the ranks must not be asked for what all of them have to do together."""
+    living = [rank for rank in job.ranks if rank.alive]
+    known = len(living) >= max((rank.identity.world_size for rank in living), default=0)
+    return not known or any(int(rank.identity.rank) in job.stale for rank in living)
 
 
 def _shares_a_gpu(job: JobView, around: Surroundings) -> bool:

@@ -28,11 +28,13 @@ PAUSE_PER_ANSWER = 10.0
 """An answer that took long costs its scheduler much: none is asked for more than a tenth of the time."""
 TOO_OLD_S = 60.0
 """An answer older than this says nothing any more: a busy slurmctld takes up to half a minute."""
+LOCAL = "local"
+"""What ``tidegauge run`` keeps, and what nobody started that we know."""
 
 
 def scheduler_name(job: JobView) -> str:
     """Which adapter a job belongs to: what ``tidegauge run`` keeps is ``local`` whatever started that."""
-    return "local" if job.launch is not None else job.scheduler or "local"
+    return LOCAL if job.launch is not None else job.scheduler or LOCAL
 
 
 def heard_on(job: JobView) -> tuple[str, ...]:

@@ -323,3 +323,20 @@ def test_whatever_a_job_calls_itself_the_page_parses_and_stays_short(job: str, c
     ]
     assert len(labels) == 16
     assert all(len(value) <= LONGEST_LABEL and value.isprintable() for each in labels for value in each.values())
+
+
+def test_ranks_of_two_groups_of_a_job_are_told_apart_by_their_group() -> None:
+    """Two launches in one job: each has a rank 0."""
+    first, second = (
+        rank_view(0, group="step 0"),
+        rank_view(0, group="step 1", process=ProcessId(7, 7), allocated_bytes=GIB),
+    )
+    samples = scrape(node_view(ranks=(first, second)))
+    assert values(samples, "tidegauge_rank_allocated_bytes", group="step 1") == [GIB]
+    assert len(values(samples, "tidegauge_rank_info", group="step 0")) == 1
+    assert len(values(samples, "tidegauge_rank_allocated_bytes")) == 2
+    assert values(samples, "tidegauge_series_dropped_total", reason="duplicate") == [0]
+
+
+def test_a_rank_of_a_job_with_one_group_has_no_such_label() -> None:
+    assert not any("group" in sample.labels for sample in scrape(node_view()))

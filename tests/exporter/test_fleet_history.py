@@ -13,7 +13,7 @@ END_S = 1_800_000_000.0
 
 def history(folder: Path, *, seed: int = 0) -> str:
     path = folder / "history.om"
-    write_history(path, jobs=6, ranks_per_job=4, hours=1.0, period_s=300.0, end_unix_s=END_S, seed=seed)
+    write_history(path, jobs=7, ranks_per_job=4, hours=1.0, period_s=300.0, end_unix_s=END_S, seed=seed)
     return path.read_text(encoding="utf-8")
 
 
@@ -41,7 +41,7 @@ def test_it_covers_the_time_asked_for_in_order_and_ends_as_openmetrics_does(tmp_
 
 
 def test_every_plot_has_a_job_and_one_node_stops_answering() -> None:
-    assert {plot_of(job) for job in range(6)} == set(Plot)
-    fleet = Fleet(6, 4, 0.0, 100.0)
+    assert {plot_of(job) for job in range(7)} == set(Plot)
+    fleet = Fleet(7, 4, 0.0, 100.0)
     assert [node for node in range(fleet.nodes) if fleet.stale(node, fleet.moment(90.0))] == [fleet.nodes - 1]
     assert not any(fleet.stale(node, fleet.moment(50.0)) for node in range(fleet.nodes))

@@ -157,3 +157,22 @@ def test_what_slurm_did_not_say_is_no_label() -> None:
 def test_a_task_of_an_array_has_the_name_that_squeue_shows() -> None:
     place = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)
     assert info_of(job_view(ranks=(rank_summary(0), rank_summary(1, slurm=place))), {}) == {"slurm_array": "4700_3"}
+
+
+def test_groups_of_one_job_are_series_of_their_own_with_their_names() -> None:
+    first = job_view(group_name="step 0")
+    second = job_view(group="step 1", group_name="step 1", ranks=(rank_summary(0),))
+    samples = scrape(first, second)
+    assert {s.labels["group"]: s.value for s in samples if s.name == "tidegauge_job_ranks"} == {
+        "step 0": 2,
+        "step 1": 1,
+    }
+    assert {s.labels["group"] for s in samples if s.name == "tidegauge_job_info"} == {"step 0", "step 1"}
+    assert not any("group" in sample.labels for sample in scrape(job_view()))
+
+
+def test_what_is_known_of_incidents_is_told_of_each_group() -> None:
+    second = job_view(group="step 1", group_name="step 1")
+    of_jobs = {job_key(second): next(iter(LOOP.of_jobs.values()))}
+    told = {s.name for s in scrape_loop(replace(LOOP, of_jobs=of_jobs), job_view(), second) if s.labels.get("group")}
+    assert any(name.startswith("tidegauge_job_incident") for name in told)

@@ -29,8 +29,8 @@ RECORDING_RULES: list[RecordingRule] = [rule for group in RECORDING for rule in 
 BOARD_LABELS = {
     Board.FLEET: set(),
     Board.INCIDENTS: {"cluster"},
-    Board.JOB: {"cluster", "job_id", "attempt"},
-    Board.RANK: {"cluster", "job_id", "attempt", "rank"},
+    Board.JOB: {"cluster", "job_id", "attempt", "group"},
+    Board.RANK: {"cluster", "job_id", "attempt", "group", "rank"},
 }
 
 by_name = pytest.mark.parametrize("rule", ALERT_RULES, ids=lambda rule: f"{rule.name}-{rule.severity.value}")
@@ -82,7 +82,7 @@ def test_a_recording_rule_reads_scraped_series_only_and_is_named_by_its_level(ru
     assert (
         labels
         == {
-            "cluster_job": {"cluster", "job_id", "attempt"},
+            "cluster_job": {"cluster", "job_id", "attempt", "group"},
             "cluster_node": {"cluster", "hostname"},
             "cluster": {"cluster"},
         }[rule.record.partition(":")[0]]

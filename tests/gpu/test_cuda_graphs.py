@@ -11,6 +11,7 @@ import pytest
 
 from evidence_runs import run_script
 from gpu.watching import watched
+from tidegauge.agent.nvml import open_nvml
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
 
 pytestmark = pytest.mark.gpu
@@ -41,8 +42,19 @@ for step in range(20_000):
     torch.cuda.synchronize()
     time.sleep(pace_s)
 """
-FRACTION = 0.02
-"""1.6 GiB of an H100's 80: some hundreds of graphs of 2 MiB, so that growth is established before the end."""
+CAP_BYTES = 1229 << 20
+"""Some 550 graphs of 2 MiB: growth is established before the end, and expandable segments, of which each pool reserves
+addresses for more than the device's memory, meet the cap before the driver's address space (828 pools on an H200)."""
+
+
+def total_bytes() -> int:
+    """The memory of the GPU that is listed first, as NVML says it."""
+    gpus = open_nvml()
+    assert gpus is not None
+    total = gpus.read()[0].total_bytes
+    gpus.close()
+    assert total is not None
+    return total
 
 
 def test_evidence_tells_private_pools_from_fragmentation(gpu_python: str, run_dir: Path) -> None:
@@ -61,8 +73,8 @@ def test_evidence_tells_private_pools_from_fragmentation(gpu_python: str, run_di
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
 def test_an_out_of_memory_by_graphs_is_told_so(gpu_python: str, run_dir: Path, conf: str) -> None:
     # Less than 1 MiB an activation: the allocator takes segments of 2 MiB, not of 20, and growth has time to show.
-    command = ["env", f"PYTORCH_CUDA_ALLOC_CONF={conf}", gpu_python, "-c", GRAPHS, "190", "0.01"]
-    with watched(command, run_dir=run_dir, fraction=FRACTION) as job:
+    command = ["env", f"PYTORCH_CUDA_ALLOC_CONF={conf}", gpu_python, "-c", GRAPHS, "190", "0.03"]
+    with watched(command, run_dir=run_dir, fraction=CAP_BYTES / total_bytes()) as job:
         _, stderr = job.communicate(timeout=200)
     print(stderr)
     assert job.returncode == 1

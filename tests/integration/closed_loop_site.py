@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,17 +87,38 @@ class Site:
 
     @contextlib.contextmanager
     def job(self, name: str, *flags: str, steps: int, run_flags: tuple[str, ...] = ("--requeue",)) -> Iterator[Job]:
-        state, log = self._folder / f"{name}.state", self._folder / f"{name}.log"
-        command = [sys.executable, "-m", "tidegauge", "run", "--job-name", name, *run_flags, "--"]
-        command += [self._python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        command += [str(SCRIPT), "--state", str(state), "--steps", str(steps), *flags]
+        state = self._folder / f"{name}.state"
+        with self._run(name, self._torchrun(state, steps, flags), run_flags) as (process, log):
+            yield Job(process, log, state)
+
+    @contextlib.contextmanager
+    def two_launches(
+        self, name: str, first: Sequence[str], second: Sequence[str], *, steps: int
+    ) -> Iterator[tuple[Job, Job]]:
+        """Two torchrun side by side under one ``tidegauge run``, each with flags of its own."""
+        states = [self._folder / f"{name}-{which}.state" for which in ("first", "second")]
+        commands = [self._torchrun(state, steps, flags) for state, flags in zip(states, (first, second), strict=True)]
+        script = " & ".join(map(shlex.join, commands)) + " & wait"
+        with self._run(name, ["bash", "-c", script], ("--requeue",)) as (process, log):
+            yield Job(process, log, states[0]), Job(process, log, states[1])
+
+    def _torchrun(self, state: Path, steps: int, flags: Sequence[str]) -> list[str]:
+        command = [self._python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        return [*command, str(SCRIPT), "--state", str(state), "--steps", str(steps), *flags]
+
+    @contextlib.contextmanager
+    def _run(
+        self, name: str, of_user: Sequence[str], run_flags: Sequence[str]
+    ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+        log = self._folder / f"{name}.log"
+        command = [sys.executable, "-m", "tidegauge", "run", "--job-name", name, *run_flags, "--", *of_user]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command, env=self._environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
         try:
-            yield Job(process, log, state)
+            yield process, log
         finally:
             stop_job(process)
 
@@ -115,6 +137,17 @@ class Site:
         numbers = sorted(incident["number"] for incident in self.incidents(name))
         pages = [self.service.answer(f"/api/v1/incident?number={number}") for number in numbers]
         return [record for page in pages for record in page["decisions"]]
+
+
+def check_went_on(told: Callable[[str], Sequence[Mapping[str, Any]]], *, steps: int) -> None:
+    """That a training was started again, each time at the step that it had saved, and came to its end. ``told``: what
+    its script told, by the word that it told it with."""
+    first, *rest = told("began")
+    starts, saves = [start["step"] for start in rest], [saved["step"] for saved in told("saved")]
+    assert first["step"] == 0, first
+    assert starts, "it was not started again"
+    assert starts == saves[: len(starts)], f"each goes on from what it saved: {saves}, not {starts}"
+    assert told("finished")[0]["step"] >= steps, told("finished")
 
 
 def to_the_requeue(actions: list[str]) -> list[str]:

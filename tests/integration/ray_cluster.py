@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from integration.needs import missing
 from tidegauge.cluster.engine_launch import QUIET, free_port
 from tidegauge.launch.processes import descendants, is_alive
 from tidegauge_scheduler_hooks.ports import SchedulerError
@@ -28,11 +29,6 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".rayjobs" / "venv" / "bin" / "python"
 INSIDE = Path(__file__).parent / "ray_jobs_inside"
 READY_WITHIN_S = 150.0
-
-
-def available() -> str | None:
-    """Why there is no such cluster here, or ``None``."""
-    return None if PYTHON.exists() else "Ray with its dashboard is not installed: say make rayjobs"
 
 
 class RayUser:
@@ -75,7 +71,9 @@ class RayCluster:
 
 @contextlib.contextmanager
 def ray_cluster() -> Iterator[RayCluster]:
-    """Started, and ended with everything below it."""
+    """Started, and ended with everything below it. Skips, or fails in CI, where Ray with its dashboard is missing."""
+    if not PYTHON.exists():
+        missing("Ray with its dashboard is not installed: say make rayjobs")
     folder = Path(tempfile.mkdtemp(prefix="tg-ray-", dir="/tmp"))  # pytest's own are too deep for Ray's sockets
     token_file = folder / "token"
     token_file.write_text(secrets.token_hex(32))

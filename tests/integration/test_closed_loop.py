@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fakegpu.rig import Rig
-from integration.closed_loop_site import LADDER, Job, Site, done, to_the_requeue
+from integration.closed_loop_site import LADDER, Job, Site, check_went_on, done, to_the_requeue
 from integration.service import Service, eventually
 from tidegauge.cli.demo_jobs import last_lines
 
@@ -86,6 +86,45 @@ def test_a_leak_is_cured_once_it_is_dangerous_and_nobody_else_is_touched(site: S
         assert part in page.out
     metrics = site.service.get_text("/metrics")
     assert 'tidegauge_actions_total{action="requeue",cluster="test",outcome="done"}' in metrics
+
+
+def test_of_two_launches_side_by_side_both_are_saved_before_the_job_is_ended(site: Site, tmp_path: Path) -> None:
+    cured = tmp_path / "cured"
+    until = ("--until", str(cured))
+    with site.two_launches("pair", ("--leak-rank", "1", *until), until, steps=STEPS) as (leaky, healthy):
+        _second_attempt(leaky)
+        _second_attempt(healthy)
+        cured.touch()
+        assert leaky.wait(300) == 0, f"{last_lines(leaky.log, 15)}\n{site.service.logs()}"
+    for job in (leaky, healthy):
+        check_went_on(job.told, steps=STEPS)
+    incidents = site.incidents("pair")
+    assert {finding["rank"] for incident in incidents for finding in incident["findings"]} == {1}
+    assert all(incident["group_name"].startswith("pid ") for incident in incidents)
+    saved = [
+        one for one in site.decisions("pair") if one["decision"]["action"] == "checkpoint" and one["outcome"] == "done"
+    ]
+    assert saved[0]["detail"].count("2 of 2 ranks saved") == 2
+
+
+def test_a_launch_that_cannot_be_asked_keeps_the_job_from_being_ended_and_the_owner_is_told(
+    site: Site, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    until = ("--until", str(end))
+    with site.two_launches("pair", ("--leak-rank", "1", *until), ("--no-callback", *until), steps=1) as (
+        leaky,
+        healthy,
+    ):
+        why = "cannot be asked to: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
+        eventually(lambda: why in leaky.log.read_text(), "the owner is told why", within_s=180)
+        # As long as it takes to warn twice and to save, and more: a rule that ended it would have done so by now.
+        eventually(lambda: site.decisions("pair")[-1]["finished_s"], "the message is delivered")
+        end.touch()
+        assert leaky.wait(300) == 0
+    assert {*done(site.decisions("pair"))} == {"notify"}
+    for job in (leaky, healthy):
+        assert [line["what"] for line in job.story()] == ["began", "finished"]
 
 
 def test_fragmentation_is_cured_by_a_setting_of_the_next_attempt(site: Site, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from fake_ranks import FakeRanks
-from integration.needs import missing
-from integration.ray_cluster import INSIDE, PYTHON, RayCluster, available, ray_cluster
+from integration.ray_cluster import INSIDE, PYTHON, RayCluster, ray_cluster
 from integration.service import eventually
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld, PortContract
@@ -138,9 +137,6 @@ class RealWorld(ContractWorld):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    reason = available()
-    if reason is not None:
-        missing(reason)
     with ray_cluster() as started:
         yield started
 

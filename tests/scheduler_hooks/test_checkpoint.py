@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_values import target
-from tidegauge.core.actions import JobTarget
+from scheduler_values import JOB, target
+from tidegauge.core.actions import GroupTarget, JobTarget
 from tidegauge_scheduler_hooks.checkpoint import MEASURE_S, RankCheckpoint
 from tidegauge_scheduler_hooks.ports import CheckpointProgress, CheckpointStage, TemporaryError
 from training_ranks import FakeCommands, FakeTime, TrainingRank
@@ -231,3 +231,84 @@ def test_ranks_are_told_how_long_it_is_good_for_because_their_clocks_may_be_wron
     )
     job.advance()
     assert {request["within_s"] for request in job.commands.sent("checkpoint")} == {within_s}
+
+
+class TestGroupsOfRanks:
+    """Two launches side by side in one job: each is asked for a step of its own; the job has saved when both have."""
+
+    def setup_method(self) -> None:
+        self.job = Job(0)
+        self.trainer = [TrainingRank(rank, self.job.time, 10.0) for rank in range(2)]
+        self.other = TrainingRank(0, self.job.time, 0.02, launcher_pid=2000)
+        self.job.commands = FakeCommands(self.job.time, [*self.trainer, self.other])
+        self.job.ranks = [*self.trainer, self.other]
+        self.job.restart()
+        beside = GroupTarget(JOB._replace(group="step 1"), "step 1", (self.other.target,))
+        ranks = tuple(rank.target for rank in self.trainer)
+        self.target = target(ranks=ranks, group_name="step 0", others=(beside,))
+
+    def advance(self) -> CheckpointProgress:
+        return self.job.checkpoints.advance(self.target, decision_id="d-1", deadline_unix_s=DEADLINE_UNIX_S)
+
+    def test_both_save_at_steps_of_their_own_and_it_is_proven_when_both_have(self) -> None:
+        assert self.advance().stage is CheckpointStage.ASKED
+        self.job.pass_s(5)
+        assert [len(rank.saves) for rank in self.trainer] == [1, 1]
+        assert (progress := self.advance()).stage is CheckpointStage.ASKED, "the other has not saved yet"
+        assert "step 0: 2 of 2 ranks saved" in progress.detail
+        self.job.pass_s(200)
+        assert (progress := self.advance()).stage is CheckpointStage.PROVEN
+        assert "step 1: 1 of 1 rank saved" in progress.detail
+        assert self.trainer[0].saves == self.trainer[1].saves != self.other.saves
+        assert self.job.checkpoints.has_asked(self.target, "d-1")
+
+    def test_one_that_cannot_be_asked_is_the_end_of_it_and_the_others_are_let_go(self) -> None:
+        self.other.means = None
+        assert (progress := self.advance()).stage is CheckpointStage.REFUSED
+        assert progress.detail.startswith("step 1: no rank can be asked")
+        self.job.pass_s(200)
+        assert [rank.saves for rank in self.trainer] == [[], []], "nobody saves for nothing"
+
+    def test_one_that_fails_is_the_end_of_it(self) -> None:
+        self.other.fails = True
+        self.advance()
+        self.job.pass_s(200)
+        assert (progress := self.advance()).stage is CheckpointStage.REFUSED
+        assert progress.detail == "step 1: rank 0: the callback raised OSError: disk full"
+
+    def test_one_that_has_nothing_to_save_says_so_and_is_not_asked(self) -> None:
+        self.other.means = "none"
+        self.advance()
+        self.job.pass_s(30)
+        assert (progress := self.advance()).stage is CheckpointStage.PROVEN
+        assert "step 1: nothing to save" in progress.detail
+        assert {name for name, request in self.job.commands.log if request["command"] == "checkpoint"} == {
+            "rank 0", "rank 1",
+        }  # fmt: skip
+        assert self.other.saves == []
+
+    def test_of_one_group_all_have_to_say_that_there_is_nothing_to_save(self) -> None:
+        self.trainer[0].means = "none"
+        self.trainer[1].means = self.other.means = None
+        assert self.advance().stage is CheckpointStage.REFUSED
+
+    def test_one_that_is_silent_does_not_keep_the_other_from_being_asked(self) -> None:
+        self.other.misses = {"checkpoint_status", "ping"}
+        with pytest.raises(TemporaryError):
+            self.advance()
+        self.job.pass_s(10)
+        assert [len(rank.saves) for rank in self.trainer] == [1, 1]
+        self.other.misses = set()
+        self.advance()
+        self.job.pass_s(200)
+        assert self.advance().stage is CheckpointStage.PROVEN
+
+    def test_a_coordinator_that_was_restarted_looks_at_both_and_asks_nobody_again(self) -> None:
+        self.advance()
+        self.job.pass_s(5)
+        self.job.restart()
+        self.advance()
+        self.job.pass_s(200)
+        self.job.restart()
+        assert self.advance().stage is CheckpointStage.PROVEN
+        assert len(self.job.commands.sent("checkpoint")) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -20,13 +20,13 @@ from scheduler_values import decision, incident
 from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.evidence import CauseFound
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
-from tidegauge.core.ids import DeviceUuid, JobId
+from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, ProcessId
 from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.verdicts import OK, Signal, Verdict
-from tidegauge.core.views import JobView
+from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S
 from tidegauge_scheduler_hooks.policy_source import PolicySource
@@ -86,6 +86,9 @@ class Site:
         self.verdict: Verdict = LEAK
         self.switches = Switches()
         self.others: dict[str, SchedulerPort] = {}
+        self.beside: list[JobView] = []
+        self.culprit_ended = False
+        """The rank that leaks has ended, and the job goes on with another."""
         self.messenger: FakeMessenger | None = None
         self.found: dict[JobKey, Sequence[EvidenceNews]] = {}
         self.commands = FakeRanks()
@@ -113,17 +116,36 @@ class Site:
         verdict = self.verdict if attempt == 0 else OK
         who = identity(0, job_id=JobId("4711"), attempt=attempt, world_size=1, checkpoint="callback")
         alive = self.job.presence == "running"
-        rank = rank_summary(0, identity=who, uid=UID, verdict=verdict, alive=alive)
+        rank = rank_summary(0, identity=who, uid=UID, verdict=verdict, alive=alive and not self.culprit_ended)
+        ranks: tuple[RankSummary, ...] = (rank,)
+        if self.culprit_ended:
+            healthy = who._replace(rank=GlobalRank(1))
+            ranks += (rank_summary(1, identity=healthy, uid=UID, alive=alive),)
         return [
             job_view(
-                attempt=attempt, scheduler="fake", world_size=1, ranks=(rank,), rank_nodes=("engine-0",),
-                rank_hostnames=("node0",), state=verdict.state, severity=verdict.severity, signal=verdict.signal,
-                suspects=() if verdict is OK else (0,), running=alive,
+                attempt=attempt, scheduler="fake", world_size=1, ranks=ranks, rank_nodes=("engine-0",) * len(ranks),
+                rank_hostnames=("node0",) * len(ranks), state=verdict.state, severity=verdict.severity,
+                signal=verdict.signal, suspects=() if verdict is OK else (0,), running=alive,
+            ),
+            *self.beside,
+        ]  # fmt: skip
+
+    def launch_beside(self) -> list[JobView]:
+        """Another launch in the same job, which is healthy."""
+        who = identity(0, job_id=JobId("4711"), world_size=1, checkpoint="callback")
+        rank = rank_summary(0, identity=who, uid=UID, process=ProcessId(77, 7))
+        return [
+            job_view(
+                scheduler="fake", world_size=1, ranks=(rank,), rank_nodes=("engine-0",), rank_hostnames=("node0",),
+                group="step 1", group_name="step 1",
             )
         ]  # fmt: skip
 
     def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
         return {uuid_of(0): 80 * GIB}
+
+    def remember_groups(self, incidents: Iterable[Incident]) -> None:
+        """Its jobs have the groups that a test gives them."""
 
     def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
         return self.found
@@ -205,6 +227,40 @@ def test_pause_between_decision_and_action_stops_the_action(site: Site) -> None:
     site.run(5)
     assert site.story()[1] == ("checkpoint", "do", "stopped")
     assert site.effects() == ["notify"]
+
+
+def test_nothing_is_done_once_the_only_rank_that_leaked_has_ended(site: Site) -> None:
+    site.run(3)
+    assert site.effects() == ["notify"]
+    site.culprit_ended = True
+    site.run(120)
+    assert site.effects() == ["notify"], "the rank that goes on has done nothing"
+    assert site.incidents.open_incidents() == []
+
+
+def test_a_culprit_that_ends_between_decision_and_action_stops_the_requeue(site: Site) -> None:
+    site.run(5)
+    while site.story()[-1][0] != "requeue":
+        site.audit.failing = {"begin"} if site.effects()[-1:] == ["checkpoint"] else set()
+        site.run(1)
+    site.culprit_ended = True
+    site.audit.failing = set()
+    site.run(5)
+    assert site.story()[-1] == ("requeue", "do", "stopped")
+    assert site.effects() == ["notify", "checkpoint"]
+
+
+def test_a_launch_that_begins_between_decision_and_action_stops_the_requeue(site: Site) -> None:
+    """It has not saved, and would end with the job."""
+    site.run(5)
+    while site.story()[-1][0] != "requeue":
+        site.audit.failing = {"begin"} if site.effects()[-1:] == ["checkpoint"] else set()
+        site.run(1)
+    site.beside = site.launch_beside()
+    site.audit.failing = set()
+    site.run(5)
+    assert site.story()[-1] == ("requeue", "do", "stopped")
+    assert site.effects() == ["notify", "checkpoint"]
 
 
 def test_nothing_is_done_that_cannot_be_written_down(site: Site) -> None:

@@ -12,8 +12,9 @@ from scheduler_values import scheduler_facts
 from tidegauge.core.actions import CheckpointWay, JobFacts, RankTarget, SchedulerFacts
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.views import JobView, RankSummary
-from tidegauge_scheduler_hooks.facts import job_facts, surroundings
+from tidegauge_scheduler_hooks.facts import end_with, job_facts, surroundings
 
 USABLE = {uuid_of(gpu): 80 * GIB for gpu in range(4)}
 
@@ -163,3 +164,81 @@ def test_a_claimed_share_counts_where_the_scheduler_says_nothing_but_never_for_m
 
 def test_jobs_that_run_are_counted_this_one_included() -> None:
     assert facts_of(job(rank(0)), other_job(rank(1)), other_job(rank(2, alive=False), running=False)).jobs_running == 2
+
+
+# --- groups of ranks
+
+
+def group(key: str, name: str, *ranks: RankSummary, **changes: Any) -> JobView:
+    """Another launch in the same job: its processes are others."""
+    moved = (replace(one, process=ProcessId(one.process.pid + 100, 7)) for one in ranks)
+    return job(*moved, group=key, group_name=name, **changes)
+
+
+def both(way: str | None, other: str | None, **changes: Any) -> JobFacts:
+    mine = job(*(rank(number, claims={"checkpoint": way}) for number in range(2)), group_name="step 0")
+    beside = rank(0, claims={"checkpoint": other, "world_size": 1})
+    return facts_of(mine, group("step 1", "step 1", beside, **changes))
+
+
+def test_the_other_groups_of_a_job_that_live_are_in_the_target() -> None:
+    facts = both("callback", "callback")
+    assert [(one.called, [rank.process.pid for rank in one.ranks]) for one in facts.target.groups] == [
+        ("step 0", [1000, 1001]),
+        ("step 1", [1100]),
+    ]
+    assert len(facts.target.processes) == 3
+    ended = group("step 1", "step 1", rank(0, alive=False), running=False)
+    assert facts_of(job(rank(0), rank(1)), ended).target.others == ()
+    assert facts_of(job(rank(0), rank(1)), other_job(rank(0))).target.others == ()
+
+
+@pytest.mark.parametrize(
+    ("way", "other", "of_job", "without"),
+    [
+        ("callback", "callback", CheckpointWay.CALLBACK, ()),
+        ("callback", "signal", CheckpointWay.CALLBACK, ()),
+        ("callback", None, None, ("step 1",)),
+        (None, "callback", None, ("step 0",)),
+        (None, None, None, ("step 0", "step 1")),
+        ("callback", "none", CheckpointWay.CALLBACK, ()),
+        ("none", "signal", CheckpointWay.SIGNAL, ()),
+        ("none", "none", CheckpointWay.NONE, ()),
+    ],
+)
+def test_a_job_can_be_asked_if_every_group_can_or_says_that_it_has_nothing_to_save(
+    way: str | None, other: str | None, of_job: CheckpointWay | None, without: tuple[str, ...]
+) -> None:
+    facts = both(way, other)
+    assert (facts.checkpoint, facts.groups_without_checkpoint) == (of_job, without)
+
+
+def test_old_figures_or_an_exemption_of_one_group_count_for_the_whole_job() -> None:
+    assert not both("callback", "callback").stale
+    assert both("callback", "callback", stale=(0,)).stale
+    assert both("callback", "callback", exempt=True).scheduler_facts == scheduler_facts(exempt=True)
+
+
+def test_with_a_tidegauge_run_ends_only_what_descends_from_it() -> None:
+    """A rank of the same user that claims the job's id elsewhere is no part of what is ended."""
+    keeper = LaunchSummary(
+        ProcessId(9, 9), 1001, "4711", None, 0, LaunchState.RUNNING, requeueable=True, exempt=False, gpu_share=None,
+        started_unix_s=1.0,
+    )  # fmt: skip
+    mine = job(*(rank(number, launch=keeper.process) for number in range(2)), launch=keeper, launch_node="engine-node7")
+    inside = group("pid 9", "pid 9", rank(0, launch=keeper.process))
+    outside = group("pid 5", "pid 5", rank(0))
+    elsewhere = job(rank(0, launch=keeper.process), host="node8", group="pid 6", group_name="pid 6")
+    assert end_with(mine, [mine, inside, outside, elsewhere]) == [inside]
+    assert end_with(outside, [mine, inside, outside]) == [mine, inside], "Slurm ends all of them"
+
+
+def test_containers_of_one_workload_end_together_whatever_their_uids() -> None:
+    def container(uid: int) -> JobView:
+        one = rank(0, claims={"scheduler": "kubernetes", "job_id": JobId("team-a/llm")}, uid=uid)
+        return job(one, job_id="team-a/llm", scheduler="kubernetes")
+
+    first, second = container(0), container(1000)
+    assert end_with(first, [first, second]) == [second]
+    on_a_node = replace(second, scheduler="slurm")
+    assert end_with(on_a_node, [first, on_a_node]) == [], "a job id outside pods is a claim"

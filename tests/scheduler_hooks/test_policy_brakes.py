@@ -10,9 +10,10 @@ import pytest
 
 from policy_runs import Run, policy
 from sample_views import NOW_S
-from scheduler_values import facts, incident, record, scheduler_facts, target
-from tidegauge.core.actions import ActionKind, JobFacts, Outcome
+from scheduler_values import JOB, facts, incident, record, scheduler_facts, target
+from tidegauge.core.actions import ActionKind, GroupTarget, JobFacts, Outcome, RankTarget
 from tidegauge.core.evidence_brief import EvidenceBrief, EvidenceCause
+from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import IncidentCause, IncidentKey, IncidentState, JobKey
 from tidegauge.core.verdicts import Severity
 from tidegauge_scheduler_hooks.policy.brakes import BRAKES, PASSING
@@ -20,6 +21,10 @@ from tidegauge_scheduler_hooks.policy.state import PolicyState
 
 REQUEUE = "[{action: requeue, without_checkpoint: true}]"
 CAP = "[{action: cap}]"
+BESIDE = target(
+    others=(GroupTarget(JOB._replace(group="step 1"), "step 1", (RankTarget(0, "n", ProcessId(7, 7), 0),)),)
+)
+"""A run of the job in which another launch lives."""
 
 Change = Callable[[Run], None]
 
@@ -66,10 +71,20 @@ SAYS_NO: list[tuple[str, str, dict[str, Any], Change, str]] = [
     ("not_running", CAP, {}, of_facts(target=target(JobKey("4711", 1, 1001))), "in another attempt by now"),
     ("stale", CAP, {}, of_facts(stale=True), "not all ranks of the job are heard of"),
     ("stale", CAP, {}, of_incident(stale=True), "not all ranks of the job are heard of"),
+    ("no_living_culprit", CAP, {}, of_facts(culprits=()), "ended, or stopped, and no other does it now"),
+    ("no_living_culprit", REQUEUE, {}, of_facts(culprits=()), "ended, or stopped, and no other does it now"),
     ("severity", CAP, {}, of_incident(severity=Severity.WARNING), "its severity is warning, actions want critical"),
     ("min_age", CAP, {"min_age": "5m"}, of_facts(), "it has been open for 0 s, actions want 5 min"),
     ("not_requeueable", REQUEUE, {}, of_scheduler(requeueable=False), "its owner has not said"),
     ("no_checkpoint", "[{action: checkpoint}]", {}, of_facts(checkpoint=None), "no way to be asked for a checkpoint"),
+    (
+        "no_checkpoint",
+        "[{action: checkpoint}]",
+        {},
+        of_facts(checkpoint=None, groups_without_checkpoint=("step 1",)),
+        "of the job's groups of ranks, step 1 has no way to be asked for a checkpoint",
+    ),
+    ("proof", REQUEUE, {}, of_facts(target=BESIDE), "other groups of ranks of the job live"),
     ("no_fraction", CAP, {}, of_facts(cap_fraction=None, cap_explanation="no share"), "is not known: no share"),
     ("no_change", CAP, {}, of_facts(limit_fraction=0.5), "a cap of 0.5 is in force already"),
     (
@@ -132,6 +147,17 @@ def test_a_brake_holds_and_says_why(
     assert held == f"withheld {run.last.action.value}: {brake}"
     assert reason in run.last.reason
     assert run.at(1) == []
+
+
+def test_an_out_of_memory_error_is_acted_on_though_it_has_ended_its_rank() -> None:
+    run = Run(policy(REQUEUE), of_job=facts(culprits=()))
+    run.incident = replace(run.incident, key=run.incident.key._replace(cause=IncidentCause.OUT_OF_MEMORY))
+    assert run.at(0) == ["do requeue"]
+
+
+def test_a_culprit_that_lives_or_that_nobody_looked_for_holds_nothing() -> None:
+    assert Run(policy(REQUEUE), of_job=facts(culprits=(1,))).at(0) == ["do requeue"]
+    assert Run(policy(REQUEUE), of_job=facts(culprits=None)).at(0) == ["do requeue"]
 
 
 def test_every_brake_is_tried_here() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from policy_runs import Run, policy
 from sample_views import NOW_S
-from scheduler_values import facts, incident, target
-from tidegauge.core.actions import CheckpointWay, Outcome
+from scheduler_values import JOB, facts, incident, target
+from tidegauge.core.actions import CheckpointWay, GroupTarget, Outcome, RankTarget
+from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import Closure, IncidentState
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.policy.decide import next_look_s
@@ -154,6 +155,39 @@ def test_the_checkpoint_of_another_run_of_the_job_is_no_proof() -> None:
     run.finish(10)
     run.facts = replace(run.facts, target=target(incarnation="1@1800000060.0"))
     assert run.at(70) == ["do checkpoint"]
+
+
+def beside(pid: int) -> GroupTarget:
+    return GroupTarget(JOB._replace(group="step 1"), "step 1", (RankTarget(0, "engine-0", ProcessId(pid, 5), 0),))
+
+
+def test_a_checkpoint_that_is_not_the_state_of_all_ranks_that_live_now_is_no_proof() -> None:
+    run = Run(policy("[{action: checkpoint}, {action: requeue, after: 1m}]"))
+    run.at(0)
+    run.finish(10)
+    run.facts = replace(run.facts, target=target(others=(beside(7),)))
+    assert run.at(70) == ["do checkpoint"], "another launch began in the job, and has not saved"
+    run.finish(80)
+    assert run.at(140) == ["do requeue"]
+
+
+def test_a_launch_that_ended_since_the_checkpoint_does_not_spoil_it() -> None:
+    run = Run(policy("[{action: checkpoint}, {action: requeue, after: 1m}]"))
+    run.facts = replace(run.facts, target=target(others=(beside(7),)))
+    run.at(0)
+    run.finish(10)
+    run.facts = replace(run.facts, target=target())
+    assert run.at(70) == ["do requeue"]
+
+
+def test_a_job_with_another_launch_is_not_ended_without_a_checkpoint_whatever_the_rung_says() -> None:
+    run = Run(policy("[{action: checkpoint, tries: 1}, {action: requeue, without_checkpoint: true}]"))
+    run.facts = replace(
+        run.facts, checkpoint=None, groups_without_checkpoint=("step 1",), target=target(others=(beside(7),))
+    )
+    assert run.until(3600) == [(0, "withheld checkpoint: no_checkpoint")]
+    run.facts = facts(checkpoint=None)
+    assert run.at(3660) == ["do requeue"], "alone it may be"
 
 
 def test_a_held_back_decision_is_written_once_and_made_when_the_brake_lets_go() -> None:

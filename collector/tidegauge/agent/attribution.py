@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple, TypeVar
 
 from tidegauge.agent.ports import HeldBy, ProcessFacts
-from tidegauge.core.ids import JobId, RankIdentity
+from tidegauge.core.ids import JobId, RankIdentity, made_up_job_id
 from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge.core.kubernetes import PodCgroup, PodFacts, PodPlace, job_id, namespace_of
 from tidegauge.core.slurm import SCHEDULER as SLURM
@@ -153,8 +153,7 @@ def _attempt(identity: RankIdentity, restarts: int) -> int:
 
 
 def _own_id(identity: RankIdentity, facts: ProcessFacts) -> JobId:
-    process = facts.process
-    return JobId(f"local-{identity.hostname}-{process.pid}-{process.start_ticks}")  # as probe.identity names one
+    return made_up_job_id(identity.hostname, facts.process)
 
 
 def _is_of_another(claimed: JobId, namespace: str) -> bool:

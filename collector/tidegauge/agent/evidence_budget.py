@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from tidegauge.core.tenants import Tenant
+
 HOUR_S = 3600.0
 PIECES_OF_TENANT = 30
 """An hour. Eight ranks that are looked at every half hour, and as many snapshots that somebody asks for."""
@@ -15,7 +17,7 @@ STORED_BYTES_OF_TENANT = 512 << 20
 
 class _Spent(NamedTuple):
     at_s: float
-    tenant: int | str
+    tenant: Tenant
     stored_bytes: int
 
 
@@ -26,7 +28,7 @@ class EvidenceBudget:
         self._pieces: deque[_Spent] = deque()
         self._stored: deque[_Spent] = deque()
 
-    def take(self, tenant: int | str, now_s: float) -> bool:
+    def take(self, tenant: Tenant, now_s: float) -> bool:
         """Take one piece, if there is one left for this tenant."""
         _forget(self._pieces, now_s)
         of_tenant = sum(spent.tenant == tenant for spent in self._pieces)
@@ -35,7 +37,7 @@ class EvidenceBudget:
         self._pieces.append(_Spent(now_s, tenant, 0))
         return True
 
-    def store(self, tenant: int | str, stored_bytes: int, now_s: float) -> bool:
+    def store(self, tenant: Tenant, stored_bytes: int, now_s: float) -> bool:
         """Spend as many bytes of the store, if this tenant has them left."""
         _forget(self._stored, now_s)
         of_tenant = sum(spent.stored_bytes for spent in self._stored if spent.tenant == tenant)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tidegauge.agent.evidence_attempts import EvidenceAttempts
 from tidegauge.agent.evidence_budget import EvidenceBudget
 from tidegauge.agent.evidence_files import EvidenceFinder, FoundFiles, RankFolder
-from tidegauge.agent.evidence_making import NodeWord
+from tidegauge.agent.evidence_making import NodeWord, job_of
 from tidegauge.agent.evidence_waiting import WaitingEvidence
 from tidegauge.agent.evidence_work import EvidenceWork
 from tidegauge.agent.folders import RefusedError
@@ -28,6 +28,7 @@ from tidegauge.agent.snapshot_shelf import SnapshotShelf
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.tenants import tenant_of, tenant_of_process
 from tidegauge.core.views import GpuView, RankView
 
 _log = logging.getLogger(__name__)
@@ -145,9 +146,9 @@ class EvidenceDesk:
         view = self._views.get(found.process)
         if view is None and found.at.ended:
             found.close()  # nobody will ever know whose it was
-        elif view is None or self._under_way >= MOST_QUEUED or not self._waiting.has_room(view.uid):
+        elif view is None or self._under_way >= MOST_QUEUED or not self._waiting.has_room(tenant_of(job_of(view))):
             self._finder.look_again(found)
-        elif not self._budget.take(found.at.tenant, now_s):
+        elif not self._budget.take(tenant_of_process(view.uid, view.pod), now_s):
             found.close()
             too_many = RefusedError("too_many", "this user's processes have written more than is read within an hour")
             self._count(found, too_many, now_s=now_s)

@@ -19,6 +19,7 @@ from tidegauge.agent.state_files import clear_drafts, write_state
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge.core.units import format_bytes
 
 _log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 MOST_WAITING = 48
 """Pieces of one node: a coordinator that is away for hours is told of the first ones, later windows stay where they
 are, beside their rings."""
-MOST_WAITING_OF_USER = 24
+MOST_WAITING_OF_TENANT = 24
 MOST_IN_REPORT = 4
 """Each may have some 100 KB, and is repeated with every report until it is acknowledged."""
 MOST_TAKEN = 4096
@@ -49,11 +50,11 @@ class WaitingEvidence:
         self._failing = False
         self._load()
 
-    def has_room(self, uid: int) -> bool:
-        """Whether another piece of this user's may come."""
+    def has_room(self, tenant: Tenant) -> bool:
+        """Whether another piece of this tenant's may come."""
         with self._lock:
-            of_user = sum(evidence.job.uid == uid for evidence in self._waiting.values())
-            return len(self._waiting) < MOST_WAITING and of_user < MOST_WAITING_OF_USER
+            of_tenant = sum(tenant_of(evidence.job) == tenant for evidence in self._waiting.values())
+            return len(self._waiting) < MOST_WAITING and of_tenant < MOST_WAITING_OF_TENANT
 
     def was_taken(self, process: ProcessId, evidence_id: str) -> bool:
         """Whether this very window was taken before."""

@@ -131,7 +131,6 @@ class _Errand:
         written_unix_s = file.signature.mtime_ns / 1e9
         ref = self._shelf.keep(
             node.view,
-            self.found.at.tenant,
             content,
             step=node.view.step if snapshot.step is None else snapshot.step,
             at_unix_s=min(snapshot.at_unix_s or written_unix_s, node.now_unix_s),

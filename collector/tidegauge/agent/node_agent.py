@@ -50,6 +50,7 @@ from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
+from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
 
@@ -194,6 +195,10 @@ class NodeAgent:
         if self._evidence is not None:
             self._evidence.hear_of_bounds(bounds)
 
+    def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
+        """What the groups of this node's ranks are called (``ReportReply.group_names``)."""
+        self._watches.hear_of_groups(names)
+
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process that the last round found. Blocks for ``order.timeout_s`` at most; for threads of its own."""
         result = carry_out(order, self._sockets)
@@ -277,6 +282,7 @@ class NodeAgent:
             detector_points=watches.detector_points,
             claims_overruled=dict(watches.overruled),
             series_dropped=dict(watches.dropped),
+            poll_deferred=dict(watches.deferred),
             launches=self._launches.summaries,
             memory=self._host_memory.node(),
         )

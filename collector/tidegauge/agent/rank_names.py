@@ -10,14 +10,17 @@ when the launcher's variables or torch.distributed give a rank to what was rank 
 (``probe.guest.tick``). An elastic restart is a new process. The other two are for jobs that set up torch.distributed
 anew in the same process, with the ranks that are left."""
 MOST_LABELS = 16
-"""Combinations of what else its series are labelled by, in the life of a process: with each, series begin anew. A level
-that is switched by command, allocator settings changed in the program and a changed number of ranks are some."""
+"""Combinations of what else its series are labelled by, or its group of ranks is told by, in the life of a process:
+with each, series begin anew. A level that is switched by command, allocator settings changed in the program and a
+changed number of ranks are some."""
 MOST_REMEMBERED = 4096
 """Processes, four times as many as are watched at once; then the one that was asked about longest ago is forgotten."""
 
 _NAME = ("job_id", "attempt", "rank", "local_rank", "attempts_each")
 """``attempts_each`` belongs to it: the attempt that is shown is made of it (``attribution``)."""
-_LABELS = ("device_uuids", "torch_version", "alloc_conf", "profile", "job_name", "scheduler", "world_size")
+_LABELS = (
+    "device_uuids", "torch_version", "alloc_conf", "profile", "job_name", "scheduler", "world_size", "run_id", "store",
+)  # fmt: skip
 
 
 class RankNames:

@@ -13,7 +13,7 @@ from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
 from tidegauge.agent.rank_names import RankNames
 from tidegauge.core.fraction import fraction_of_settings
 from tidegauge.core.host_memory import HostMemory
-from tidegauge.core.ids import DeviceUuid, RankIdentity
+from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
 from tidegauge.core.incidents import OomRecord
 from tidegauge.core.samples import EventCode, Sample
 from tidegauge.core.views import RankView
@@ -197,7 +197,7 @@ class RankState:
         newest = max(series, key=lambda sample: sample.mono_ns, default=None)
         return newest is not None and newest.event is EventCode.DETACHED
 
-    def view(self, *, now_unix_s: float, alive: bool) -> RankView | None:
+    def view(self, *, now_unix_s: float, alive: bool, parent: ProcessId | None = None) -> RankView | None:
         """The rank as of now; ``None`` while its job is not known or it has written no record."""
         if self._primary is None or self._found is None or self._evidence is None:
             return None
@@ -234,6 +234,7 @@ class RankState:
             slurm=self._evidence.place,
             pod=self._found.pod,
             host_processes=() if self.host is None else self.host.processes,
+            parent=parent,
         )
 
 

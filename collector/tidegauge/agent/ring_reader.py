@@ -96,6 +96,15 @@ class _Blanks:
         self._blocks_when_blank[device] = self._blocks
 
 
+def read_header(fd: int) -> tuple[RingHeader, bytes]:
+    """What the first page of a ring says, and the page. Raises ``RingBlankError``, and ``LayoutError`` as
+    ``decode_header`` does."""
+    page = os.pread(fd, HEADER_BYTES, 0)
+    if not page or (len(page) >= len(MAGIC) and not any(page[: len(MAGIC)])):
+        raise RingBlankError
+    return decode_header(page, file_bytes=os.fstat(fd).st_size), page
+
+
 class RingReader:
     """The reading end of one ring file. ``fd`` belongs to the caller.
 
@@ -105,10 +114,7 @@ class RingReader:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        page = os.pread(fd, HEADER_BYTES, 0)
-        if not page or (len(page) >= len(MAGIC) and not any(page[: len(MAGIC)])):
-            raise RingBlankError
-        self.header: RingHeader = decode_header(page, file_bytes=os.fstat(fd).st_size)
+        self.header, page = read_header(fd)
         self._page = page
         self._identity_block = b""
         self.identity: RankIdentity | None = None

@@ -14,6 +14,7 @@ from tidegauge.agent.report_pace import ReportPace
 from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult
+from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.views import NodeSummary
 
@@ -50,6 +51,10 @@ class Reply(Protocol):
     @property
     def peer_bounds(self) -> tuple[PeerBound, ...]:
         """All ranks of the node that a peer's bound holds for."""
+
+    @property
+    def group_names(self) -> tuple[NameOfGroup, ...]:
+        """What the groups of the node's ranks are called, of jobs that have several."""
 
     @property
     def report_every_s(self) -> float:
@@ -94,6 +99,9 @@ class Pollable(Protocol):
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         """What the coordinator says of how the growth of ranks in ``summary`` ends."""
+
+    def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
+        """What the coordinator calls the groups of ranks in ``summary``."""
 
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process of this node. Called from threads of its own; blocks for ``order.timeout_s`` at most."""
@@ -246,6 +254,7 @@ class AgentRunner:
         self._agent.hear_of_pods(reply.pods)
         self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted)
         self._agent.hear_of_bounds(reply.peer_bounds)
+        self._agent.hear_of_groups(reply.group_names)
         if reply.job_settings is not None:
             self._settings_files.write(reply.job_settings)
         self._pace.slow_to(reply.report_every_s, self._monotonic_s())

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
 from tidegauge.agent.evidence_files import RankFolder
 from tidegauge.agent.few_lines import FewLines
+from tidegauge.agent.groups import GroupsOfNode
 from tidegauge.agent.host_memory import HostMemorySource
 from tidegauge.agent.not_shown import NotShown
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcessUsage, ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.rank_names import NamesOfProcesses
 from tidegauge.agent.ranks import RankState
-from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader
+from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader, read_header
 from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import socket_name
-from tidegauge.core.views import RankView
+from tidegauge.core.views import RankView, with_fields
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +35,16 @@ MAX_RANKS_PER_TENANT = 512
 """Nobody can take all the places of a node: no user, and no pod."""
 ORPHAN_LOOKS_S = 15.0
 """For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
-MAX_RECORDS_PER_POLL = 32 * MAX_RECORDS_PER_READ
-"""Of all ranks together; about half a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
+MAX_RECORDS_PER_POLL = 8 * MAX_RECORDS_PER_READ
+"""Of all ranks together: a quarter of a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
+MAX_RECORDS_PER_TENANT_AND_POLL = 4 * MAX_RECORDS_PER_READ
+"""Of one tenant's ranks, who has no more than an equal share of ``MAX_RECORDS_PER_POLL`` where there are many."""
+MAX_NEW_DEVICES_PER_TENANT_AND_POLL = 256
+"""In rings of living processes that are opened in one poll: 64 of them cost 15 ms, and a node has eight GPUs."""
+MAX_ORPHANS_READ_PER_POLL = 4
+"""Rings of processes that are gone that are read, to see whether anybody writes to them, before they are deleted."""
+SURELY_UNWRITTEN_S = 5.0
+"""A living rank writes twice a second: an orphan whose records stay the same for so long is nobody's."""
 
 
 @dataclass(eq=False)
@@ -53,6 +63,9 @@ class _Watch:
     counted: set[str] = field(default_factory=set)
     """Claims whose overruling is counted already."""
 
+    ancestors: tuple[ProcessId, ...] = ()
+    """Those that the process descended from when it was found, its parent first."""
+
     def __post_init__(self) -> None:
         folder, process = self.ring.place.folder, self.facts.process
         self.socket = ProcessSocket(folder, self.facts.uid, socket_name(self.ring.process), process)
@@ -70,9 +83,11 @@ class _Orphan:
     """A ring whose process was never seen alive: left over from before, or of a pid namespace we cannot see into."""
 
     since_s: float
-    newest: tuple[int, ...]
     mtime_ns: int
     """Probes touch their rings once a minute."""
+    newest: tuple[int, ...] | None = None
+    """What was read in it once it had lingered, and when; ``None``: not yet."""
+    read_s: float = 0.0
 
 
 class Watches:
@@ -99,9 +114,16 @@ class Watches:
         self._watches: dict[Place, _Watch] = {}
         self._orphans: dict[Place, _Orphan] = {}
         self._names = NamesOfProcesses()
+        self._groups = GroupsOfNode()
         self._turn = 0
         self._lines = FewLines(_log)
         self._not_shown = NotShown(self._lines)
+        self.deferred: Counter[str] = Counter({"opened": 0, "records": 0, "orphans": 0})
+        """What was put off to a later poll, so that this one comes to its end: rings that are new, rings whose records
+        were not all read, rings that are to be deleted."""
+        self._opened: Counter[int | str] = Counter()
+        """Devices in rings that were opened in this poll, by tenant."""
+        self._orphans_left = 0
         self.lost_records = 0
         """Overwritten before they were read, of all ranks so far."""
         self.refused_records = 0
@@ -137,6 +159,8 @@ class Watches:
 
     def find(self, now_s: float) -> None:
         """Take in new rings."""
+        self._opened.clear()
+        self._orphans_left = MAX_ORPHANS_READ_PER_POLL
         for ring in self._finder.new_rings(now_s):
             before = self._watches.pop(ring.place, None)
             if before is not None:  # another file has its name now
@@ -156,17 +180,17 @@ class Watches:
             self._orphans.clear()  # they are found again, with their time to linger begun anew
 
     def _admit(self, ring: RingFile, now_s: float) -> None:
-        reader = RingReader(ring.fd)
-        claimed = ProcessId(reader.header.pid, reader.header.start_ticks)
-        if claimed != ring.process:
-            raise LayoutError("process", f"its header speaks of process {claimed.pid}, its name of {ring.process.pid}")
+        # The process is looked at first: a ring costs its maker nothing, and its reader up to 15 ms.
         orphan = self._orphans.get(ring.place)
-        # Searched for at first, and once more before its ring is deleted.
-        looked_enough = orphan is not None and ORPHAN_LOOKS_S < now_s - orphan.since_s < self._linger_s
+        # Searched for at first, and once more when its ring is about to be deleted.
+        looked_enough = orphan is not None and (
+            ORPHAN_LOOKS_S < now_s - orphan.since_s < self._linger_s
+            or (orphan.newest is not None and now_s - orphan.read_s < 2 * ORPHAN_LOOKS_S)
+        )
         namespaces = ring.place.run_dir.mount_namespaces
         facts = None if looked_enough else self._procs.find(ring.process, mount_namespaces=namespaces)
         if facts is None:
-            self._keep_orphan(ring, reader, now_s)
+            self._keep_orphan(ring, now_s)
             return
         if facts.uid != ring.uid:
             raise LayoutError("owner", f"process {ring.process.pid} belongs to uid {facts.uid}")
@@ -175,12 +199,22 @@ class Watches:
             self._not_shown.add("ranks", facts.process, now_s=now_s)
             self._finder.set_aside(ring)
             return
+        header, _ = read_header(ring.fd)
+        claimed = ProcessId(header.pid, header.start_ticks)
+        if claimed != ring.process:
+            raise LayoutError("process", f"its header speaks of process {claimed.pid}, its name of {ring.process.pid}")
+        if self._opened[facts.tenant] + header.device_count > MAX_NEW_DEVICES_PER_TENANT_AND_POLL:
+            self.deferred["opened"] += 1
+            self._finder.forget(ring)  # it is found again at the next poll
+            return
+        self._opened[facts.tenant] += header.device_count
+        reader = RingReader(ring.fd)
         user_name = self._procs.user_name(facts.uid)
         names = self._names.of(facts.process)
         rank = RankState(facts, user_name, self._hostname, self._detector_factory, names)
         usage = self._procs.usage(facts.process)
         rank.host = None if usage is None else self._host_of(facts.process, usage)
-        self._watches[ring.place] = _Watch(ring, reader, facts, rank)
+        self._watches[ring.place] = _Watch(ring, reader, facts, rank, ancestors=self._procs.ancestors(facts.process))
         self._lines.say(logging.INFO, "watching pid %d of %s", facts.process.pid, user_name, now_s=now_s)
 
     def _host_of(self, process: ProcessId, usage: ProcessUsage) -> HostMemory | None:
@@ -192,22 +226,42 @@ class Watches:
         of_tenant = sum(watch.facts.tenant == facts.tenant for watch in self._watches.values())
         return of_tenant < MAX_RANKS_PER_TENANT and len(self._watches) < MAX_RANKS
 
-    def _keep_orphan(self, ring: RingFile, reader: RingReader, now_s: float) -> None:
+    def _keep_orphan(self, ring: RingFile, now_s: float) -> None:
         """Delete a ring whose process is gone, but not at once, and never one that is still written to."""
-        orphan = self._orphans.get(ring.place)
-        state = (reader.newest_when_opened, ring.signature.mtime_ns)
-        if orphan is None or (orphan.newest, orphan.mtime_ns) != state:
-            if orphan is not None and ring.place.run_dir.mount_namespaces is None:
-                text = "%s is written to, but its process cannot be seen from here"
-                self._lines.say(logging.INFO, text, ring.place, now_s=now_s)
-            self._orphans[ring.place] = _Orphan(now_s, *state)
+        orphan, mtime_ns = self._orphans.get(ring.place), ring.signature.mtime_ns
+        if orphan is None or orphan.mtime_ns != mtime_ns:
+            self._say_written(ring, orphan, now_s)
+            self._orphans[ring.place] = _Orphan(now_s, mtime_ns)
         elif now_s - orphan.since_s >= self._linger_s:
-            if ring.place.run_dir.mount_namespaces is None:
+            if ring.place.run_dir.mount_namespaces is not None:
+                self._orphans[ring.place] = _Orphan(now_s, mtime_ns)  # not ours to clear (RunDir): search again
+            elif self._is_unwritten(ring, orphan, now_s):
                 del self._orphans[ring.place]
                 self._remove(ring, now_s)
                 return
-            self._orphans[ring.place] = _Orphan(now_s, *state)  # not ours to clear (RunDir): search again
         self._finder.set_aside(ring)
+
+    def _is_unwritten(self, ring: RingFile, orphan: _Orphan, now_s: float) -> bool:
+        """Whether it holds what it held some seconds ago. Only a few are read at a poll, the others later."""
+        if orphan.newest is not None and now_s - orphan.read_s < SURELY_UNWRITTEN_S:
+            return False
+        if self._orphans_left <= 0:
+            self.deferred["orphans"] += 1
+            return False
+        self._orphans_left -= 1
+        newest = RingReader(ring.fd).newest_when_opened
+        if newest == orphan.newest or not any(newest):
+            return True
+        if orphan.newest is not None:
+            self._say_written(ring, orphan, now_s)
+            orphan.since_s = now_s
+        orphan.newest, orphan.read_s = newest, now_s
+        return False
+
+    def _say_written(self, ring: RingFile, orphan: _Orphan | None, now_s: float) -> None:
+        if orphan is not None and ring.place.run_dir.mount_namespaces is None:
+            text = "%s is written to, but its process cannot be seen from here"
+            self._lines.say(logging.INFO, text, ring.place, now_s=now_s)
 
     def _remove(self, ring: RingFile, now_s: float) -> None:
         try:
@@ -220,14 +274,19 @@ class Watches:
         """Read what is new in every ring and judge it, in the light of what NVML said at ``gpus_mono_ns``."""
         watches = list(self._watches.values())
         self._turn += 1
-        budget = MAX_RECORDS_PER_POLL
+        tenants = {watch.facts.tenant for watch in watches}
+        share = min(MAX_RECORDS_PER_TENANT_AND_POLL, MAX_RECORDS_PER_POLL // max(len(tenants), 1))
+        left = dict.fromkeys(tenants, share)
         for at in range(len(watches)):
             watch = watches[(at + self._turn) % len(watches)]
             if watch.read_to_the_end:
                 self._hear(watch, gpus)  # who its pod was may be said when it has ended
                 continue
+            budget = min(left[watch.facts.tenant], MAX_RECORDS_PER_READ)
             try:
-                budget -= self._read_one(watch, gpus, gpus_mono_ns, min(budget, MAX_RECORDS_PER_READ), now_s)
+                seen = self._read_one(watch, gpus, gpus_mono_ns, budget, now_s)
+                left[watch.facts.tenant] -= seen
+                self.deferred["records"] += seen == budget
             except LayoutError as error:
                 del self._watches[watch.ring.place]
                 if error.reason == "replaced" and watch.ended_s is None:
@@ -281,16 +340,21 @@ class Watches:
             watch.counted |= watch.rank.overruled
 
     def views(self, *, now_s: float, now_unix_s: float) -> tuple[RankView, ...]:
-        """Every rank that is shown now, in a fixed order, no two of one user with the same name."""
+        """Every rank that is shown now, in a fixed order, no two of one group with the same name."""
+        living = {watch.facts.process for watch in self._watches.values() if watch.over_s is None}
         shown = [
             view
             for watch in self._watches.values()
             if watch.over_s is None or now_s - watch.over_s < self._linger_s
-            if (view := watch.rank.view(now_unix_s=now_unix_s, alive=watch.over_s is None)) is not None
+            if (view := self._view_of(watch, living, now_unix_s)) is not None
         ]
+        groups = self._groups.look(shown)
         named: dict[object, list[RankView]] = {}
         for view in shown:
-            named.setdefault((view.key, view.identity.local_rank, view.uuid, view.uid), []).append(view)
+            group = groups[view.process]
+            named.setdefault((group.key, view.key, view.identity.local_rank, view.uuid, view.uid), []).append(
+                with_fields(view, group=group.name) if group.name else view
+            )
         for views in named.values():
             if len(views) > 1:
                 views.sort(key=_precedence)
@@ -298,6 +362,15 @@ class Watches:
                     if view.alive:
                         self._not_shown.add("duplicate_rank", view.process, now_s=now_s)
         return tuple(sorted((views[0] for views in named.values()), key=_order))
+
+    def _view_of(self, watch: _Watch, living: Collection[ProcessId], now_unix_s: float) -> RankView | None:
+        above, alive = watch.ancestors, watch.over_s is None
+        parent = next((one for one in above if one in living), above[0] if above else None)
+        return watch.rank.view(now_unix_s=now_unix_s, alive=alive, parent=parent)
+
+    def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
+        """What the coordinator calls the groups of this node's ranks."""
+        self._groups.hear(names)
 
     @property
     def dropped(self) -> Mapping[str, int]:

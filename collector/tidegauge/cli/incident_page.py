@@ -34,7 +34,8 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
     """Name and value of everything known about the incident as a whole."""
     job = incident.key.job
     lines = [
-        ("job", ", ".join(filter(None, (job.job_id, f"attempt {job.attempt}", further_name(job, incident.job_name))))),
+        ("job", ", ".join(filter(None, (job.job_id, incident.group_name, f"attempt {job.attempt}",
+                                        further_name(job, incident.job_name))))),
         ("owner", f"{incident.user_name} (uid {job.uid})"),
         ("ranks", f"{len(incident.findings) + incident.ranks_left_out} of {incident.world_size}"
                   + (", all alike: a workload that grows, or code that all run" if incident.common else "")),
@@ -160,7 +161,7 @@ def _rank_row(finding: RankFinding) -> Sequence[str]:
     verdict = finding.verdict
     return (
         str(finding.rank),
-        finding.hostname,
+        finding.hostname if finding.pod is None else f"{finding.pod} on {finding.hostname}",
         "-" if finding.gpu is None else str(finding.gpu),
         str(finding.process.pid),
         str(finding.step),

@@ -1,16 +1,24 @@
-"""A job's name in a table: its id, as a task of a Slurm array the name that ``squeue`` shows, and a later attempt."""
+"""A job's name in a table: its id, the name that ``squeue`` shows of a task of a Slurm array, its group of ranks where
+it has several, and a later attempt."""
 
 from __future__ import annotations
 
-
-def job_name(job_id: str, attempt: int, array: str | None = None) -> str:
-    """ "4711", "4711 (123_4)", "4711 (123_4, attempt 2)": the first attempt is 0 and goes without saying."""
-    return _name(job_id, array, f"attempt {attempt}" if attempt else None)
+from tidegauge.core.ids import MADE_UP
 
 
-def short_job_name(job_id: str, attempt: int, array: str | None = None) -> str:
+def job_name(job_id: str, attempt: int, array: str | None = None, *, group: str = "") -> str:
+    """ "4711", "4711 (123_4)", "4711 (step 1, attempt 2)": the first attempt is 0 and goes without saying."""
+    return _name(job_id, array, group or None, f"attempt {attempt}" if attempt else None)
+
+
+def known_as(job_id: str, given: str | None) -> str:
+    """The name that its owner gave a job, in place of an id that Tidegauge made up (``local-HOST-…``)."""
+    return given if given and job_id.startswith(MADE_UP) else job_id
+
+
+def short_job_name(job_id: str, attempt: int, array: str | None = None, *, group: str = "") -> str:
     """The same where there is little room: "4711 (2)"."""
-    return _name(job_id, array, str(attempt) if attempt else None)
+    return _name(job_id, array, group or None, str(attempt) if attempt else None)
 
 
 def _name(job_id: str, *more: str | None) -> str:

@@ -75,19 +75,26 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
     verdict = OK if worst is None else from_wire(Verdict, worst["verdict"])
     steps = max(rank["step"] for rank in ranks)
     return (
-        job_name(job["job_id"], job["attempt"], _array_name(ranks)),
+        job_name(job["job_id"], job["attempt"], _array_name(ranks), group=job.get("group_name", "")),
         job["job_name"] or "-",
         job["user_name"],
         f"{sum(rank['alive'] for rank in ranks)}/{job['world_size']}",
         str(steps),
         format_bytes(max(rank["allocated_bytes"] for rank in ranks)),
         format_bytes(max(rank["reserved_bytes"] for rank in ranks)),
-        _state(job, has_steps=steps > 0) + _whether_it_ends(worst) + _whether_it_goes_on(job),
+        _verdict(job, worst, has_steps=steps > 0),
         list_ranks(job["suspects"], common=job["common"]),
         job["signal"] or "-",
         "-" if verdict.bytes_per_step is None else format_bytes(verdict.bytes_per_step.likely),
         "-" if verdict.seconds_to_oom is None else format_band(verdict.seconds_to_oom),
     )
+
+
+def _verdict(job: Mapping[str, Any], worst: Mapping[str, Any] | None, *, has_steps: bool) -> str:
+    words = _state(job, has_steps=has_steps) + _whether_it_ends(worst)
+    if job["running"]:
+        return words + (", stale" if job["stale"] else "")
+    return "ended" if LeakState(job["state"]) is LeakState.OK else f"ended (was {words})"
 
 
 def _state(job: Mapping[str, Any], *, has_steps: bool) -> str:
@@ -101,12 +108,6 @@ def _whether_it_ends(rank: Mapping[str, Any] | None) -> str:
     bound = None if rank is None or not rank.get("bound") else from_wire(GrowthBound, rank["bound"])
     says = "" if bound is None or bound.state is None else end_words(bound)
     return f", {says}" if says else ""
-
-
-def _whether_it_goes_on(job: Mapping[str, Any]) -> str:
-    if not job["running"]:
-        return ", ended"
-    return ", stale" if job["stale"] else ""
 
 
 def _array_name(ranks: Sequence[Mapping[str, Any]]) -> str | None:

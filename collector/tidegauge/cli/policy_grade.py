@@ -47,9 +47,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("incident", nargs="?", type=int, metavar="INCIDENT", help="the incident to grade")
     parser.add_argument("grade", nargs="?", choices=list(WORDS), help="what it was")
     parser.add_argument("--comment", metavar="TEXT", help=f"why ({MAX_COMMENT_CHARS} characters at most)")
-    parser.add_argument(
-        "--since", type=ago, default=DEFAULT_SINCE_S, metavar="30d", help="for the table: how far back (default: 30d)"
-    )
+    parser.add_argument("--since", type=ago, metavar="30d", help="for the table alone: how far back (default: 30d)")
 
 
 def _rule() -> str:
@@ -61,9 +59,12 @@ def _rule() -> str:
 
 def run(args: argparse.Namespace) -> int:
     if args.incident is None:
+        args.since = DEFAULT_SINCE_S if args.since is None else args.since
         if args.comment is not None:
             raise CommandError("a comment belongs to an answer: name the incident, too", exit_code=USAGE)
         return _table(args)
+    if args.since is not None:
+        raise CommandError("--since is for the table: leave out the incident, or --since", exit_code=USAGE)
     if args.grade is None:
         raise CommandError(
             f"was incident {args.incident} a leak? `tidegauge policy grade {args.incident} leak` or `not-a-leak`",

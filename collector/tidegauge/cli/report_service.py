@@ -22,7 +22,7 @@ from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.incidents import Incident, IncidentChange, JobKey
 from tidegauge.core.verdicts import OK, Verdict
-from tidegauge.core.wording import capitalised, further_name, name_ranks
+from tidegauge.core.wording import capitalised, further_name, job_and_run, name_ranks
 
 if TYPE_CHECKING:
     from tidegauge_exporter.evidence_report_values import RankCurve, ReportContent
@@ -61,7 +61,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
         title=f"{noun(incident)} in {owners_job(incident)} (incident {incident.number})",
         subject=(
             ("Incident", str(incident.number)),
-            ("Job", job.job_id + (f", attempt {job.attempt}" if job.attempt else "")),
+            ("Job", job_and_run(incident)),
             ("Name", further_name(job, incident.job_name)),
             ("User", incident.user_name),
         ),
@@ -235,4 +235,4 @@ def _first_verdict(incident: Incident) -> Verdict:
 
 
 def _job_query(job: JobKey) -> str:
-    return urlencode({"job_id": job.job_id, "attempt": job.attempt, "uid": job.uid})
+    return urlencode(job._asdict())

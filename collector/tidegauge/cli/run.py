@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.core.fraction import start_fraction
+from tidegauge.core.ids import MADE_UP
 from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
@@ -182,7 +183,7 @@ def _why_not(error: OSError) -> str:
 
 def new_job_id() -> str:
     """A name for a job that no scheduler has named: host, second and pid make it unique on a cluster."""
-    return f"local-{socket.gethostname().split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return f"{MADE_UP}{socket.gethostname().split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 def _fraction(text: str) -> float:

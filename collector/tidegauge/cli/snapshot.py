@@ -33,6 +33,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", action="store_true", help="PID|JOB is a job id, also where a process has that pid")
     parser.add_argument("--rank", type=int, metavar="R", help="this rank alone")
     parser.add_argument(
+        "--group",
+        metavar="NAME",
+        help="of this group of ranks, where the job has several, as `tidegauge jobs` says",
+    )
+    parser.add_argument(
         "--events", type=_events, default=MAX_EVENTS, metavar="N",
         help=f"at most so many events of the allocation history, if one is kept (default: {MAX_EVENTS:,})",
     )  # fmt: skip
@@ -57,6 +62,10 @@ def run(args: argparse.Namespace) -> int:
         )
     from tidegauge.cli.attach_targets import NoTargetError, targets_of
 
+    if args.group is not None:
+        from tidegauge.cli.snapshot_elsewhere import ask_elsewhere
+
+        return ask_elsewhere(args, not_here="the service knows the groups of a job's ranks, this command does not")
     try:
         found = targets_of(args.what, os.environ, is_job=args.job)
     except NoTargetError as error:

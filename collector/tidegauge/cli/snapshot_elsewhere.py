@@ -73,6 +73,8 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
     what = printable(str(args.what))
     if not views:
         raise CommandError(f"{not_here}. Nor does the service know a job {what} that runs; `tidegauge jobs` lists them")
+    if len({view.key.whole for view in views}) == 1:
+        views = _of_group(views, args, what)
     if len(views) > 1:
         owners = ", ".join(f"{printable(view.user_name)} (attempt {view.attempt})" for view in views[:MOST_NAMED])
         raise CommandError(
@@ -90,6 +92,24 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
         which = "" if args.rank is None else f" {args.rank}"
         raise CommandError(f"job {what} has no rank{which} that runs", exit_code=USAGE)
     return found
+
+
+def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> Sequence[JobView]:
+    """The group of ranks that is meant: by its name, or as the only one that has the rank, or as the most alarming."""
+    if args.group is not None:
+        named = [view for view in views if args.group == view.group_name]
+        if not named:
+            groups = ", ".join(sorted(printable(view.group_name) for view in views if view.group_name))
+            has = f"has {groups}" if groups else "has one group of ranks"
+            raise CommandError(f"job {what} has no group {printable(args.group)}: it {has}", exit_code=USAGE)
+        return named
+    if args.rank is None:
+        return views[:1]
+    having = [view for view in views if args.rank in view.living_numbers]
+    if len(having) > 1:
+        groups = " or ".join(f"--group '{printable(view.group_name)}'" for view in having)
+        raise CommandError(f"{len(having)} groups of job {what} have a rank {args.rank}: say {groups}", exit_code=USAGE)
+    return having or views[:1]
 
 
 def _asks(args: argparse.Namespace, chosen: _Chosen) -> EvidenceAsks:
@@ -129,7 +149,7 @@ def _wait_for(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> Ev
     from urllib.parse import urlencode
 
     job = chosen.job
-    path = "/api/v1/evidence?" + urlencode({"job_id": job.job_id, "attempt": job.attempt, "uid": job.uid})
+    path = "/api/v1/evidence?" + urlencode(job._asdict())
     longest_s = window_for(chosen.rank.verdict).most_s + SEARCH_AND_TRIP_S
 
     def look() -> Optional[Evidence]:

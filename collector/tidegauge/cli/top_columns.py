@@ -37,8 +37,8 @@ def state_cell(
 
 
 def name_job_shortly(job: JobKey, array: str | None = None) -> str:
-    """ "4711", "4711 (2)", "4711 (123_4)"."""
-    return short_job_name(job.job_id, job.attempt, array)
+    """ "4711", "4711 (2)", "4711 (123_4)", "4711 (step 1)": ``job.group`` as people call it."""
+    return short_job_name(job.job_id, job.attempt, array, group=job.group)
 
 
 def share_cell(share: float | None) -> Cell:
@@ -66,7 +66,12 @@ def job_columns() -> Sequence[Column[JobRow]]:
     """The cluster's table."""
     return (
         Column("state", lambda row, _: _job_state(row.job), 10),
-        Column("job", lambda row, _: Cell(name_job_shortly(row.key, row.job.array), Tone.STRONG), 12, 32),
+        Column(
+            "job",
+            lambda row, _: Cell(name_job_shortly(row.called, row.job.array), Tone.STRONG),
+            12,
+            32,
+        ),
         Column("name", lambda row, _: Cell(row.job.job_name or "-"), 14, 28, rank=4),
         Column("user", lambda row, _: Cell(row.job.user_name), 7, 12, rank=2),
         Column("ranks", lambda row, _: _ranks(row.job), 7, 9, rank=3),
@@ -108,7 +113,7 @@ def incident_columns() -> Sequence[Column[IncidentLine]]:
     return (
         Column("incident", lambda line, _: Cell(f"#{line.incident.number}", Tone.STRONG), 8),
         Column("severity", lambda line, _: _severity(line), 8),
-        Column("job", lambda line, _: Cell(name_job_shortly(line.incident.key.job)), 10, 32),
+        Column("job", lambda line, _: Cell(name_job_shortly(line.incident.called)), 10, 32),
         Column("cause", lambda line, _: Cell(line.incident.key.cause.value), 13, 17),
         Column("ranks", _incident_ranks, 12, 24, rank=3),
         Column("OOM in", lambda line, _: end_cell(line.incident.seconds_to_oom), 10, 13, rank=1, right=True),

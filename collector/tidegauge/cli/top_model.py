@@ -71,10 +71,15 @@ class JobRow(NamedTuple):
     def key(self) -> JobKey:
         return key_of(self.job)
 
+    @property
+    def called(self) -> JobKey:
+        """With the group of ranks by the name that people know."""
+        return self.key._replace(group=self.job.group_name)
+
 
 def key_of(job: JobLine) -> JobKey:
     """What makes it the same job at the next look."""
-    return JobKey(job.job_id, job.attempt, job.uid)
+    return JobKey(job.job_id, job.attempt, job.uid, job.group)
 
 
 def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentLine], choice: Choice) -> list[JobRow]:
@@ -130,11 +135,11 @@ def _growth(line: RankLine) -> float:
     return 0.0 if line.bytes_per_step is None else -line.bytes_per_step.likely
 
 
-def _by_name(job: JobLine) -> tuple[list[tuple[int, str]], int, int]:
+def _by_name(job: JobLine) -> tuple[list[tuple[int, str]], int, int, str]:
     """4712 after 471: numbers in a name count as numbers."""
     parts = re.split(r"([0-9]{1,18})", job.job_id.casefold())
     numbered = [(int(part) if place % 2 else 0, part) for place, part in enumerate(parts)]
-    return numbered, -job.attempt, job.uid
+    return numbered, -job.attempt, job.uid, job.group
 
 
 _JOB_KEYS: Mapping[Sort, Callable[[JobLine], Any]] = {
@@ -154,6 +159,7 @@ _RANK_KEYS: Mapping[Sort, Callable[[RankLine], Any]] = {
 def _said_of_job(job: JobLine) -> Iterable[str | None]:
     return (
         job.job_id,
+        job.group_name,
         job.array,
         job.job_name,
         job.user_name,

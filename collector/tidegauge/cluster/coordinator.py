@@ -24,9 +24,10 @@ from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, No
 from tidegauge.cluster.whereabouts import present_nodes
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.incident_evidence import EvidenceNews
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.incidents import Incident, JobKey
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.rank_groups import RankGroup
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
 STALE_AFTER_S = 10.0
@@ -104,7 +105,12 @@ class Coordinator:
                     f"the agent on {summary.hostname} was restarted (pid {before.agent_pid} -> {summary.agent_pid})",
                 )  # fmt: skip
             self._take_ranks(node, summary.ranks, now_s)
-            every_s, peer_bounds = self._pace_of(node, now_s), tuple(self._board.peer_bounds(summary.ranks))
+            every_s, peer_bounds = self._pace_of(node, now_s), tuple(self._board.peer_bounds(node, summary.ranks))
+            group_names = tuple(self._board.group_names(node, summary.ranks))
+            evidence = tuple(
+                replace(piece, job=self._board.group_of(piece.job, node.node_id, piece.process))
+                for piece in summary.evidence
+            )
         self.orders.take_results(summary.node_id, summary.order_results)
         orders, desk = self.orders.orders_for(summary.node_id), self._settings_desk
         settings = None if desk is None else desk.reply_to(summary, before=before)
@@ -113,10 +119,11 @@ class Coordinator:
             coordinator=self.incarnation,
             orders=orders,
             job_settings=settings,
-            evidence_kept=self.kept_evidence.take(summary),
+            evidence_kept=self.kept_evidence.take(evidence),
             snapshots_wanted=self.kept_evidence.wanted_on(summary.hostname),
             pods=self._pods(summary.pods_wanted),
             peer_bounds=peer_bounds,
+            group_names=group_names,
             report_every_s=every_s,
         )
 
@@ -158,17 +165,30 @@ class Coordinator:
             return jobs
 
     def memory(
-        self, job_id: str, attempt: int, uid: int | None = None, *, rank: int | None = None, most: int | None = None
+        self,
+        job_id: str,
+        attempt: int,
+        uid: int | None = None,
+        *,
+        group: str = "",
+        rank: int | None = None,
+        most: int | None = None,
     ) -> Mapping[int, tuple[MemoryPoint, ...]]:
-        """How the memory of each rank of a job went, by global rank, the rank to look at first first.
+        """How the memory of each rank of a job's group went, by global rank, the rank to look at first first.
 
-        ``uid=None``: whoever claims the job id. Times are the coordinator's: a node's clock may be wrong, a rank's may
-        lie. Kept as long as the rank itself; begins anew when the coordinator does. Empty if there is no such job.
+        ``uid=None``: whoever claims the job id. ``group`` as in ``JobKey``. Times are the coordinator's: a node's
+        clock may be wrong, a rank's may lie. Kept as long as the rank itself; begins anew when the coordinator does.
+        Empty if there is no such job.
         """
         with self._lock:
             self._let_time_pass(self._monotonic_s())
             asked = [key for key in self._board.job_keys() if key[:2] == (job_id, attempt) and uid in (None, key.uid)]
-            members = [one for key in asked for one in self._board.members(key)]
+            members = [
+                one
+                for key in asked
+                for one in self._board.members(key)
+                if self._board.group_of(key, one.node_id, one.rank.process).group == group
+            ]
             ranks = one_per_rank(one for one in members if rank in (None, one.rank.identity.rank))
             worst_first = sorted(ranks, key=lambda one: look_first(one.rank))[:most]
             return {
@@ -184,6 +204,15 @@ class Coordinator:
     def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
         """What is kept of each job's evidence, oldest first."""
         return self.kept_evidence.news()
+
+    def remember_groups(self, incidents: Iterable[Incident]) -> None:
+        """Take up where another coordinator ended: which group of its job each incident that is open is about."""
+        with self._lock:
+            for incident in incidents:
+                if incident.group_name:  # of a job that has several
+                    job = incident.key.job
+                    places = frozenset((one.node_id, one.process) for one in incident.findings)
+                    self._board.remember_group(job, RankGroup(job.group, incident.group_name, places))
 
     def reporting(self) -> tuple[NodeSummary, ...]:
         """The latest summary of every node that is not gone: what service discovery is made of.

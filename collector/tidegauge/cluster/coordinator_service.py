@@ -193,7 +193,11 @@ class CoordinatorService:
         number = request.number("incident", default=0)
         story = incident_story(self._actions.store, number, viewer=request.viewer)
         job, first = story.incident.key.job, next(iter(story.incident.ranks), None)
-        ranks = self.coordinator.memory(job.job_id, job.attempt, job.uid, rank=first) if first is not None else {}
+        ranks = (
+            self.coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=first)
+            if first is not None
+            else {}
+        )
         return self._pages.incident_report(story, next(iter(ranks.values()), ()))
 
     def _own_address(self) -> str:

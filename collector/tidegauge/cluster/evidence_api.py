@@ -47,7 +47,7 @@ def evidence_of(table: EvidenceReads, incident: Incident, *, limit: int = MOST_P
     found = {
         piece.evidence_id: piece
         for piece in table.of_job(incident.key.job, limit=MOST_READ)
-        if belongs(brief_of(piece), incident.key.cause)
+        if piece.job.group == incident.key.job.group and belongs(brief_of(piece), incident.key.cause)
     }
     return tuple(found[brief.evidence_id] for brief in says_most_first(map(brief_of, found.values())))[:limit]
 
@@ -64,10 +64,10 @@ def evidence_routes(
                 job = JobAsked.of(request)
                 if job.uid is None:
                     raise BadRequestError("uid is missing: whose job it is")
-                key = JobKey(job.job_id, job.attempt, job.uid)
+                key = JobKey(job.job_id, job.attempt, job.uid, job.group)
                 # Nothing of somebody else's looks like nothing of a job that is not known.
-                found = store().evidence.of_job(key, limit=limit) if owns(request.viewer, key) else ()
-                return {"evidence": found}
+                found = store().evidence.of_job(key, limit=MOST_READ) if owns(request.viewer, key) else ()
+                return {"evidence": [piece for piece in found if piece.job.group == key.group][:limit]}
             number, tables = request.number("incident", default=0), store()
             incident = tables.incidents.incident(number)
             if incident is None or not request.viewer.sees(incident.user_name):

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incident_evidence import EvidenceNews, newest_of_ranks, news_of
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.views import NodeSummary
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class KeptNews(NamedTuple):
 
 
 _Piece = tuple[JobKey, str]
-"""A piece by its job and id: ids are the job's own words."""
+"""A piece by its job, whole, and id: ids are the job's own words."""
 
 
 class EvidenceKeeper:
@@ -84,9 +83,9 @@ class EvidenceKeeper:
         self._wanted: Mapping[str, frozenset[str]] | None = None
         """By host."""
 
-    def take(self, summary: NodeSummary) -> tuple[str, ...]:
+    def take(self, reported: Sequence[Evidence]) -> tuple[str, ...]:
         """The ids of those pieces in a report that are kept; the others wait to be. Never blocks."""
-        pieces = summary.evidence[:MOST_OF_REPORT]
+        pieces = reported[:MOST_OF_REPORT]
         with self._lock:
             for piece in pieces:
                 place = _place(piece)
@@ -104,7 +103,7 @@ class EvidenceKeeper:
     def has(self, job: JobKey, evidence_id: str) -> bool:
         """Whether this piece is known to be kept."""
         with self._lock:
-            return (job, evidence_id) in self._kept
+            return (job.whole, evidence_id) in self._kept
 
     def news(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
         """What is known of each job's evidence, oldest first."""
@@ -149,7 +148,7 @@ class EvidenceKeeper:
     def _learn(self, kept: Iterable[KeptNews]) -> None:
         for one in kept:
             job = one.news.job
-            self._kept[job, one.news.brief.evidence_id] = None
+            self._kept[job.whole, one.news.brief.evidence_id] = None
             self._news[job] = (*self._news.pop(job, ()), one)[-MOST_OF_JOB:]  # the newest job last
 
     def _look_at_incidents(self, open_jobs: frozenset[JobKey], now_s: float) -> None:
@@ -169,4 +168,4 @@ class EvidenceKeeper:
 
 
 def _place(piece: Evidence) -> _Piece:
-    return piece.job, piece.evidence_id
+    return piece.job.whole, piece.evidence_id

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidegauge.cluster.jobs import RankOnNode, alarm_first, group_of, make_job, one_per_rank
+from tidegauge.cluster.jobs import RankOnNode, alarm_first, groups_of, job_of, job_views
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
+from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.rank_groups import NameOfGroup, RankGroup, RankGroups
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
@@ -30,16 +32,18 @@ class JobBoard:
 
     def __init__(self) -> None:
         self._places: dict[JobKey, dict[str, _Place]] = {}
-        self._views: dict[JobKey, JobView] = {}
+        self._groups: dict[JobKey, RankGroups] = {}
+        self._views: dict[JobKey, tuple[JobView, ...]] = {}
+        """One of each group."""
         self._touched: set[JobKey] = set()
         self._sorted: tuple[JobView, ...] = ()
 
     def put(self, node: KnownNode, key: RankOfProcess, rank: RankSummary) -> None:
         """What is known of a rank now."""
-        before, job = node.ranks.get(key), group_of(rank)
+        before, job = node.ranks.get(key), job_of(rank)
         node.ranks[key] = rank
         if before is not None and before.uid != rank.uid:
-            self._leave(node, key, group_of(before))
+            self._leave(node, key, job_of(before))
             before = None
         if before is None:
             self._places.setdefault(job, {}).setdefault(node.node_id, _Place(node, {})).keys[key] = None
@@ -49,11 +53,11 @@ class JobBoard:
         """A rank is forgotten."""
         rank = node.ranks.pop(key, None)
         if rank is not None:
-            self._leave(node, key, group_of(rank))
+            self._leave(node, key, job_of(rank))
 
     def touch(self, node: KnownNode) -> None:
         """Something about a node itself has changed: its health, its name, its launches."""
-        self._touched.update(map(group_of, node.ranks.values()))
+        self._touched.update(map(job_of, node.ranks.values()))
 
     def jobs(self) -> tuple[JobView, ...]:
         """The most alarming first, then by id. A job of which nothing was heard is the same object as last time."""
@@ -61,16 +65,40 @@ class JobBoard:
             for job in self._touched:
                 self._make(job)
             self._touched.clear()
-            self._sorted = tuple(sorted(self._views.values(), key=alarm_first))
+            self._sorted = tuple(sorted((view for views in self._views.values() for view in views), key=alarm_first))
         return self._sorted
 
-    def peer_bounds(self, ranks: Iterable[RankSummary]) -> Iterator[PeerBound]:
-        """Those of these ranks whose growth ends by evidence on a peer, as their jobs were last looked at."""
+    def peer_bounds(self, node: KnownNode, ranks: Iterable[RankSummary]) -> Iterator[PeerBound]:
+        """Those of these ranks of a node whose growth ends by evidence on a peer, as their jobs were last looked at."""
         for rank in ranks:
-            view = None if rank.verdict.state is LeakState.OK else self._views.get(group_of(rank))
+            view = None if rank.verdict.state is LeakState.OK else self._view_of(node, rank)
             bound = None if view is None else view.bounds.get(int(rank.identity.rank))
             if bound is not None and bound.of_rank is not None:
                 yield PeerBound(rank.process, bound)
+
+    def group_names(self, node: KnownNode, ranks: Iterable[RankSummary]) -> Iterator[NameOfGroup]:
+        """What the groups are called that these ranks of a node are in, of jobs that have several."""
+        for rank in ranks:
+            view = self._view_of(node, rank)
+            if view is not None and view.group_name:
+                yield NameOfGroup(rank.process, view.group_name)
+
+    def group_of(self, job: JobKey, node_id: str, process: ProcessId) -> JobKey:
+        """The group of ranks of ``job`` that a process is, or was lately, in."""
+        groups = self._groups.get(job.whole)
+        return job.whole if groups is None else job._replace(group=groups.key_of((node_id, process)))
+
+    def remember_group(self, job: JobKey, group: RankGroup) -> None:
+        """Take up where another coordinator ended: this is one of the job's groups of ranks."""
+        self._groups.setdefault(job.whole, RankGroups()).remember(group)
+
+    def _view_of(self, node: KnownNode, rank: RankSummary) -> JobView | None:
+        job = job_of(rank)
+        views = self._views.get(job, ())
+        if len(views) < 2:
+            return views[0] if views else None
+        group = self.group_of(job, node.node_id, rank.process).group
+        return next((view for view in views if view.group == group), None)
 
     def members(self, job: JobKey) -> Iterator[RankOnNode]:
         """A job's ranks, by process: two for one that was restarted in place."""
@@ -87,9 +115,11 @@ class JobBoard:
 
     def _make(self, job: JobKey) -> None:
         if job in self._places:
-            self._views[job] = make_job(job, one_per_rank(self.members(job)))
+            members = list(self.members(job))
+            self._views[job] = job_views(job, members, groups_of(members, self._groups.setdefault(job, RankGroups())))
         else:
             self._views.pop(job, None)
+            self._groups.pop(job, None)
 
     def _leave(self, node: KnownNode, key: RankOfProcess, job: JobKey) -> None:
         places = self._places[job]

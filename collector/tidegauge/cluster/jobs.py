@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank, ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.rank_groups import GroupMember, RankGroup, RankGroups, member_of
 from tidegauge.core.shared_bounds import with_shared_bounds
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
@@ -30,27 +32,47 @@ class RankOnNode(NamedTuple):
     launch: LaunchSummary | None = None
     """The ``tidegauge run`` that it descends from, as of the same report."""
 
+    @property
+    def group_member(self) -> GroupMember:
+        return member_of(self.rank, self.node_id, lives=self.rank.alive and not self.stale)
 
-def group_of(rank: RankSummary) -> JobKey:
-    """What makes ranks one job. The owner (uid, from the kernel) belongs to it: a job id is only a claim of the
-    process, and nobody may make somebody else's job look guilty by claiming its id."""
+
+def job_of(rank: RankSummary) -> JobKey:
+    """What makes ranks one job, with all its groups. The owner (uid, from the kernel) belongs to it: a job id is only a
+    claim of the process, and nobody may make somebody else's job look guilty by claiming its id."""
     identity = rank.identity
     return JobKey(identity.job_id, identity.attempt, rank.uid)
 
 
 def jobs_of(ranks: Iterable[RankOnNode]) -> tuple[JobView, ...]:
-    """All jobs, the most alarming first, then by id."""
-    groups: dict[JobKey, list[RankOnNode]] = defaultdict(list)
+    """All jobs as a first look shows them, the most alarming first, then by id."""
+    jobs: dict[JobKey, list[RankOnNode]] = defaultdict(list)
     for one in ranks:
-        groups[group_of(one.rank)].append(one)
-    jobs = [make_job(group, one_per_rank(members)) for group, members in groups.items()]
-    return tuple(sorted(jobs, key=alarm_first))
+        jobs[job_of(one.rank)].append(one)
+    views = (job_views(job, members, groups_of(members, RankGroups())) for job, members in jobs.items())
+    return tuple(sorted(itertools.chain.from_iterable(views), key=alarm_first))
 
 
-def alarm_first(job: JobView) -> tuple[int, int, str, int]:
+def groups_of(members: Iterable[RankOnNode], known: RankGroups) -> tuple[RankGroup, ...]:
+    """The groups that the ranks of a job are in now."""
+    return known.look([one.group_member for one in members])
+
+
+def job_views(job: JobKey, members: Sequence[RankOnNode], groups: Sequence[RankGroup]) -> tuple[JobView, ...]:
+    """A view of each of a job's groups."""
+    if len(groups) == 1:
+        return (make_job(job, one_per_rank(members), groups[0]),)
+    index = {place: index for index, group in enumerate(groups) for place in group.places}
+    parts: list[list[RankOnNode]] = [[] for _ in groups]
+    for one in members:
+        parts[index[one.node_id, one.rank.process]].append(one)
+    return tuple(make_job(job, one_per_rank(part), group) for part, group in zip(parts, groups, strict=True))
+
+
+def alarm_first(job: JobView) -> tuple[int, int, str, int, str]:
     """Sort key of ``jobs_of``."""
     severity = 0 if job.severity is None else job.severity.level
-    return -job.state.level, -severity, job.job_id, -job.attempt
+    return -job.state.level, -severity, job.job_id, -job.attempt, job.group
 
 
 def look_first(rank: RankSummary) -> tuple[int, int, float, float, int]:
@@ -76,21 +98,22 @@ def one_per_rank(members: Iterable[RankOnNode]) -> list[RankOnNode]:
     return [best[rank] for rank in sorted(best)]
 
 
-def _standing(one: RankOnNode) -> tuple[bool, bool, float, ProcessId, str]:
-    """The process and the node last, so that it does not matter who reported first."""
+def _standing(one: RankOnNode) -> tuple[bool, bool, bool, float, ProcessId, str]:
+    """One that trains before a helper, or the program that started it. The process and the node last, so that it does
+    not matter who reported first."""
     rank = one.rank
-    return rank.alive, not one.stale, rank.last_sample_unix_s, rank.process, one.node_id
+    return rank.alive, not one.stale, rank.step > 0, rank.last_sample_unix_s, rank.process, one.node_id
 
 
-def make_job(group: JobKey, members: Sequence[RankOnNode]) -> JobView:
-    """The job of these ranks, in the order of their numbers (``one_per_rank``)."""
+def make_job(job: JobKey, members: Sequence[RankOnNode], group: RankGroup) -> JobView:
+    """A job's group of these ranks, in the order of their numbers (``one_per_rank``)."""
     ranks = with_shared_bounds([one.rank for one in members], [one.stale for one in members])
     judged = judge_job({int(rank.identity.rank): rank.verdict for rank in ranks})
     identity = ranks[0].identity
     launch, launch_node = _launch_of(members)
     return JobView(
-        job_id=group.job_id,
-        attempt=group.attempt,
+        job_id=job.job_id,
+        attempt=job.attempt,
         job_name=identity.job_name,
         user_name=_user_name(ranks),
         scheduler=identity.scheduler,
@@ -109,6 +132,8 @@ def make_job(group: JobKey, members: Sequence[RankOnNode]) -> JobView:
         launch=launch,
         launch_node=launch_node,
         exempt=any(one.launch is not None and one.launch.exempt for one in members if one.rank.alive),
+        group=group.key,
+        group_name=group.name,
     )
 
 

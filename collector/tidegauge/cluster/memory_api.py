@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidegauge.cluster.coordinator import Coordinator
@@ -22,14 +23,17 @@ class JobAsked(NamedTuple):
     job_id: str
     attempt: int
     uid: int | None
+    group: str = ""
+    """Which of its groups of ranks, as ``JobKey.group``."""
 
     @classmethod
     def of(cls, request: Request) -> JobAsked:
-        """Out of ``job_id``, ``attempt`` and ``uid``. Raises ``BadRequestError``."""
+        """Out of ``job_id``, ``attempt``, ``uid`` and ``group``. Raises ``BadRequestError``."""
         return cls(
             request.text("job_id", most_chars=MOST_JOB_ID_CHARS),
             request.number("attempt", default=0),
             request.number("uid", default=0) if "uid" in request.query else None,
+            request.text("group", most_chars=MOST_JOB_ID_CHARS) if request.query.get("group") else "",
         )
 
 
@@ -51,10 +55,14 @@ def memory_routes(coordinator: Coordinator) -> dict[str, Route]:
     def memory(request: Request) -> object:
         job = JobAsked.of(request)
         whose = job if request.viewer.sees_all else _theirs(coordinator, job, request.viewer)
-        found = {} if whose is None else coordinator.memory(*whose, rank=rank_asked(request), most=MOST_RANKS)
+        found = {} if whose is None else _memory_of(coordinator, whose, rank_asked(request))
         return {**job._asdict(), "ranks": [RankMemory(number, points) for number, points in found.items()]}
 
     return {"/api/v1/memory": json_route(memory)}
+
+
+def _memory_of(coordinator: Coordinator, job: JobAsked, rank: int | None) -> Mapping[int, tuple[MemoryPoint, ...]]:
+    return coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=rank, most=MOST_RANKS)
 
 
 def _theirs(coordinator: Coordinator, asked: JobAsked, viewer: Viewer) -> JobAsked | None:

@@ -80,6 +80,12 @@ _JOB_ID = Parameter(
 )
 _ATTEMPT = Parameter("attempt", "Which attempt of it.", _whole(default=0))
 _UID = Parameter("uid", "Whose job of that id; of whoever claims it, if left out.", _whole())
+_GROUP = Parameter(
+    "group",
+    "Of which of its groups of ranks, as the job's `group` is in `/api/v1/jobs`; left out: of the first.",
+    {"type": "string", "maxLength": MOST_JOB_ID_CHARS},
+)
+_JOB = (_JOB_ID, _ATTEMPT, _UID, _GROUP)
 _RANK = Parameter("rank", "This rank alone.", _whole())
 _SEEN_AS = "seen_as names the user whose own alone are listed; null: everybody's are."
 _HTML = ("text/html; charset=utf-8",)
@@ -123,14 +129,15 @@ PAGES: Mapping[str, Page] = {
         text=f"Large: some 700 bytes a rank. Screens ask /api/v1/overview. {_SEEN_AS}",
     ),
     "/api/v1/overview": Page("Every job in a line, the most alarming first", Overview),
-    "/api/v1/job": Page("One job, its ranks in a line each", JobPage, (_JOB_ID, _ATTEMPT, _UID, _RANK), errors=(404,)),
+    "/api/v1/job": Page("One job, its ranks in a line each", JobPage, (*_JOB, _RANK), errors=(404,)),
     "/api/v1/events": Page(
         "What changed, oldest first", {"events": tuple[Event, ...]},
         (Parameter("after", "Only events after this number.", _whole(default=0)),),
     ),
     "/api/v1/memory": Page(
-        "How ranks' memory went", {"job_id": str, "attempt": int, "uid": int | None, "ranks": tuple[RankMemory, ...]},
-        (_JOB_ID, _ATTEMPT, _UID, _RANK), errors=(404,),
+        "How ranks' memory went",
+        {"job_id": str, "attempt": int, "uid": int | None, "group": str, "ranks": tuple[RankMemory, ...]},
+        (*_JOB, _RANK), errors=(404,),
     ),
     "/api/v1/incidents": Page(
         "Incidents, the newest first", {"incidents": tuple[IncidentLine, ...], "seen_as": str | None},
@@ -158,7 +165,7 @@ PAGES: Mapping[str, Page] = {
         "What was found of a job's or an incident's growth", {"evidence": tuple[Evidence, ...]},
         (
             Parameter("incident", "Of this incident; job_id, attempt and uid do not count then.", _whole()),
-            Parameter(_JOB_ID.name, "Of this job, with uid.", _JOB_ID.schema), _ATTEMPT, _UID,
+            Parameter(_JOB_ID.name, "Of this job, with uid.", _JOB_ID.schema), *_JOB[1:],
             Parameter("limit", "How many at most.", _whole(default=MOST_PIECES, most=MOST_PIECES)),
         ),
         errors=(404,),

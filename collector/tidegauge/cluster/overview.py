@@ -115,6 +115,10 @@ class JobLine(NamedTuple):
     """The rank to look at first."""
     array: str | None = None
     """``123_4``, by which people know a task of a Slurm array."""
+    group: str = ""
+    """Which of the job's groups of ranks (``JobKey.group``)."""
+    group_name: str = ""
+    """What people call it; empty where the job has one."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +241,8 @@ def job_line(job: JobView, memory_line: MemoryLine) -> JobLine:
         used_share=max(shares, default=None),
         first=_rank_line(job, first, job.stale, memory_line),
         array=job_array_name(job),
+        group=job.group,
+        group_name=job.group_name,
     )
 
 
@@ -275,7 +281,7 @@ def _rank_line(job: JobView, place: int, stale: Collection[int], memory_line: Me
 
 
 def _pod_name(place: PodPlace) -> str:
-    return place.pod_uid if place.namespace is None or place.pod is None else f"{place.namespace}/{place.pod}"
+    return place.full_name or place.pod_uid
 
 
 def _sum(amounts: Sequence[int | None]) -> int | None:

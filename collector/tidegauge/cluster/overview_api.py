@@ -104,8 +104,9 @@ def overview_routes(
 
 def _find(jobs: tuple[JobView, ...], asked: JobAsked) -> JobView:
     """The first, and so the most alarming, that fits."""
+    meant = asked.job_id, asked.attempt, asked.group
     for job in jobs:
-        if (job.job_id, job.attempt) == (asked.job_id, asked.attempt) and asked.uid in (None, job.ranks[0].uid):
+        if (job.job_id, job.attempt, job.group) == meant and asked.uid in (None, job.ranks[0].uid):
             return job
     raise NotFoundError(
         f"no job {asked.job_id!r}, attempt {asked.attempt}, is watched; `tidegauge jobs` lists those that are"

@@ -104,7 +104,7 @@ class ApiFeed:
         if not incident.findings:
             return ()
         job, rank = incident.key.job, incident.findings[0].rank
-        query = urlencode({"job_id": job.job_id, "attempt": job.attempt, "uid": job.uid, "rank": rank})
+        query = urlencode({**job._asdict(), "rank": rank})
         try:
             ranks = self._ask(f"/api/v1/memory?{query}")["ranks"]
             return tuple(from_wire(MemoryPoint, point) for line in ranks for point in line["points"])

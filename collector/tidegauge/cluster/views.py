@@ -8,6 +8,7 @@ from enum import Enum
 from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order
+from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
@@ -108,6 +109,8 @@ class ReportReply:
     """Those of ``NodeSummary.pods_wanted`` that the API server knows."""
     peer_bounds: tuple[PeerBound, ...] = ()
     """All of this node's ranks whose growth ends by what evidence found on a peer of them."""
+    group_names: tuple[NameOfGroup, ...] = ()
+    """What the groups of this node's ranks are called, of jobs that have several."""
     report_every_s: float = 0.0
     """How often the agent is to report while nothing happens on its node; never more often than its own setting."""
 

@@ -92,6 +92,8 @@ class CheckpointWay(str, Enum):
     """``tidegauge.on_checkpoint_request(fn)``: the proof is that ``fn`` returned on every rank that has one."""
     SIGNAL = "signal"
     """A signal that the job handles: the proof is a fresh file under the path that the owner declared."""
+    NONE = "none"
+    """``TIDEGAUGE_CHECKPOINT=none``: there is nothing to save, as all of its ranks say."""
 
 
 class RankTarget(NamedTuple):
@@ -102,6 +104,21 @@ class RankTarget(NamedTuple):
     process: ProcessId
     step: int
     """Training steps finished when this was noted."""
+
+
+class GroupTarget(NamedTuple):
+    """Another group of ranks that ends when the job is ended."""
+
+    job: JobKey
+    name: str
+    """What people call it."""
+    ranks: tuple[RankTarget, ...]
+    """Those that live."""
+
+    @property
+    def called(self) -> str:
+        """Its name; of the only group of an attempt, or of a user, what tells that from the others."""
+        return self.name or f"attempt {self.job.attempt} of uid {self.job.uid}"
 
 
 @dataclass(frozen=True)
@@ -118,6 +135,21 @@ class JobTarget:
     ranks: tuple[RankTarget, ...] = ()
     handle: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else the adapter needs to find it again; JSON."""
+    group_name: str = ""
+    """What people call the group of ranks that ``ranks`` are; empty where the job has one."""
+    others: tuple[GroupTarget, ...] = ()
+    """The job's other groups of ranks that live."""
+
+    @property
+    def groups(self) -> tuple[GroupTarget, ...]:
+        """All groups that end when the job is ended and of which a rank lives, its own first."""
+        own = (GroupTarget(self.job, self.group_name, self.ranks),) if self.ranks else ()
+        return (*own, *self.others)
+
+    @property
+    def processes(self) -> frozenset[ProcessId]:
+        """Of all ranks of all groups."""
+        return frozenset(rank.process for group in self.groups for rank in group.ranks)
 
 
 @dataclass(frozen=True)
@@ -164,7 +196,8 @@ class JobFacts:
     user_name: str
     job_name: Optional[str]
     checkpoint: Optional[CheckpointWay]
-    """``None``: it cannot be asked to save its state in a way that gives proof."""
+    """``None``: it, or another group of its ranks that lives, cannot be asked to save its state in a way that gives
+    proof."""
     shared_gpu: bool
     """Another job's ranks are on one of its GPUs."""
     torch_version: Optional[str] = None
@@ -177,6 +210,11 @@ class JobFacts:
     cap_explanation: Optional[str] = None
     owner_reachable: bool = False
     """There is a way to tell owners that needs no scheduler: a direct message on Slack, a mail."""
+    groups_without_checkpoint: tuple[str, ...] = ()
+    """Names of the job's groups of ranks, where it has several, that cannot be asked to save their state."""
+    culprits: Optional[tuple[int, ...]] = None
+    """Ranks that the incident is about, that live, and that do it now (``core.sightings.living_culprits``); ``None``:
+    nobody looked."""
     jobs_running: int = 0
     """Jobs that run on the cluster now, this one included: what the circuit breaker counts shares of."""
 

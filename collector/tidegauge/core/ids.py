@@ -10,6 +10,9 @@ from typing import NamedTuple, NewType, Optional
 JobId = NewType("JobId", str)
 """The scheduler's name for a job, or one that ``tidegauge run`` made up; unique within a cluster."""
 
+MADE_UP = "local-"
+"""How the id of a job begins that no scheduler has named."""
+
 GlobalRank = NewType("GlobalRank", int)
 """``RANK`` of ``torch.distributed``: 0 to world_size - 1 over the whole job."""
 
@@ -30,6 +33,11 @@ class ProcessId(NamedTuple):
     start_ticks: int
 
 
+def made_up_job_id(hostname: str, process: ProcessId) -> JobId:
+    """The id of a job that nobody has named, by the process that its ranks descend from."""
+    return JobId(f"{MADE_UP}{hostname}-{process.pid}-{process.start_ticks}")
+
+
 class RankKey(NamedTuple):
     """One rank in one attempt of one job: what a memory series belongs to.
 
@@ -46,10 +54,12 @@ class RankIdentity(NamedTuple):
     """Who a rank says it is. Everything here is a *claim* until the agent has checked it.
 
     ``None`` is unknown. ``world_size`` is the number of ranks in the job; ``run_id`` is
-    ``TORCHELASTIC_RUN_ID``; ``device_uuids`` has one entry per visible CUDA ordinal, in that order;
+    ``TORCHELASTIC_RUN_ID``; ``store`` is where its process group meets (``MASTER_ADDR:MASTER_PORT``);
+    ``device_uuids`` has one entry per visible CUDA ordinal, in that order;
     ``alloc_conf`` is the allocator configuration string in force (``PYTORCH_CUDA_ALLOC_CONF`` or
     ``PYTORCH_ALLOC_CONF``); ``limit_fraction`` is what ``set_per_process_memory_fraction`` was given;
-    ``checkpoint`` says how the rank can be asked to save its state (``callback``, ``signal``); ``gpu_share`` is the
+    ``checkpoint`` says how the rank can be asked to save its state (``callback``, ``signal``), or that it has none to
+    save (``none``); ``gpu_share`` is the
     share of each GPU that its launcher asked for; ``attempts_each`` is how many attempts each start by the scheduler
     may take (``TORCHELASTIC_MAX_RESTARTS`` + 1): ``attempt`` counts both in one number, see ``probe.identity``, so that
     ``attempt // attempts_each`` is the number of the scheduler's restarts.
@@ -72,6 +82,7 @@ class RankIdentity(NamedTuple):
     checkpoint: Optional[str] = None
     gpu_share: Optional[float] = None
     attempts_each: int = 1
+    store: Optional[str] = None
 
     @property
     def key(self) -> RankKey:

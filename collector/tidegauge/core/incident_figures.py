@@ -38,6 +38,7 @@ def with_findings(
     return replace(
         incident,
         world_size=job.world_size,
+        group_name=job.group_name or incident.group_name,
         findings=tuple(kept),
         ranks_left_out=left_out,
         common=most and (job.common or not is_growth),

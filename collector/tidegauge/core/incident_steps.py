@@ -14,6 +14,7 @@ recovering    a rank does it for sure again                                     
 recovering    all its ranks are heard and quiet for ``recover_after_s`` or more   closed        CLOSED
 not closed    all ranks of the job have ended, or a later attempt runs            closed        CLOSED
 not closed    nobody has heard of the job for ``absent_grace_s``                  closed        CLOSED
+not closed    all its ranks have ended for ``culprits_ended_after_s``             closed        CLOSED
 not closed    ranks that it is about are stale or not heard of                    the same      --
 ============  ==================================================================  ============  ============
 
@@ -72,6 +73,9 @@ class IncidentRules:
     what is lost, not with time."""
     absent_grace_s: float = 300.0
     """A job that nobody has heard of for so long has ended: longer than a restart of coordinator and agents takes."""
+    culprits_ended_after_s: float = 30.0
+    """An incident whose ranks have all ended stays open for so long: most jobs end with one of their ranks, and a rank
+    that is started again may go on where it was."""
     longest_gap_s: float = 30.0
     """A longer time between two looks was not watched: whoever was quiet before and after may not have been between."""
     share_tolerance: float = 0.05

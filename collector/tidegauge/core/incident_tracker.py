@@ -69,6 +69,8 @@ class _Followed:
     """Since when its job, or a rank that it is about, has not been heard of."""
     ended: frozenset[int] = frozenset()
     """Ranks that were seen to have ended: nobody waits for them."""
+    culprits_ended_since_s: Optional[float] = None
+    """Since when every rank that it is about has ended, and no other does it, while the job goes on."""
     seen: Optional[tuple[JobView, Sighting]] = None
     """What was last looked at, and what that showed: of most jobs nothing is heard between two looks."""
     evidence_told_s: float = float("-inf")
@@ -171,7 +173,7 @@ class IncidentTracker:
         if gap_s > self._rules.longest_gap_s:
             for followed in self._followed.values():
                 followed.incident = wait_anew(followed.incident, self._now_s)
-                followed.missing_since_s = None
+                followed.missing_since_s = followed.culprits_ended_since_s = None
         return self._now_s
 
     def _keys_to_look_at(
@@ -214,6 +216,10 @@ class IncidentTracker:
         self._learn(key, sighting)
         missing = self._missing(followed, view, now_s)
         incident = replace(followed.incident, stale=bool(view.stale or missing))
+        if self._culprits_ended(followed, view, sighting, now_s):
+            closed = close_incident(incident, Closure.CULPRITS_ENDED, now_s)
+            followed.incident = closed.incident
+            return closed
         sighting = sighting._replace(unheard=sighting.unheard | missing)
         if incident.state is IncidentState.RECOVERING:
             step = step_while_recovering(incident, view, sighting, now_s, self._rules)
@@ -236,6 +242,23 @@ class IncidentTracker:
             if (kept := {number: at_s for number, at_s in opened_s.items()
                          if number in is_open or now_s - at_s < CROWD_S})
         }  # fmt: skip
+
+    def _culprits_ended(self, followed: _Followed, view: JobView, sighting: Sighting, now_s: float) -> bool:
+        """Whether those that did it have been gone for long enough. A rank of which nobody has heard may live."""
+        concerned = frozenset(followed.incident.ranks)
+        shown = {finding.rank for finding in (*sighting.sure, *sighting.doubtful)}
+        over = (
+            followed.incident.key.cause.is_growth
+            and not sighting.sure
+            and concerned.isdisjoint(shown)
+            and concerned <= followed.ended - frozenset(view.stale)
+        )
+        if not over:
+            followed.culprits_ended_since_s = None
+            return False
+        if followed.culprits_ended_since_s is None:
+            followed.culprits_ended_since_s = now_s
+        return now_s - followed.culprits_ended_since_s >= self._rules.culprits_ended_after_s
 
     def _missing(self, followed: _Followed, view: JobView, now_s: float) -> frozenset[int]:
         """Ranks of the incident that the job is shown without: not heard of yet, after a restart of the coordinator."""

@@ -74,14 +74,27 @@ class Closure(str, Enum):
     """It stopped, and did not come back for the time that ``IncidentRules`` asks for."""
     JOB_ENDED = "job_ended"
     """No process of this attempt lives any more."""
+    CULPRITS_ENDED = "culprits_ended"
+    """The processes that did it have all ended, and the others, which live, do not."""
 
 
 class JobKey(NamedTuple):
-    """One attempt of one user's job. ``uid`` is the kernel's: a job id outside a scheduler is only a claim."""
+    """One group of ranks in one attempt of one user's job.
+
+    ``uid`` is the kernel's: a job id outside a scheduler is only a claim. A job has several groups of ranks where
+    several launches run side by side in it (two ``srun``, a trainer and an evaluator): ``core.rank_groups``.
+    """
 
     job_id: str
     attempt: int
     uid: int
+    group: str = ""
+    """The group's name; empty for the first group of a job, which mostly is the only one."""
+
+    @property
+    def whole(self) -> JobKey:
+        """The job with all its groups."""
+        return self._replace(group="")
 
 
 class IncidentKey(NamedTuple):
@@ -131,6 +144,8 @@ class RankFinding:
     oom: Optional[OomRecord] = None
     host_process: Optional[HostProcess] = None
     """Where it is host memory that grows: the process of the rank that grew most."""
+    pod: Optional[str] = None
+    """``namespace/name`` of the pod that it is in, as the API server says; ``None`` outside Kubernetes."""
 
 
 @dataclass(frozen=True)
@@ -180,11 +195,18 @@ class Incident:
     """The newest of each rank, the one that says most first."""
     ranks_left_out: int = 0
     """How many further ranks are concerned, whose findings were left out: see ``shortened``."""
+    group_name: str = ""
+    """What people call the group of ranks that it is about; empty where the job has one."""
 
     @property
     def is_open(self) -> bool:
         """Not closed."""
         return self.state is not IncidentState.CLOSED
+
+    @property
+    def called(self) -> JobKey:
+        """Its job, with the group of ranks by the name that people know."""
+        return self.key.job._replace(group=self.group_name)
 
     @property
     def ranks(self) -> tuple[int, ...]:

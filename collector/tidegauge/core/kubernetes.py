@@ -77,6 +77,11 @@ class PodPlace(NamedTuple):
     job_known: bool = False
     """The head has said which workload the pod belongs to. Without that no adapter acts on the rank."""
 
+    @property
+    def full_name(self) -> Optional[str]:
+        """``namespace/pod``, as people write it; ``None`` until both are known."""
+        return None if self.namespace is None or self.pod is None else f"{self.namespace}/{self.pod}"
+
 
 @dataclass(frozen=True)
 class PodFacts:

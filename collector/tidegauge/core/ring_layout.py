@@ -25,7 +25,7 @@ RECORD_BYTES = 256
 MAX_DEVICES = 64
 """More than any machine has; a header that claims more is damaged or hostile."""
 MAX_CAPACITY = 1 << 16
-CHECKPOINT_WAYS = ("callback", "signal")
+CHECKPOINT_WAYS = ("callback", "signal", "none")
 """``RankIdentity.checkpoint``: the values of ``core.actions.CheckpointWay``, which training processes do not import."""
 DEFAULT_CAPACITY = 4096
 """Records per device: 40 s of 10 ms steps between two reads of the agent, in 1 MiB that is sparse until used."""
@@ -199,6 +199,7 @@ def _identity_from(raw: object) -> RankIdentity:
         gpu_share=fraction("gpu_share"),
         # Rings of earlier probes have none.
         attempts_each=integer("attempts_each", 1, 1 << 31) if "attempts_each" in raw else 1,
+        store=text("store"),
     )
 
 

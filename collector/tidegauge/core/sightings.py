@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.host_memory import grown_most
 from tidegauge.core.ids import DeviceUuid
-from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey, RankFinding
+from tidegauge.core.incidents import CAUSE_OF_SIGNAL, Incident, IncidentCause, JobKey, RankFinding
 from tidegauge.core.oom_memory import KnownErrors
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Signal
@@ -86,6 +86,23 @@ def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Si
             severe = rank.verdict.severity is not None and rank.verdict.severity.level >= min_severity.level
             (sure if established and severe else doubtful).append(_finding(job, index))
     return Sighting(tuple(sure), tuple(doubtful), frozenset(unheard), frozenset(uneasy))
+
+
+def living_culprits(incident: Incident, job: JobView) -> tuple[int, ...]:
+    """Those ranks of the incident that live, by the word of a node that reports, and do it now. Of what is no growth,
+    those that live."""
+    processes = {finding.process: finding.rank for finding in incident.findings}
+    cause = incident.key.cause
+    return tuple(
+        processes[rank.process]
+        for rank in job.ranks
+        if rank.alive and rank.process in processes and (not cause.is_growth or _does_it(rank, cause.as_seen))
+    )
+
+
+def _does_it(rank: RankSummary, cause: IncidentCause) -> bool:
+    is_bounded = rank.bound is not None and rank.bound.holds
+    return rank.verdict.state is not LeakState.OK and _cause(rank) is cause and not is_bounded
 
 
 def see_ooms(job: JobView, known: KnownErrors, explain: Optional[ExplainOom]) -> Sighting:
@@ -203,6 +220,7 @@ def _finding(job: JobView, index: int) -> RankFinding:
         limit_bytes=rank.limit_bytes,
         oom=rank.last_oom,
         host_process=grown_most(rank.host_processes) if rank.verdict.signal is Signal.HOST else None,
+        pod=None if rank.pod is None else rank.pod.full_name,
     )
 
 

@@ -6,6 +6,7 @@ Values in, text out; quantities are written by ``core.units``. Source-compatible
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
@@ -29,6 +30,8 @@ OUTCOME_WORDS = {
 MOST_RANKS_NAMED = 6
 """More are counted in a sentence."""
 MOST_RANKS_IN_A_CELL = 4
+_FROM_CODE = re.compile(r"_|\w[.(]\w|\(\)")
+"""In the first word of a sentence: it is a name from the job's code."""
 
 
 class _Words(NamedTuple):
@@ -94,13 +97,14 @@ _GROWS = {IncidentCause.LEAK: "", IncidentCause.HOST_MEMORY: " in host memory"}
 CLOSURES = {
     Closure.RECOVERED: "it stopped and did not come back",
     Closure.JOB_ENDED: "no process of this attempt lives any more",
+    Closure.CULPRITS_ENDED: "the ranks that did it have ended, and no other does it",
 }
 """Why an incident was closed."""
 
 
 def incident_sentence(incident: Incident) -> str:
     """The incident in one sentence: who, what, since when, and when it ends."""
-    cause, job = incident.key.cause, name_job(incident.key.job)
+    cause, job = incident.key.cause, name_job(incident.called)
     if not incident.findings:
         return f"Ranks of {job} {do(cause, incident.severity)}."
     worst = incident.findings[0]
@@ -233,8 +237,15 @@ def rate(bytes_per_step: Optional[Band]) -> Optional[str]:
 
 
 def name_job(job: JobKey) -> str:
-    """ "job 4711", "job 4711 (attempt 2)": the first attempt is 0 and goes without saying."""
-    return f"job {job.job_id}" if job.attempt == 0 else f"job {job.job_id} (attempt {job.attempt})"
+    """ "job 4711", "job 4711 (step 1, attempt 2)": the first attempt is 0 and goes without saying."""
+    more = [*filter(None, [job.group]), *([f"attempt {job.attempt}"] if job.attempt else [])]
+    return f"job {job.job_id} ({', '.join(more)})" if more else f"job {job.job_id}"
+
+
+def job_and_run(incident: Incident) -> str:
+    """The job in a row of facts: "4711", "4711, step 1, attempt 2"."""
+    job = incident.called
+    return ", ".join(filter(None, (job.job_id, job.group, f"attempt {job.attempt}" if job.attempt else "")))
 
 
 def further_name(job: JobKey, job_name: Optional[str]) -> Optional[str]:
@@ -270,8 +281,9 @@ def ranks_besides(shortened: Incident, ranks: Sequence[int]) -> int:
 
 
 def capitalised(text: str) -> str:
-    """With a capital letter in front, the rest as it is."""
-    return text[:1].upper() + text[1:]
+    """With a capital letter in front, the rest as it is; a name from code (``append_loss``) stays what it is."""
+    first = text.partition(" ")[0]
+    return text if _FROM_CODE.search(first) else text[:1].upper() + text[1:]
 
 
 def _does_so(incident: Incident, worst: RankFinding) -> str:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.ring_layout import CHECKPOINT_WAYS
 
-CALLBACK, SIGNAL = CHECKPOINT_WAYS
+CALLBACK, SIGNAL, NONE = CHECKPOINT_WAYS
+_ASKABLE = (CALLBACK, SIGNAL)
 
 _LAST_UNIX_S = 1e12
 _MAX_ID = 200
@@ -71,8 +72,8 @@ def parse_ask(request: Mapping[str, Any]) -> Ask:
     """The request in a command. Raises ``RefusedError``."""
     way, at_step, ranks = request.get("way"), request.get("at_step"), request.get("ranks", 1)
     deadline, within_s = request.get("deadline_unix_s"), request.get("within_s")
-    if way not in CHECKPOINT_WAYS:
-        raise RefusedError("usage", f"way must be one of {', '.join(CHECKPOINT_WAYS)}")
+    if way not in _ASKABLE:
+        raise RefusedError("usage", f"way must be one of {', '.join(_ASKABLE)}")
     if at_step is not None and (isinstance(at_step, bool) or not isinstance(at_step, int) or at_step < 0):
         raise RefusedError("usage", "at_step must be a whole number of finished steps, or null for the next boundary")
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1 or (ranks > 1 and at_step is None):

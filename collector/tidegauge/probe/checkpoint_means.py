@@ -1,13 +1,17 @@
-"""What a job offers for a checkpoint on request: its callback, or the signal and the paths that its owner declared."""
+"""What a job offers for a checkpoint on request: its callback, the signal and the paths that its owner declared, or the
+word that it has nothing to save."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
-from tidegauge.probe.checkpoint_ask import CALLBACK, SIGNAL, Save
+from tidegauge.probe.checkpoint_ask import CALLBACK, NONE, SIGNAL, Save
 from tidegauge.probe.checkpoint_files import PATH_VARIABLE, declared_paths
 from tidegauge.probe.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, why_not_sent
+
+NOTHING_VARIABLE = "TIDEGAUGE_CHECKPOINT"
+"""``none``: these ranks have nothing to save (an evaluator, an inference server)."""
 
 
 class Means(NamedTuple):
@@ -19,18 +23,24 @@ class Means(NamedTuple):
     """``None``: no signal is declared, or one that is not allowed."""
     paths: tuple[str, ...]
     """Where checkpoints are written to, absolute."""
+    nothing_text: str = ""
+    """What ``TIDEGAUGE_CHECKPOINT`` says."""
 
     @property
     def way(self) -> Optional[str]:
         """How this process can be asked in a way that gives proof, or ``None``."""
         if self.save is not None:
             return CALLBACK
-        return SIGNAL if self.signal is not None and self.paths else None
+        if self.signal is not None and self.paths:
+            return SIGNAL
+        return NONE if self.nothing_text.lower() == NONE else None
 
     def complaint(self) -> Optional[str]:
         """What is wrong with the variables, for people."""
         if self.signal_text and self.signal is None:
             return f"{SIGNAL_VARIABLE}={self.signal_text[:40]!r} is not {ALLOWED}: no signal is sent for a checkpoint"
+        if self.nothing_text and self.nothing_text.lower() != NONE:
+            return f"{NOTHING_VARIABLE}={self.nothing_text[:40]!r} is not {NONE!r}: it says nothing"
         if self.signal is not None and not self.paths:
             return f"{SIGNAL_VARIABLE} is set without {PATH_VARIABLE}: nobody could see a checkpoint, none is asked for"
         return None
@@ -49,4 +59,5 @@ class Means(NamedTuple):
 def means_of(environ: Mapping[str, str], save: Optional[Save]) -> Means:
     """The means that the environment and a registered callback are."""
     text = environ.get(SIGNAL_VARIABLE, "").strip()
-    return Means(save, text, parse_signal(text), declared_paths(environ.get(PATH_VARIABLE, "")))
+    nothing = environ.get(NOTHING_VARIABLE, "").strip()
+    return Means(save, text, parse_signal(text), declared_paths(environ.get(PATH_VARIABLE, "")), nothing)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
 from tidegauge.core.alloc_conf import conf_names
-from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
+from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity, made_up_job_id
 from tidegauge.core.job_variables import ATTEMPT_VARIABLE, SHARE_VARIABLE
 from tidegauge.probe.fraction import fraction_in
 from tidegauge.probe.process_facts import ProcessFacts
@@ -105,6 +105,7 @@ def identify(
         checkpoint=checkpoint,
         gpu_share=fraction_in(environ, SHARE_VARIABLE),
         attempts_each=attempts_each,
+        store=_store(environ),
     )
 
 
@@ -131,7 +132,7 @@ def _job_id(environ: Mapping[str, str], process: ProcessFacts) -> str:
     if ray and claimed_place(environ) is not None:
         return f"ray-{ray}"
     root = _job_root(environ, process)
-    return f"local-{_text(process.hostname) or 'localhost'}-{root.pid}-{root.start_ticks}"
+    return made_up_job_id(_text(process.hostname) or "localhost", root)
 
 
 def _job_root(environ: Mapping[str, str], process: ProcessFacts) -> ProcessId:
@@ -175,6 +176,11 @@ def _attempts(environ: Mapping[str, str]) -> tuple[int, int]:
 def _run_id(environ: Mapping[str, str]) -> Optional[str]:
     run_id = _first(environ, "TORCHELASTIC_RUN_ID")
     return run_id if run_id and run_id.lower() != "none" else None  # "none" is torchrun's word for not given
+
+
+def _store(environ: Mapping[str, str]) -> Optional[str]:
+    address, port = _first(environ, "MASTER_ADDR"), _first(environ, "MASTER_PORT")
+    return _text(f"{address}:{port}") if address and port else None
 
 
 def _scheduler(environ: Mapping[str, str]) -> str:

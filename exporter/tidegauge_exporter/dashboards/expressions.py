@@ -9,11 +9,11 @@ from tidegauge_exporter.links import JOB, RANK
 
 FLEET: Final = 'cluster=~"$cluster"'
 """Every selector of Tidegauge's own series carries at least this."""
-ONE_JOB: Final = f'{FLEET}, job_id="$job_id", attempt=~"$attempt"'
+ONE_JOB: Final = f'{FLEET}, job_id="$job_id", attempt=~"$attempt", group=~"$group"'
 ONE_RANK: Final = f'{ONE_JOB}, rank="$rank"'
 
-BY_JOB: Final = "cluster, job_id, attempt"
-"""What names one attempt of one job: the labels of every job-level series and of every join."""
+BY_JOB: Final = "cluster, job_id, attempt, group"
+"""What names one group of ranks in one attempt of one job: the labels of every job-level series and of every join."""
 BY_INCIDENT: Final = f"{BY_JOB}, cause"
 
 
@@ -72,9 +72,13 @@ def own_card(metric: str) -> str:
 
 
 def by_rank_in_order(expression: str) -> str:
-    """One series a rank with the label ``row``: the rank in five digits, for Prometheus and Grafana sort by letter."""
-    padded = f'label_replace(max by (rank) ({expression}), "row", "0000$1", "rank", "(.*)")'
-    return f'max by (row) (label_replace({padded}, "row", "$1", "row", ".*(.{{5}})"))'
+    """One series a rank with the label ``row``: the rank in five digits, for Prometheus and Grafana sort by letter; in
+    front of it the group of ranks, where the job has several."""
+    padded = f'label_replace(max by (group, rank) ({expression}), "row", "0000$1", "rank", "(.*)")'
+    number = f'label_replace({padded}, "row", "$1", "row", ".*(.{{5}})")'
+    return (
+        f'max by (row) (label_replace(label_join({number}, "row", " ", "group", "row"), "row", "$1", "row", " ?(.*)"))'
+    )
 
 
 def standing_out(expression: str, measure: str, count: int) -> str:
@@ -83,7 +87,7 @@ def standing_out(expression: str, measure: str, count: int) -> str:
     A ``topk`` over a range chooses anew at every step and draws many more curves than it says; ``measure`` is
     therefore written with ``@ end()`` and chooses once.
     """
-    return f"{expression} and on (rank) topk({count}, max by (rank) ({measure}))"
+    return f"{expression} and on (group, rank) topk({count}, max by (group, rank) ({measure}))"
 
 
 _KEPT: Final = "${datasource:queryparam}&${__url_time_range}"
@@ -94,7 +98,8 @@ def job_link(source: str = "__data.fields") -> Link:
     return Link(
         "Job: all ranks",
         f"/d/{JOB}?{_KEPT}&var-cluster=${{{source}.cluster:percentencode}}"
-        f"&var-job_id=${{{source}.job_id:percentencode}}&var-attempt=${{{source}.attempt:percentencode}}",
+        f"&var-job_id=${{{source}.job_id:percentencode}}&var-attempt=${{{source}.attempt:percentencode}}"
+        "&var-group=$__all",
     )
 
 
@@ -103,7 +108,7 @@ def rank_link(source: str = "__data.fields") -> Link:
     return Link(
         "Rank: one rank's memory",
         f"/d/{RANK}?{_KEPT}&${{cluster:queryparam}}&${{job_id:queryparam}}&${{attempt:queryparam}}"
-        f"&var-rank=${{{source}.rank:percentencode}}",
+        f"&${{group:queryparam}}&var-rank=${{{source}.rank:percentencode}}",
     )
 
 

@@ -39,6 +39,7 @@ _NAME: Final = Label("Name", label="job_name")
 _OTHERS: Final = (
     Label("User", 90, label="user_name"),
     Label("Attempt", 70, label="attempt"),
+    Label("Group", 80, label="group"),
     Label("Cluster", 85, label="cluster"),
 )
 

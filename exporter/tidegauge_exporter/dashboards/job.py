@@ -28,7 +28,7 @@ from tidegauge_exporter.dashboards.panels import Panel, Stat
 from tidegauge_exporter.dashboards.queries import Query, TaggedMarks
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NOTHING_HAPPENED
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, HORIZON, JOB_ID
+from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, GROUP, HORIZON, JOB_ID
 from tidegauge_exporter.links import JOB as UID
 
 
@@ -38,7 +38,7 @@ def dashboard(service_url: str | None = None) -> Dashboard:
         uid=UID,
         title="Tidegauge / Job",
         description="All ranks of one job: which one is different, what grows, when it runs out, what was done.",
-        variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, HORIZON),
+        variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, GROUP, HORIZON),
         rows=(
             Row("How the job is", _header(service_url)),
             Row("All ranks side by side", ranks_side_by_side()),

@@ -24,7 +24,7 @@ from tidegauge_exporter.dashboards.reasons import NO_GROWTH
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
 
 _ROWS = 16
-_RANK = "attempt, rank, hostname, gpu"
+_RANK = "attempt, group, rank, hostname, gpu"
 """Labels of the table: what names a rank, and where it runs."""
 _VERDICT = job("tidegauge_rank_leak_state")
 _CHOSEN = f"topk({_ROWS}, max by ({_RANK}) ({_VERDICT} + {used_share(ONE_JOB)} or {_VERDICT}))"
@@ -80,8 +80,8 @@ def forecast() -> tuple[Panel, ...]:
             9,
             (
                 Query(
-                    standing_out(f"max by (rank) ({left})", f"-last_over_time({left}[$__range] @ end())", 8),
-                    "rank {{rank}}",
+                    standing_out(f"max by (group, rank) ({left})", f"-last_over_time({left}[$__range] @ end())", 8),
+                    "rank {{rank}} {{group}}",
                     may_be_empty=NO_GROWTH,
                 ),
             ),
@@ -101,6 +101,7 @@ def forecast() -> tuple[Panel, ...]:
             (
                 Label("Rank", 80, (rank_link(),), label="rank"),
                 Label("Attempt", 80, label="attempt"),
+                Label("Group", 90, label="group"),
                 Label("Node", label="hostname"),
                 Label("GPU", 60, label="gpu"),
                 _value("Verdict", 110, _VERDICT, COUNT, words=LEAK_WORDS, steps=LEAK_STEPS),

@@ -38,9 +38,11 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
     median = job("cluster_job:tidegauge_allocated_bytes:median")
     at_end = (
         f"abs(last_over_time({allocated}[$__range] @ end())"
-        f" - on (attempt) group_left () max by (attempt) (last_over_time({median}[$__range] @ end())))"
+        f" - on (attempt, group) group_left () max by (attempt, group) (last_over_time({median}[$__range] @ end())))"
     )
-    distance = f"max by (rank) ({allocated} - on (attempt) group_left () max by (attempt) ({median}))"
+    distance = (
+        f"max by (group, rank) ({allocated} - on (attempt, group) group_left () max by (attempt, group) ({median}))"
+    )
     state = job("tidegauge_rank_leak_state")
     return (
         Heatmap(
@@ -75,7 +77,7 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             "middle: both move away. Click a curve for the rank.",
             12,
             9,
-            (Query(standing_out(distance, at_end, _ODD), "rank {{rank}}"),),
+            (Query(standing_out(distance, at_end, _ODD), "rank {{rank}} {{group}}"),),
             Field(BYTES, _NOBODY, links=(rank_link("__field.labels"),)),
             legend_calculations=("lastNotNull",),
             legend_on_the_right=True,
@@ -99,8 +101,10 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             9,
             (
                 Query(
-                    standing_out(f"max by (rank) ({state})", f"max_over_time({state}[$__range] @ end()) > 0", 20),
-                    "rank {{rank}}",
+                    standing_out(
+                        f"max by (group, rank) ({state})", f"max_over_time({state}[$__range] @ end()) > 0", 20
+                    ),
+                    "rank {{rank}} {{group}}",
                     may_be_empty="no rank was suspected",
                 ),
             ),

@@ -28,7 +28,7 @@ from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query, TaggedMark
 from tidegauge_exporter.dashboards.rank_details import by_dcgm, details, growth
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NO_NVML
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, JOB_ID, RANK
+from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, GROUP, JOB_ID, RANK
 from tidegauge_exporter.links import RANK as UID
 
 _NOBODY: Final = "The rank did not report in the time range."
@@ -42,7 +42,7 @@ def dashboard() -> Dashboard:
         uid=UID,
         title="Tidegauge / Rank and GPU",
         description="One rank: what it holds on its card, what grows, and what else is on the card.",
-        variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, RANK),
+        variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, GROUP, RANK),
         rows=(
             Row("How the rank is", _header()),
             Row("What is on its card", _anatomy()),

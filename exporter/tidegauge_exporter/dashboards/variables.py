@@ -51,6 +51,8 @@ class LabelValues(Variable):
     numeric: bool = False
     with_all: bool = False
     """Several can be chosen, or all of them, which is then the default."""
+    may_be_absent: bool = False
+    """All of them are also the series without the label."""
 
     def to_json(self) -> Json:
         told: Json = {
@@ -73,7 +75,7 @@ class LabelValues(Variable):
         if self.with_all:
             told["current"] = {"selected": True, "text": ["All"], "value": [_ALL]}
             # One short pattern in place of a list of all values.
-            told["allValue"] = ".+"
+            told["allValue"] = ".*" if self.may_be_absent else ".+"
         return told
 
 
@@ -114,11 +116,20 @@ ATTEMPT: Final = LabelValues(
     numeric=True,
     with_all=True,
 )
+GROUP: Final = LabelValues(
+    "group",
+    "Group of ranks",
+    "Launches that run side by side in one job. A job with one group has nothing to choose here.",
+    'tidegauge_rank_allocated_bytes{cluster=~"$cluster", job_id="$job_id", attempt=~"$attempt"}',
+    "group",
+    with_all=True,
+    may_be_absent=True,
+)
 RANK: Final = LabelValues(
     "rank",
     "Rank",
     "The global rank.",
-    'tidegauge_rank_allocated_bytes{cluster=~"$cluster", job_id="$job_id", attempt=~"$attempt"}',
+    'tidegauge_rank_allocated_bytes{cluster=~"$cluster", job_id="$job_id", attempt=~"$attempt", group=~"$group"}',
     "rank",
     numeric=True,
 )

@@ -142,6 +142,7 @@ class AlertmanagerSink:
             "cluster": self._cluster,
             "job_id": job.job_id,
             "attempt": str(job.attempt),
+            "group": incident.group_name,
             "cause": incident.key.cause.value,
             "severity": incident.severity.value,
             "incident": str(incident.number),

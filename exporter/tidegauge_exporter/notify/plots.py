@@ -27,6 +27,6 @@ def upload_plot(chat: Chat, draw: Plot, story: Story, *, thread: Posted, now_uni
     png = drawn_plot(draw, story, now_unix_s=now_unix_s)
     if png is None:
         return False
-    title = f"Memory of rank {incident.findings[0].rank} of {name_job(incident.key.job)}"
+    title = f"Memory of rank {incident.findings[0].rank} of {name_job(incident.called)}"
     chat.upload(png, title=title, alt_text=incident_sentence(incident), thread=thread)
     return True

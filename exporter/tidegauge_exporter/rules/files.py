@@ -18,8 +18,8 @@ ALERTS: tuple[Group[AlertRule], ...] = (JOB_ALERTS, SERVICE_ALERTS)
 _BOARDS: Final = {
     Board.FLEET: (FLEET, ("cluster",)),
     Board.INCIDENTS: (INCIDENTS, ("cluster",)),
-    Board.JOB: (JOB, ("cluster", "job_id", "attempt")),
-    Board.RANK: (RANK, ("cluster", "job_id", "attempt", "rank")),
+    Board.JOB: (JOB, ("cluster", "job_id", "attempt", "group")),
+    Board.RANK: (RANK, ("cluster", "job_id", "attempt", "group", "rank")),
 }
 """The dashboard's uid, and the labels of the alert that it wants as variables."""
 

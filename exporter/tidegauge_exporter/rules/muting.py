@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidegauge_exporter.notify.values import INCIDENT_ALERT
 
-_OF_JOB = ("cluster", "job_id", "attempt")
+_OF_JOB = ("cluster", "job_id", "attempt", "group")
 _OF_NODE = ("cluster", "hostname")
 
 

@@ -112,7 +112,8 @@ Prometheus decides *whether* (the rules in `deploy/observability/prometheus/rule
 
 Every alert has a summary, a description with figures, a link to its dashboard and one to its section here, which the
 coordinator also serves as a page (`/runbooks`). Alerts about a job carry `cluster`, `job_id`, `attempt`, `user_name`
-and `job_name`; those about one rank also `rank`, `hostname`, `gpu` and `UUID`. `user_name` and `job_name` come from the
+and `job_name`, and `group` where the job has several groups of ranks; those about one rank also `rank`, `hostname`,
+`gpu` and `UUID`. `user_name` and `job_name` come from the
 coordinator: once it has been away for {KNOWN_FOR}, alerts are told without, and one that was told before begins anew.
 """
 
@@ -144,13 +145,13 @@ unseen. It is not among the rules; add it if you need it:
 
 ```promql
 predict_linear(min_over_time(tidegauge_rank_allocated_bytes[5m])[1h:1m], 4 * 3600)
-  > on (cluster, job_id, attempt, rank) tidegauge_rank_limit_bytes
+  > on (cluster, job_id, attempt, group, rank) tidegauge_rank_limit_bytes
 ```
 """
 
 _RECORDING = """Computed every 30 s, so that a question about 10,000 ranks reads some hundreds of series. Levels:
-`cluster_job:` is by `cluster, job_id, attempt`; `cluster_node:` by `cluster, hostname`; `cluster:` by `cluster`. They
-exist from the moment at which Prometheus got the rules; `promtool tsdb create-blocks-from rules` computes the time
+`cluster_job:` is by `cluster, job_id, attempt, group`; `cluster_node:` by `cluster, hostname`; `cluster:` by `cluster`.
+They exist from the moment at which Prometheus got the rules; `promtool tsdb create-blocks-from rules` computes the time
 before.
 """
 
@@ -164,8 +165,8 @@ kube-state-metrics `on (namespace, pod)`. Facts of a job on any series of it:
 
 ```promql
 cluster_job:tidegauge_used_ratio:max
-  * on (cluster, job_id, attempt) group_left (user_name, job_name)
-  max by (cluster, job_id, attempt, user_name, job_name) (tidegauge_job_info)
+  * on (cluster, job_id, attempt, group) group_left (user_name, job_name)
+  max by (cluster, job_id, attempt, group, user_name, job_name) (tidegauge_job_info)
 ```
 
 dcgm-exporter's `UUID` is ours, so any of its series joins with a rank's: `... * on (UUID) group_left () max by (UUID)

@@ -29,7 +29,8 @@ HOST: Final = "{{ $labels.hostname }}"
 
 OF_OWNER: Final = "{{ with $labels.user_name }} (user {{ . }}){{ end }}"
 ATTEMPT: Final = '{{ with $labels.attempt }}{{ if ne . "0" }} (attempt {{ . }}){{ end }}{{ end }}'
-THE_JOB: Final = f"job {{{{ $labels.job_id }}}}{ATTEMPT}"
+GROUP: Final = "{{ with $labels.group }}, {{ . }}{{ end }}"
+THE_JOB: Final = f"job {{{{ $labels.job_id }}}}{GROUP}{ATTEMPT}"
 THE_RANK: Final = f"rank {{{{ $labels.rank }}}} of {THE_JOB}"
 PLACE: Final = f"on {HOST}{{{{ with $labels.gpu }}}}, GPU {{{{ . }}}}{{{{ end }}}}"
 
@@ -72,5 +73,5 @@ def looked_up(promql: str, labels: tuple[str, ...], shown: str) -> str:
     return f"{{{{ range $index, $sample := {found} }}}}{shown}{{{{ end }}}}"
 
 
-JOB_NAMES: Final = ("cluster", "job_id", "attempt")
+JOB_NAMES: Final = ("cluster", "job_id", "attempt", "group")
 RANK_NAMES: Final = (*JOB_NAMES, "rank")

@@ -12,7 +12,7 @@ from typing import Final
 
 from tidegauge_exporter.rules.values import Group, RecordingRule
 
-JOB: Final = "cluster, job_id, attempt"
+JOB: Final = "cluster, job_id, attempt, group"
 """What an attempt of a job is told apart by."""
 _HOLDS: Final = "((tidegauge_rank_reserved_bytes + tidegauge_rank_nontorch_bytes) or tidegauge_rank_reserved_bytes)"
 """What a rank holds on its GPU; where NVML says nothing, what its allocator holds."""

@@ -24,9 +24,9 @@ class Board(Enum):
     FLEET = "fleet"
     """The whole cluster."""
     JOB = "job"
-    """``cluster, job_id, attempt``."""
+    """``cluster, job_id, attempt``, and ``group`` where the job has several groups of ranks."""
     RANK = "rank"
-    """``cluster, job_id, attempt, rank``."""
+    """The same and ``rank``."""
     INCIDENTS = "incidents"
     """Incidents and actions of the cluster."""
 

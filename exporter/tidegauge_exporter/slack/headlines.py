@@ -65,12 +65,12 @@ def headline(incident: Incident, whose: str | None, end: str | None) -> str:
 
 def owners_job(incident: Incident) -> str:
     """ "ada's job 4711", to others."""
-    return f"{incident.user_name}'s {name_job(incident.key.job)}"
+    return f"{incident.user_name}'s {name_job(incident.called)}"
 
 
 def your_job(incident: Incident) -> str:
     """ "your job 4711", to its owner."""
-    return f"your {name_job(incident.key.job)}"
+    return f"your {name_job(incident.called)}"
 
 
 def end_by_clock(incident: Incident, now_unix_s: float) -> str | None:

@@ -230,7 +230,7 @@ def _subtitle(incident: Incident) -> str:
     first = incident.findings[0]
     speed = rate(incident.bytes_per_step)
     gpu = "" if first.gpu is None else f", GPU {first.gpu}"
-    where = f"{capitalised(name_job(incident.key.job))}, rank {first.rank} on {first.hostname}{gpu}"
+    where = f"{capitalised(name_job(incident.called))}, rank {first.rank} on {first.hostname}{gpu}"
     return where if speed is None else f"{where}: {speed} per step"
 
 

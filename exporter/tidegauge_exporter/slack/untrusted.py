@@ -42,7 +42,10 @@ def tamed(incident: Incident) -> Incident:
     job = incident.key.job
     return replace(
         incident,
-        key=incident.key._replace(job=job._replace(job_id=tidy(job.job_id, MOST_ID) or DASH)),
+        key=incident.key._replace(
+            job=job._replace(job_id=tidy(job.job_id, MOST_ID) or DASH, group=tidy(job.group, MOST_NAME))
+        ),
+        group_name=tidy(incident.group_name, MOST_NAME),
         user_name=tidy(incident.user_name, MOST_ID) or DASH,
         job_name=tidy(incident.job_name, MOST_NAME) if incident.job_name else None,
         scheduler=tidy(incident.scheduler, MOST_ID) if incident.scheduler else None,

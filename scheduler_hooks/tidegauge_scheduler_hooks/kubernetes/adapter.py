@@ -146,7 +146,7 @@ class KubernetesScheduler:
         try:
             self._check_may(target, ActionKind.CHECKPOINT)
         except TemporaryError:
-            if not self._checkpoints.has_asked(decision_id):
+            if not self._checkpoints.has_asked(target, decision_id):
                 raise
         return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
 

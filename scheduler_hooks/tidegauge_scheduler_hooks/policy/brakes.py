@@ -13,6 +13,7 @@ from tidegauge.core.actions import BREAKER, USER_BREAKER, ActionKind
 from tidegauge.core.incident_evidence import shows_cuda_graphs
 from tidegauge.core.incidents import IncidentCause, IncidentState
 from tidegauge.core.units import format_duration
+from tidegauge.core.wording import name_ranks
 from tidegauge_scheduler_hooks.policy import limits
 from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE, too_new
 from tidegauge_scheduler_hooks.policy.case import (
@@ -95,6 +96,13 @@ def _stale(case: Case) -> str | None:
     return "not all ranks of the job are heard of: a node has not reported lately, or is not watched" if stale else None
 
 
+def _no_living_culprit(case: Case) -> str | None:
+    culprits, incident = case.facts.culprits, case.incident
+    if culprits is None or culprits or incident.key.cause is IncidentCause.OUT_OF_MEMORY:
+        return None
+    return f"{name_ranks(incident.ranks, left_out=incident.ranks_left_out)} ended, or stopped, and no other does it now"
+
+
 def _severity(case: Case) -> str | None:
     least, severity = case.policy.brakes.min_severity, case.incident.severity
     if not case.incident.key.cause.is_growth or severity.level >= least.level:
@@ -119,8 +127,11 @@ def _not_requeueable(case: Case) -> str | None:
 
 
 def _no_checkpoint(case: Case) -> str | None:
-    known = case.facts.checkpoint is not None
-    return None if known else "the job has no way to be asked for a checkpoint that gives proof"
+    if case.facts.checkpoint is not None:
+        return None
+    groups = case.facts.groups_without_checkpoint
+    who = f"of the job's groups of ranks, {' and '.join(groups)}" if groups else "the job"
+    return f"{who} {'have' if len(groups) > 1 else 'has'} no way to be asked for a checkpoint that gives proof"
 
 
 def _no_fraction(case: Case) -> str | None:
@@ -191,6 +202,8 @@ def _warnings(case: Case) -> str | None:
 def _proof(case: Case) -> str | None:
     if not wants_new_checkpoint(case) or checkpoint_before(case.rule, case.step.rung) is not None:
         return None
+    if case.facts.target.others:
+        return "other groups of ranks of the job live, and the rule asks for no checkpoint before"
     return "the rule asks for no checkpoint before, and does not say without_checkpoint"
 
 
@@ -216,6 +229,13 @@ BRAKES = (
     Brake(
         "stale", _ACTING, "Not all ranks of the job are heard of: nothing is done on old figures or by halves.", _stale
     ),
+    Brake(
+        "no_living_culprit",
+        _ACTING,
+        "No rank that the incident is about lives and does it now. An out-of-memory error, which may have ended its "
+        "rank, is acted on all the same.",
+        _no_living_culprit,
+    ),
     Brake("severity", _ACTING, "Growth is less severe than `min_severity`.", _severity),
     Brake("min_age", _ACTING, "The incident has been open for less than `min_age`.", _min_age),
     Brake(
@@ -227,7 +247,7 @@ BRAKES = (
     Brake(
         "no_checkpoint",
         frozenset({ActionKind.CHECKPOINT}),
-        "The job has no way to be asked for a checkpoint that gives proof.",
+        "The job, or one of its groups of ranks that live, has no way to be asked for a checkpoint that gives proof.",
         _no_checkpoint,
     ),
     Brake(
@@ -263,7 +283,13 @@ BRAKES = (
     ),
     Brake("tries", _ALL, "The rung has failed as often as it may be tried: the ladder ends here.", _tries),
     Brake("warnings", _STOPS, "Fewer warnings than `warnings_before_stop` were delivered, or too lately.", _warnings),
-    Brake("proof", _STOPS, "There is no checkpoint before it in the ladder, nor `without_checkpoint`.", _proof),
+    Brake(
+        "proof",
+        _STOPS,
+        "There is no checkpoint before it in the ladder, nor `without_checkpoint`; or other groups of ranks of the job "
+        "live, for which that does not count.",
+        _proof,
+    ),
     Brake("actions_per_hour", _ACTING, "That many actions were begun within the hour, on all jobs.", limits.per_hour),
     Brake(
         "actions_per_user_per_hour",

@@ -67,8 +67,9 @@ def warnings_given(case: Case) -> list[float]:
 
 
 def wants_new_checkpoint(case: Case) -> bool:
-    """Whether a stop needs a proven checkpoint that it does not have, or that is too old to end the job on."""
-    if not stops(case.rung) or case.rung.without_checkpoint:
+    """Whether a stop needs a proven checkpoint that it does not have, that is too old to end the job on, or that is not
+    the state of all ranks that live now."""
+    if not stops(case.rung) or may_lose_work(case):
         return False
     proven = [
         mark.done_s
@@ -77,8 +78,15 @@ def wants_new_checkpoint(case: Case) -> bool:
         and (mark.rule, mark.incarnation) == (case.rule.name, case.facts.target.incarnation)
         and mark.done_s is not None
         and mark.counts(real=case.real)
+        and mark.covers >= case.facts.target.processes
     ]
     return not proven or case.now_s - max(proven) > case.policy.brakes.proof_max_age
+
+
+def may_lose_work(case: Case) -> bool:
+    """Whether the rung ends the job without a checkpoint. It does so to the group of ranks that the incident is about;
+    other groups of the job have done nothing."""
+    return stops(case.rung) and case.rung.without_checkpoint and not case.facts.target.others
 
 
 def requeues_used(case: Case) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidegauge.core.actions import BREAKERS, ActionKind, Decision, Disposition, JobTarget, Outcome
+from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge_scheduler_hooks.policy.models import carries_out
@@ -63,6 +64,8 @@ class Mark(NamedTuple):
     reason: str
     breaker_reset_s: float | None
     """When the breakers had last been reset at that time; only of a decision that one of them withheld."""
+    covers: frozenset[ProcessId] = frozenset()
+    """Of a checkpoint: the processes that it is the state of."""
     outcome: Outcome | None = None
     finished_s: float | None = None
 
@@ -106,4 +109,5 @@ def mark_of(decision: Decision) -> Mark:
         real=carries_out(decision.mode, decision.action),
         reason=decision.reason,
         breaker_reset_s=decision.parameters.get("breaker_reset_s") if withheld_by_breaker else None,
+        covers=decision.target.processes if decision.action is ActionKind.CHECKPOINT else frozenset(),
     )

@@ -175,7 +175,7 @@ class PolicyState:
             mark.action.is_stop
             and mark.done_s is not None
             and mark.counts(real=real)
-            and (mark.job, mark.incarnation) == (job, incarnation)
+            and (mark.job.whole, mark.incarnation) == (job.whole, incarnation)
             for mark in self.of_job(job)
         )
 

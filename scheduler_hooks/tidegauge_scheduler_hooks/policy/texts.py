@@ -73,7 +73,14 @@ def advice(case: Case) -> str:
     parts = [capitalised(guidance(case.incident))]
     if cause is IncidentCause.FRAGMENTATION:
         parts.append(_fragmentation_advice(facts))
-    if cause is IncidentCause.LEAK and facts.checkpoint is None:
+    if cause is IncidentCause.LEAK and facts.groups_without_checkpoint:
+        parts.append(
+            "The job has several groups of ranks, and is ended only when all of them have saved their state. "
+            f"{' and '.join(facts.groups_without_checkpoint)} cannot be asked to: give it "
+            "tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none where it has nothing to save "
+            "(docs/checkpoint.md)."
+        )
+    elif cause is IncidentCause.LEAK and facts.checkpoint is None:
         parts.append(
             "So that a job can be saved before it runs out of memory, give it tidegauge.on_checkpoint_request(fn) or a "
             "checkpoint signal (docs/run.md)."
@@ -130,7 +137,7 @@ def _when(case: Case, rung: Rung) -> str:
 
 def _heading(case: Case) -> str:
     """Who it is about, and which warning it is where the ladder ends in a stop."""
-    job = name_job(case.incident.key.job)
+    job = name_job(case.incident.called)
     called = further_name(case.incident.key.job, case.facts.job_name)
     name = f" {called}" if called else ""
     wanted = case.policy.brakes.warnings_before_stop
@@ -160,7 +167,7 @@ def _placeholders(case: Case) -> dict[str, str]:
         "next": next_actions(case),
         "advice": advice(case),
         "exemption": _how_to_exempt(case.facts),
-        "job": name_job(incident.key.job),
+        "job": name_job(incident.called),
         "job_name": case.facts.job_name or incident.key.job.job_id,
         "user": case.facts.user_name,
         "incident": str(incident.number),

@@ -113,7 +113,7 @@ class SlurmScheduler:
         try:
             self._check_may_act(target)
         except TemporaryError:
-            if not self._checkpoints.has_asked(decision_id):
+            if not self._checkpoints.has_asked(target, decision_id):
                 raise
         return self._checkpoints.advance(target, decision_id=decision_id, deadline_unix_s=deadline_unix_s)
 

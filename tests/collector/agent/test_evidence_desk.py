@@ -33,7 +33,7 @@ from tidegauge.agent.evidence_budget import PIECES_OF_TENANT
 from tidegauge.agent.evidence_checks import MOST_HEAD_BYTES
 from tidegauge.agent.evidence_files import MOST_EVIDENCE_BYTES
 from tidegauge.agent.evidence_making import MOST_WIRE_BYTES
-from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_USER
+from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT
 from tidegauge.agent.settings import Settings
 from tidegauge.analysis.snapshot_files import read_snapshot, write_packed
 from tidegauge.core import wire
@@ -41,6 +41,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence_brief import EvidenceCause
 from tidegauge.core.ids import GlobalRank, JobId, ProcessId
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.kubernetes import PodCgroup, PodFacts
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, evidence_name, names_beside, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, pack
@@ -190,15 +191,15 @@ def test_a_report_brings_few_pieces_the_oldest_first(stage: Stage) -> None:
 
 
 def test_a_coordinator_that_is_away_leaves_windows_beside_their_rings(stage: Stage) -> None:
-    for number in range(MOST_WAITING_OF_USER + 1):
+    for number in range(MOST_WAITING_OF_TENANT + 1):
         leave_window(stage.beside, PID, window(PID, evidence_id=f"auto-{number}"))
         stage.take()
     kept: set[str] = set()
     while pieces := waiting(stage.node):
         kept |= {one.evidence_id for one in pieces}
         stage.node.agent.hear_of_evidence([one.evidence_id for one in pieces], frozenset())
-    assert len(kept) == MOST_WAITING_OF_USER
-    assert [one.evidence_id for one in stage.take()] == [f"auto-{MOST_WAITING_OF_USER}"]
+    assert len(kept) == MOST_WAITING_OF_TENANT
+    assert [one.evidence_id for one in stage.take()] == [f"auto-{MOST_WAITING_OF_TENANT}"]
 
 
 def test_a_snapshot_that_somebody_asked_for_shows_what_lived(stage: Stage) -> None:
@@ -492,6 +493,31 @@ def test_a_job_that_writes_all_day_is_read_so_often_an_hour(stage: Stage) -> Non
     assert stage.refusals() == {"evidence_too_many": 5}
     leave_window(stage.beside, PID, window(PID, evidence_id="later"))
     assert len(stage.take(3700.0)) == 1
+
+
+def test_pods_of_one_namespace_share_what_is_read_in_an_hour(stage: Stage) -> None:
+    pods = {
+        ProcessId(6001, 61): ("a1", "team-a"),
+        ProcessId(6002, 62): ("a2", "team-a"),
+        ProcessId(6003, 63): ("b1", "team-b"),
+    }
+    for process, (uid, namespace) in pods.items():
+        pod_uid = f"0e32a6ac-0000-4000-8000-0000000000{uid}"
+        stage.node.start_rank(process=process, pod=PodCgroup(pod_uid, None)).record(step=140)
+        stage.node.poll()
+        stage.node.pods.hear([PodFacts(pod_uid, namespace, uid, uid, "Job")])
+    stage.node.poll()
+
+    def take(process: ProcessId, number: int) -> int:
+        leave_window(stage.beside, process, window(process, evidence_id=f"auto-{process.pid}-{number}"))
+        pieces = stage.take()
+        stage.node.agent.hear_of_evidence([one.evidence_id for one in pieces], frozenset())
+        return len(pieces)
+
+    first, second, other = pods
+    assert sum(take(first, number) for number in range(PIECES_OF_TENANT)) == PIECES_OF_TENANT
+    assert (take(second, 0), take(other, 0)) == (0, 1)
+    assert stage.refusals() == {"evidence_too_many": 1}
 
 
 def test_how_it_went_is_a_source_like_the_others(stage: Stage) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from evidence_values import evidence
 from sample_views import GIB, gpu_view, rank_view
-from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_USER, WaitingEvidence
+from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT, WaitingEvidence
 from tidegauge.agent.rank_readings import MOST_POINTS, RankReadings, growth_since
 from tidegauge.core.cause_input import MemoryGrowth
+from tidegauge.core.tenants import Tenant
 
 
 def test_a_piece_outlives_the_agent(tmp_path: Path) -> None:
@@ -43,14 +44,14 @@ def test_only_what_was_reported_can_have_been_acknowledged(tmp_path: Path) -> No
     assert waiting.pieces() == (twin,)
 
 
-def test_one_user_does_not_take_all_the_room(tmp_path: Path) -> None:
+def test_one_tenant_does_not_take_all_the_room(tmp_path: Path) -> None:
     waiting = WaitingEvidence(tmp_path)
     uid = evidence().job.uid
-    for rank in range(MOST_WAITING_OF_USER):
-        assert waiting.has_room(uid)
+    for rank in range(MOST_WAITING_OF_TENANT):
+        assert waiting.has_room(Tenant(uid))
         waiting.add(evidence(rank))
-    assert not waiting.has_room(uid)
-    assert waiting.has_room(uid + 1)
+    assert not waiting.has_room(Tenant(uid))
+    assert waiting.has_room(Tenant(uid + 1))
 
 
 def test_a_damaged_file_costs_its_piece_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,6 +30,7 @@ from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, Process
 from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.launch_record import LaunchRecord, encode_launch_record
 from tidegauge.core.launches import LaunchState
+from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.ring_layout import HEADER_BYTES, LAYOUT_VERSION, MAGIC
 from tidegauge.core.run_dirs import launch_name
 from tidegauge.core.samples import EventCode, RecordKind
@@ -417,6 +418,8 @@ def test_a_gpu_that_the_driver_contradicts_is_overruled(tmp_path: Path) -> None:
 
 
 def test_two_processes_of_one_name_give_one_rank_the_one_that_trains(node: FakeNode) -> None:
+    """A helper inherits the variables of the rank that started it."""
+    node.procs.parents[ProcessId(10, 1)] = (ProcessId(11, 2),)
     helper = node.start_rank(process=ProcessId(10, 1))
     trainer = node.start_rank(process=ProcessId(11, 2))
     for _ in range(3):
@@ -425,6 +428,27 @@ def test_two_processes_of_one_name_give_one_rank_the_one_that_trains(node: FakeN
         node.poll()
     assert only_rank(node).process == trainer.process
     assert node.agent.view().series_dropped == {"duplicate_rank": 1}
+
+
+def test_two_launches_in_one_job_are_two_groups_and_both_are_shown(node: FakeNode) -> None:
+    """Two ``torchrun`` in one script: each has a rank 0, and neither is a helper of the other."""
+    node.procs.parents = {ProcessId(10, 2): (ProcessId(9, 1),), ProcessId(20, 2): (ProcessId(19, 1),)}
+    first = node.start_rank(process=ProcessId(10, 2))
+    settle(node, first)
+    assert only_rank(node).group == "", "the job has one group"
+    second = node.start_rank(process=ProcessId(20, 2))
+    for _ in range(3):
+        first.record(reserved=8 * GIB)
+        second.record(reserved=6 * GIB)
+        node.poll()
+    view = node.agent.view()
+    assert {rank.process.pid: rank.group for rank in view.ranks} == {10: "pid 9", 20: "pid 19"}
+    assert {rank.process.pid: rank.parent for rank in view.ranks} == {10: ProcessId(9, 1), 20: ProcessId(19, 1)}
+    assert view.series_dropped == {}
+    node.agent.hear_of_groups([NameOfGroup(ProcessId(20, 2), "step 3")])
+    node.poll()
+    groups = {rank.process.pid: rank.group for rank in node.agent.view().ranks}
+    assert groups == {10: "pid 9", 20: "step 3"}, "the coordinator sees the whole job"
 
 
 def test_the_same_rank_on_another_gpu_is_another_rank(tmp_path: Path) -> None:

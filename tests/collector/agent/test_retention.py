@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import rank_view
-from tidegauge.agent.evidence_budget import STORED_BYTES_OF_TENANT, EvidenceBudget
+from tidegauge.agent.evidence_budget import PIECES_OF_TENANT, STORED_BYTES_OF_TENANT, EvidenceBudget
 from tidegauge.agent.retention import StoredSnapshot, what_to_delete
 from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
 from tidegauge.agent.snapshot_store import FolderStore, StoreError
 from tidegauge.core.evidence import SnapshotRef
+from tidegauge.core.kubernetes import PodPlace
+from tidegauge.core.tenants import Tenant, tenant_of_process
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0
@@ -94,7 +96,7 @@ def shelf(folder: Path, *, keep_bytes: int = 1 << 20, keep_days: float = 14.0) -
 
 def keep(on: SnapshotShelf, *, step: int, at_s: float = NOW_S, protected: frozenset[str] = frozenset()) -> SnapshotRef:
     return on.keep(
-        rank_view(), 1001, b"%d columns" % step, step=step, at_unix_s=at_s, now_s=0.0, now_unix_s=at_s,
+        rank_view(), b"%d columns" % step, step=step, at_unix_s=at_s, now_s=0.0, now_unix_s=at_s,
         protected=protected,
     )  # fmt: skip
 
@@ -139,12 +141,23 @@ def test_tidying_deletes_the_old_but_not_the_wanted(tmp_path: Path) -> None:
     assert keys(tmp_path) == {wanted.key}
 
 
-def test_one_user_cannot_push_out_everybody_elses_within_an_hour() -> None:
+def test_one_namespace_cannot_push_out_everybody_elses_within_an_hour() -> None:
+    one, other = Tenant(None, "a"), Tenant(None, "b")
     budget = EvidenceBudget()
-    assert budget.store("pod-1", STORED_BYTES_OF_TENANT, 0.0)
-    assert not budget.store("pod-1", 1, 3599.0)
-    assert budget.store("pod-2", 1, 3599.0)
-    assert budget.store("pod-1", 1, 3600.0)
+    assert budget.store(one, STORED_BYTES_OF_TENANT, 0.0)
+    assert not budget.store(one, 1, 3599.0)
+    assert budget.store(other, 1, 3599.0)
+    assert budget.store(one, 1, 3600.0)
+
+
+def test_four_pods_of_one_namespace_leave_the_node_its_evidence() -> None:
+    budget = EvidenceBudget()
+    pods = [tenant_of_process(0, PodPlace(f"uid-{number}", "team-a")) for number in range(4)]
+    taken = [budget.take(pod, 0.0) for pod in pods for _ in range(PIECES_OF_TENANT)]
+    assert sum(taken) == PIECES_OF_TENANT
+    assert budget.take(tenant_of_process(0, PodPlace("uid-4", "team-b")), 0.0)
+    assert budget.take(tenant_of_process(0, PodPlace("uid-5")), 0.0), "a pod whose namespace nobody has said yet"
+    assert budget.take(tenant_of_process(0, None), 0.0), "root outside of pods"
 
 
 def test_a_store_that_cannot_be_listed_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.job_settings import JobSettings, digest
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult, OrderTo
+from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.views import NodeSummary
 from waiting import PATIENCE_S
@@ -41,6 +42,9 @@ class FakeAgent:
     def hear_of_evidence(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
         self.kept += kept
         self.wanted.append(wanted)
+
+    def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
+        pass
 
     def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
         self.bounds = tuple(bounds)

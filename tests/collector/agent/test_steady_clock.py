@@ -125,7 +125,7 @@ def test_a_jump_of_the_clock_deletes_no_snapshot(tmp_path: Path, jump_s: float) 
 
     def keep(step: int) -> str:
         ref = on.keep(
-            rank_view(), 1001, b"columns", step=step, at_unix_s=host.wall, now_s=0.0, now_unix_s=host.wall, protected=()
+            rank_view(), b"columns", step=step, at_unix_s=host.wall, now_s=0.0, now_unix_s=host.wall, protected=()
         )
         return ref.key
 

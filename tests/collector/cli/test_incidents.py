@@ -19,7 +19,7 @@ from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, day
 from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, LoopStatus, Outcome, UnderWay
 from tidegauge.core.incident_evidence import with_evidence
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState, JobKey
 from tidegauge.core.verdicts import Severity
 
 REQUEUE = UnderWay("1:leak-requeue:3:1", ActionKind.REQUEUE, incident().key.job, NOW_S - 30.0, "waiting, 120 s left")
@@ -139,6 +139,17 @@ def test_ranks_that_found_no_place_in_an_incident_are_counted_in_lists_too(
     store.incidents.story.append(IncidentChange(ChangeKind.OPENED, NOW_S, crowded))
     main(["incidents", "--api", url])
     assert "rank 0, 1, 2, 3 and 1996 more" in capsys.readouterr().out
+
+
+def test_a_job_is_listed_under_the_name_that_was_given_in_place_of_an_id_that_was_made_up(
+    url: str, store: FakeStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up = incident(number=7, job=JobKey("local-vm-20261126-120000-1479", 1, 1001), job_name="train")
+    store.incidents.story.append(IncidentChange(ChangeKind.OPENED, NOW_S, made_up))
+    main(["incidents", "--api", url])
+    listed = capsys.readouterr().out
+    assert "train (attempt 1)" in listed
+    assert "local-vm" not in listed
 
 
 def test_an_incident_that_does_not_exist_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,3 +285,9 @@ def test_the_words_of_a_job_cannot_command_a_terminal() -> None:
     texts = [text for _, text in incident_page.evidence_lines(about)]
     assert all(text.isprintable() and len(text) <= incident_page.LONGEST_SENTENCE for text in texts)
     assert len(texts) > 2
+
+
+def test_a_rank_in_a_pod_is_shown_with_it() -> None:
+    inside, outside = finding(0, pod="team-a/train-0-x7"), finding(1)
+    rows = incident_page.rank_rows(incident(findings=(inside, outside)))
+    assert [row[1] for row in rows] == [f"team-a/train-0-x7 on {inside.hostname}", outside.hostname]

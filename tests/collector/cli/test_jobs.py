@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sample_views import GIB, LEAK, job_view, rank_summary
-from tidegauge.cli.job_names import job_name, short_job_name
+from tidegauge.cli.job_names import job_name, known_as, short_job_name
 from tidegauge.cli.jobs import nothing_watched
 from tidegauge.cli.main import main
 from tidegauge.cluster.http_api import HttpApi, json_route
@@ -17,7 +17,7 @@ from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.slurm import SlurmPlace
-from tidegauge.core.verdicts import Band
+from tidegauge.core.verdicts import Band, LeakState
 from tidegauge.core.views import JobView
 
 TASK = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)
@@ -37,6 +37,12 @@ def test_a_job_has_its_id_first_then_its_name_in_an_array_and_its_attempt(
 ) -> None:
     assert job_name("4711", attempt, array) == name
     assert short_job_name("4711", attempt, array) == short
+
+
+def test_a_job_goes_by_the_name_that_was_given_where_its_id_was_made_up() -> None:
+    assert known_as("local-vm-20261126-120000-1479", "train") == "train"
+    assert known_as("local-vm-20261126-120000-1479", None) == "local-vm-20261126-120000-1479"
+    assert known_as("4711", "train") == "4711"
 
 
 @pytest.mark.parametrize("slurm", [True, False])
@@ -61,6 +67,23 @@ def url() -> Iterator[str]:
     api.start()
     yield api.url
     api.stop()
+
+
+def test_a_job_that_ended_is_shown_as_that_and_its_last_verdict_as_past(capsys: pytest.CaptureFixture[str]) -> None:
+    """A peer dies, the job with it, and this rank's growth has no successor."""
+    rank = rank_summary(1, verdict=LEAK, alive=False)
+    leaked = job_view(ranks=(rank,), state=LEAK.state, severity=LEAK.severity, suspects=(1,), running=False)
+    ended = rank_summary(0, alive=False)
+    healthy = job_view(job_id="4712", ranks=(ended,), state=LeakState.OK, severity=None, suspects=(), running=False)
+    api = HttpApi({"/api/v1/jobs": json_route(lambda _: {"jobs": (leaked, healthy)})}, host="127.0.0.1", port=0)
+    api.start()
+    try:
+        assert main(["jobs", "--api", api.url]) == 0
+    finally:
+        api.stop()
+    rows = capsys.readouterr().out.splitlines()
+    assert "  ended (was leak (critical))  " in next(row for row in rows if row.startswith("4711"))
+    assert "  ended  " in next(row for row in rows if row.startswith("4712"))
 
 
 def test_growth_that_ends_is_shown_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,6 +199,11 @@ def test_a_user_is_told_that_the_table_is_of_their_jobs_alone(
     assert "GPU-days" not in page
 
 
+def test_a_time_goes_with_the_table_and_not_with_an_answer(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "grade", "1", "leak", "--since", "7d", "--api", url]) == 2
+    assert "--since is for the table: leave out the incident, or --since" in capsys.readouterr().err
+
+
 def test_the_story_of_an_incident_asks_and_tells_who_answered(
     url: str, become: Callable[[str], None], store: FakeStore, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tidegauge.cli.snapshot_evidence import print_evidence
 from tidegauge.cli.snapshot_files import Outputs, outputs_of
 from tidegauge.cluster.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.http_api import HttpApi, json_route
-from tidegauge.core.ids import JobId
+from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.views import JobView
 
 NAME = "a-job-that-is-not-on-this-host"
@@ -173,3 +174,27 @@ def test_evidence_is_told_as_line_holder_cause_and_advice(capsys: pytest.Capture
 def test_what_is_missing_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
     print_evidence(nothing_found())
     assert "missing     no steps came" in capsys.readouterr().out
+
+
+GROUPS = (view(group_name="step 0"), view(group="step 1", group_name="step 1"))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--rank", "1"), f"2 groups of job {NAME} have a rank 1: say --group 'step 0' or --group 'step 1'"),
+        (("--group", "step 2"), f"job {NAME} has no group step 2: it has step 0, step 1"),
+    ],
+)
+def test_a_rank_that_two_groups_have_is_not_guessed(
+    more: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(*GROUPS) as url:
+        assert words in said(capsys, NAME, *more, "--api", url, code=2)
+
+
+def test_the_group_that_is_meant_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    moved = tuple(replace(rank, process=ProcessId(rank.process.pid + 1000, 7)) for rank in GROUPS[1].ranks)
+    with serving(GROUPS[0], replace(GROUPS[1], ranks=moved)) as url:
+        assert "`tidegauge snapshot 2001`" in said(capsys, NAME, "--group", "step 1", "--rank", "1", "--api", url)
+        assert "`tidegauge snapshot 1001`" in said(capsys, NAME, "--api", url), "the most alarming is meant"

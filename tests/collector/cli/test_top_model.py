@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sample_views import GIB, LEAK, identity, rank_summary
 from scheduler_values import incident
+from tidegauge.cli.top_columns import name_job_shortly
 from tidegauge.cli.top_model import (
     Choice,
     IncidentLine,
@@ -24,7 +25,7 @@ from tidegauge.cli.top_model import (
 from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.overview import JobLine, RankLine, job_line, job_page
 from tidegauge.core.ids import JobId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.incidents import IncidentCause, IncidentKey, JobKey
 from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity
 
@@ -182,3 +183,15 @@ def test_a_task_of_an_array_is_found_and_chosen_by_the_name_that_squeue_shows() 
     assert (task.array, other.array) == ("4700_3", None)
     assert find_job([other, task], "4700_3") == find_job([other, task], "4711") == task
     assert [row.job for row in job_rows([other, task], (), Choice(text="4700_"))] == [task]
+
+
+def test_two_groups_of_one_job_are_two_rows_each_with_its_incidents() -> None:
+    first, second = a_job("j", group_name="step 0"), a_job("j", group="step 1", group_name="step 1")
+    about = line_of(7, key=IncidentKey(key_of(second), IncidentCause.LEAK))
+    rows = {row.called.group: row for row in job_rows([first, second], (about,), Choice())}
+    assert {name: [line.incident.number for line in row.incidents] for name, row in rows.items()} == {
+        "step 0": [],
+        "step 1": [7],
+    }
+    assert len({row.key for row in rows.values()}) == 2
+    assert name_job_shortly(rows["step 1"].called) == "j (step 1)"

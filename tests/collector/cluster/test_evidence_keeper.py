@@ -77,10 +77,10 @@ def table() -> Table:
 
 
 def test_a_piece_is_answered_once_it_is_in_the_database(keeper: EvidenceKeeper, table: Table) -> None:
-    assert keeper.take(summary(evidence())) == ()
+    assert keeper.take([evidence()]) == ()
     (new,) = keeper.write(table, now_s=NOW_S)
     assert (new.job, new.brief.evidence_id, new.hostname) == (JOB, "auto-1", "node0")
-    assert keeper.take(summary(evidence())) == ("auto-1",)
+    assert keeper.take([evidence()]) == ("auto-1",)
     assert keeper.write(table, now_s=NOW_S + 1.0) == []
     assert [one.kept_s for one in table.kept] == [NOW_S]
     assert [piece.brief.evidence_id for piece in keeper.news()[JOB]] == ["auto-1"]
@@ -89,11 +89,11 @@ def test_a_piece_is_answered_once_it_is_in_the_database(keeper: EvidenceKeeper, 
 def test_while_the_database_is_away_it_waits_and_nobody_knows_what_may_go(keeper: EvidenceKeeper, table: Table) -> None:
     keeper.write(table, now_s=NOW_S)
     assert keeper.wanted_on("node0") == frozenset()
-    keeper.take(summary(evidence()))
+    keeper.take([evidence()])
     table.problem = "away"
     with pytest.raises(AuditError):
         keeper.write(table, now_s=NOW_S)
-    assert keeper.take(summary(evidence())) == ()
+    assert keeper.take([evidence()]) == ()
     assert keeper.news() == {}
     assert keeper.wanted_on("node0") is None
     table.problem = None
@@ -102,27 +102,27 @@ def test_while_the_database_is_away_it_waits_and_nobody_knows_what_may_go(keeper
 
 def test_a_piece_that_no_database_takes_is_not_asked_for_again(keeper: EvidenceKeeper, table: Table) -> None:
     table.refuses = frozenset({"auto-1"})
-    keeper.take(summary(evidence()))
+    keeper.take([evidence()])
     assert keeper.write(table, now_s=NOW_S) == []
-    assert keeper.take(summary(evidence())) == ("auto-1",)
+    assert keeper.take([evidence()]) == ("auto-1",)
 
 
 def test_a_job_that_copies_anothers_id_does_not_get_it_forgotten(keeper: EvidenceKeeper, table: Table) -> None:
     copy = evidence(job=JobKey("666", 0, 7))
-    keeper.take(summary(copy))
+    keeper.take([copy])
     keeper.write(table, now_s=NOW_S)
-    assert keeper.take(summary(evidence(), copy)) == ()
+    assert keeper.take([evidence(), copy]) == ()
     keeper.write(table, now_s=NOW_S)
-    assert keeper.take(summary(evidence(), copy)) == ("auto-1",)
+    assert keeper.take([evidence(), copy]) == ("auto-1",)
     assert len(table.kept) == 2
 
 
 def test_what_waits_is_bounded_and_comes_again(keeper: EvidenceKeeper, table: Table) -> None:
     pieces = [evidence(evidence_id=f"e{number}") for number in range(3 * MOST_WAITING)]
-    keeper.take(summary(*pieces[: MOST_OF_REPORT + 5]))
+    keeper.take([*pieces[: MOST_OF_REPORT + 5]])
     assert len(keeper.write(table, now_s=NOW_S)) == MOST_OF_REPORT
     for begin in range(0, len(pieces), MOST_OF_REPORT):
-        keeper.take(summary(*pieces[begin : begin + MOST_OF_REPORT]))
+        keeper.take([*pieces[begin : begin + MOST_OF_REPORT]])
     assert len(keeper.write(table, now_s=NOW_S)) == MOST_WAITING
 
 
@@ -130,7 +130,7 @@ def test_snapshots_that_open_incidents_point_to_must_stay_where_they_are(keeper:
     newer = evidence(evidence_id="newer", at_unix_s=NOW_S + 1.0, snapshots=(snapshot_ref(1, 999),))
     elsewhere = evidence(2, hostname="node1", snapshots=(snapshot_ref(2),))
     over = evidence(job=JobKey("over", 0, 1001), snapshots=(snapshot_ref(3),))
-    keeper.take(summary(evidence(), newer, elsewhere, over))
+    keeper.take([evidence(), newer, elsewhere, over])
     table.open_jobs = {JOB}
     keeper.write(table, now_s=NOW_S)
     assert keeper.wanted_on("node0") == frozenset({snapshot_ref(1, 999).key})
@@ -151,7 +151,7 @@ def test_another_coordinator_knows_what_was_kept(keeper: EvidenceKeeper, table: 
     kept = keeper.recall(table, now_s=NOW_S)
     assert [one.news.brief.evidence_id for one in kept] == ["old", "new"]
     assert set(keeper.news()) == {JOB}
-    assert keeper.take(summary(evidence(evidence_id="new"))) == ("new",)
+    assert keeper.take([evidence(evidence_id="new")]) == ("new",)
 
 
 def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceKeeper) -> None:
@@ -178,7 +178,7 @@ def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceKeeper) -
 
 def test_jobs_are_forgotten_after_a_day_unless_their_incident_is_open(keeper: EvidenceKeeper, table: Table) -> None:
     other = JobKey("other", 0, 1)
-    keeper.take(summary(evidence(), evidence(job=other)))
+    keeper.take([evidence(), evidence(job=other)])
     table.open_jobs = {JOB}
     keeper.write(table, now_s=NOW_S)
     assert set(keeper.news()) == {JOB, other}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from examples import fewer
 from sample_views import LEAK, identity, rank_summary
 from tidegauge.cluster.job_board import JobBoard
-from tidegauge.cluster.jobs import RankOnNode, alarm_first, jobs_of
+from tidegauge.cluster.jobs import RankOnNode, alarm_first, groups_of, job_of, job_views, jobs_of
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.incidents import JobKey
 from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.rank_groups import RankGroups
 from tidegauge.core.verdicts import OK, LeakState
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
@@ -65,6 +68,7 @@ class Board(RuleBasedStateMachine):
         super().__init__()
         self.board = JobBoard()
         self.nodes = {name: known(name) for name in NODES}
+        self.groups: dict[JobKey, RankGroups] = {}
 
     @rule(name=st.sampled_from(NODES), rank=RANKS)
     def hear(self, name: str, rank: RankSummary) -> None:
@@ -92,11 +96,17 @@ class Board(RuleBasedStateMachine):
 
     @invariant()
     def it_is_what_everything_comes_to(self) -> None:
-        whole = jobs_of(
-            RankOnNode(rank, node.hostname, node.was_stale, node.node_id, node.launch_of(rank))
-            for node in self.nodes.values()
-            for rank in node.ranks.values()
-        )
+        jobs: dict[JobKey, list[RankOnNode]] = defaultdict(list)
+        for node in self.nodes.values():
+            for rank in node.ranks.values():
+                member = RankOnNode(rank, node.hostname, node.was_stale, node.node_id, node.launch_of(rank))
+                jobs[job_of(rank)].append(member)
+        self.groups = {job: self.groups.get(job) or RankGroups() for job in jobs}
+        whole = [
+            view
+            for job, members in jobs.items()
+            for view in job_views(job, members, groups_of(members, self.groups[job]))
+        ]
         assert sorted(self.board.jobs(), key=in_order) == sorted(whole, key=in_order)
         assert [alarm_first(job) for job in self.board.jobs()] == sorted(map(alarm_first, whole))
 
@@ -134,7 +144,20 @@ def test_a_job_of_which_nothing_was_heard_is_the_same_object() -> None:
     assert after["j2"].ranks[0].step == 999
 
 
-@given(st.permutations([rank_of("j1", 0, pid, last_sample_unix_s=1.0) for pid in (1, 2, 3)]))
+@given(st.permutations([rank_of("j1", 0, pid, last_sample_unix_s=1.0, alive=False) for pid in (1, 2, 3)]))
 def test_who_speaks_for_a_rank_does_not_depend_on_who_was_heard_first(ranks: list[RankSummary]) -> None:
     (job,) = jobs_of(RankOnNode(rank, "host", False, "n") for rank in ranks)
     assert job.ranks[0].process.pid == 3
+
+
+@given(st.permutations([rank_of("j1", number, pid) for number, pid in ((0, 1), (1, 2), (0, 3), (1, 4))]))
+def test_two_launches_in_one_job_are_two_views_whoever_was_heard_first(ranks: list[RankSummary]) -> None:
+    launcher_of = {1: ProcessId(71, 7), 2: ProcessId(71, 7), 3: ProcessId(73, 7), 4: ProcessId(73, 7)}
+    told = [replace(rank, parent=launcher_of[rank.process.pid]) for rank in ranks]
+    jobs = jobs_of(RankOnNode(rank, "host", False, "n") for rank in told)
+    assert {job.group_name: [rank.process.pid for rank in job.ranks] for job in jobs} == {
+        "pid 71": [1, 2],
+        "pid 73": [3, 4],
+    }
+    assert {job.key.whole for job in jobs} == {JobKey("j1", 0, 1001)}
+    assert len({job.key for job in jobs}) == 2

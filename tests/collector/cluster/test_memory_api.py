@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from sample_views import GIB, LEAK, MIB, identity, rank_summary
+from scheduler_values import finding, incident
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import BadRequestError, Request
 from tidegauge.cluster.memory_api import MOST_RANKS, memory_routes
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.incidents import JobKey
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.wire import from_wire
@@ -145,3 +147,50 @@ def test_the_longest_job_id_there_is_passes(site: Site) -> None:
     name = "\N{WATER WAVE}" * 1024
     site.report(site.rank(identity=identity(0, job_id=JobId(name))))
     assert len(site.get(job_id=name)["ranks"]) == 1
+
+
+def test_of_two_launches_in_one_job_each_is_told_by_itself(site: Site) -> None:
+    """Both have a rank 0; the second has another name than the empty one, which it keeps when the first has ended."""
+
+    def two(**changes: Any) -> tuple[RankSummary, RankSummary]:
+        first = site.rank(0, process=ProcessId(10, 1), parent=ProcessId(9, 1), **changes)
+        return first, site.rank(0, process=ProcessId(20, 2), parent=ProcessId(19, 2), step=700)
+
+    site.report(*two())
+    views = {job.group_name: job for job in site.coordinator.jobs()}
+    assert set(views) == {"pid 9", "pid 19"}
+    group = views["pid 19"].group
+    assert [point.step for point in site.coordinator.memory("4711", 0, group=group)[0]] == [700]
+    assert [point.step for point in site.coordinator.memory("4711", 0)[0]] == [200]
+    asked = site.get(job_id="4711", group=group)
+    assert (asked["group"], [point["step"] for point in asked["ranks"][0]["points"]]) == (group, [700])
+    site.report(*two(alive=False))
+    assert {job.group for job in site.coordinator.jobs()} == {"", group}
+
+
+def test_the_nodes_are_told_what_the_groups_are_called(site: Site) -> None:
+    ranks = [site.rank(0, process=ProcessId(pid, 1), parent=ProcessId(pid - 1, 1)) for pid in (10, 20)]
+    report = NodeSummary("id-a", "node-a", 1, "i", None, BEGAN_S, tuple(ranks))
+    site.coordinator.report(report)
+    site.coordinator.jobs()
+    reply = site.coordinator.report(replace(report, sent_unix_s=BEGAN_S + 1))
+    assert {one.process.pid: one.name for one in reply.group_names} == {10: "pid 9", 20: "pid 19"}
+    assert site.coordinator.report(replace(report, sent_unix_s=BEGAN_S + 2, ranks=())).group_names == ()
+
+
+def test_a_coordinator_that_was_restarted_knows_again_whose_incident_is_whose(site: Site) -> None:
+    """The launch that an incident is about may report before the other does."""
+    about = incident(
+        group_name="pid 19",
+        job=JobKey("4711", 0, 1001, "pid 19"),
+        findings=(finding(0, node_id="id-a", process=ProcessId(20, 2)),),
+    )
+    site.coordinator.remember_groups([about, incident()])
+    site.report(site.rank(0, process=ProcessId(20, 2), parent=ProcessId(19, 2)))
+    assert [job.group for job in site.coordinator.jobs()] == ["pid 19"]
+    site.report(
+        site.rank(0, process=ProcessId(10, 1), parent=ProcessId(9, 1)),
+        site.rank(0, process=ProcessId(20, 2), parent=ProcessId(19, 2)),
+    )
+    groups = {job.group: job.ranks[0].process.pid for job in site.coordinator.jobs()}
+    assert groups == {"": 10, "pid 19": 20}

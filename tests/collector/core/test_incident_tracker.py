@@ -10,7 +10,7 @@ import pytest
 
 from incident_watch import OOM, RULES, Watch, ended, job, two_ranks
 from sample_views import GIB, LEAK, identity, rank_summary, uuid_of
-from tidegauge.core.ids import DeviceUuid, JobId
+from tidegauge.core.ids import DeviceUuid, JobId, ProcessId
 from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker, Tenant
 from tidegauge.core.incidents import (
     ChangeKind,
@@ -290,11 +290,59 @@ def test_an_incident_ends_with_its_job(watch: Watch) -> None:
     assert watch.see(ended(two_ranks(LEAK)), for_s=120) == [], "an ended job opens nothing while it is still shown"
 
 
-def test_a_rank_that_ended_leaking_has_not_recovered_while_the_others_run(watch: Watch) -> None:
+HALF = job(rank_summary(0, verdict=LEAK, alive=False), rank_summary(1))
+"""The rank that leaked has ended, its peer goes on."""
+
+
+def test_an_incident_whose_ranks_have_all_ended_closes_by_that_while_the_others_run(watch: Watch) -> None:
     watch.see(two_ranks(LEAK))
-    half = job(rank_summary(0, verdict=LEAK, alive=False), rank_summary(1))
-    assert watch.see(half, for_s=120) == []
-    assert watch.see(job(rank_summary(1)), for_s=2) == ["recovering"], "forgotten, and known to have ended"
+    assert watch.see(HALF, for_s=RULES.culprits_ended_after_s) == []
+    assert watch.see(HALF) == ["closed"]
+    assert watch.last.closure is Closure.CULPRITS_ENDED
+    assert watch.see(HALF, for_s=120) == [], "it is over"
+
+
+def test_one_that_recovers_when_its_rank_ends_closes_by_that(watch: Watch) -> None:
+    watch.see(two_ranks(LEAK))
+    watch.see(two_ranks(OK), for_s=2)
+    ended_quietly = job(rank_summary(0, verdict=LEAK, alive=False), rank_summary(1))
+    watch.see(ended_quietly, for_s=RULES.culprits_ended_after_s + 1)
+    assert watch.last.closure is Closure.CULPRITS_ENDED
+
+
+def test_one_culprit_of_two_that_lives_keeps_it_open(watch: Watch) -> None:
+    watch.see(two_ranks(LEAK, LEAK))
+    half = job(rank_summary(0, verdict=LEAK, alive=False), rank_summary(1, verdict=LEAK))
+    watch.see(half, for_s=300)
+    assert watch.incident.state is IncidentState.OPEN
+
+
+def test_a_rank_of_a_node_that_is_silent_may_live(watch: Watch) -> None:
+    watch.see(two_ranks(LEAK))
+    watch.see(replace(HALF, stale=(0,)), for_s=300)
+    assert watch.incident.is_open
+
+
+def test_a_culprit_that_is_started_again_in_time_and_leaks_again_goes_on(watch: Watch) -> None:
+    watch.see(two_ranks(LEAK))
+    watch.see(HALF, for_s=RULES.culprits_ended_after_s - 5)
+    again = job(rank_summary(0, verdict=LEAK, process=ProcessId(7777, 9)), rank_summary(1))
+    watch.see(again, for_s=10)
+    watch.see(HALF, for_s=RULES.culprits_ended_after_s - 5)
+    assert watch.incident.is_open, "the wait begins anew"
+
+
+def test_a_job_that_ends_soon_after_its_culprit_has_ended_as_a_job(watch: Watch) -> None:
+    watch.see(two_ranks(LEAK))
+    watch.see(HALF, for_s=10)
+    watch.see(ended(HALF), for_s=2)
+    assert watch.last.closure is Closure.JOB_ENDED
+
+
+def test_an_out_of_memory_error_outlives_its_rank(watch: Watch) -> None:
+    watch.see(job(rank_summary(0, last_oom=OOM, alive=False), rank_summary(1)))
+    watch.see(job(rank_summary(0, last_oom=OOM, alive=False), rank_summary(1)), for_s=40)
+    assert watch.last.closure is not Closure.CULPRITS_ENDED
 
 
 def test_a_job_that_nobody_has_heard_of_is_waited_for(watch: Watch) -> None:
@@ -577,7 +625,7 @@ def test_namespaces_have_places_of_their_own_though_they_share_uids() -> None:
         watch.see(job(rank_summary(0, identity=identity(0, job_id=JobId(name)), verdict=LEAK)))
     opened = {one.incident.key.job.job_id for one in watch.told if one.kind is ChangeKind.OPENED}
     assert opened == {"a/1", "b/1"}
-    assert watch.tracker.crowded == {Tenant(1001, "a"), Tenant(1001, "b")}
+    assert watch.tracker.crowded == {Tenant(None, "a"), Tenant(None, "b")}
 
 
 def test_incidents_that_stay_open_take_places_for_as_long_as_they_do() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Optional
 
 import pytest
@@ -17,6 +18,7 @@ from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.wording import (
+    capitalised,
     change_in_words,
     does,
     evidence_sentences,
@@ -24,6 +26,7 @@ from tidegauge.core.wording import (
     guidance,
     hint,
     incident_sentence,
+    job_and_run,
     list_ranks,
     name_ranks,
     time_left,
@@ -249,3 +252,27 @@ def test_growth_that_is_not_dangerous_grows_and_does_not_leak(severity: Severity
 def test_dangerous_growth_leaks() -> None:
     assert does(IncidentCause.LEAK, RATE, Severity.CRITICAL) == "leaks 2.0 MiB per step"
     assert does(IncidentCause.HOST_MEMORY, RATE, Severity.CRITICAL) == "leaks 2.0 MiB per step of host memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("rank 1 leaks", "Rank 1 leaks"),
+        ("done.", "Done."),
+        ("train.py:88 allocates it", "train.py:88 allocates it"),
+        ("append_loss keeps it", "append_loss keeps it"),
+        ("queue.Queue(maxsize=8) fills", "queue.Queue(maxsize=8) fills"),
+        ("", ""),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_but_for_a_name_from_code(text: str, written: str) -> None:
+    assert capitalised(text) == written
+
+
+def test_a_group_of_ranks_is_named_where_the_job_has_several() -> None:
+    of_first = incident(group_name="step 0")
+    assert incident_sentence(of_first).replace("job 4711 (step 0)", "job 4711") == incident_sentence(incident())
+    assert "of job 4711 (step 0) " in incident_sentence(of_first)
+    again = replace(of_first, key=of_first.key._replace(job=JobKey("4711", 2, 1001)))
+    assert "of job 4711 (step 0, attempt 2) " in incident_sentence(again)
+    assert (job_and_run(again), job_and_run(incident())) == ("4711, step 0, attempt 2", "4711")

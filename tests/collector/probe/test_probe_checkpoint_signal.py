@@ -14,7 +14,9 @@ from types import FrameType
 from typing import Any, Optional
 
 from probe_fakes import FakeBackend, FakeOptimizer, facts_of_this_process
+from tidegauge.probe.checkpoint_ask import RefusedError, parse_ask
 from tidegauge.probe.checkpoint_files import SETTLED_S
+from tidegauge.probe.checkpoint_means import means_of
 from tidegauge.probe.checkpoint_signal import parse_signal, signal_name, why_not_sent
 from tidegauge.probe.commands import Commands
 from tidegauge.probe.faults import Faults
@@ -207,6 +209,29 @@ class Asking(SignalTestCase):
         self.assertEqual(self.ask()["kind"], "unable")
         self.environ["TIDEGAUGE_CHECKPOINT_PATH"] = self.folder
         self.assertEqual(self.ask()["stage"], "waiting")
+
+
+class NothingToSave(unittest.TestCase):
+    """``TIDEGAUGE_CHECKPOINT=none``."""
+
+    def test_a_rank_that_says_so_has_nothing_to_save(self) -> None:
+        self.assertEqual(means_of({"TIDEGAUGE_CHECKPOINT": " None "}, None).way, "none")
+        self.assertIsNone(means_of({}, None).way)
+
+    def test_a_callback_or_a_signal_counts_before_it(self) -> None:
+        said = {"TIDEGAUGE_CHECKPOINT": "none"}
+        self.assertEqual(means_of(said, lambda _request: None).way, "callback")
+        signal_too = {**said, "TIDEGAUGE_CHECKPOINT_SIGNAL": "USR1", "TIDEGAUGE_CHECKPOINT_PATH": "/scratch"}
+        self.assertEqual(means_of(signal_too, None).way, "signal")
+
+    def test_another_word_is_told_and_says_nothing(self) -> None:
+        means = means_of({"TIDEGAUGE_CHECKPOINT": "never"}, None)
+        self.assertIsNone(means.way)
+        self.assertIn("TIDEGAUGE_CHECKPOINT='never'", means.complaint() or "")
+
+    def test_nobody_asks_a_rank_that_has_nothing_to_save(self) -> None:
+        with self.assertRaises(RefusedError):
+            parse_ask({"id": "d", "at_step": None, "deadline_unix_s": 1, "way": "none"})
 
 
 if __name__ == "__main__":

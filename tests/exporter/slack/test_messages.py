@@ -321,7 +321,7 @@ class TestOwner:
             reports=("/reports/12.html",),
         )
         told = owner(story, "Your job leaks.")
-        assert "Train.py:88 allocates it; history.losses holds it" in told
+        assert "train.py:88 allocates it; history.losses holds it" in told, "a name from code stays what it is"
         assert "Snapshot: /snapshots/12-1.pickle.gz" in told
         assert "Report: /reports/12.html" in told
 

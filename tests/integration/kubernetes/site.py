@@ -152,6 +152,13 @@ class KubeSite:
         environ: Mapping[str, str] | None = None, ranks: int = 2, level: str = "stats",
     ) -> dict[str, Any]:  # fmt: skip
         """A pod template: torchrun with one rank a pod, on the GPU that the pod's index says, until ``let_end``."""
+        container = self._trainer(name, *flags, first_gpu=first_gpu, steps=steps, environ=environ, ranks=ranks)
+        return self._template(container, annotations=annotations, level=level)
+
+    def _trainer(
+        self, name: str, *flags: str, first_gpu: int, steps: int, environ: Mapping[str, str] | None = None,
+        ranks: int = 1, container: str = "trainer",
+    ) -> dict[str, Any]:  # fmt: skip
         torchrun = [
             str(self._rig.python), "-m", "torch.distributed.run", f"--nnodes={ranks}", "--nproc-per-node=1",
             "--node-rank=$JOB_COMPLETION_INDEX", "--master-addr=127.0.0.1", f"--master-port={free_port()}",
@@ -161,15 +168,19 @@ class KubeSite:
         script = f"export CUDA_VISIBLE_DEVICES=$(({first_gpu} + JOB_COMPLETION_INDEX)); exec {' '.join(torchrun)}"
         values = self._rig.environ(base={}, **self._gpus())
         values |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | dict(environ or {})
-        container = {
-            "name": "trainer",
+        return {
+            "name": container,
             "image": "example.org/trainer:1",
             "command": ["sh", "-c", script],
             "env": [{"name": key, "value": value.replace("$", "$$")} for key, value in values.items()],
             "securityContext": {"runAsUser": USER},
         }
+
+    def _template(
+        self, *containers: Mapping[str, Any], annotations: Mapping[str, str], level: str = "stats"
+    ) -> dict[str, Any]:
         # As long as its grace is, an old run may still have the port: torchrun passes SIGTERM on to its ranks.
-        spec = self.bench.pod_spec(container, terminationGracePeriodSeconds=10)
+        spec = self.bench.pod_spec(*containers, terminationGracePeriodSeconds=10)
         labels = {PROFILE_LABEL: level} if level else {}
         return {"metadata": {"labels": labels, "annotations": dict(annotations)}, "spec": spec}
 
@@ -180,6 +191,23 @@ class KubeSite:
         }  # fmt: skip
         place = f"/{JOBS}/namespaces/{namespace or self.bench.namespace}/jobs"
         self.admin.do("POST", place, {"metadata": {"name": name}, "spec": spec})
+
+    def submit_two_containers(
+        self, name: str, flags: Mapping[str, Sequence[str]], *, steps: int, annotations: Mapping[str, str]
+    ) -> None:
+        """A Job with one pod of two containers, each with a training of its own (``NAME-CONTAINER``) on its own GPU.
+        ``flags``: those of each container's script."""
+        trainers = [
+            self._trainer(f"{name}-{container}", *more, first_gpu=gpu, steps=steps, container=container)
+            for gpu, (container, more) in enumerate(flags.items())
+        ]
+        spec = {
+            "completions": 1, "completionMode": "Indexed", "backoffLimit": 0,
+            "template": self._template(*trainers, annotations=annotations),
+        }  # fmt: skip
+        self.admin.do(
+            "POST", f"/{JOBS}/namespaces/{self.bench.namespace}/jobs", {"metadata": {"name": name}, "spec": spec}
+        )
 
     def submit_jobset(self, name: str, *flags: str, ranks: int = 2, **template: Any) -> None:
         job = {

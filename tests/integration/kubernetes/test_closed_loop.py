@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
-from integration.closed_loop_site import LADDER, done, to_the_requeue
+from integration.closed_loop_site import LADDER, check_went_on, done, to_the_requeue
 from integration.kubernetes.site import CAP, JOBS, JOBSETS, KubeSite, open_site
 from integration.kubernetes.target import KubeTarget
 from integration.service import eventually
@@ -106,6 +106,45 @@ def test_leaking_jobset_is_restarted_as_a_whole(site: KubeSite) -> None:
     assert "GpuMemoryIncident" in [event["reason"] for event in site.events("set")]
 
 
+def test_of_two_containers_of_a_pod_both_are_saved_and_both_go_on(site: KubeSite) -> None:
+    job = f"{site.bench.namespace}/pair"
+    site.set_mode("observe")  # as above
+    trainings = {"trainer": ("--leak-rank", "0"), "evaluator": ()}
+    site.submit_two_containers("pair", trainings, steps=STEPS, annotations=MAY_REQUEUE)
+    names = [f"pair-{container}" for container in trainings]
+    eventually(lambda: all(site.told(name, "began") for name in names), "both train", within_s=200)
+    eventually(lambda: _groups(site, job) == {"container trainer", "container evaluator"}, "two groups", within_s=100)
+    site.set_mode("act")
+    try:
+        eventually(lambda: all(site.told(name, "began")[1:] for name in names), "both train again", within_s=300)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{site.pages(job)}") from error
+    for name in names:
+        site.let_end(name)
+    eventually(lambda: _condition(site.owner(JOBS, "jobs", "pair"), "Complete") == "True", "it ends", within_s=400)
+
+    for name in names:
+        check_went_on(partial(site.told, name), steps=STEPS)
+    assert {one["group_name"] for one in site.incidents(job)} == {"container trainer"}
+    assert to_the_requeue(done(site.decisions(job)))[-4:] == LADDER
+
+
+def test_with_a_container_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_told(site: KubeSite) -> None:
+    job = f"{site.bench.namespace}/unasked"
+    site.set_mode("act")
+    trainings = {"trainer": ("--leak-rank", "0"), "evaluator": ("--no-callback",)}
+    site.submit_two_containers("unasked", trainings, steps=1, annotations=MAY_REQUEUE)
+    names = [f"unasked-{container}" for container in trainings]
+    why = "cannot be asked to: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
+    eventually(lambda: why in _messages(site, "unasked"), "the owner is told why", within_s=300)
+    for name in names:
+        site.let_end(name)
+    eventually(lambda: _condition(site.owner(JOBS, "jobs", "unasked"), "Complete") == "True", "it ends", within_s=400)
+    assert {*done(site.decisions(job))} == {"notify"}
+    for name in names:
+        assert (len(site.told(name, "began")), site.told(name, "saved")) == (1, [])
+
+
 def test_owner_who_says_keep_is_told_and_left_alone_and_cannot_pass_for_another(site: KubeSite) -> None:
     """Bob's job leaks, asks to be left alone, and says in its environment that it is Alice's healthy one."""
     alice, bob = site.bench.namespace, site.others[0]
@@ -132,6 +171,16 @@ def _restarted(site: KubeSite, job: str) -> list[dict[str, Any]]:
         return eventually(lambda: _all(site.ranks(job, again=True), 2), "the second attempt", within_s=200)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{site.pages(job)}") from error
+
+
+def _groups(site: KubeSite, job: str) -> set[str]:
+    """What the job's groups of ranks are called."""
+    return {one["group_name"] for one in site.service.answer("/api/v1/jobs")["jobs"] if one["job_id"] == job}
+
+
+def _messages(site: KubeSite, name: str) -> str:
+    """What Events say at the job."""
+    return "\n".join(event.get("note", "") for event in site.events(name))
 
 
 def _holds(site: KubeSite, path: str, kind: str) -> bool:

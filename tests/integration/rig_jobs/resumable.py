@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--until", type=Path, help="goes on until this file is there")
     parser.add_argument("--leak-rank", type=int, default=-1)
     parser.add_argument("--leak-bytes", type=int, default=4 * MIB)
+    parser.add_argument("--no-callback", action="store_true", help="cannot be asked to save its state")
     parser.add_argument("--fragment", action="store_true")
     parser.add_argument("--pause-seconds", type=float, default=0.06, help="after each step")
     args = parser.parse_args()
@@ -60,7 +61,8 @@ def main() -> None:
             fresh.replace(args.state)
             tell(args.state, "saved", step)
 
-    tidegauge.on_checkpoint_request(save)
+    if not args.no_callback:
+        tidegauge.on_checkpoint_request(save)
     draw = random.Random(1 + rank)
     kept: list[torch.Tensor] = []
     between: list[torch.Tensor] = []

@@ -18,8 +18,9 @@ import pytest
 
 from fakegpu.rig import Rig
 from integration.closed_loop_site import Job, Site
+from integration.namespaces import INSIDE, PYTHON, Container, need_namespaces, start_container
 from integration.needs import missing
-from integration.security.users import MALLORY, Actor
+from integration.security.users import AS_USER, MALLORY, Actor
 from integration.service import Service, eventually
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
@@ -127,3 +128,71 @@ def check_all_happens_to_the_liar(site: Site, healthy: Job, job_id: str, liars: 
     eventually(lambda: site.service.get("/api/v1/status")["now_unix_s"] > began + 8.0, "the ladder had its time")
     assert [line["what"] for line in healthy.story()] == ["began"]
     assert all(liar.lives for liar in liars)
+
+
+def test_a_container_of_the_same_uid_gets_the_job_neither_warned_nor_ended_while_it_lives_nor_after(site: Site) -> None:
+    """A container with mounts of its own, whose processes have the uid of the job that it names, as on a machine where
+    everybody's containers run as root."""
+    need_namespaces()
+    with site.job("healthy", steps=100_000) as healthy:
+        mine = eventually(lambda: the_job(site), "the job trains", within_s=120)
+        # A rank that the job does not have; and a job of that name that is complete.
+        with ExitStack() as cleanup:
+            for rank, world_size in ((5, 8), (0, 1)):
+                container = cleanup.enter_context(container_that_claims(site, mine["job_id"], rank, world_size))
+                assert container.line()[0] == "ready"
+            forged = eventually(lambda: told(site, "/api/v1/incidents?all=1"), "an incident", within_s=240)
+            assert {one["group_name"].split()[0] for one in forged} == {"pid"}, "about another group of ranks"
+            pause_s(site, 30.0)
+            check_untouched(site, healthy)
+        ended = site.service.get("/api/v1/status")["now_unix_s"]
+        eventually(
+            lambda: all(one["state"] == "closed" for one in told(site, "/api/v1/incidents?all=1")),
+            "the incidents are over", within_s=240,
+        )  # fmt: skip
+        check_untouched(site, healthy)
+        after = eventually(lambda: the_job(site), "the job is still there")
+        steps = max(one["step"] for one in after["ranks"])
+        eventually(
+            lambda: (job := the_job(site)) is not None and max(one["step"] for one in job["ranks"]) > steps,
+            "the job trains on",
+        )
+        assert site.service.get("/api/v1/status")["now_unix_s"] > ended
+        acted = [record["decision"] for record in all_decisions(site) if record["outcome"] == "done"]
+        assert {one["action"] for one in acted} <= {"notify", "cap"}
+        mine_now = {rank["process"]["pid"] for rank in after["ranks"]}
+        assert not [one for one in acted if {rank["process"]["pid"] for rank in one["target"]["ranks"]} & mine_now]
+
+
+def container_that_claims(site: Site, job_id: str, rank: int, world_size: int) -> Container:
+    run_dir, tests = site.service.run_dir, Path(__file__).parents[2]
+    command = (
+        f"cd / && PYTHONPATH={tests.parent}/collector:{tests} TIDEGAUGE_RUN_DIR={run_dir} {INSIDE}/bin/{PYTHON.name} "
+        f"{AS_USER} 0 claims {job_id} 1 {rank} {world_size}"
+    )
+    return start_container("admin", command, uid=0, setup=f"mkdir -p {run_dir}; chmod 1777 {run_dir}")
+
+
+def the_job(site: Site) -> dict[str, Any] | None:
+    """The one of two ranks, which the other says that it belongs to."""
+    return next((job for job in jobs(site) if job["world_size"] == 2 and len(job["ranks"]) == 2), None)
+
+
+def all_decisions(site: Site) -> list[dict[str, Any]]:
+    numbers = [one["number"] for one in told(site, "/api/v1/incidents?all=1")]
+    return [record for n in numbers for record in site.service.get(f"/api/v1/incident?number={n}")["decisions"]]
+
+
+def pause_s(site: Site, seconds: float) -> None:
+    """Time in which the ladder would go on, by the service's own clock."""
+    until_s = site.service.get("/api/v1/status")["now_unix_s"] + seconds
+    eventually(lambda: site.service.get("/api/v1/status")["now_unix_s"] > until_s, "the ladder had its time")
+
+
+def check_untouched(site: Site, healthy: Job) -> None:
+    assert [line["what"] for line in healthy.story()] == ["began"]
+    assert healthy.process.poll() is None
+    assert "incident" not in healthy.log.read_text()
+    mine = eventually(lambda: the_job(site), "the job is still there")
+    assert [(one["alive"], one["cap_fraction"]) for one in mine["ranks"]] == [(True, None)] * 2
+    assert mine["state"] == "ok"

@@ -214,6 +214,25 @@ class Site:
         )  # fmt: skip
         return job
 
+    def submit_two_steps(
+        self, name: str, first: Sequence[str], second: Sequence[str], *, options: Sequence[str], steps: int, user: str
+    ) -> tuple[Job, Job]:
+        """Two ``srun`` side by side in one allocation of one node, each a torchrun of one rank with its own flags."""
+        jobs = Job(self.box.work, f"{name}-first"), Job(self.box.work, f"{name}-second")
+        torchrun = [str(self._rig.python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+        lines = ["#!/bin/bash", *self.exports()]
+        for job, flags in zip(jobs, (first, second), strict=True):
+            script = [
+                str(SCRIPT), "--state", str(job.state), "--steps", str(steps), "--until", str(jobs[0].end), *flags
+            ]  # fmt: skip
+            step = ["srun", "--exact", "--ntasks=1", "--gres=gpu:1", "--mem=0", *ON_ITS_NODE, *torchrun, *script]
+            lines.append(f"{shlex.join(step)} &")
+        jobs[0].job_id = jobs[1].job_id = self.box.sbatch(
+            "\n".join([*lines, "wait"]) + "\n", f"--job-name={name}", "--nodes=1", "--ntasks=2", "--gres=gpu:2",
+            "--open-mode=append", f"--output={jobs[0].log}", *options, user=user,
+        )  # fmt: skip
+        return jobs
+
     def exports(self, environ: Mapping[str, str] | None = None) -> list[str]:
         """Lines of a batch script that put a job on the rig's GPUs."""
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -80,6 +81,59 @@ def test_leaking_job_is_saved_requeued_and_completes_and_nobody_else_is_touched(
     assert [line["what"] for line in healthy.story()] == ["began", "finished"]
     assert site.incidents(healthy.job_id) == []
     assert 'tidegauge_actions_total{action="requeue",cluster="slurm-test",outcome="done"}' in site.metrics()
+
+
+def test_of_two_steps_side_by_side_both_are_saved_and_both_go_on(site: Site) -> None:
+    """Two ``srun`` in one allocation; one leaks. The requeue ends both."""
+    site.set_mode("act")
+    leaky, healthy = site.submit_two_steps(
+        "pair", ("--leak-rank", "0"), (), options=(*MAY_REQUEUE, "--nodelist=n1"), steps=STEPS, user="alice"
+    )
+    eventually(lambda: _groups(site, leaky) == {"step 0", "step 1"}, "two groups of ranks", within_s=150)
+    for job in (leaky, healthy):
+        eventually(partial(_is_in_another_attempt, job), "its second attempt", within_s=420)
+    leaky.let_end()
+    site.box.wait(leaky.job_id, "COMPLETED", within_s=480)
+    for job in (leaky, healthy):
+        first, *rest = job.told("began")
+        saved = [one["step"] for one in job.told("saved")]
+        assert first["step"] == 0
+        assert [start["step"] for start in rest] in (saved, saved[:-1]), "each goes on from what it saved"
+        assert job.told("finished")[0]["step"] >= STEPS
+    assert {incident["group_name"] for incident in site.incidents(leaky.job_id)} <= {"step 0", "step 1"}
+    (leaks,) = {incident["group_name"] for incident in site.incidents(leaky.job_id)[-1:]}
+    proofs = [one["detail"] for one in site.decisions(leaky.job_id) if _is_done(one, "checkpoint")]
+    assert "step 0: 1 of 1 rank saved" in proofs[0]
+    assert "step 1: 1 of 1 rank saved" in proofs[0]
+    page = site.call("jobs", check=False).stdout
+    assert leaks in page or leaky.job_id not in page
+
+
+def test_with_a_step_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_told(site: Site) -> None:
+    site.set_mode("act")
+    leaky, healthy = site.submit_two_steps(
+        "half", ("--leak-rank", "0"), ("--no-callback",), options=(*MAY_REQUEUE, "--nodelist=n1"), steps=1, user="alice"
+    )
+    why = "cannot be asked to: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
+    eventually(lambda: leaky.log.exists() and why in leaky.log.read_text(), "the owner is told why", within_s=240)
+    leaky.let_end()
+    site.box.wait(leaky.job_id, "COMPLETED", within_s=240)
+    assert {*done(site.decisions(leaky.job_id))} == {"notify"}
+    for job in (leaky, healthy):
+        assert [line["what"] for line in job.story()] == ["began", "finished"]
+    assert site.restarts(leaky) == 0
+
+
+def _is_in_another_attempt(job: Job) -> bool:
+    return len(job.told("began")) > 1
+
+
+def _groups(site: Site, job: Job) -> set[str]:
+    return {view["group_name"] for view in site.jobs() if view["job_id"] == job.job_id and view["running"]}
+
+
+def _is_done(record: Mapping[str, Any], action: str) -> bool:
+    return (record["outcome"], record["decision"]["action"]) == ("done", action)
 
 
 def _info(site: Site, job_name: str) -> Mapping[str, str]:

@@ -116,7 +116,8 @@ class SqlAudit:
     def last_finished(self, jobs: Collection[JobKey], *, since_s: float) -> Mapping[tuple[JobKey, str, str], float]:
         """When the latest decision on each of ``jobs`` was over, by action and outcome; of those that were to be
         carried out and were made at or after ``since_s``."""
-        columns = (incidents.c.job_id, incidents.c.attempt, incidents.c.uid, decisions.c.action, decisions.c.outcome)
+        one = incidents.c
+        columns = (one.job_id, one.attempt, one.uid, one.rank_group, decisions.c.action, decisions.c.outcome)
         query = (
             select(*columns, func.max(decisions.c.finished_s))
             .join(incidents, incidents.c.number == decisions.c.incident_number)
@@ -125,11 +126,11 @@ class SqlAudit:
         )
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        wanted = {(column_name(job.job_id), job.attempt, job.uid): job for job in jobs}
+        wanted = {(column_name(job.job_id), job.attempt, job.uid, column_name(job.group)): job for job in jobs}
         return {
-            (wanted[job_id, attempt, uid], action, outcome): finished_s
-            for job_id, attempt, uid, action, outcome, finished_s in rows
-            if (job_id, attempt, uid) in wanted
+            (job, action, outcome): finished_s
+            for *of_job, action, outcome, finished_s in rows
+            if (job := wanted.get(tuple(of_job))) is not None
         }
 
     def _change(self, connection: Connection, decision_id: str, changes: Mapping[str, Any]) -> str | None:

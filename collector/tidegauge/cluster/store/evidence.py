@@ -1,7 +1,8 @@
-"""`EvidenceStore`: pieces of evidence, so many of a job, of a user and in all that nobody can fill the disk."""
+"""`EvidenceStore`: pieces of evidence, so many of a job, of a tenant and in all that nobody can fill the disk."""
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,19 +15,24 @@ from tidegauge.cluster.store.tables import evidence, incidents
 from tidegauge.cluster.store.values import EVIDENCE, column_name
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.tenants import Tenant, tenant_of
 
 MOST_CHARACTERS = 400_000
 """Of one piece: ten times one with all its stacks. They come from a job."""
 
 _LARGEST = (1 << 63) - 1
+MOST_IN_A_DELETE = 500
+"""Rows in one statement: databases bound the number of values."""
 
 
 class Room(NamedTuple):
     """How many pieces are kept; of more, the oldest are deleted. What an incident says of its evidence stays in it."""
 
     of_job: int = 40
-    of_user: int = 1000
+    of_tenant: int = 1000
+    """A user, or on Kubernetes, where people share uids, a namespace."""
     in_all: int = 5000
+    """Beyond it the oldest of the tenant who has most goes: nobody pushes out another's."""
 
 
 ROOM = Room()
@@ -54,12 +60,10 @@ class EvidenceStore:
             return ()
         with self._database.writing() as connection:
             new = [piece for piece in pieces if _insert(connection, piece, at_s)]
-            for job in {piece.job for piece in new}:
+            for job in {piece.job.whole for piece in new}:
                 _delete_beyond(connection, self._room.of_job, _of_job(job))
-            for uid in {piece.job.uid for piece in new}:
-                _delete_beyond(connection, self._room.of_user, evidence.c.uid == uid)
             if new:
-                _delete_beyond(connection, self._room.in_all)
+                _keep_shares(connection, self._room)
         return new
 
     def of_job(self, job: JobKey, *, limit: int) -> Sequence[Evidence]:
@@ -75,7 +79,7 @@ class EvidenceStore:
         return self._newest(_has_open_incident(), limit)
 
     def open_among(self, jobs: Collection[JobKey]) -> frozenset[JobKey]:
-        """Those of ``jobs`` with an incident that is not closed."""
+        """Those of ``jobs`` with an incident that is not closed, whichever group of ranks it is about."""
         columns = (incidents.c.job_id, incidents.c.attempt, incidents.c.uid)
         with self._database.reading() as connection:
             rows = connection.execute(select(*columns).where(incidents.c.closed_s.is_(None)).distinct()).all()
@@ -140,6 +144,20 @@ def _text(piece: Evidence) -> str | None:
         if len(text) <= MOST_CHARACTERS:
             return text
     return None
+
+
+def _keep_shares(connection: Connection, room: Room) -> None:
+    """No tenant has more than may be had; beyond the room in all those give way who have most."""
+    kept: dict[Tenant, deque[int]] = defaultdict(deque)
+    for seq, job_id, uid in connection.execute(
+        select(evidence.c.seq, evidence.c.job_id, evidence.c.uid).order_by(evidence.c.seq)
+    ):
+        kept[tenant_of(JobKey(job_id, 0, uid))].append(seq)
+    gone = [seqs.popleft() for seqs in kept.values() for _ in range(len(seqs) - room.of_tenant)]
+    too_many = sum(map(len, kept.values())) - room.in_all
+    gone += [max(kept.values(), key=lambda seqs: (len(seqs), -seqs[0])).popleft() for _ in range(too_many)]
+    for at in range(0, len(gone), MOST_IN_A_DELETE):
+        connection.execute(delete(evidence).where(evidence.c.seq.in_(gone[at : at + MOST_IN_A_DELETE])))
 
 
 def _delete_beyond(connection: Connection, most: int, *where: ColumnElement[bool]) -> None:

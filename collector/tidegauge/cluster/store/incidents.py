@@ -154,12 +154,13 @@ class IncidentStore:
         """Those that are not closed, with the one of ``jobs`` that each is about, if it is one of them. Reads no
         findings: a scrape cannot wait for those of thousands of ranks."""
         one = incidents.c
-        columns = (one.job_id, one.attempt, one.uid, one.number, one.cause, one.severity, one.opened_s)
-        wanted = {(column_name(job.job_id), job.attempt, job.uid): job for job in jobs}
+        of_job = (one.job_id, one.attempt, one.uid, one.rank_group)
+        columns = (*of_job, one.number, one.cause, one.severity, one.opened_s)
+        wanted = {(column_name(job.job_id), job.attempt, job.uid, column_name(job.group)): job for job in jobs}
         rows = self._rows(select(*columns).where(one.closed_s.is_(None)).order_by(one.number))
         return [
             (
-                wanted.get((row.job_id, row.attempt, row.uid)),
+                wanted.get((row.job_id, row.attempt, row.uid, row.rank_group)),
                 OpenIncident(row.number, IncidentCause(row.cause), Severity(row.severity), row.opened_s),
             )
             for row in rows
@@ -196,6 +197,7 @@ def _row(incident: Incident) -> dict[str, Any]:
         "job_id": column_name(key.job.job_id),
         "attempt": key.job.attempt,
         "uid": key.job.uid,
+        "rank_group": column_name(key.job.group),
         "cause": key.cause.value,
         "state": incident.state.value,
         "severity": incident.severity.value,

@@ -14,6 +14,7 @@ incidents = Table(
     Column("job_id", Text, nullable=False),
     Column("attempt", BigInteger, nullable=False),
     Column("uid", BigInteger, nullable=False),
+    Column("rank_group", Text, nullable=False, server_default=""),
     Column("cause", Text, nullable=False),
     Column("state", Text, nullable=False),
     Column("severity", Text, nullable=False),
@@ -23,7 +24,7 @@ incidents = Table(
     Column("closed_s", Double),
     Column("value", Text, nullable=False),
     Index(
-        "incidents_one_open_per_key", "job_id", "attempt", "uid", "cause",
+        "incidents_one_open_per_key", "job_id", "attempt", "uid", "rank_group", "cause",
         unique=True, sqlite_where=text("closed_s IS NULL"), postgresql_where=text("closed_s IS NULL"),
     ),
     Index("incidents_by_end", "closed_s"),

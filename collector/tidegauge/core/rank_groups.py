@@ -1,0 +1,308 @@
+"""Which ranks of a job belong together: several launches run side by side in one job, each with a rank 0 of its own.
+
+Two ``srun`` in one allocation, two ``torchrun`` in one script, a trainer beside an evaluator, eight trainings packed
+into a node: each is a *group of ranks*, compared, judged and saved by itself. What a launcher tells its ranks (world
+size, run id, address of the store) separates groups; where that says nothing, two living processes with one rank number
+do, by their Slurm step, their container, their parent, and at last the order in which they started. A job whose groups
+never ran side by side has one: a program that is started again in a loop stays the same.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Optional, Protocol
+
+from tidegauge.core.ids import ProcessId, RankIdentity
+from tidegauge.core.kubernetes import PodPlace
+from tidegauge.core.slurm import SlurmPlace
+
+Place = tuple[str, ProcessId]
+"""A node (as the engine names it) and a process on it."""
+
+
+class GroupMember(NamedTuple):
+    """One process of a job, and what tells to which of its groups it belongs."""
+
+    place: Place
+    rank: int
+    world_size: int
+    lives: bool
+    """It runs, as a node says that has reported lately."""
+    run_id: Optional[str] = None
+    """``TORCHELASTIC_RUN_ID``."""
+    store: Optional[str] = None
+    """``MASTER_ADDR:MASTER_PORT``."""
+    step: Optional[str] = None
+    """Slurm's, by slurmd's word."""
+    parent: Optional[ProcessId] = None
+    """The rank that it descends from, else its parent process, by the kernel's word."""
+    pod: Optional[str] = None
+    """Name and container as the API server and kubelet say."""
+    container: Optional[str] = None
+
+
+class _Rank(Protocol):
+    """What ``RankView`` and ``RankSummary`` have in common here."""
+
+    @property
+    def identity(self) -> RankIdentity: ...
+    @property
+    def process(self) -> ProcessId: ...
+    @property
+    def slurm(self) -> Optional[SlurmPlace]: ...
+    @property
+    def pod(self) -> Optional[PodPlace]: ...
+    @property
+    def parent(self) -> Optional[ProcessId]: ...
+
+
+def member_of(rank: _Rank, node_id: str, *, lives: bool) -> GroupMember:
+    """What tells to which group a rank belongs that was seen on this node."""
+    identity, slurm, pod = rank.identity, rank.slurm, rank.pod
+    return GroupMember(
+        place=(node_id, rank.process),
+        rank=int(identity.rank),
+        world_size=identity.world_size,
+        lives=lives,
+        run_id=identity.run_id,
+        store=identity.store,
+        step=None if slurm is None else slurm.step_id,
+        parent=rank.parent,
+        pod=None if pod is None else pod.pod,
+        container=None if pod is None else pod.container,
+    )
+
+
+class NameOfGroup(NamedTuple):
+    """What the group is called that a process belongs to; empty where its job has one group."""
+
+    process: ProcessId
+    name: str
+
+
+class RankGroup(NamedTuple):
+    """One group of ranks of a job."""
+
+    key: str
+    """Its name for as long as the job is known; empty for the first group."""
+    name: str
+    """Its name for people; empty while the job has had no other group at the same time."""
+    places: frozenset[Place]
+
+
+class RankGroups:
+    """The groups of one attempt of a job, look after look. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Place, str] = {}
+        self._remembered: dict[Place, str] = {}
+        """Keys of processes that were in a group before this began, and have not been seen yet."""
+        self._names: dict[str, str] = {}
+        """By key, once several groups were seen at the same time."""
+
+    def remember(self, group: RankGroup) -> None:
+        """Take up where another ended: these processes are in this group of a job that has several."""
+        self._names[group.key] = group.name
+        self._remembered.update(dict.fromkeys(group.places, group.key))
+
+    def key_of(self, place: Place) -> str:
+        """The key of the group that a process was in at the last look."""
+        return self._keys.get(place, "")
+
+    def look(self, members: Iterable[GroupMember]) -> tuple[RankGroup, ...]:
+        """The groups of these processes, the first group first. Every process is in one of them."""
+        members = list(members)
+        if not self._names and _is_one_launch(members):  # most looks of most jobs
+            self._keys = dict.fromkeys([one.place for one in members], "")
+            return (RankGroup("", "", frozenset(self._keys)),)
+        members.sort(key=_by_start)
+        for one in members:
+            if one.place in self._remembered:
+                self._keys[one.place] = self._remembered.pop(one.place)
+        groups = sorted(_side_by_side([one for one in members if one.lives]), key=lambda group: _by_start(group[0]))
+        if len(groups) == 1 and len({self._keys.get(one.place) for one in groups[0]} - {None}) > 1:
+            # They have learnt their ranks since: torch.distributed was set up.
+            self._keys, self._names = {}, {}
+        keys: dict[Place, str] = {}
+        if len(groups) > 1 or self._names:
+            self._name(groups, keys)
+        for one in members:
+            keys.setdefault(one.place, self._keys.get(one.place, "") if one.lives else self._key_of_ended(one, groups))
+        self._keys = keys
+        places: dict[str, list[Place]] = defaultdict(list)
+        for one in members:
+            places[keys[one.place]].append(one.place)
+        return tuple(RankGroup(key, self._names.get(key, ""), frozenset(places[key])) for key in sorted(places))
+
+    def _name(self, groups: Sequence[Sequence[GroupMember]], keys: dict[Place, str]) -> None:
+        """Each group keeps the key that its earliest member has; one that has none gets a name."""
+        taken: set[str] = set()
+        known = [next((self._keys[one.place] for one in group if one.place in self._keys), None) for group in groups]
+        for group, before in zip(groups, known):
+            key = before
+            if key is None or key in taken:
+                used = {*self._names, *taken, *filter(None, known)}
+                first = "" not in taken and "" not in known and "" not in self._names
+                key = "" if first else _unused(_name_of(group, groups), {*used, *self._names.values()})
+            if key not in self._names:
+                self._names[key] = key or _unused(_name_of(group, groups), {*self._names.values()})
+            taken.add(key)
+            keys.update((one.place, key) for one in group)
+
+    def _key_of_ended(self, one: GroupMember, groups: Sequence[Sequence[GroupMember]]) -> str:
+        known = self._keys.get(one.place)
+        if known is not None or not self._names:
+            return known or ""
+        alike = next((group for group in groups if _claims(group[0]) == _claims(one) and group[0].step == one.step), ())
+        return next((self._keys[member.place] for member in alike if member.place in self._keys), "")
+
+
+def _by_start(one: GroupMember) -> tuple[object, ...]:
+    """Steps begin in the order of their numbers, processes of one node in that of their start."""
+    step = int(one.step) if one.step is not None and one.step.isdecimal() else -1
+    return step, one.place[1].start_ticks, one.rank, one.place
+
+
+def _is_one_launch(members: Sequence[GroupMember]) -> bool:
+    launches = {(one.world_size, one.run_id) for one in members}
+    return len(launches) == 1 and len({one.rank for one in members}) == len(members)
+
+
+def _side_by_side(living: Sequence[GroupMember]) -> list[list[GroupMember]]:
+    buckets: list[list[GroupMember]] = []
+    for launch in _by(lambda one: (one.world_size, one.run_id), _with_launchers(living)):
+        # Ranks of one launch may name its store at different times, and under two names.
+        buckets += [launch] if not _collide(launch) else _by(_claims, launch)
+    return [group for bucket in _folded(buckets) for group in _split(bucket, (_step, _container, _parent))]
+
+
+def _with_launchers(living: Sequence[GroupMember]) -> list[GroupMember]:
+    """A program that starts its own ranks (``mp.spawn``), and has used a GPU itself, is of their launch."""
+    there = {one.place: one for one in living}
+    claims: dict[Place, GroupMember] = {}
+    for one in living:
+        head = _head(one, there)
+        if head is not one and one.world_size > 1 and _names_nothing(head):
+            claims.setdefault(head.place, one)
+    return [
+        one
+        if (rank := claims.get(one.place)) is None
+        else one._replace(world_size=rank.world_size, run_id=rank.run_id, store=rank.store)
+        for one in living
+    ]
+
+
+def _names_nothing(one: GroupMember) -> bool:
+    return one.world_size == 1 and one.run_id is None
+
+
+def _by(what: Callable[[GroupMember], Hashable], members: Iterable[GroupMember]) -> list[list[GroupMember]]:
+    parts: dict[Hashable, list[GroupMember]] = defaultdict(list)
+    for one in members:
+        parts[what(one)].append(one)
+    return list(parts.values())
+
+
+def _claims(one: GroupMember) -> tuple[Hashable, ...]:
+    return one.world_size, one.run_id, one.store
+
+
+def _folded(buckets: list[list[GroupMember]]) -> list[list[GroupMember]]:
+    """A rank that was looked at before its launcher had told it everything joins those that miss it."""
+    whole = [bucket for bucket in buckets if bucket[0].run_id is not None or bucket[0].store is not None]
+    folded = list(whole)
+    for bucket in buckets:
+        if bucket in whole:
+            continue
+        fits = [other for other in whole if other[0].world_size == bucket[0].world_size > 1]
+        if len(fits) == 1 and not _collide([*fits[0], *bucket]):
+            fits[0].extend(bucket)
+            fits[0].sort(key=_by_start)
+        else:
+            folded.append(bucket)
+    return folded
+
+
+def _split(members: list[GroupMember], by: Sequence[Callable[[GroupMember], Hashable]]) -> list[list[GroupMember]]:
+    """Only as finely as it takes until no rank number is there twice."""
+    if not _collide(members):
+        return [members]
+    if not by:
+        return _layers(members)
+    there = {one.place: one for one in members}
+    parts = _by(lambda one: by[0](_head(one, there)), members)
+    return [group for part in parts for group in _split(part, by[1:])]
+
+
+def _step(one: GroupMember) -> Hashable:
+    return one.step
+
+
+def _container(one: GroupMember) -> Hashable:
+    return one.pod, one.container
+
+
+def _parent(one: GroupMember) -> Hashable:
+    return one.place[0], one.parent
+
+
+def _head(one: GroupMember, there: Mapping[Place, GroupMember]) -> GroupMember:
+    """The rank that a process descends from, if it descends from one: rank 0 may have started the others."""
+    for _ in range(len(there)):
+        above = there.get((one.place[0], one.parent)) if one.parent is not None else None
+        if above is None:
+            break
+        one = above
+    return one
+
+
+def _layers(members: Sequence[GroupMember]) -> list[list[GroupMember]]:
+    """Of processes that nothing else tells apart: the first of each rank, the second of each, and so on."""
+    there = {one.place: one for one in members}
+    heads = [one for one in members if _head(one, there) is one]
+    layer_of: dict[Place, int] = {}
+    seen: dict[int, int] = defaultdict(int)
+    for one in heads:
+        layer_of[one.place] = seen[one.rank]
+        seen[one.rank] += 1
+    layers: dict[int, list[GroupMember]] = defaultdict(list)
+    for one in members:
+        layers[layer_of[_head(one, there).place]].append(one)
+    return [layers[index] for index in sorted(layers)]
+
+
+def _collide(members: Sequence[GroupMember]) -> bool:
+    """Whether two of them are the same rank. A helper of a rank, which inherits its number, is no other rank."""
+    if len({one.rank for one in members}) == len(members):
+        return False
+    there = {one.place: one for one in members}
+    heads: dict[int, Place] = {}
+    return any(heads.setdefault(one.rank, _head(one, there).place) != _head(one, there).place for one in members)
+
+
+def _name_of(group: Sequence[GroupMember], groups: Sequence[Sequence[GroupMember]]) -> str:
+    first = min(group, key=lambda one: (one.rank, one.place))
+    names: list[tuple[str, Callable[[GroupMember], Optional[str]]]] = [
+        ("step", lambda one: one.step),
+        ("container", lambda one: one.container),
+        ("pod", lambda one: one.pod),
+    ]
+    if first.world_size > 1 or first.run_id is not None:
+        names.append(("pid", lambda one: None if one.parent is None else str(one.parent.pid)))
+    for word, of in names:
+        # What several groups have in common names none of them: a job's pod; Ray's raylet, which starts all workers.
+        name = of(first)
+        if name is not None and sum(any(of(one) == name for one in other) for other in groups) == 1:
+            return f"{word} {name}"
+    return f"pid {first.place[1].pid}"
+
+
+def _unused(name: str, used: Iterable[str]) -> str:
+    used, number, found = frozenset(used), 1, name
+    while found in used:
+        number += 1
+        found = f"{name} ({number})"
+    return found
