@@ -34,7 +34,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
     """Name and value of everything known about the incident as a whole."""
     job = incident.key.job
     lines = [
-        ("job", ", ".join(filter(None, (job.job_id, incident.group_name, f"attempt {job.attempt}",
+        ("job", ", ".join(filter(None, (incident.called.job_id, incident.group_name, f"attempt {job.attempt}",
                                         further_name(job, incident.job_name))))),
         ("owner", f"{incident.user_name} (uid {job.uid})"),
         ("ranks", f"{len(incident.findings) + incident.ranks_left_out} of {incident.world_size}"

@@ -11,7 +11,7 @@ from typing import Any
 from tidegauge.cli import incident_page, policy_grade
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import FINE, USAGE, CommandError
-from tidegauge.cli.job_names import job_name, known_as
+from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.timeline import last_action, timeline
@@ -79,7 +79,7 @@ def _row(raw: Mapping[str, Any], *, now_s: float) -> Sequence[str]:
     ranks = raw.get("ranks", incident.ranks)
     return (
         str(incident.number),
-        job_name(known_as(job.job_id, incident.job_name), job.attempt, group=incident.group_name),
+        job_name(incident.called.job_id, job.attempt, group=incident.group_name),
         incident.key.cause.value,
         incident.severity.value,
         incident.state.value + (", stale" if incident.stale else ""),

@@ -3,17 +3,10 @@ it has several, and a later attempt."""
 
 from __future__ import annotations
 
-from tidegauge.core.ids import MADE_UP
-
 
 def job_name(job_id: str, attempt: int, array: str | None = None, *, group: str = "") -> str:
     """ "4711", "4711 (123_4)", "4711 (step 1, attempt 2)": the first attempt is 0 and goes without saying."""
     return _name(job_id, array, group or None, f"attempt {attempt}" if attempt else None)
-
-
-def known_as(job_id: str, given: str | None) -> str:
-    """The name that its owner gave a job, in place of an id that Tidegauge made up (``local-HOST-…``)."""
-    return given if given and job_id.startswith(MADE_UP) else job_id
 
 
 def short_job_name(job_id: str, attempt: int, array: str | None = None, *, group: str = "") -> str:

@@ -69,7 +69,7 @@ def _row(decision: Decision) -> Sequence[str]:
     return (
         moment(decision.decided_s),
         str(decision.incident.number),
-        name_job(decision.target.job).removeprefix("job "),
+        name_job(decision.called).removeprefix("job "),
         decision.incident.user_name,
         decision.incident.key.cause.value,
         decision.action.value,

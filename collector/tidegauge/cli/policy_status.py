@@ -107,7 +107,7 @@ def _row(record: DecisionRecord) -> Sequence[str]:
     return (
         moment(decision.decided_s),
         str(decision.incident.number),
-        name_job(decision.target.job).removeprefix("job "),
+        name_job(decision.called).removeprefix("job "),
         decision.incident.user_name,
         decision.action.value,
         became(record) + (f": {record.detail}" if record.detail else ""),

@@ -244,6 +244,11 @@ class Decision:
     """The brake that holds it back, as in docs/policy.md; for people, ``reason`` says it in words."""
     mode: str = "observe"
 
+    @property
+    def called(self) -> JobKey:
+        """Its job and group of ranks by the names that people know."""
+        return self.incident.called._replace(attempt=self.target.job.attempt)
+
 
 class DecisionStatus(str, Enum):
     """How far a decision has come."""

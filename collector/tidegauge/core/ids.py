@@ -38,6 +38,11 @@ def made_up_job_id(hostname: str, process: ProcessId) -> JobId:
     return JobId(f"{MADE_UP}{hostname}-{process.pid}-{process.start_ticks}")
 
 
+def known_as(job_id: str, given: Optional[str]) -> str:
+    """The name that its owner gave a job, in place of an id that Tidegauge made up."""
+    return given if given and job_id.startswith(MADE_UP) else job_id
+
+
 class RankKey(NamedTuple):
     """One rank in one attempt of one job: what a memory series belongs to.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.host_memory import HostProcess
-from tidegauge.core.ids import DeviceUuid, ProcessId
+from tidegauge.core.ids import DeviceUuid, ProcessId, known_as
 from tidegauge.core.verdicts import Band, Severity, Signal, Verdict
 
 MOST_FINDINGS = 16
@@ -205,8 +205,9 @@ class Incident:
 
     @property
     def called(self) -> JobKey:
-        """Its job, with the group of ranks by the name that people know."""
-        return self.key.job._replace(group=self.group_name)
+        """Its job and group of ranks by the names that people know."""
+        job = self.key.job
+        return job._replace(job_id=known_as(job.job_id, self.job_name), group=self.group_name)
 
     @property
     def ranks(self) -> tuple[int, ...]:

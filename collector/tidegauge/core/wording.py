@@ -14,6 +14,7 @@ from tidegauge.core.actions import Outcome
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_line, brief_sentences, cause_words
 from tidegauge.core.host_memory import HostProcess
+from tidegauge.core.ids import known_as
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey, RankFinding
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Band, Severity
@@ -249,8 +250,11 @@ def job_and_run(incident: Incident) -> str:
 
 
 def further_name(job: JobKey, job_name: Optional[str]) -> Optional[str]:
-    """What people call the job, unless its id says it already: ``team-a/train`` is the workload ``train``."""
-    return None if job_name is None or job.job_id.endswith(f"/{job_name}") else job_name
+    """What the job is called beside ``Incident.called``: the name that was given to it, unless its id says it already
+    (``team-a/train`` is the workload ``train``); of a job that goes by its given name the id."""
+    if job_name is None or job.job_id.endswith(f"/{job_name}"):
+        return None
+    return job_name if known_as(job.job_id, job_name) == job.job_id else job.job_id
 
 
 def name_ranks(ranks: Sequence[int], *, left_out: int = 0) -> str:

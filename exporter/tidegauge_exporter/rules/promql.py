@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidegauge.core.ids import MADE_UP
 from tidegauge_exporter.rules.recording import JOB
 
 RANK: Final = f"{JOB}, rank, hostname, gpu, UUID"
@@ -30,7 +31,11 @@ HOST: Final = "{{ $labels.hostname }}"
 OF_OWNER: Final = "{{ with $labels.user_name }} (user {{ . }}){{ end }}"
 ATTEMPT: Final = '{{ with $labels.attempt }}{{ if ne . "0" }} (attempt {{ . }}){{ end }}{{ end }}'
 GROUP: Final = "{{ with $labels.group }}, {{ . }}{{ end }}"
-THE_JOB: Final = f"job {{{{ $labels.job_id }}}}{GROUP}{ATTEMPT}"
+_NAME: Final = (
+    f'{{{{ if and (match "^{MADE_UP}" $labels.job_id) $labels.job_name }}}}{{{{ $labels.job_name }}}}'
+    "{{ else }}{{ $labels.job_id }}{{ end }}"
+)
+THE_JOB: Final = f"job {_NAME}{GROUP}{ATTEMPT}"
 THE_RANK: Final = f"rank {{{{ $labels.rank }}}} of {THE_JOB}"
 PLACE: Final = f"on {HOST}{{{{ with $labels.gpu }}}}, GPU {{{{ . }}}}{{{{ end }}}}"
 

@@ -12,6 +12,7 @@ from tidegauge.core.wording import (
     capitalised,
     change_in_words,
     evidence_sentences,
+    further_name,
     incident_sentence,
     name_ranks,
     rate,
@@ -142,12 +143,13 @@ def _lasted(incident: Incident, closed_s: float) -> str:
 
 def _figures(incident: Incident, now_unix_s: float) -> list[Block]:
     job = incident.key.job
+    other = further_name(job, incident.job_name)
     first = incident.findings[0] if incident.findings else None
     closed = incident.state is IncidentState.CLOSED
     pairs: list[tuple[str, str | None]] = [
         ("Owner", code(incident.user_name)),
-        ("Job", code(job.job_id) + (f", attempt {job.attempt}" if job.attempt else "")),
-        ("Name", code(incident.job_name) if incident.job_name else None),
+        ("Job", code(incident.called.job_id) + (f", attempt {job.attempt}" if job.attempt else "")),
+        ("Name" if incident.called.job_id == job.job_id else "Id", None if other is None else code(other)),
         ("Ranks", _ranks(incident)),
         ("Growth", _growth(incident)),
     ]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from sample_views import GIB, LEAK, job_view, rank_summary
-from tidegauge.cli.job_names import job_name, known_as, short_job_name
+from tidegauge.cli.job_names import job_name, short_job_name
 from tidegauge.cli.jobs import nothing_watched
 from tidegauge.cli.main import main
 from tidegauge.cluster.http_api import HttpApi, json_route
 from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict
-from tidegauge.core.ids import JobId
+from tidegauge.core.ids import JobId, known_as
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.verdicts import Band, LeakState

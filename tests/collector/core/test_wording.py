@@ -15,7 +15,7 @@ from tidegauge.core.evidence import brief_of
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, IncidentKey, JobKey
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.wording import (
     capitalised,
@@ -194,6 +194,8 @@ def test_time_left_is_said_in_steps_where_time_is_not_known(
         ("team-a/train", "train", None),
         ("team-a/pretrain", "train", "train"),
         ("4711", None, None),
+        ("local-vm-1479-77", "train", "local-vm-1479-77"),
+        ("local-vm-1479-77", None, None),
     ],
 )
 def test_a_workload_is_not_named_twice(job_id: str, name: Optional[str], further: Optional[str]) -> None:
@@ -276,3 +278,10 @@ def test_a_group_of_ranks_is_named_where_the_job_has_several() -> None:
     again = replace(of_first, key=of_first.key._replace(job=JobKey("4711", 2, 1001)))
     assert "of job 4711 (step 0, attempt 2) " in incident_sentence(again)
     assert (job_and_run(again), job_and_run(incident())) == ("4711, step 0, attempt 2", "4711")
+
+
+def test_a_job_without_a_scheduler_goes_by_the_name_that_its_owner_gave_it() -> None:
+    made_up = incident(job_name="train", key=IncidentKey(JobKey("local-vm-1479-77", 0, 1001), IncidentCause.LEAK))
+    assert "of job train " in incident_sentence(made_up)
+    assert "of job local-vm-1479-77 " in incident_sentence(replace(made_up, job_name=None))
+    assert job_and_run(made_up) == "train"

@@ -77,6 +77,16 @@ class TestIncident:
         ):
             assert expected in told
 
+    def test_a_job_goes_by_its_given_name_where_its_id_was_made_up(self) -> None:
+        story = leak()
+        key = story.incident.key
+        told = replace(story.incident, key=key._replace(job=key.job._replace(job_id="local-vm-1479-77")))
+        said = incident(replace(story, incident=told))
+        assert "Memory leak in ada's job llama-70b-sft: out of memory" in said
+        assert "*Job*\n`llama-70b-sft`" in said
+        assert "*Id*\n`local-vm-1479-77`" in said
+        assert "*Name*" not in said
+
     def test_a_later_attempt_says_so(self) -> None:
         one = leak().incident
         again = replace(one, key=one.key._replace(job=one.key.job._replace(attempt=2)))
