@@ -382,13 +382,14 @@ class FakeNode:
         process: ProcessId = PID,
         slurm_job_id: str | None = None,
         pod: PodCgroup | None = None,
+        container_id: str | None = None,
         capacity: int = 64,
         devices: int = 1,
         who: RankIdentity | None = None,
     ) -> FakeRank:
         rank = FakeRank(self.run_dir, self.clock, process=process, capacity=capacity, devices=devices, who=who)
         job = None if slurm_job_id is None else SlurmPlace(JobId(slurm_job_id), "0")
-        self.procs.facts[process] = ProcessFacts(process, rank.uid, job, pod)
+        self.procs.facts[process] = ProcessFacts(process, rank.uid, job, pod, container_id)
         return rank
 
     def start_rank_of(self, uid: int, process: ProcessId, *, who: RankIdentity | None = None) -> FakeRank:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.agent.folders import DIRECTORY
+from tidegauge.core.tenants import Tenant
 
 
 class FakeContainerRunDir(NamedTuple):
     """All that is in it is ``tenant``'s."""
 
     path: Path
-    tenant: int | str = 1000
+    tenant: Tenant = Tenant(1000)
 
     @property
     def mount_namespaces(self) -> Collection[int]:

@@ -1,4 +1,4 @@
-"""Whose decision gets the next call: users take turns. Pure but for what it remembers of turns."""
+"""Whose decision gets the next call: tenants take turns. Pure but for what it remembers of turns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tidegauge.core.actions import ActionKind, Decision, DecisionRecord
+from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
-from tidegauge_scheduler_hooks.policy.marks import User, user_of, who_answers
 
 MOST_REMEMBERED = 2_000
-"""Users of lanes whose latest turn is known. Of more, those served longest ago are forgotten: they come
+"""Tenants of lanes whose latest turn is known. Of more, those served longest ago are forgotten: they come
 first anyway."""
 
 
@@ -31,14 +31,13 @@ class _Turn(NamedTuple):
     """Who waits where."""
 
     lane: _Lane
-    user: User
+    tenant: Tenant
 
     @classmethod
     def of(cls, decision: Decision) -> _Turn:
         is_aside = decision.action in (ActionKind.NOTIFY, ActionKind.SNAPSHOT)
         lane = _Lane(None if is_aside else decision.target.scheduler)
-        # Not by a name that anybody may write: whoever comes under a new one at each call would always come first.
-        return cls(lane, who_answers(user_of(decision.target, decision.facts.user_name)))
+        return cls(lane, tenant_of(decision.target.job))
 
 
 class Turns:
@@ -55,8 +54,8 @@ class Turns:
         return len(self._served)
 
     def next(self, waiting: Iterable[DecisionRecord], busy: Iterable[Decision]) -> Iterator[DecisionRecord]:
-        """What is to be handed out of ``waiting`` while ``busy`` are under way. A user's own go in the order given, and
-        so do users who are alike otherwise."""
+        """What is to be handed out of ``waiting`` while ``busy`` are under way. A tenant's own go in the order given,
+        and so do tenants who are alike otherwise."""
         lanes: dict[_Lane, dict[_Turn, deque[DecisionRecord]]] = {}
         for record in waiting:
             turn = _Turn.of(record.decision)

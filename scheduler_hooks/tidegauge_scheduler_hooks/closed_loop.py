@@ -25,18 +25,19 @@ from tidegauge.core.actions import (
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incident_steps import DEFAULT_RULES, IncidentRules
-from tidegauge.core.incident_tracker import IncidentTracker, Tenant
+from tidegauge.core.incident_tracker import IncidentTracker
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState, JobKey
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.oom import explanation_for
 from tidegauge.core.sightings import job_key, living_culprits
 from tidegauge.core.slurm import SCHEDULER as SLURM
+from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 from tidegauge_scheduler_hooks.facts import end_with, job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
-from tidegauge_scheduler_hooks.policy.marks import Mark, user_of
+from tidegauge_scheduler_hooks.policy.marks import Mark
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S, Policy
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 from tidegauge_scheduler_hooks.policy_source import PolicySource
@@ -207,8 +208,8 @@ class ClosedLoop:
         if self._policy.current().mode != "act":
             return f"the policy's mode is {self._policy.current().mode} by now"
         state = replace(self._state, breaker_reset_s=switches.breaker_reset_s)
-        user = user_of(decision.target, decision.facts.user_name)
-        opening = state.breaker_opening(real=True) or state.breaker_opening(real=True, user=user)
+        tenant = tenant_of(decision.target.job)
+        opening = state.breaker_opening(real=True) or state.breaker_opening(real=True, tenant=tenant)
         if opening is not None:
             return f"the circuit breaker is open: {opening.reason}"
         with self._lock:

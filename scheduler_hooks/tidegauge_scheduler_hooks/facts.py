@@ -13,6 +13,7 @@ from tidegauge.core.fraction import cap_of_job
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge.core.sightings import is_neighbour, job_key
+from tidegauge.core.tenants import tenant_of_rank
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
 from tidegauge_scheduler_hooks.scheduler_watch import LOCAL, scheduler_name
 
@@ -23,7 +24,7 @@ _Job = tuple[str, int]
 class Surroundings(NamedTuple):
     """What the facts of one job need of all others: gathered once a turn, not once for each job."""
 
-    tenants: Mapping[GpuPlace, Sequence[tuple[_Job, RankSummary]]]
+    neighbours: Mapping[GpuPlace, Sequence[tuple[_Job, RankSummary]]]
     """The living ranks on each GPU that several jobs are on, and whose they are."""
     usable_bytes: Mapping[DeviceUuid, int]
     """CUDA's total of each GPU."""
@@ -37,19 +38,19 @@ def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]
     jobs_on = Counter(chain.from_iterable([job.places for job in jobs]))
     # Of ten thousand GPUs few have two jobs, if any: only those are looked at rank by rank.
     shared = {place for place, jobs_there in jobs_on.items() if jobs_there > 1}
-    tenants: dict[GpuPlace, list[tuple[_Job, RankSummary]]] = defaultdict(list)
+    neighbours: dict[GpuPlace, list[tuple[_Job, RankSummary]]] = defaultdict(list)
     for job in jobs if shared else ():
         if not shared.isdisjoint(job.places):
             who = _job(job)
             for place, index in job.living_places:
                 if place in shared:
-                    tenants[place].append((who, job.ranks[index]))
+                    neighbours[place].append((who, job.ranks[index]))
     groups: dict[str, list[JobView]] = defaultdict(list)
     for job in jobs:
         if job.running:
             groups[job.job_id].append(job)
     several = {job_id: views for job_id, views in groups.items() if len(views) > 1}
-    return Surroundings(tenants, usable_bytes, sum([job.running for job in jobs]), several)
+    return Surroundings(neighbours, usable_bytes, sum([job.running for job in jobs]), several)
 
 
 def job_facts(job: JobView, around: Surroundings, scheduler_facts: SchedulerFacts | None) -> JobFacts:
@@ -163,8 +164,11 @@ def _is_stale(job: JobView) -> bool:
 def _shares_a_gpu(job: JobView, around: Surroundings) -> bool:
     """Whether a living rank of another job is on one of its GPUs."""
     me = _job(job)
-    neighbours = (tenant for place in job.places for tenant in around.tenants.get(place, ()))
-    return any(other != me and is_neighbour(rank, me[1]) for other, rank in neighbours)
+    for place, index in job.living_places:
+        mine = tenant_of_rank(job.ranks[index])
+        if any(other != me and is_neighbour(rank, mine) for other, rank in around.neighbours.get(place, ())):
+            return True
+    return False
 
 
 def _job(job: JobView) -> _Job:

@@ -43,7 +43,7 @@ class Cluster:
 
     def _facts(self, name: str) -> JobFacts:
         user = name.split("/")[0]
-        job = JobKey(name, 0, 1000 + sum(user.encode()))
+        job = JobKey(name.replace("/", "."), 0, 1000 + sum(user.encode()))  # NAMESPACE/NAME is Kubernetes' alone
         return facts(job, user_name=user, cap_fraction=0.5, jobs_running=40)
 
     def restart(self) -> None:

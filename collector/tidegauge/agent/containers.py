@@ -14,13 +14,14 @@ from itertools import islice
 from pathlib import Path
 
 from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir
-from tidegauge.agent.pod_cgroup import pod_cgroup_of
+from tidegauge.agent.procfs import facts_of
 from tidegauge.agent.safe_files import opened
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.ways_in import open_through
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
 from tidegauge.core.proc_status import effective_uid
+from tidegauge.core.tenants import Tenant, itself
 
 LOOK_EVERY_S = 1.0
 """How often candidates are looked at, and containers searched for run directories."""
@@ -31,7 +32,7 @@ MAX_PROCESSES = 65536
 MAX_CONTAINERS = 512
 """As many more may have a process on a GPU: those must not wait for a place that some sidecar has."""
 MAX_CONTAINERS_PER_TENANT = 128
-"""Nobody can take all the places of a node: no user, and no pod."""
+"""Nobody can take all the places of a node."""
 MAX_WAYS_IN = 256
 """Processes of one namespace that are remembered."""
 
@@ -42,8 +43,8 @@ class Container:
 
     mount_namespace: int
     """Inode of its ns/mnt."""
-    tenant: int | str
-    """Uid of the process that it was first seen by; its pod's, if it is in one: there users share uids."""
+    tenant: Tenant
+    """Of the process that it was first seen by."""
     ways_in: tuple[ProcessId, ...]
     """Processes that were seen there, the one to go by first."""
 
@@ -64,7 +65,7 @@ class ContainerRunDir:
         return [container.mount_namespace for container in self.containers]
 
     @property
-    def tenant(self) -> int | str:
+    def tenant(self) -> Tenant:
         return self.containers[0].tenant
 
     def open(self) -> int:
@@ -88,15 +89,17 @@ class Containers:
         paths: Sequence[Path],
         *,
         candidates: Callable[[], Collection[int] | None],
+        whose: Callable[[Tenant], Tenant] = itself,
         proc: Path = Path("/proc"),
     ) -> None:
         """``paths``: the node's own run directories, and what they are called in containers. ``candidates``: pids, as
         the host counts them, of all processes that may write rings; where nobody knows (``None``), all processes are
-        looked through.
+        looked through. ``whose``: the namespace of a pod.
         """
         self._host = [HostRunDir(path) for path in paths]
         self._paths = tuple(paths)
         self._candidates = candidates
+        self._whose = whose
         self._proc = proc
         self._own_namespace = _inode(proc / "self/ns/mnt")
         self._containers: dict[int, Container] = {}
@@ -145,7 +148,7 @@ class Containers:
             ways_in = tuple([*kept, *new][:MAX_WAYS_IN])
             if container is not None:
                 container.ways_in = ways_in or container.ways_in
-            elif ways_in and (tenant := self._tenant_with_room(ways_in[0].pid, namespace in on_gpus)) is not None:
+            elif ways_in and (tenant := self._tenant_with_room(ways_in[0], namespace in on_gpus)) is not None:
                 self._containers[namespace] = Container(namespace, tenant, ways_in)
         if all_there_are:
             self._containers = {name: one for name, one in self._containers.items() if name in seen}
@@ -159,11 +162,14 @@ class Containers:
                 if len(there) < MAX_WAYS_IN:
                     there[pid] = None
 
-    def _tenant_with_room(self, pid: int, on_gpu: bool) -> int | str | None:
+    def _tenant_with_room(self, process: ProcessId, on_gpu: bool) -> Tenant | None:
         """Whom a process belongs to, if one more container of theirs is looked into."""
-        pod = pod_cgroup_of(self._read(pid, "cgroup"))
-        tenant = effective_uid(self._read(pid, "status")) if pod is None else pod.pod_uid
-        of_tenant = sum(container.tenant == tenant for container in self._containers.values())
+        uid = effective_uid(self._read(process.pid, "status"))
+        if uid is None:
+            return None
+        tenant = facts_of(process, uid, self._read(process.pid, "cgroup")).tenant
+        whose = self._whose(tenant)
+        of_tenant = sum(self._whose(container.tenant) == whose for container in self._containers.values())
         places = 2 * MAX_CONTAINERS if on_gpu else MAX_CONTAINERS
         return tenant if len(self._containers) < places and of_tenant < MAX_CONTAINERS_PER_TENANT else None
 

@@ -52,7 +52,7 @@ class EvidenceAttempts:
             return f"the agent ended {before.tries} times while it was worked on; it is not tried again"
         recent = [one for one in self._begun.values() if one.tenant == tenant and _is_recent(one, now_unix_s)]
         if len(recent) >= MOST_UNFINISHED:
-            return f"the agent ended while it worked on {len(recent)} files of this user within the hour"
+            return f"the agent ended while it worked on {len(recent)} files of {found.at.tenant} within the hour"
         self._begun.pop(name, None)
         tries = 1 if before is None else before.tries + 1
         self._begun[name] = _Begun(tenant, tries, now_unix_s)

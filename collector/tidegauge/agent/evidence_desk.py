@@ -28,7 +28,7 @@ from tidegauge.agent.snapshot_shelf import SnapshotShelf
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.shared_bounds import PeerBound
-from tidegauge.core.tenants import tenant_of, tenant_of_process
+from tidegauge.core.tenants import tenant_of, tenant_of_rank
 from tidegauge.core.views import GpuView, RankView
 
 _log = logging.getLogger(__name__)
@@ -148,9 +148,9 @@ class EvidenceDesk:
             found.close()  # nobody will ever know whose it was
         elif view is None or self._under_way >= MOST_QUEUED or not self._waiting.has_room(tenant_of(job_of(view))):
             self._finder.look_again(found)
-        elif not self._budget.take(tenant_of_process(view.uid, view.pod), now_s):
+        elif not self._budget.take(tenant := tenant_of_rank(view), now_s):
             found.close()
-            too_many = RefusedError("too_many", "this user's processes have written more than is read within an hour")
+            too_many = RefusedError("too_many", f"the ranks of {tenant} have written more than is read within an hour")
             self._count(found, too_many, now_s=now_s)
         else:
             node = NodeWord(view, self._hostname, self._readings.of(found.process), self._clock.unix_s())

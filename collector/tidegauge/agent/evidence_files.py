@@ -18,6 +18,7 @@ from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_chec
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name, snapshot_name
+from tidegauge.core.tenants import Tenant
 from tidegauge.core.units import format_bytes
 
 LOOK_EVERY_S = 2.0
@@ -33,8 +34,8 @@ class RankFolder(NamedTuple):
     folder: UserFolder
     claimed: ProcessId
     """What the process calls itself: its files' names. In a container another pid than the host's."""
-    tenant: int | str
-    """Whom limits for one user count it to (``ProcessFacts.tenant``)."""
+    tenant: Tenant
+    """Whom limits count it to."""
     ended: bool
 
 

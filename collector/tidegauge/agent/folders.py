@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
+from tidegauge.core.tenants import Tenant
 
 if TYPE_CHECKING:  # it needs pydantic, and `tidegauge attach` finds a process's socket without
     from tidegauge.agent.settings import Settings
@@ -37,7 +38,7 @@ class RunDir(Protocol):
         in which any process of the node may write, and where what the dead left is ours to clear."""
 
     @property
-    def tenant(self) -> int | str | None:
+    def tenant(self) -> Tenant | None:
         """Whom limits count all of it to; ``None``: each folder to the user that it is named for."""
 
     def open(self) -> int:
@@ -80,10 +81,10 @@ class UserFolder(NamedTuple):
     """The name. Its owner's uid; in a container perhaps only as user namespaces inside it count."""
 
     @property
-    def tenant(self) -> int | str:
+    def tenant(self) -> Tenant:
         """Whom limits count it to."""
         tenant = self.run_dir.tenant
-        return self.uid if tenant is None else tenant
+        return Tenant(self.uid) if tenant is None else tenant
 
     def __str__(self) -> str:
         return f"{self.run_dir}/{self.uid}"

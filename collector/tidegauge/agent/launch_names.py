@@ -19,14 +19,14 @@ from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import opened_folder
 from tidegauge.agent.user_folders import UserFolders
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
+from tidegauge.core.tenants import Tenant, itself
 
 MAX_LAUNCHES = 512
 MAX_LAUNCHES_PER_TENANT = 128
-"""Nobody can take all the places of a node, with living keepers neither: no user, and no pod."""
-MAX_LAUNCHES_PER_UID = 64
-"""Of one folder."""
-MAX_NAMES_PER_UID = 12288
-"""Names of one folder that are looked at, as for rings."""
+"""Nobody can take all the places of a node, with living keepers neither."""
+MAX_LAUNCHES_PER_FOLDER = 64
+MAX_NAMES_PER_FOLDER = 12288
+"""Names that are looked at, as for rings."""
 
 
 class RecordPlace(NamedTuple):
@@ -39,9 +39,10 @@ class RecordPlace(NamedTuple):
 class LaunchNames:
     """Of all users' folders. For one thread."""
 
-    def __init__(self, run_dirs: Callable[[], Sequence[RunDir]]) -> None:
-        """``run_dirs``: those that there are now."""
+    def __init__(self, run_dirs: Callable[[], Sequence[RunDir]], whose: Callable[[Tenant], Tenant] = itself) -> None:
+        """``run_dirs``: those that there are now. ``whose``: the namespace of a pod."""
         self._run_dirs = run_dirs
+        self._whose = whose
         self._listings: dict[RunDir, UserFolders] = {}
         self._living: Collection[RecordPlace] = ()
         self._changes = FolderChanges()
@@ -89,13 +90,13 @@ class LaunchNames:
         """Raises ``OSError``. A folder that is gone, or is none, has no names."""
         try:
             with opened_folder(folder) as there, os.scandir(there.fd) as entries:
-                names = [entry.name for entry in islice(entries, MAX_NAMES_PER_UID)]
+                names = [entry.name for entry in islice(entries, MAX_NAMES_PER_FOLDER)]
         except (RefusedError, FileNotFoundError):
             self._changes.unsettle(folder)
             return ()
         records = [name for name in names if name.endswith(LAUNCH_SUFFIX)]
         records.sort(key=lambda name: (name in living, _start_ticks(name)), reverse=True)
-        return tuple(records[:MAX_LAUNCHES_PER_UID])
+        return tuple(records[:MAX_LAUNCHES_PER_FOLDER])
 
     def _share(self, living: Mapping[UserFolder, Collection[str]]) -> list[RecordPlace]:
         kept = [
@@ -104,13 +105,13 @@ class LaunchNames:
             for name in self._names.get(folder, ())
             if name in alive
         ]
-        held = Counter(place.folder.tenant for place in kept)
+        held = Counter(self._whose(place.folder.tenant) for place in kept)
         folders = list(self._names)
         self._random.shuffle(folders)  # nobody is always the last
-        by_tenant: dict[int | str, list[_Waiting]] = {}
+        by_tenant: dict[Tenant, list[_Waiting]] = {}
         for folder in folders:
             waiting = _Waiting(folder, self._names[folder], living.get(folder, ()))
-            by_tenant.setdefault(folder.tenant, []).append(waiting)
+            by_tenant.setdefault(self._whose(folder.tenant), []).append(waiting)
         queues = [(held[tenant], _in_turn(theirs)) for tenant, theirs in by_tenant.items()]
         return kept + list(islice(_fewest_first(queues), MAX_LAUNCHES - len(kept)))
 
@@ -125,7 +126,7 @@ class _Waiting(NamedTuple):
 
 def _in_turn(folders: Sequence[_Waiting]) -> Iterator[RecordPlace]:
     """Of each folder the first name, then of each the second, and so on."""
-    for at in range(MAX_LAUNCHES_PER_UID):
+    for at in range(MAX_LAUNCHES_PER_FOLDER):
         for folder, names, living in folders:
             if at < len(names) and names[at] not in living:
                 yield RecordPlace(folder, names[at])

@@ -23,6 +23,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.run_dirs import launch_socket_name, process_of
+from tidegauge.core.tenants import Tenant, itself
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
@@ -53,10 +54,17 @@ class _Launch:
 class Launches:
     """Thread-safe as far as ``summaries`` and ``sockets`` go; ``look`` and ``named`` belong to one thread."""
 
-    def __init__(self, run_dirs: Callable[[], Sequence[RunDir]], procs: ProcSource, *, linger_s: float) -> None:
+    def __init__(
+        self,
+        run_dirs: Callable[[], Sequence[RunDir]],
+        procs: ProcSource,
+        *,
+        linger_s: float,
+        whose: Callable[[Tenant], Tenant] = itself,
+    ) -> None:
         """``run_dirs``: those that there are now. ``linger_s``: for how long the record of a dead keeper stays, and one
-        whose keeper cannot be seen."""
-        self._names = LaunchNames(run_dirs)
+        whose keeper cannot be seen. ``whose``: the namespace of a pod."""
+        self._names = LaunchNames(run_dirs, whose)
         self._procs = procs
         self._linger_s = linger_s
         self._skips = SkipCounts(_log)

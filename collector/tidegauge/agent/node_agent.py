@@ -21,6 +21,7 @@ from tidegauge.agent.gpu_children import GpuChildren
 from tidegauge.agent.host_memory import HostMemorySource, NoHostMemory, open_host_memory
 from tidegauge.agent.launches import Launches
 from tidegauge.agent.limits import unwatched_bytes
+from tidegauge.agent.namespaces import NamespacesOfPods
 from tidegauge.agent.nvml import open_nvml
 from tidegauge.agent.orders import Sockets, carry_out
 from tidegauge.agent.pod_resources import open_pod_resources
@@ -52,6 +53,7 @@ from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
 from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
 
 _log = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ class NodeAgent:
         records: RecordSource | None = None,
         containers: Containers | None = None,
         pods: PodBook | None = None,
+        namespaces: NamespacesOfPods | None = None,
         holders: HolderSource | None = None,
         evidence: EvidenceDesk | None = None,
         host_memory: HostMemorySource | None = None,
@@ -96,9 +99,9 @@ class NodeAgent:
     ) -> None:
         """``steps``: this node's slurmd. ``records``: of its prolog, by default those below ``run_dirs``.
         ``containers``: those of the node, in which rings are looked for as well. ``pods``: what the head says of them,
-        ``None`` if nobody is in a pod. ``holders``: this node's kubelet. ``evidence``: who collects what ranks find of
-        their own memory, ``None`` if nobody does. ``host_memory``: of the ranks' process trees; without it their own
-        processes' counts."""
+        ``None`` if nobody is in a pod. ``namespaces``: theirs, for whoever counts by tenant. ``holders``: this node's
+        kubelet. ``evidence``: who collects what ranks find of their own memory, ``None`` if nobody does.
+        ``host_memory``: of the ranks' process trees; without it their own processes' counts."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -115,7 +118,9 @@ class NodeAgent:
         self._containers = containers
         self._gpu_pids: frozenset[int] = frozenset()
         """Of the last round."""
-        self._launches = Launches(self._run_dirs, procs, linger_s=settings.linger_s)
+        namespaces = namespaces or NamespacesOfPods()
+        self._whose = namespaces.whose
+        self._launches = Launches(self._run_dirs, procs, linger_s=settings.linger_s, whose=self._whose)
         self._watches = Watches(
             RingFinder(self._run_dirs, self._skips),
             procs,
@@ -124,6 +129,7 @@ class NodeAgent:
             linger_s=settings.linger_s,
             detector_factory=detector_factory,
             host_memory=self._host_memory,
+            namespaces=namespaces,
         )
         self._polling = threading.Lock()
         self._closed = False
@@ -134,6 +140,8 @@ class NodeAgent:
         self._view = NodeView(hostname=hostname, cluster=settings.cluster, now_unix_s=clock.unix_s())
         self._viewed_ns = clock.monotonic_ns()
         self._sockets: Sockets = {}
+        self._tenants: Mapping[ProcessId, Tenant] = {}
+        """Of ranks."""
 
     def poll(self) -> None:
         """One round of reading and judging. Never raises: what fails shows in ``view().collect_success``."""
@@ -206,10 +214,11 @@ class NodeAgent:
             return replace(result, kind=GONE)
         return result
 
-    def tenant_of(self, order: Order) -> int | str:
+    def tenant_of(self, order: Order) -> Tenant:
         """Whom the process that an order is for is counted to, as far as the last round found it."""
+        of_rank = self._tenants.get(order.process)
         to = self._sockets.get((order.to, order.process))
-        return order.uid if to is None else to.folder.tenant
+        return of_rank or (Tenant(order.uid) if to is None else self._whose(to.folder.tenant))
 
     def close(self) -> None:
         """Let files and driver go. A poll that is under way ends first; later ones do nothing."""
@@ -257,6 +266,7 @@ class NodeAgent:
             **{(OrderTo.RANK, process): where for process, where in watches.sockets().items()},
             **{(OrderTo.LAUNCH, process): where for process, where in self._launches.sockets().items()},
         }
+        self._tenants = watches.tenants()
         now_unix_s = self._clock.unix_s()
         ranks = self._launches.named(watches.views(now_s=now_s, now_unix_s=now_unix_s))
         with suppress(OSError):  # the look after processes has told of it
@@ -362,7 +372,7 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
     gpus = open_nvml()
     if gpus is not None and not in_initial_pid_namespace():
         _log.warning("not in the host's pid namespace: NVML's pids may not be ours, other users' ranks may be unseen")
-    procs, clock = ProcFs(), SystemClock()
+    procs, clock, namespaces = ProcFs(), SystemClock(), NamespacesOfPods()
     hostname = settings.hostname or socket.gethostname()
     steps = open_slurm(settings, procs, environ)
     return NodeAgent(
@@ -373,8 +383,9 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
         clock=clock,
         run_dirs=run_dirs,
         steps=steps,
-        containers=Containers(run_dirs, candidates=steps.pids),
+        containers=Containers(run_dirs, candidates=steps.pids, whose=namespaces.whose),
         pods=None if settings.kubernetes == "off" else PodBook(),
+        namespaces=namespaces,
         holders=open_pod_resources(settings),
         evidence=open_evidence_desk(settings, hostname=hostname, clock=clock),
         host_memory=open_host_memory(procs),

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderResult, OrderTo
+from tidegauge.core.tenants import Tenant
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +51,7 @@ def carry_out(order: Order, sockets: Sockets) -> OrderResult:
 
 class _Waiting(NamedTuple):
     order: Order
-    tenant: int | str
-    """A user, or a pod: in pods people share uids."""
+    tenant: Tenant
     taken_s: float
 
 
@@ -63,7 +63,7 @@ class OrderCarrier:
         carry_out: Callable[[Order], OrderResult],
         *,
         announce: Callable[[], None],
-        tenant_of: Callable[[Order], int | str] = lambda order: order.uid,
+        tenant_of: Callable[[Order], Tenant] = lambda order: Tenant(order.uid),
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._carry_out = carry_out
@@ -76,9 +76,9 @@ class OrderCarrier:
         """Not known to the coordinator yet."""
         self._over: dict[str, None] = {}
         """Known to the coordinator, oldest first."""
-        self._waiting: dict[int | str, deque[_Waiting]] = {}
+        self._waiting: dict[Tenant, deque[_Waiting]] = {}
         """Orders that no thread has yet, by tenant; the one whose turn is next comes first."""
-        self._busy: Counter[int | str] = Counter()
+        self._busy: Counter[Tenant] = Counter()
         """Threads that carry out an order, by its tenant."""
         self._threads = 0
 
@@ -131,7 +131,7 @@ class OrderCarrier:
             self._busy[tenant] += 1
             return waiting
 
-    def _whose_turn(self) -> int | str | None:
+    def _whose_turn(self) -> Tenant | None:
         return next((tenant for tenant in self._waiting if self._busy[tenant] < MAX_THREADS_PER_TENANT), None)
 
     def _result_of(self, waiting: _Waiting) -> OrderResult:

@@ -29,6 +29,13 @@ _USERS_OWN = re.compile(
 """Below these a user of the node may make cgroups of any name, if root let them (``Delegate=`` of
 systemd.resource-control(5)). Services that run containers are root's."""
 
+_ENGINES = re.compile(
+    r"/(?:(?!user\.slice)[^/]+\.slice/)+(?:docker|libpod|nerdctl)-(?P<id>[0-9a-f]{64})\.scope(?:/|$)"
+    r"|/(?:docker/|libpod_parent/libpod-|default/)(?P<id_>[0-9a-f]{64})(?:/|$)"
+)
+"""Docker, Podman and nerdctl of root's where systemd makes their cgroups, and where they do themselves. From the root
+down: below any other cgroup somebody may be allowed to make some of these names."""
+
 
 def pod_cgroup_of(cgroup: str) -> PodCgroup | None:
     """The pod that ``/proc/PID/cgroup`` places a process in, see cgroups(7); ``None`` outside pods.
@@ -40,6 +47,14 @@ def pod_cgroup_of(cgroup: str) -> PodCgroup | None:
         return None
     containers = {pod.container_id for pod in found} - {None}
     return PodCgroup(found.pop().pod_uid, containers.pop() if len(containers) == 1 else None)
+
+
+def container_of(cgroup: str) -> str | None:
+    """The container that an engine of root's put a process into, outside pods, by ``/proc/PID/cgroup``; ``None`` where
+    there is none, or hierarchies (cgroup v1) name several."""
+    matches = [_ENGINES.match(line.split(":", 2)[-1]) for line in cgroup.split("\n")]
+    found = {match["id"] or match["id_"] for match in matches if match is not None}
+    return found.pop() if len(found) == 1 else None
 
 
 def _pod_in(path: str) -> PodCgroup | None:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from tidegauge.core.ids import DeviceUuid, JobId, ProcessId
 from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.slurm import SlurmJobRecord, SlurmPlace
+from tidegauge.core.tenants import Tenant
 from tidegauge.core.verdicts import Verdict
 
 
@@ -70,11 +71,15 @@ class ProcessFacts:
     pod: PodCgroup | None = None
     """The pod whose cgroup it is in; ``None`` outside Kubernetes."""
 
+    container_id: str | None = None
+    """The container outside pods and Slurm that an engine of root's made for it."""
+
     @property
-    def tenant(self) -> int | str:
-        """Whom limits for one user count it to: its pod, as containers of different people run as the same uid, else
-        its uid."""
-        return self.uid if self.pod is None else self.pod.pod_uid
+    def tenant(self) -> Tenant:
+        """Whom limits count it to, as far as the kernel knows (``NamespacesOfPods`` knows more)."""
+        if self.pod is not None:
+            return Tenant(None, pod_uid=self.pod.pod_uid)
+        return Tenant(self.uid, container_id=self.container_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tidegauge.agent.pod_cgroup import pod_cgroup_of
+from tidegauge.agent.pod_cgroup import container_of, pod_cgroup_of
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.agent.resident import OpenStatms, parse_statm
 from tidegauge.core.host_memory import proportional_bytes
@@ -146,7 +146,7 @@ class ProcFs:
         uid = effective_uid(status)
         if uid is None:
             return None
-        return ProcessFacts(process, uid, slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup))
+        return facts_of(process, uid, cgroup)
 
     def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:
         """``(as it knows itself, as we see it)`` for every process in a pid namespace below ours."""
@@ -174,6 +174,12 @@ class ProcFs:
             return None
         finally:
             os.close(fd)
+
+
+def facts_of(process: ProcessId, uid: int, cgroup: str) -> ProcessFacts:
+    """Of a process of ``uid`` with this ``/proc/PID/cgroup``."""
+    slurm, pod = slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup)
+    return ProcessFacts(process, uid, slurm, pod, container_of(cgroup) if slurm is None and pod is None else None)
 
 
 def slurm_place_of(cgroup: str, *, uid: int) -> SlurmPlace | None:

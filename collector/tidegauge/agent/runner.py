@@ -16,6 +16,7 @@ from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult
 from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import NodeSummary
 
 _log = logging.getLogger(__name__)
@@ -106,8 +107,8 @@ class Pollable(Protocol):
     def carry_out(self, order: Order) -> OrderResult:
         """Ask a process of this node. Called from threads of its own; blocks for ``order.timeout_s`` at most."""
 
-    def tenant_of(self, order: Order) -> int | str:
-        """The user or pod with which the order takes its turn."""
+    def tenant_of(self, order: Order) -> Tenant:
+        """Whose turn the order takes."""
 
 
 class Beat:

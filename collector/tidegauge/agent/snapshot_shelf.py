@@ -13,7 +13,7 @@ from tidegauge.agent.retention import what_to_delete
 from tidegauge.agent.snapshot_store import KeyTakenError, SnapshotStore, StoreError, snapshot_key
 from tidegauge.analysis.snapshot_files import write_packed
 from tidegauge.core.evidence import SnapshotRef
-from tidegauge.core.tenants import tenant_of_process
+from tidegauge.core.tenants import tenant_of_rank
 from tidegauge.core.units import format_bytes
 from tidegauge.core.views import RankView
 
@@ -72,8 +72,8 @@ class SnapshotShelf:
         if self._store is None:
             raise StoreError(self._problem)
         stored = write_packed([content])
-        if not self._budget.store(tenant_of_process(view.uid, view.pod), len(stored), now_s):
-            raise StoreError("this user's processes have had more snapshots stored within the hour than one user may")
+        if not self._budget.store(tenant := tenant_of_rank(view), len(stored), now_s):
+            raise StoreError(f"the ranks of {tenant} have had more snapshots stored within the hour than is allowed")
         put_unix_s = self._ages_by(now_unix_s)
         with self._told(self._store):
             self._make_room(self._store, len(stored), now_unix_s=put_unix_s, protected=protected)

@@ -12,6 +12,7 @@ from tidegauge.agent.evidence_files import RankFolder
 from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.groups import GroupsOfNode
 from tidegauge.agent.host_memory import HostMemorySource
+from tidegauge.agent.namespaces import NamespacesOfPods
 from tidegauge.agent.not_shown import NotShown
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcessUsage, ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
@@ -24,6 +25,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import socket_name
+from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import RankView, with_fields
 
 _log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ MAX_RANKS = 1024
 """Ranks of one node that are watched: each has an open file, and up to 20 series in every scrape. A thousand cost less
 than a third of a core (docs/performance.md)."""
 MAX_RANKS_PER_TENANT = 512
-"""Nobody can take all the places of a node: no user, and no pod."""
+"""Nobody can take all the places of a node."""
 ORPHAN_LOOKS_S = 15.0
 """For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
 MAX_RECORDS_PER_POLL = 8 * MAX_RECORDS_PER_READ
@@ -65,12 +67,14 @@ class _Watch:
 
     ancestors: tuple[ProcessId, ...] = ()
     """Those that the process descended from when it was found, its parent first."""
+    tenant: Tenant = field(init=False)
+    """Whom limits count it to."""
 
     def __post_init__(self) -> None:
         folder, process = self.ring.place.folder, self.facts.process
         self.socket = ProcessSocket(folder, self.facts.uid, socket_name(self.ring.process), process)
         """Where it can be asked: beside its ring, which the kernel says is its own."""
-        self.folder = RankFolder(folder, self.ring.process, self.facts.tenant, ended=False)
+        self.tenant = self.facts.tenant
 
     @property
     def over_s(self) -> float | None:
@@ -103,6 +107,7 @@ class Watches:
         linger_s: float,
         detector_factory: DetectorFactory,
         host_memory: HostMemorySource,
+        namespaces: NamespacesOfPods,
     ) -> None:
         self._finder = finder
         self._procs = procs
@@ -114,6 +119,7 @@ class Watches:
         self._watches: dict[Place, _Watch] = {}
         self._orphans: dict[Place, _Orphan] = {}
         self._names = NamesOfProcesses()
+        self._namespaces = namespaces
         self._groups = GroupsOfNode()
         self._turn = 0
         self._lines = FewLines(_log)
@@ -121,7 +127,7 @@ class Watches:
         self.deferred: Counter[str] = Counter({"opened": 0, "records": 0, "orphans": 0})
         """What was put off to a later poll, so that this one comes to its end: rings that are new, rings whose records
         were not all read, rings that are to be deleted."""
-        self._opened: Counter[int | str] = Counter()
+        self._opened: Counter[Tenant] = Counter()
         """Devices in rings that were opened in this poll, by tenant."""
         self._orphans_left = 0
         self.lost_records = 0
@@ -195,7 +201,8 @@ class Watches:
         if facts.uid != ring.uid:
             raise LayoutError("owner", f"process {ring.process.pid} belongs to uid {facts.uid}")
         self._orphans.pop(ring.place, None)
-        if not self._has_room(facts):
+        tenant = self._namespaces.whose(facts.tenant)
+        if not self._has_room(tenant):
             self._not_shown.add("ranks", facts.process, now_s=now_s)
             self._finder.set_aside(ring)
             return
@@ -203,18 +210,20 @@ class Watches:
         claimed = ProcessId(header.pid, header.start_ticks)
         if claimed != ring.process:
             raise LayoutError("process", f"its header speaks of process {claimed.pid}, its name of {ring.process.pid}")
-        if self._opened[facts.tenant] + header.device_count > MAX_NEW_DEVICES_PER_TENANT_AND_POLL:
+        if self._opened[tenant] + header.device_count > MAX_NEW_DEVICES_PER_TENANT_AND_POLL:
             self.deferred["opened"] += 1
             self._finder.forget(ring)  # it is found again at the next poll
             return
-        self._opened[facts.tenant] += header.device_count
+        self._opened[tenant] += header.device_count
         reader = RingReader(ring.fd)
         user_name = self._procs.user_name(facts.uid)
         names = self._names.of(facts.process)
         rank = RankState(facts, user_name, self._hostname, self._detector_factory, names)
         usage = self._procs.usage(facts.process)
         rank.host = None if usage is None else self._host_of(facts.process, usage)
-        self._watches[ring.place] = _Watch(ring, reader, facts, rank, ancestors=self._procs.ancestors(facts.process))
+        watch = _Watch(ring, reader, facts, rank, ancestors=self._procs.ancestors(facts.process))
+        watch.tenant = tenant
+        self._watches[ring.place] = watch
         self._lines.say(logging.INFO, "watching pid %d of %s", facts.process.pid, user_name, now_s=now_s)
 
     def _host_of(self, process: ProcessId, usage: ProcessUsage) -> HostMemory | None:
@@ -222,8 +231,8 @@ class Watches:
         own = usage.anonymous_bytes
         return self._host_memory.of(process) or (None if own is None else HostMemory(own))
 
-    def _has_room(self, facts: ProcessFacts) -> bool:
-        of_tenant = sum(watch.facts.tenant == facts.tenant for watch in self._watches.values())
+    def _has_room(self, tenant: Tenant) -> bool:
+        of_tenant = sum(watch.tenant == tenant for watch in self._watches.values())
         return of_tenant < MAX_RANKS_PER_TENANT and len(self._watches) < MAX_RANKS
 
     def _keep_orphan(self, ring: RingFile, now_s: float) -> None:
@@ -274,7 +283,7 @@ class Watches:
         """Read what is new in every ring and judge it, in the light of what NVML said at ``gpus_mono_ns``."""
         watches = list(self._watches.values())
         self._turn += 1
-        tenants = {watch.facts.tenant for watch in watches}
+        tenants = {watch.tenant for watch in watches}
         share = min(MAX_RECORDS_PER_TENANT_AND_POLL, MAX_RECORDS_PER_POLL // max(len(tenants), 1))
         left = dict.fromkeys(tenants, share)
         for at in range(len(watches)):
@@ -282,10 +291,10 @@ class Watches:
             if watch.read_to_the_end:
                 self._hear(watch, gpus)  # who its pod was may be said when it has ended
                 continue
-            budget = min(left[watch.facts.tenant], MAX_RECORDS_PER_READ)
+            budget = min(left[watch.tenant], MAX_RECORDS_PER_READ)
             try:
                 seen = self._read_one(watch, gpus, gpus_mono_ns, budget, now_s)
-                left[watch.facts.tenant] -= seen
+                left[watch.tenant] -= seen
                 self.deferred["records"] += seen == budget
             except LayoutError as error:
                 del self._watches[watch.ring.place]
@@ -348,6 +357,8 @@ class Watches:
             if watch.over_s is None or now_s - watch.over_s < self._linger_s
             if (view := self._view_of(watch, living, now_unix_s)) is not None
         ]
+        if self._namespaces.learn(shown):
+            shown = self._count_anew(shown, now_s)
         groups = self._groups.look(shown)
         named: dict[object, list[RankView]] = {}
         for view in shown:
@@ -362,6 +373,21 @@ class Watches:
                     if view.alive:
                         self._not_shown.add("duplicate_rank", view.process, now_s=now_s)
         return tuple(sorted((views[0] for views in named.values()), key=_order))
+
+    def _count_anew(self, shown: Sequence[RankView], now_s: float) -> list[RankView]:
+        """Pods whose namespace is known by now are one tenant. Without the views of ranks that are too many for it:
+        they came before anybody knew."""
+        ranks: Counter[Tenant] = Counter()
+        dropped = set()
+        for place, watch in list(self._watches.items()):
+            watch.tenant = self._namespaces.whose(watch.facts.tenant)
+            ranks[watch.tenant] += 1
+            if ranks[watch.tenant] > MAX_RANKS_PER_TENANT:
+                self._not_shown.add("ranks", watch.facts.process, now_s=now_s)
+                self._finder.set_aside(watch.ring)
+                dropped.add(watch.facts.process)
+                del self._watches[place]
+        return [view for view in shown if view.process not in dropped]
 
     def _view_of(self, watch: _Watch, living: Collection[ProcessId], now_unix_s: float) -> RankView | None:
         above, alive = watch.ancestors, watch.over_s is None
@@ -388,13 +414,19 @@ class Watches:
     def folders(self) -> dict[ProcessId, RankFolder]:
         """Where each rank, also one that has just ended, leaves what it found of its own memory."""
         return {
-            watch.facts.process: watch.folder if watch.ended_s is None else watch.folder._replace(ended=True)
+            watch.facts.process: RankFolder(
+                watch.ring.place.folder, watch.ring.process, watch.tenant, ended=watch.ended_s is not None
+            )
             for watch in self._watches.values()
         }
 
     def sockets(self) -> dict[ProcessId, ProcessSocket]:
         """Where each living rank can be asked."""
         return {watch.facts.process: watch.socket for watch in self._watches.values() if watch.ended_s is None}
+
+    def tenants(self) -> dict[ProcessId, Tenant]:
+        """Whom limits count each rank to."""
+        return {watch.facts.process: watch.tenant for watch in self._watches.values()}
 
     def close(self) -> None:
         """Close every ring; the files stay for the next agent."""

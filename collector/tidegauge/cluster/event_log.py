@@ -12,6 +12,7 @@ from typing import Any
 from tidegauge.agent.few_lines import FewLines
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.views import Event, EventKind
+from tidegauge.core.tenants import Tenant, tenant_of_rank
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Verdict, state_word
 from tidegauge.core.views import RankSummary
@@ -22,15 +23,15 @@ MAX_EVENTS = 1000
 
 
 class EventLog:
-    """The latest ``MAX_EVENTS``; of whom most is told, a user or the nodes together, loses the oldest for the next.
+    """The latest ``MAX_EVENTS``; of whom most is told, a tenant or the nodes together, loses the oldest for the next.
 
     Said in the log as well: all of nodes, of ranks what ``FewLines`` lets through.
     """
 
     def __init__(self, wall_s: Callable[[], float]) -> None:
         self._wall_s = wall_s
-        self._events: dict[str | None, deque[Event]] = {}
-        """By the user whose rank it is about; ``None``: about a node."""
+        self._events: dict[Tenant | None, deque[Event]] = {}
+        """By the tenant whose rank it is about; ``None``: about a node."""
         self._last_seq = 0
         self._kept = 0
         self._lines = FewLines(log)
@@ -56,8 +57,9 @@ class EventLog:
             return
         who = rank.identity.key
         event = self._add(
-            EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname), before=old, job_id=who.job_id,
-            attempt=who.attempt, rank=who.rank, step=rank.step, verdict=rank.verdict, user_name=rank.user_name,
+            EventKind.RANK_VERDICT, node, _verdict_text(rank, node.hostname), tenant_of_rank(rank), before=old,
+            job_id=who.job_id, attempt=who.attempt, rank=who.rank, step=rank.step, verdict=rank.verdict,
+            user_name=rank.user_name,
         )  # fmt: skip
         alarming = rank.verdict.state is LeakState.LEAK and rank.verdict.severity is Severity.CRITICAL
         level = logging.WARNING if alarming else logging.INFO
@@ -67,7 +69,7 @@ class EventLog:
         """A rank is not spoken of any more."""
         self._announced.pop(key, None)
 
-    def _add(self, kind: EventKind, node: KnownNode, text: str, **of_rank: Any) -> Event:
+    def _add(self, kind: EventKind, node: KnownNode, text: str, tenant: Tenant | None = None, **of_rank: Any) -> Event:
         self._last_seq += 1
         event = Event(
             seq=self._last_seq, at_unix_s=self._wall_s(), kind=kind, text=text, node_id=node.node_id,
@@ -80,7 +82,7 @@ class EventLog:
             longest.popleft()
             if not longest:
                 del self._events[whose]
-        self._events.setdefault(event.user_name, deque()).append(event)
+        self._events.setdefault(tenant, deque()).append(event)
         return event
 
 

@@ -12,6 +12,7 @@ from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import ProcessId, RankKey
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
+from tidegauge.core.tenants import Tenant, tenant_of_rank
 from tidegauge.core.views import NodeSummary, RankSummary
 
 CLOCK_STEP_S = 60.0
@@ -104,16 +105,16 @@ class KnownNode:
             self.histories.setdefault(key, MemoryHistory()).add(MemoryPoint(at_unix_s, rank.step, *figures))
 
     def crowded_out(self) -> list[RankOfProcess]:
-        """Ranks to forget so that at most ``MOST_RANKS_KEPT`` stay: of the user who has the most, those that ended
+        """Ranks to forget so that at most ``MOST_RANKS_KEPT`` stay: of the tenant who has the most, those that ended
         first; only such as the agent does not name any more. (One that it names would come back with its next
         report.)"""
         too_many = len(self.ranks) - MOST_RANKS_KEPT
         if too_many <= 0:
             return []
-        ended: dict[int, deque[RankOfProcess]] = {}
+        ended: dict[Tenant, deque[RankOfProcess]] = {}
         for key in self.ended_s:
             if key not in self.named:
-                ended.setdefault(self.ranks[key].uid, deque()).append(key)
+                ended.setdefault(tenant_of_rank(self.ranks[key]), deque()).append(key)
         forgotten: list[RankOfProcess] = []
         while len(forgotten) < too_many and any(ended.values()):
             forgotten.append(max(ended.values(), key=len).popleft())

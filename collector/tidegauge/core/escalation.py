@@ -8,7 +8,7 @@ verdict                ``suspected`` or ``leak``, of any signal
 rank                   alive and heard of; of a job the worst first, one at a time; where all ranks grow alike, one
                        is enough; not for a rank to which the bound that holds on another does not apply
 job                    runs. ``--no-actions`` does not matter: evidence changes nothing about a job
-at once                ``most_of_user`` of one user, ``most_in_all``; the surest, most severe, soonest out of memory
+at once                ``most_of_tenant`` of one user, ``most_in_all``; the surest, most severe, soonest out of memory
                        first
 again                  after ``period_s``, and after twice as long each time that nothing new was learnt, up to
                        ``longest_period_s``; ``ranks_per_period`` of a job within a period
@@ -50,7 +50,7 @@ class EscalationRules:
 
     levels: frozenset[str] = frozenset({"auto", "trace"})
     """``TIDEGAUGE_PROFILE``. ``trace`` has its history anyway: a window costs it two snapshots."""
-    most_of_user: int = 4
+    most_of_tenant: int = 4
     most_in_all: int = 8
     ranks_per_period: int = 4
     period_s: float = 1800.0
@@ -194,7 +194,7 @@ def _may_be_asked(one: _Candidate, state: EscalationState, now_s: float, rules: 
         return False
     busy = [job for job, _ in under_way(state, now_s)]
     mine = sum(tenant_of(job) == tenant_of(one.job) for job in busy)
-    return len(busy) < rules.most_in_all and mine < rules.most_of_user
+    return len(busy) < rules.most_in_all and mine < rules.most_of_tenant
 
 
 def _is_explained(one: _Candidate) -> bool:

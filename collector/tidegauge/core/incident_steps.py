@@ -87,7 +87,7 @@ class IncidentRules:
     late_evidence_s: float = 900.0
     """For so long after its end an incident takes evidence: what a rank laid down before it died is read, compared and
     sent by its node some seconds to minutes later."""
-    most_per_user: int = 100
+    most_per_tenant: int = 100
     """Incidents of one user that are open or were opened within the last hour; more are not opened. Jobs cost nothing
     to make up, and each incident takes place in the database for months. Nobody reads more of one user's."""
 

@@ -119,7 +119,7 @@ class IncidentTracker:
     @property
     def crowded(self) -> Set[Tenant]:
         """Those who have so many incidents that no more of theirs are opened for now."""
-        return {who for who, opened_s in self._opened_s.items() if len(opened_s) >= self._rules.most_per_user}
+        return {who for who, opened_s in self._opened_s.items() if len(opened_s) >= self._rules.most_per_tenant}
 
     def update(
         self,
@@ -205,7 +205,7 @@ class IncidentTracker:
         followed = self._followed.get(key)
         if followed is None:
             opened_s = self._opened_s.setdefault(tenant_of(key.job), {})
-            if not sighting.sure or len(opened_s) >= self._rules.most_per_user:
+            if not sighting.sure or len(opened_s) >= self._rules.most_per_tenant:
                 return None
             number, self._next_number = self._next_number, self._next_number + 1
             opened_s[number] = now_s

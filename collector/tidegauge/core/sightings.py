@@ -13,6 +13,7 @@ from tidegauge.core.host_memory import grown_most
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, Incident, IncidentCause, JobKey, RankFinding
 from tidegauge.core.oom_memory import KnownErrors
+from tidegauge.core.tenants import Tenant, tenant_of_rank
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Signal
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
@@ -163,13 +164,14 @@ def share_uses(
     uses: dict[JobKey, list[ShareUse]] = defaultdict(list)
     for (_, uuid), by_job in tenants.items():
         for key, indices in by_job.items():
+            mine = tenant_of_rank(by_key[key].ranks[indices[0]])
             others = (
                 by_key[other].ranks[index]
                 for other, theirs in by_job.items()
                 if (other.job_id, other.uid) != (key.job_id, key.uid)
                 for index in theirs
             )
-            if not any(is_neighbour(rank, key.uid) for rank in others):
+            if not any(is_neighbour(rank, mine) for rank in others):
                 continue
             use = _share_use(by_key[key], indices, gpu_total_bytes.get(uuid))
             if use is not None:
@@ -177,11 +179,11 @@ def share_uses(
     return {key: tuple(found) for key, found in uses.items()}
 
 
-def is_neighbour(rank: RankSummary, uid: int) -> bool:
-    """Whether a job of ``uid`` shares with ``rank`` the GPU that this is shown on. Of another user's rank the driver
-    must have told what it holds there: its own word would let anybody have a job capped by naming its GPU. In pods an
-    equal uid says nothing."""
-    return (rank.uid == uid and rank.pod is None) or rank.nontorch_bytes is not None
+def is_neighbour(rank: RankSummary, tenant: Tenant) -> bool:
+    """Whether a job of ``tenant`` on the same node shares with ``rank`` the GPU that this is shown on. Of another
+    tenant's rank the driver must have told what it holds there: its own word would let anybody have a job capped by
+    naming its GPU."""
+    return tenant_of_rank(rank) == tenant or rank.nontorch_bytes is not None
 
 
 def severity_of(cause: IncidentCause, finding: RankFinding) -> Severity:

@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.kubernetes import PodPlace, namespace_of
+from tidegauge.core.kubernetes import namespace_of
+
+if TYPE_CHECKING:
+    from tidegauge.core.views import RankSummary, RankView
 
 
 class Tenant(NamedTuple):
-    """A user; on Kubernetes a namespace: its containers may run as any uid, and those of others as the same."""
+    """Whom every limit, share, breaker and quota counts a process or a job to.
+
+    On a bare node and in Slurm a uid; on Kubernetes a namespace, whose containers may run as any uid; in another
+    container the container and the uid, as most engines run everybody's as root. A container that a user can make on
+    his own (``unshare --user``, rootless Podman) is no tenant: each would bring him another share.
+    """
 
     uid: Optional[int]
     """``None`` in pods."""
     namespace: Optional[str] = None
     pod_uid: Optional[str] = None
-    """Of a pod whose namespace nobody has said yet."""
+    """Of a pod whose namespace nobody has named yet."""
+    container_id: Optional[str] = None
+    """As the container engine calls it. Only within a node: a job of several nodes has a container on each."""
 
     def __str__(self) -> str:
-        if self.uid is not None:
-            return f"uid {self.uid}"
-        return f"pod {self.pod_uid}" if self.namespace is None else f"namespace {self.namespace}"
+        if self.uid is None:
+            return f"pod {self.pod_uid}" if self.namespace is None else f"namespace {self.namespace}"
+        container = "" if self.container_id is None else f" in container {self.container_id[:12]}"
+        return f"uid {self.uid}{container}"
+
+
+def itself(tenant: Tenant) -> Tenant:
+    """Where nobody names the namespaces of pods."""
+    return tenant
 
 
 def tenant_of(job: JobKey) -> Tenant:
-    """Whose a job is."""
+    """Whose a job is, over all its nodes."""
     namespace = namespace_of(job.job_id)
     return Tenant(job.uid) if namespace is None else Tenant(None, namespace)
 
 
-def tenant_of_process(uid: int, pod: Optional[PodPlace]) -> Tenant:
-    """Whose a process is."""
-    if pod is None:
-        return Tenant(uid)
-    return Tenant(None, None, pod.pod_uid) if pod.namespace is None else Tenant(None, pod.namespace)
+def tenant_of_rank(rank: RankView | RankSummary) -> Tenant:
+    """Whose a rank is on its node."""
+    if rank.pod is None:
+        return Tenant(rank.uid, container_id=rank.container_id)
+    return Tenant(None, None, rank.pod.pod_uid) if rank.pod.namespace is None else Tenant(None, rank.pod.namespace)

@@ -76,6 +76,8 @@ class RankView:
     """The largest processes of ``host_rss_bytes``; none while only the rank's own is known."""
     bound: Optional[GrowthBound] = None
     """What ends the growth that ``verdict`` speaks of, by evidence; where it holds, the verdict is without danger."""
+    container_id: Optional[str] = None
+    """Of the container engine's, outside pods and Slurm, as the kernel says; ``None`` in none."""
     parent: Optional[ProcessId] = None
     """The living rank that it descends from, else its parent process when it was found, as the kernel says."""
     group: str = ""
@@ -114,6 +116,7 @@ class RankView:
             host_processes=self.host_processes,
             bound=self.bound,
             parent=self.parent,
+            container_id=self.container_id,
         )
 
 
@@ -206,6 +209,7 @@ class RankSummary:
     host_processes: tuple[HostProcess, ...] = ()
     bound: Optional[GrowthBound] = None
     parent: Optional[ProcessId] = None
+    container_id: Optional[str] = None
 
 
 @dataclass(frozen=True)

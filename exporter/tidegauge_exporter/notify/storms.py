@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.look import Look
@@ -21,7 +22,7 @@ from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Chat, Posted
 
 MOST_THREADS = 5
-"""Also the number of users whose first incident gets a thread although there is a storm."""
+"""Also the number of tenants whose first incident gets a thread although there is a storm."""
 WITHIN_S = 600.0
 """More than ``MOST_THREADS`` threads within this time, and the next incident begins a storm."""
 QUIET_S = 1800.0
@@ -73,8 +74,8 @@ class Storms:
         gathered = [story for story in worst_first if story.incident.number in placed]
         fresh = [story for story in worst_first if story.incident.number not in placed]
         openings, gathering = self._openings(now_s), self._gathering(now_s)
-        heard_of = {uid for _, uid in openings}
-        firsts = _first_of_each_user(fresh, heard_of | set(() if gathering is None else gathering[1].uids))
+        heard_of = {whose for _, whose in openings}
+        firsts = _first_of_each_tenant(fresh, heard_of | set(() if gathering is None else gathering[1].tenants))
         # What one user floods the channel with must not drown what happens to everybody else.
         alone = firsts[: max(0, MOST_THREADS - len(heard_of))]
         rest = [story for story in fresh if story not in alone]
@@ -100,9 +101,9 @@ class Storms:
             joining, fresh = fresh[: _room(storm)], fresh[_room(storm) :]
             # Before each gets its reply: whatever happens in between, its place is here.
             numbers = (*storm.numbers, *(story.incident.number for story in joining))
-            uids = tuple(sorted({*storm.uids, *(_uid(story) for story in joining)}))
+            tenants = tuple(sorted({*storm.tenants, *map(_tenant, joining)}))
             began_s = _began_s(storm)
-            self._say(key, replace(storm, numbers=numbers, uids=uids, joined_unix_s=now_s, began_unix_s=began_s))
+            self._say(key, replace(storm, numbers=numbers, tenants=tenants, joined_unix_s=now_s, began_unix_s=began_s))
         return begins
 
     def _begun(self, stories: Sequence[Story], now_s: float) -> tuple[str, Storm]:
@@ -122,7 +123,7 @@ class Storms:
 
     def note_thread(self, story: Story, now_s: float) -> None:
         """An incident got a thread of its own."""
-        self._notebook.say(SLACK, OPENINGS, json.dumps([*self._openings(now_s), (now_s, _uid(story))]))
+        self._notebook.say(SLACK, OPENINGS, json.dumps([*self._openings(now_s), (now_s, _tenant(story))]))
 
     def update(self, stories: Sequence[Story], now_s: float, attempts: Attempts) -> None:
         """Bring the heads of storms up to date, each at most every 30 s."""
@@ -169,26 +170,28 @@ class Storms:
         """The incidents that are in a storm."""
         return {number for _, storm in self._going_on() for number in storm.numbers}
 
-    def _openings(self, now_s: float) -> list[tuple[float, int]]:
+    def _openings(self, now_s: float) -> list[tuple[float, str]]:
         """When threads were begun lately, and about whose incidents."""
         openings = json.loads(self._notebook.said(SLACK, OPENINGS) or "[]")
-        return [(at_s, uid) for at_s, uid in openings if not is_due(at_s, WITHIN_S, now_unix_s=now_s)]
+        recent = [(at_s, whose) for at_s, whose in openings if not is_due(at_s, WITHIN_S, now_unix_s=now_s)]
+        # Earlier versions wrote a uid.
+        return [(at_s, str(Tenant(whose)) if isinstance(whose, int) else whose) for at_s, whose in recent]
 
     def _say(self, key: str, storm: Storm) -> None:
         self._notebook.say(SLACK, key, to_text(storm), over=storm.over)
 
 
-def _first_of_each_user(stories: Sequence[Story], heard_of: Container[int]) -> list[Story]:
-    """Of users who are not in ``heard_of``."""
-    firsts: dict[int, Story] = {}
+def _first_of_each_tenant(stories: Sequence[Story], heard_of: Container[str]) -> list[Story]:
+    """Of tenants who are not in ``heard_of``."""
+    firsts: dict[str, Story] = {}
     for story in stories:
-        if _uid(story) not in heard_of:
-            firsts.setdefault(_uid(story), story)
+        if _tenant(story) not in heard_of:
+            firsts.setdefault(_tenant(story), story)
     return list(firsts.values())
 
 
-def _uid(story: Story) -> int:
-    return story.incident.key.job.uid
+def _tenant(story: Story) -> str:
+    return str(tenant_of(story.incident.key.job))
 
 
 def _room(storm: Storm) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from tidegauge.core.tenants import Tenant
 from tidegauge_exporter.slack.chat import Posted
 
 SLACK = "slack"
@@ -58,7 +59,7 @@ class Storm:
     began_unix_s: float = 0.0
     """When the first came; 0: not known, it began under an earlier version."""
     numbers: tuple[int, ...] = ()
-    uids: tuple[int, ...] = ()
+    tenants: tuple[str, ...] = ()
     """Whose incidents these are."""
     face: str = ""
     """Of all its incidents, as its head says."""
@@ -104,6 +105,8 @@ def from_text(kind: Callable[..., Kept], text: str | None) -> Kept | None:
         return None
     try:
         raw: dict[str, Any] = json.loads(text)
+        if "uids" in raw:  # of a storm of an earlier version
+            raw["tenants"] = [str(Tenant(uid)) for uid in raw.pop("uids")]
         return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()})
     except (ValueError, TypeError, AttributeError):
         return None

@@ -294,7 +294,7 @@ BRAKES = (
     Brake(
         "actions_per_user_per_hour",
         _ACTING,
-        "The same, on the jobs of this user (Kubernetes: of this name in this namespace).",
+        "The same, on the jobs of this user (Kubernetes: of this namespace).",
         limits.per_user,
     ),
     Brake("actions_per_job_per_hour", _ACTING, "The same, on this job.", limits.per_job),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegauge.core.actions import ActionKind
+from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy.case import Case, wants_new_checkpoint
 from tidegauge_scheduler_hooks.policy.ladder import stop_after
-from tidegauge_scheduler_hooks.policy.marks import JobName, Mark, User, job_name, user_of, who_answers
+from tidegauge_scheduler_hooks.policy.marks import JobName, Mark, job_name
 
 HOUR_S = 3600.0
 
@@ -18,9 +19,8 @@ def per_hour(case: Case) -> str | None:
 
 
 def per_user(case: Case) -> str | None:
-    user = user_of(case.facts.target, case.facts.user_name)
-    limit = case.policy.brakes.actions_per_user_per_hour
-    return _over(case, limit, f"on jobs of {case.facts.user_name}", lambda mark: mark.user == user)
+    tenant, limit = tenant_of(case.facts.target.job), case.policy.brakes.actions_per_user_per_hour
+    return _over(case, limit, f"on jobs of {_name(case)}", lambda mark: mark.tenant == tenant)
 
 
 def per_job(case: Case) -> str | None:
@@ -50,15 +50,20 @@ def _begins_two(case: Case) -> bool:
 
 def user_breaker(case: Case) -> str | None:
     """Nobody's jobs may hold up what is done about other people's: those of one user are counted by themselves."""
-    user = user_of(case.facts.target, case.facts.user_name)
-    opening = case.state.breaker_opening(real=case.real, user=user)
+    tenant = tenant_of(case.facts.target.job)
+    opening = case.state.breaker_opening(real=case.real, tenant=tenant)
     if opening is not None:
         return opening.reason
-    count, allowed = len(_touched(case)[who_answers(user)]), _allowed(case)
+    count, allowed = len(_touched(case)[tenant]), _allowed(case)
     if count <= allowed:
         return None
-    who = case.facts.user_name if user.namespace is None else f"namespace {user.namespace}"
-    return f"the circuit breaker of {who} opened: {count} of their jobs {_too_many(case, allowed)}"
+    return f"the circuit breaker of {_name(case)} opened: {count} of their jobs {_too_many(case, allowed)}"
+
+
+def _name(case: Case) -> str:
+    """The tenant's, for people."""
+    namespace = tenant_of(case.facts.target.job).namespace
+    return case.facts.user_name if namespace is None else f"namespace {namespace}"
 
 
 def breaker(case: Case) -> str | None:
@@ -75,14 +80,13 @@ def breaker(case: Case) -> str | None:
     return f"the circuit breaker opened: {sum(jobs)} jobs {_too_many(case, allowed)}{capped}"
 
 
-def _touched(case: Case) -> dict[User, set[JobName]]:
-    """Jobs acted on within the breaker's window or since it was reset, and this one, by user."""
+def _touched(case: Case) -> dict[Tenant, set[JobName]]:
+    """Jobs acted on within the breaker's window or since it was reset, and this one, by tenant."""
     rules, reset_s = case.policy.brakes.breaker, case.state.breaker_reset_s
-    user = user_of(case.facts.target, case.facts.user_name)
-    touched = {who_answers(user): {job_name(case.incident.key.job)}}
+    touched = {tenant_of(case.facts.target.job): {job_name(case.incident.key.job)}}
     for mark in case.state.acting(since_s=case.now_s - rules.window, real=case.real):
         if reset_s is None or mark.decided_s >= min(reset_s, case.now_s):
-            touched.setdefault(who_answers(mark.user), set()).add(job_name(mark.job))
+            touched.setdefault(mark.tenant, set()).add(job_name(mark.job))
     return touched
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegauge.core.actions import BREAKERS, ActionKind, Decision, Disposition, JobTarget, Outcome
+from tidegauge.core.actions import BREAKERS, ActionKind, Decision, Disposition, Outcome
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
+from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.policy.models import carries_out
 
 
@@ -23,28 +23,6 @@ def job_name(job: JobKey) -> JobName:
     return JobName(job.job_id, job.uid)
 
 
-class User(NamedTuple):
-    """Whom a limit for one user counts a job to: a uid, but on Kubernetes, where people share uids, a name in a
-    namespace."""
-
-    uid: int | None
-    namespace: str | None = None
-    name: str | None = None
-
-
-def user_of(target: JobTarget, user_name: str) -> User:
-    """The user of the job that this is a run of."""
-    if target.scheduler != KUBERNETES:
-        return User(target.job.uid)
-    return User(None, target.job.job_id.partition("/")[0], user_name)
-
-
-def who_answers(user: User) -> User:
-    """Whose jobs a breaker holds back together: a user, but on Kubernetes a namespace, because there anybody may write
-    any name to a pod."""
-    return user._replace(name=None)
-
-
 class Mark(NamedTuple):
     """What the policy remembers of one decision."""
 
@@ -56,7 +34,7 @@ class Mark(NamedTuple):
     disposition: Disposition
     brake: str | None
     job: JobKey
-    user: User
+    tenant: Tenant
     incarnation: str
     decided_s: float
     real: bool
@@ -103,7 +81,7 @@ def mark_of(decision: Decision) -> Mark:
         disposition=decision.disposition,
         brake=decision.brake,
         job=decision.target.job,
-        user=user_of(decision.target, decision.facts.user_name),
+        tenant=tenant_of(decision.target.job),
         incarnation=decision.target.incarnation,
         decided_s=decision.decided_s,
         real=carries_out(decision.mode, decision.action),

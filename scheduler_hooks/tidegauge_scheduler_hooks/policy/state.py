@@ -15,8 +15,9 @@ from typing import NamedTuple, TypeVar
 
 from tidegauge.core.actions import BREAKERS, USER_BREAKER, ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.incidents import JobKey
+from tidegauge.core.tenants import Tenant
 from tidegauge_scheduler_hooks.policy.layers import Layers
-from tidegauge_scheduler_hooks.policy.marks import JobName, Mark, User, job_name, mark_of, who_answers
+from tidegauge_scheduler_hooks.policy.marks import JobName, Mark, job_name, mark_of
 
 _K = TypeVar("_K")
 
@@ -28,8 +29,8 @@ class _Opening(NamedTuple):
     """Which breaker, between which resets."""
 
     real: bool
-    user: User | None
-    """As ``who_answers`` says; ``None``: the one of the whole cluster."""
+    tenant: Tenant | None
+    """Whose; ``None``: the one of the whole cluster."""
     reset_s: float | None
 
 
@@ -81,7 +82,7 @@ def _opening(mark: Mark) -> _Opening | None:
     """Which breaker withheld it, if one did."""
     if mark.brake not in BREAKERS:
         return None
-    return _Opening(mark.real, who_answers(mark.user) if mark.brake == USER_BREAKER else None, mark.breaker_reset_s)
+    return _Opening(mark.real, mark.tenant if mark.brake == USER_BREAKER else None, mark.breaker_reset_s)
 
 
 _EMPTY = _Index()
@@ -146,15 +147,14 @@ class PolicyState:
         """The same of the breakers of one user's jobs that are open, the oldest first."""
         return tuple(map(_since_when, self.user_breaker_openings(real=True)))
 
-    def breaker_opening(self, *, real: bool, user: User | None = None) -> Mark | None:
+    def breaker_opening(self, *, real: bool, tenant: Tenant | None = None) -> Mark | None:
         """The decision at which the breaker of the whole cluster, or of one user's jobs, opened, if it has not been
         reset since."""
-        which = _Opening(real, None if user is None else who_answers(user), self.breaker_reset_s)
-        return self._index.openings.get(which)
+        return self._index.openings.get(_Opening(real, tenant, self.breaker_reset_s))
 
     def user_breaker_openings(self, *, real: bool) -> list[Mark]:
         """Those of all users, the oldest first."""
-        found = [mark for which, mark in self._open_breakers.items() if which.real == real and which.user is not None]
+        found = [mark for which, mark in self._open_breakers.items() if which.real == real and which.tenant is not None]
         return sorted(found, key=lambda mark: mark.decided_s)
 
     def of_incident(self, number: int) -> tuple[Mark, ...]:

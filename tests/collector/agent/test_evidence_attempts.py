@@ -18,8 +18,10 @@ from tidegauge.agent.evidence_files import EvidenceFinder, FoundFiles, RankFolde
 from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.tenants import Tenant
 
 NOW_S = 1.7e9
+SOMEBODY = Tenant(1001)
 TESTS = Path(__file__).parents[2]
 
 DEADLY = """
@@ -38,6 +40,7 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
 from tidegauge.agent.snapshot_store import FolderStore
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.tenants import Tenant
 
 class Deadly(FolderStore):
     def put(self, key, content, *, at_unix_s):
@@ -47,7 +50,7 @@ run_dir, state = Path(sys.argv[1]), Path(sys.argv[2])
 store = {"deadly": Deadly, "sound": FolderStore}[sys.argv[3]]
 process = ProcessId(int(sys.argv[4]), 777)
 folder = UserFolder(HostRunDir(run_dir), os.getuid())
-ranks = {process: RankFolder(folder, process, os.getuid(), ended=False)}
+ranks = {process: RankFolder(folder, process, Tenant(os.getuid()), ended=False)}
 [found] = EvidenceFinder(SkipCounts(logging.getLogger())).new_files(ranks, 0.0)
 budget = EvidenceBudget()
 shelf = SnapshotShelf(store(state / "snapshots", hostname="n"), Keeping(1e9, 1 << 30), budget, cluster="lab")
@@ -92,7 +95,7 @@ def test_an_agent_that_was_ended_for_other_reasons_takes_it_up_again(tmp_path: P
     assert live(tmp_path, "sound").stdout == "done 2\n"
 
 
-def found(folder: Path, pid: int, tenant: int | str) -> FoundFiles:
+def found(folder: Path, pid: int, tenant: Tenant = SOMEBODY) -> FoundFiles:
     """Nothing of it is read: its descriptors may be closed."""
     process = ProcessId(pid, 777)
     leave_window(folder, process)
@@ -108,7 +111,7 @@ def dies_over(state: Path, files: FoundFiles, now_unix_s: float = NOW_S) -> str 
 
 
 def test_what_was_finished_is_nobodys_fault(tmp_path: Path, folder: Path) -> None:
-    files = found(folder, 1, 1001)
+    files = found(folder, 1)
     for _ in range(2 * MOST_TRIES):
         attempts = EvidenceAttempts(tmp_path)
         assert attempts.begin(files, now_unix_s=NOW_S) is None
@@ -117,28 +120,28 @@ def test_what_was_finished_is_nobodys_fault(tmp_path: Path, folder: Path) -> Non
 
 def test_a_user_cannot_go_on_under_other_names(tmp_path: Path, folder: Path) -> None:
     for pid in range(MOST_UNFINISHED):
-        assert dies_over(tmp_path, found(folder, pid + 1, 1001)) is None
-    why = dies_over(tmp_path, found(folder, 99, 1001))
+        assert dies_over(tmp_path, found(folder, pid + 1)) is None
+    why = dies_over(tmp_path, found(folder, 99))
     assert why is not None
-    assert "this user" in why
-    assert dies_over(tmp_path, found(folder, 99, "pod-1")) is None
-    assert dies_over(tmp_path, found(folder, 100, 1001), NOW_S + HOLD_S) is None
+    assert "files of uid 1001 within the hour" in why
+    assert dies_over(tmp_path, found(folder, 99, Tenant(None, pod_uid="pod-1"))) is None
+    assert dies_over(tmp_path, found(folder, 100), NOW_S + HOLD_S) is None
 
 
 def test_a_file_that_was_written_again_is_another_one(tmp_path: Path, folder: Path) -> None:
-    first = found(folder, 1, 1001)
+    first = found(folder, 1)
     for _ in range(MOST_TRIES):
         assert dies_over(tmp_path, first) is None
     assert dies_over(tmp_path, first) is not None
-    assert dies_over(tmp_path, found(folder, 1, 1001)) is None
+    assert dies_over(tmp_path, found(folder, 1)) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"a": 1}', b'{"a": [1]}', b"\xff", b"[" * 100_000])
 def test_a_damaged_ledger_costs_what_it_remembered(content: bytes, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "begun.json").write_bytes(content)
-    assert dies_over(tmp_path, found(folder, 1, 1001)) is None
+    assert dies_over(tmp_path, found(folder, 1)) is None
 
 
 def test_a_disk_that_cannot_be_written_to_stops_no_work(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "in the way").write_text("a file")
-    assert dies_over(tmp_path / "in the way" / "evidence", found(folder, 1, 1001)) is None
+    assert dies_over(tmp_path / "in the way" / "evidence", found(folder, 1)) is None

@@ -29,6 +29,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.rank_evidence import MOST_HOLDERS, HolderKind, RankEvidence
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name
 from tidegauge.core.snapshot_columns import MAGIC, pack
+from tidegauge.core.tenants import Tenant
 
 MOST = 1 << 20
 
@@ -39,7 +40,7 @@ class Beside:
     def __init__(self, scratch: Path) -> None:
         self.path = scratch / str(os.getuid())
         self.path.mkdir(parents=True)
-        self.at = RankFolder(UserFolder(HostRunDir(scratch), os.getuid()), PID, os.getuid(), ended=False)
+        self.at = RankFolder(UserFolder(HostRunDir(scratch), os.getuid()), PID, Tenant(os.getuid()), ended=False)
         self.skips = SkipCounts(logging.getLogger("test"))
         self.finder = EvidenceFinder(self.skips)
         self.now_s = 100.0

@@ -22,6 +22,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.launch_record import LaunchRecord, encode_launch_record
 from tidegauge.core.launches import LaunchState
 from tidegauge.core.run_dirs import launch_name
+from tidegauge.core.tenants import Tenant
 
 ME = os.geteuid()
 
@@ -39,9 +40,9 @@ class Node:
     def _run_dirs(self) -> Sequence[RunDir]:
         return self.run_dirs
 
-    def container(self, name: str, tenant: int | str) -> FakeContainerRunDir:
+    def container(self, name: str, tenant: int) -> FakeContainerRunDir:
         (self.tmp_path / name).mkdir()
-        run_dir = FakeContainerRunDir(self.tmp_path / name, tenant)
+        run_dir = FakeContainerRunDir(self.tmp_path / name, Tenant(tenant))
         self.run_dirs.append(run_dir)
         return run_dir
 
@@ -93,7 +94,7 @@ def test_several_containers_of_one_tenant_are_one_tenant(node: Node, monkeypatch
 
 def test_folders_of_one_tenant_have_their_turn(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_names, "MAX_LAUNCHES", 8)
-    shared = node.container("shared", tenant="pod-a")
+    shared = node.container("shared", tenant=7777)
     node.squat(shared, folders=3, names=64)
     keepers = [node.keep(shared, pid, folder=1) for pid in (700, 701)]
     assert node.look() == keepers
@@ -144,9 +145,9 @@ def test_among_more_tenants_than_places_everybody_has_a_turn(node: Node, monkeyp
 
 
 def test_a_tenant_of_a_folder(tmp_path: Path) -> None:
-    inside = ContainerRunDir(tmp_path, (1, 2), Path("/proc"), (Container(7, "pod-a", ()),))
-    assert UserFolder(inside, 1000).tenant == "pod-a"
-    assert UserFolder(HostRunDir(tmp_path), 1000).tenant == 1000
+    inside = ContainerRunDir(tmp_path, (1, 2), Path("/proc"), (Container(7, Tenant(None, pod_uid="pod-a"), ()),))
+    assert UserFolder(inside, 1000).tenant == Tenant(None, pod_uid="pod-a")
+    assert UserFolder(HostRunDir(tmp_path), 1000).tenant == Tenant(1000)
 
 
 def test_a_folder_is_listed_again_only_when_it_has_changed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

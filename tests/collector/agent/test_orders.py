@@ -18,6 +18,7 @@ from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, MAX_THREADS_PER_
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderResult, OrderTo
+from tidegauge.core.tenants import Tenant
 
 PATIENCE_S = 60.0
 PROCESS = ProcessId(4242, 777)
@@ -35,7 +36,7 @@ class Stage:
         clock: FakeClock | None = None,
         *,
         silent_uids: Sequence[int] = (),
-        tenant_of: Callable[[Order], int | str] = lambda order: order.uid,
+        tenant_of: Callable[[Order], Tenant] = lambda order: Tenant(order.uid),
     ) -> None:
         """``silent_uids``: whose processes answer when the event in ``silent`` is set, and not before."""
         self.asked: Counter[str] = Counter()
@@ -158,7 +159,7 @@ def test_some_silent_processes_do_not_hold_up_the_others_of_their_user() -> None
 
 
 def test_pods_take_turns_though_their_users_have_one_uid() -> None:
-    stage = Stage(silent_uids=[0], tenant_of=lambda order: order.order_id[0])
+    stage = Stage(silent_uids=[0], tenant_of=lambda order: Tenant(None, order.order_id[0]))
     silent = [order(f"s{n}", uid=0) for n in range(2 * MAX_THREADS)]
     stage.carrier.take(silent)
     stage.next_begun(MAX_THREADS_PER_TENANT)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.agent.pod_cgroup import pod_cgroup_of
+from tidegauge.agent.pod_cgroup import container_of, pod_cgroup_of
 from tidegauge.core.kubernetes import PodCgroup
 
 UID = "8a1c4f3e-09b2-4d5e-8f10-1234567890ab"
@@ -122,3 +122,46 @@ def test_no_name_below_a_container_changes_whose_it_is(layout: str, names: list[
 @given(st.text(st.characters(exclude_characters="\n")))
 def test_any_text_is_read_without_a_failure(text: str) -> None:
     assert pod_cgroup_of(f"0::/kubepods{text}") in (None, pod_cgroup_of(f"0::/kubepods{text}\n"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/system.slice/docker-{ID}.scope",
+        f"/docker/{ID}",
+        f"/machine.slice/libpod-{ID}.scope/container",
+        f"/libpod_parent/libpod-{ID}",
+        f"/system.slice/nerdctl-{ID}.scope",
+        f"/default/{ID}",
+        f"/team.slice/team-a.slice/docker-{ID}.scope",
+        f"/docker/{ID}/docker/{OTHER_ID}",
+        f"/system.slice/docker-{ID}.scope/machine.slice/libpod-{OTHER_ID}.scope",
+    ],
+)
+def test_an_engine_of_roots_names_the_container(path: str) -> None:
+    assert container_of(f"0::{path}\n") == ID
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/user.slice/user-1000.slice/session-3.scope",
+        f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope",
+        f"/user.slice/user-1000.slice/docker-{ID}.scope",
+        f"/system.slice/jupyter@ada.service/docker-{ID}.scope",
+        f"/system.slice/condor.service/docker/{ID}",
+        f"/htcondor/slot1/docker/{ID}",
+        f"/htcondor/x.slice/docker-{ID}.scope",
+        f"/machine.slice/libpod-conmon-{ID}.scope",
+        f"/system.slice/docker-{ID[1:]}.scope",
+        f"/docker/{ID}x",
+    ],
+)
+def test_what_a_user_can_make_is_no_container(path: str) -> None:
+    assert container_of(f"0::{path}\n") is None
+
+
+def test_hierarchies_that_name_two_containers_name_none() -> None:
+    assert container_of(f"2:pids:/docker/{ID}\n1:memory:/docker/{OTHER_ID}\n") is None
+    assert container_of(f"2:pids:/docker/{ID}\n1:memory:/docker/{ID}\n0::/\n") == ID

@@ -18,6 +18,7 @@ from tidegauge.agent.procfs import NESTED_REFRESH_S, ProcFs, slurm_place_of
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.kubernetes import PodCgroup
 from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.tenants import Tenant
 from tidegauge.probe.process_facts import process_id
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -239,14 +240,32 @@ def test_the_cgroup_names_the_pod(made_up: MadeUpProc) -> None:
     (made_up.root / "7/cgroup").write_text(f"0::/kubepods/pod{'0' * 32}/{container}\n")
     facts = made_up.proc.find(ProcessId(7, 50))
     assert facts is not None
-    assert (facts.pod, facts.slurm, facts.tenant) == (PodCgroup("0" * 32, container), None, "0" * 32)
+    assert (facts.pod, facts.slurm) == (PodCgroup("0" * 32, container), None)
+    assert facts.tenant == Tenant(None, pod_uid="0" * 32)
 
 
 def test_a_process_in_no_pod_counts_to_its_user(made_up: MadeUpProc) -> None:
     made_up.add(7)
     facts = made_up.proc.find(ProcessId(7, 50))
     assert facts is not None
-    assert (facts.pod, facts.tenant) == (None, 1001)
+    assert (facts.pod, facts.tenant) == (None, Tenant(1001))
+
+
+def test_a_process_in_a_container_counts_to_both(made_up: MadeUpProc) -> None:
+    made_up.add(7)
+    container = "7f3a" * 16
+    (made_up.root / "7/cgroup").write_text(f"0::/system.slice/docker-{container}.scope\n")
+    facts = made_up.proc.find(ProcessId(7, 50))
+    assert facts is not None
+    assert facts.tenant == Tenant(1001, container_id=container)
+
+
+def test_a_container_in_a_slurm_job_is_no_tenant(made_up: MadeUpProc) -> None:
+    made_up.add(7)
+    (made_up.root / "7/cgroup").write_text(f"0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/{'a' * 64}\n")
+    facts = made_up.proc.find(ProcessId(7, 50))
+    assert facts is not None
+    assert (facts.slurm, facts.tenant) == (SlurmPlace(JobId("7"), "0"), Tenant(1001))
 
 
 @pytest.mark.parametrize(

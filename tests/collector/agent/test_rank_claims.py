@@ -14,6 +14,7 @@ from tidegauge.agent.rank_names import MOST_LABELS, MOST_NAMES
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankKey
 from tidegauge.core.samples import Sample
 from tidegauge.core.sightings import is_neighbour
+from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import RankView
 
 Says = Callable[[int], dict[str, object]]
@@ -37,7 +38,7 @@ def only_rank(node: FakeNode) -> RankView:
 
 def is_seen_as_neighbour(node: FakeNode) -> bool:
     rank = only_rank(node).summary()
-    return rank.uuid == UUID1 and is_neighbour(rank, SOMEBODY_ELSE)
+    return rank.uuid == UUID1 and is_neighbour(rank, Tenant(SOMEBODY_ELSE))
 
 
 def reserve_most(node: FakeNode, rank: FakeRank, device: int, reserved: float) -> None:

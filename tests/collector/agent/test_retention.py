@@ -15,7 +15,7 @@ from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
 from tidegauge.agent.snapshot_store import FolderStore, StoreError
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.kubernetes import PodPlace
-from tidegauge.core.tenants import Tenant, tenant_of_process
+from tidegauge.core.tenants import Tenant, tenant_of_rank
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0
@@ -152,12 +152,20 @@ def test_one_namespace_cannot_push_out_everybody_elses_within_an_hour() -> None:
 
 def test_four_pods_of_one_namespace_leave_the_node_its_evidence() -> None:
     budget = EvidenceBudget()
-    pods = [tenant_of_process(0, PodPlace(f"uid-{number}", "team-a")) for number in range(4)]
+    pods = [tenant_of_rank(rank_view(uid=0, pod=PodPlace(f"uid-{number}", "team-a"))) for number in range(4)]
     taken = [budget.take(pod, 0.0) for pod in pods for _ in range(PIECES_OF_TENANT)]
     assert sum(taken) == PIECES_OF_TENANT
-    assert budget.take(tenant_of_process(0, PodPlace("uid-4", "team-b")), 0.0)
-    assert budget.take(tenant_of_process(0, PodPlace("uid-5")), 0.0), "a pod whose namespace nobody has said yet"
-    assert budget.take(tenant_of_process(0, None), 0.0), "root outside of pods"
+    assert budget.take(tenant_of_rank(rank_view(uid=0, pod=PodPlace("uid-4", "team-b"))), 0.0)
+    assert budget.take(tenant_of_rank(rank_view(uid=0, pod=PodPlace("uid-5"))), 0.0), "its namespace is not known yet"
+    assert budget.take(tenant_of_rank(rank_view(uid=0)), 0.0), "root outside of pods"
+
+
+def test_two_containers_that_run_as_root_are_two_tenants() -> None:
+    one, other = (tenant_of_rank(rank_view(uid=0, container_id=digit * 64)) for digit in "ab")
+    budget = EvidenceBudget()
+    assert sum(budget.take(one, 0.0) for _ in range(2 * PIECES_OF_TENANT)) == PIECES_OF_TENANT
+    assert budget.take(other, 0.0)
+    assert not budget.take(one, 0.0)
 
 
 def test_a_store_that_cannot_be_listed_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

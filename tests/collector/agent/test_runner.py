@@ -16,6 +16,7 @@ from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import NodeSummary
 from waiting import PATIENCE_S
 
@@ -52,8 +53,8 @@ class FakeAgent:
     def carry_out(self, order: Order) -> OrderResult:
         return OrderResult(order.order_id, reply={"ok": True})
 
-    def tenant_of(self, order: Order) -> int | str:
-        return order.uid
+    def tenant_of(self, order: Order) -> Tenant:
+        return Tenant(order.uid)
 
 
 class FakeFiles:

@@ -165,7 +165,7 @@ def test_the_surest_and_most_severe_job_is_first(desk: Desk) -> None:
 def test_no_user_and_nobody_at_all_has_more_than_so_many_at_once(desk: Desk) -> None:
     asked = desk.turn(*jobs(6, uid=1), *jobs(6, uid=2), *jobs(6, uid=3))
     assert len(asked) == RULES.most_in_all
-    assert max(sum(ask.job.uid == uid for ask in asked) for uid in (1, 2, 3)) == RULES.most_of_user
+    assert max(sum(ask.job.uid == uid for ask in asked) for uid in (1, 2, 3)) == RULES.most_of_tenant
     assert desk.turn(*jobs(6, uid=1), *jobs(6, uid=3), after_s=5.0) == []
     desk.learn(no_answer(asked[0]))
     assert len(desk.turn(*jobs(6, uid=1), *jobs(6, uid=2), *jobs(6, uid=3))) == 1
@@ -346,7 +346,7 @@ def test_whatever_happens_limits_hold(looks: list[tuple[list[tuple[int, int]], s
         asks = desk.turn(*views, after_s=after_s)
         busy = under_way(desk.state, desk.now_s)
         assert len({one for one, _ in busy}) == len(busy) <= RULES.most_in_all
-        assert all(sum(one.uid == uid for one, _ in busy) <= RULES.most_of_user for uid in (0, 1))
+        assert all(sum(one.uid == uid for one, _ in busy) <= RULES.most_of_tenant for uid in (0, 1))
         for ask in asks:
             place = ask.job, ask.target.rank
             earlier_s = asked_at_s.get(place)

@@ -604,7 +604,7 @@ def job_number(number: int, **changes: Any) -> JobView:
 
 @pytest.mark.parametrize("sign", [{"verdict": LEAK}, {"last_oom": OOM}], ids=["growth", "out of memory"])
 def test_a_user_who_floods_incidents_opens_a_bounded_number_an_hour(sign: dict[str, Any]) -> None:
-    watch = Watch(IncidentRules(most_per_user=5))
+    watch = Watch(IncidentRules(most_per_tenant=5))
     for number in range(50):
         watch.see(job_number(number, **sign))
     assert [change.kind for change in watch.told].count(ChangeKind.OPENED) == 5
@@ -619,7 +619,7 @@ def test_a_user_who_floods_incidents_opens_a_bounded_number_an_hour(sign: dict[s
 
 
 def test_namespaces_have_places_of_their_own_though_they_share_uids() -> None:
-    watch = Watch(IncidentRules(most_per_user=1))
+    watch = Watch(IncidentRules(most_per_tenant=1))
 
     for name in ("a/1", "a/2", "b/1"):
         watch.see(job(rank_summary(0, identity=identity(0, job_id=JobId(name)), verdict=LEAK)))
@@ -629,13 +629,13 @@ def test_namespaces_have_places_of_their_own_though_they_share_uids() -> None:
 
 
 def test_incidents_that_stay_open_take_places_for_as_long_as_they_do() -> None:
-    watch = Watch(IncidentRules(most_per_user=2))
+    watch = Watch(IncidentRules(most_per_tenant=2))
     watch.see(job_number(0, verdict=LEAK), job_number(1, verdict=LEAK), for_s=4000)
     assert "opened" not in watch.see(*(job_number(number, verdict=LEAK) for number in range(3)))
 
 
 def test_an_error_that_found_no_place_is_told_when_there_is_one() -> None:
-    watch = Watch(IncidentRules(most_per_user=1))
+    watch = Watch(IncidentRules(most_per_tenant=1))
     late = job_number(1, last_oom=OOM)
     watch.see(job_number(0, verdict=LEAK), late)
     assert watch.see(late, for_s=3700).count("opened") == 1

@@ -1,0 +1,31 @@
+"""Which namespaces the pods of this node are in: limits count all pods of a namespace together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidegauge.core.tenants import Tenant
+from tidegauge.core.views import RankView
+
+
+class NamespacesOfPods:
+    """By the ranks that run in them: the head or the kubelet has named a pod's namespace, never the pod itself.
+    ``whose`` may be asked from any thread."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[str, str] = {}
+
+    def learn(self, ranks: Iterable[RankView]) -> bool:
+        """Take these for all ranks that there are. Whether anything is known now that was not, or is not any more."""
+        before = self._known
+        self._known = {
+            rank.pod.pod_uid: rank.pod.namespace
+            for rank in ranks
+            if rank.pod is not None and rank.pod.namespace is not None
+        }
+        return self._known != before
+
+    def whose(self, tenant: Tenant) -> Tenant:
+        """``tenant``; of a pod whose namespace is known the namespace."""
+        namespace = None if tenant.pod_uid is None else self._known.get(tenant.pod_uid)
+        return tenant if namespace is None else Tenant(None, namespace)
