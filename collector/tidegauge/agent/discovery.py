@@ -7,7 +7,7 @@ refused is said once and looked at again when the file has changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,14 +15,14 @@ from tidegauge.agent.folder_changes import FolderChanges
 from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.user_folders import UserFolders
+from tidegauge.agent.user_folders import FoundFolders, UserFolders
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import RING_SUFFIX, names_beside, process_of, socket_name
 
-MAX_RINGS_PER_UID = 4096
+MAX_RINGS_PER_FOLDER = 4096
 MAX_OPENS_PER_POLL = 256
 """Each costs some 50 us with what follows; what is left over has its turn at the next poll."""
-MAX_ENTRIES_PER_UID = 3 * MAX_RINGS_PER_UID
+MAX_ENTRIES_PER_FOLDER = 3 * MAX_RINGS_PER_FOLDER
 """Rings, their sockets and what else lies there: beyond it a folder is somebody's attempt to keep us busy."""
 RECHECK_S = 5.0
 """How often refused files are compared with what they were. New files are found at once, by their folder's mtime."""
@@ -74,26 +74,28 @@ class RingFinder:
         self._refused: dict[UserFolder, dict[str, Signature | None]] = {}
         """By folder and name, as ``_blank_since_s``: what is somebody's is gone through for them alone."""
         self._blank_since_s: dict[UserFolder, dict[str, float]] = {}
-        self._recheck_at_s = float("-inf")
+        self._forget_at_s = float("-inf")
+        self._listed_s: dict[UserFolder, float] = {}
         self._opens_left = 0
         self._turn = 0
 
     def new_rings(self, now_s: float) -> list[RingFile]:
         """Open the rings that were not there, or not acceptable, before. ``now_s`` is a monotonic clock."""
-        recheck = now_s >= self._recheck_at_s
-        if recheck:
-            self._recheck_at_s = now_s + RECHECK_S
         run_dirs = self._run_dirs()
-        changed_ns = {folder: at for run_dir in run_dirs for folder, at in self._folders(run_dir, now_s)}
-        if recheck:
-            self._forget_all_but(changed_ns, run_dirs)
+        looks = [self._folders(run_dir, now_s) for run_dir in run_dirs]
+        changed_ns = {folder: at for look in looks for folder, at in look.folders}
+        if now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + RECHECK_S
+            self._forget_all_but({folder for look in looks for folder in look.known}, run_dirs)
         found: list[RingFile] = []
         self._opens_left = MAX_OPENS_PER_POLL
         first = self._turn = self._turn + 1
         folders = list(changed_ns)
         for at in range(len(folders)):
             folder = folders[(first + at) % len(folders)]  # nobody is always the last
+            recheck = now_s - self._listed_s.get(folder, float("-inf")) >= RECHECK_S
             if self._changes.must_list(folder, changed_ns[folder]) or recheck:
+                self._listed_s[folder] = now_s
                 had = self._opens_left
                 found.extend(self._list_folder(folder, now_s))
                 if had > 0 >= self._opens_left:
@@ -150,9 +152,10 @@ class RingFinder:
         if known is not None and known.same_file(ring.signature):
             del self._known[ring.place]
 
-    def _forget_all_but(self, folders: Mapping[UserFolder, object], run_dirs: Sequence[RunDir]) -> None:
+    def _forget_all_but(self, folders: Collection[UserFolder], run_dirs: Sequence[RunDir]) -> None:
         """Drop what is remembered of folders that are gone: people come and go for as long as the agent runs."""
-        self._changes.keep(folders.keys())
+        self._changes.keep(folders)
+        self._listed_s = {folder: at_s for folder, at_s in self._listed_s.items() if folder in folders}
         self._listings = {run_dir: listing for run_dir, listing in self._listings.items() if run_dir in run_dirs}
         for remembered in (self._refused, self._blank_since_s):
             for folder in list(remembered):
@@ -160,18 +163,18 @@ class RingFinder:
                 if not there:
                     del remembered[folder]
 
-    def _folders(self, run_dir: RunDir, now_s: float) -> list[tuple[UserFolder, int | None]]:
+    def _folders(self, run_dir: RunDir, now_s: float) -> FoundFolders:
         place = Place(run_dir, -1, "")
         try:
             found = self._listing_of(run_dir).look(now_s)
             for folder, error in found.refused:
                 self._skips.add(error.reason, str(Place(run_dir, folder.uid, "")), str(error), now_s=now_s)
-            return found.folders
+            return found
         except RefusedError as refused:
             self._say_once(place, refused.reason, str(refused), now_s)
         except OSError as error:
             self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
-        return []
+        return FoundFolders([], [], [])
 
     def _listing_of(self, run_dir: RunDir) -> UserFolders:
         listing = self._listings.get(run_dir)
@@ -197,13 +200,13 @@ class RingFinder:
 
     def _ring_names(self, fd: int, folder: Place, now_s: float) -> list[str]:
         with os.scandir(fd) as entries:
-            names = [entry.name for entry in islice(entries, MAX_ENTRIES_PER_UID)]
+            names = [entry.name for entry in islice(entries, MAX_ENTRIES_PER_FOLDER)]
         rings = sorted(name for name in names if name.endswith(RING_SUFFIX))
-        if len(names) == MAX_ENTRIES_PER_UID or len(rings) > MAX_RINGS_PER_UID:
+        if len(names) == MAX_ENTRIES_PER_FOLDER or len(rings) > MAX_RINGS_PER_FOLDER:
             self._say_once(folder, "too_many", "more files than are looked at", now_s)
         else:
             self._refused.get(folder.folder, {}).pop("", None)
-        return rings[:MAX_RINGS_PER_UID]
+        return rings[:MAX_RINGS_PER_FOLDER]
 
     def _open_new(self, there: OpenFolder, folder: Place, names: Sequence[str], now_s: float) -> list[RingFile]:
         own = folder.folder

@@ -53,12 +53,12 @@ class LaunchNames:
     def look(self, now_s: float, living: Collection[RecordPlace]) -> list[RecordPlace]:
         """Records that have a place now. ``now_s`` is a monotonic clock; ``living``: those whose keeper lives."""
         self._living = living
-        changed_ns = self._folders(now_s)
-        self._changes.keep(changed_ns)
+        known, changed_ns = self._folders(now_s)
+        self._changes.keep(known)
         by_folder: dict[UserFolder, set[str]] = {}
         for folder, name in living:
             by_folder.setdefault(folder, set()).add(name)
-        for folder in self._names.keys() - changed_ns.keys():
+        for folder in self._names.keys() - known:
             del self._names[folder]
         for folder, mtime_ns in changed_ns.items():
             if self._changes.must_list(folder, mtime_ns):
@@ -72,16 +72,20 @@ class LaunchNames:
                     self._names[folder] = names
         return self._share(by_folder)
 
-    def _folders(self, now_s: float) -> dict[UserFolder, int | None]:
+    def _folders(self, now_s: float) -> tuple[set[UserFolder], dict[UserFolder, int | None]]:
+        """All that there are, and of those whose turn it is when names in them last changed."""
         run_dirs = self._run_dirs()
         known, self._listings = self._listings, {}
         for run_dir in run_dirs:
             self._listings[run_dir] = known.get(run_dir) or UserFolders(run_dir, self._in_use)
+        all_there_are: set[UserFolder] = set()
         found: dict[UserFolder, int | None] = {}
         for listing in self._listings.values():
             with suppress(RefusedError, OSError):  # the ring finder has said so already
-                found.update(listing.look(now_s).folders)
-        return found
+                look = listing.look(now_s)
+                all_there_are.update(look.known)
+                found.update(look.folders)
+        return all_there_are, found
 
     def _in_use(self) -> set[UserFolder]:
         return {folder for folder, _ in self._living}

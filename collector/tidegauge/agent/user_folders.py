@@ -13,6 +13,7 @@ import random
 import stat
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
@@ -25,8 +26,10 @@ MAX_FOLDERS_OF_CONTAINER = 256
 """In a container a folder's owner says nothing, so every name counts; users there are few."""
 MAX_ENTRIES = 1 << 18
 """Names of a run directory that are seen at all; more are one user's attempt to hide the others'."""
-ENTRIES_PER_S = 25_000
-"""Names that are gone through in a second on average, each for some 0.7 us: after many of them there is a pause."""
+ENTRIES_PER_S = 8_000
+"""Names that are gone through in a second on average, each for 1 to 5 us: after many of them there is a pause."""
+MAX_IDLE_LOOKS = 256
+"""Folders not in use that are looked into at a time, for some 40 us each: with more of them they have turns."""
 MAX_LOOKS = 512
 """New names whose owner is seen at a time."""
 GIVES_WAY_S = 30.0
@@ -38,8 +41,10 @@ LOOKS_AGAIN = 16
 class FoundFolders(NamedTuple):
     """What one look brought."""
 
+    known: list[UserFolder]
+    """All that there are."""
     folders: list[tuple[UserFolder, int | None]]
-    """With when names in each last changed: mtime in ns, ``None`` if that cannot be told."""
+    """Those whose turn it was, with when names in each last changed: mtime in ns, ``None`` if that cannot be told."""
     refused: list[tuple[UserFolder, RefusedError]]
     """Names that are new, and no user's folder."""
 
@@ -47,6 +52,8 @@ class FoundFolders(NamedTuple):
 class _Known(NamedTuple):
     inode: int
     since_s: float
+    looked: int = 0
+    """At which look it had its turn last; 0: never."""
 
 
 class UserFolders:
@@ -66,6 +73,7 @@ class UserFolders:
         self._new: list[tuple[str, int]] = []
         """Names whose owner is still to be seen, with their inodes, in any order: nobody is always the last."""
         self._next_s = float("-inf")
+        self._looks = 0
         self._random = random.Random()
         """Of a state that nobody can know: or they could arrange whose turn it is."""
         self._said_too_many = False
@@ -78,17 +86,36 @@ class UserFolders:
         try:
             fd = self._run_dir.open()
         except FileNotFoundError:
-            return FoundFolders([], [])
+            return FoundFolders([], [], [])
         try:
             mount = mount_of(fd)
             self._giving_way = None
             refused = self._list(fd, now_s) if now_s >= self._next_s else []
             refused += self._look_at_new(fd, mount, now_s)
             self._look_again(fd, mount, now_s)
-            folders = [(UserFolder(self._run_dir, int(name)), _changed_ns(fd, name, mount)) for name in self._known]
-            return FoundFolders(folders, refused)
+            known = {name: UserFolder(self._run_dir, int(name)) for name in self._known}
+            return FoundFolders(
+                list(known.values()),
+                [(known[name], _changed_ns(fd, name, mount)) for name in self._whose_turn()],
+                refused,
+            )
         finally:
             os.close(fd)
+
+    def _whose_turn(self) -> list[str]:
+        """All in use, and of the others those that have waited longest."""
+        if len(self._known) <= MAX_IDLE_LOOKS:
+            return list(self._known)
+        self._looks += 1
+        in_use = self._names_in_use()
+        others = (name for name in self._known if name not in in_use)
+        idle = nsmallest(MAX_IDLE_LOOKS, others, key=lambda name: self._known[name].looked)
+        for name in idle:
+            self._known[name] = self._known[name]._replace(looked=self._looks)
+        return [*(name for name in self._known if name in in_use), *idle]
+
+    def _names_in_use(self) -> set[str]:
+        return {str(folder.uid) for folder in self._in_use() if folder.run_dir == self._run_dir}
 
     def _list(self, fd: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
         seen, entries = _uids_in(fd)
@@ -102,7 +129,6 @@ class UserFolders:
         }
         self._refused = {name: inode for name, inode in self._refused.items() if seen.get(name) == inode}
         self._new = [one for one in seen.items() if one[0] not in self._known and one[0] not in self._refused]
-        self._random.shuffle(self._new)
         too_many = entries >= MAX_ENTRIES or len(self._known) >= self._most
         before, self._said_too_many = self._said_too_many, too_many
         if not too_many or before:
@@ -110,7 +136,11 @@ class UserFolders:
         return [(UserFolder(self._run_dir, -1), RefusedError("too_many", "more names than are looked at"))]
 
     def _look_at_new(self, fd: int, mount: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
-        chosen, self._new = self._new[:MAX_LOOKS], self._new[MAX_LOOKS:]
+        chosen = []
+        for _ in range(min(MAX_LOOKS, len(self._new))):
+            at = self._random.randrange(len(self._new))
+            self._new[at], self._new[-1] = self._new[-1], self._new[at]
+            chosen.append(self._new.pop())
         return [
             (UserFolder(self._run_dir, int(name)), error)
             for name, inode in chosen
@@ -137,7 +167,7 @@ class UserFolders:
 
     def _may_give_way(self, now_s: float) -> list[str]:
         if self._giving_way is None:
-            in_use = {str(folder.uid) for folder in self._in_use() if folder.run_dir == self._run_dir}
+            in_use = self._names_in_use()
             self._giving_way = [
                 name
                 for name, known in self._known.items()

@@ -14,7 +14,7 @@ from fake_run_dirs import FakeContainerRunDir
 from tidegauge.agent.discovery import (
     BLANK_GRACE_S,
     MAX_OPENS_PER_POLL,
-    MAX_RINGS_PER_UID,
+    MAX_RINGS_PER_FOLDER,
     RECHECK_S,
     RingFile,
     RingFinder,
@@ -257,11 +257,11 @@ def test_one_poll_opens_a_bounded_number_and_the_next_goes_on(search: Search) ->
 
 
 def test_a_folder_with_too_many_rings_is_said_once(search: Search) -> None:
-    for pid in range(1, MAX_RINGS_PER_UID + 3):
+    for pid in range(1, MAX_RINGS_PER_FOLDER + 3):
         mine(search, ring_name(ProcessId(pid, 1))).symlink_to("nowhere")
     for _ in range(12):
         search.look()
-    assert search.skipped == {"too_many": 1, "symlink": MAX_RINGS_PER_UID}
+    assert search.skipped == {"too_many": 1, "symlink": MAX_RINGS_PER_FOLDER}
 
 
 def test_a_ring_among_folders_that_took_all_places_is_found_and_stays(

@@ -214,3 +214,18 @@ def test_a_place_that_is_free_costs_nobody_theirs(tmp_path: Path, monkeypatch: p
     crowd.make(4)
     for _ in range(5):
         assert crowd.look(after_s=GIVES_WAY_S) == {1, 2, 3, 4}
+
+
+def test_folders_not_in_use_have_turns_and_those_in_use_are_looked_into_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegauge.agent.user_folders.MAX_IDLE_LOOKS", 4)
+    crowd = Crowd(tmp_path / "run", 64, monkeypatch)
+    crowd.make(*range(5000, 5030))
+    crowd.in_use |= {5000, 5001}
+    looks = [crowd.look() for _ in range(8)]
+    assert all({5000, 5001} <= look and len(look) <= 6 for look in looks[1:])
+    assert set().union(*looks) == {*range(5000, 5030)}, "everybody had a turn"
+    crowd.make(42)
+    assert 42 in crowd.look(), "a new one is looked into at once"
+    assert len(crowd.folders.look(crowd.now_s).known) == 31, "no other is forgotten meanwhile"

@@ -1,0 +1,199 @@
+"""What one hostile user costs a node's polls, and whether another's training is followed all the same.
+
+Each attack of docs/security.md is made for real: valid rings, living processes of another uid. Between polls the victim
+writes a step; after each poll the agent must show it. Prints a table: processor time of a poll (median, worst), its
+ratio to a poll with the victim alone, and how many polls showed the victim's newest step.
+
+    sudo python bench/hostile_polls.py [--polls 60] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from fleet.ring_files import Memory, Ring, identity_of, user_folder
+
+from tidegauge.agent.node_agent import NodeAgent, open_node_agent
+from tidegauge.agent.settings import Settings
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.ring_layout import MAX_CAPACITY, MAX_DEVICES
+from tidegauge.probe.process_facts import process_id
+
+VICTIM, ATTACKER = 5001, 6666
+GIB = 1 << 30
+MEMORY = Memory(20 * GIB, 30 * GIB, 28 * GIB)
+DEVICES = [f"GPU-{device:08x}-0000-0000-0000-000000000000" for device in range(MAX_DEVICES)]
+SLOTS = 4096
+LINGER_S = 5.0
+WARM_POLLS = 4
+
+BeforePoll = Callable[[], None]
+
+
+class Figures(NamedTuple):
+    """Of one attack."""
+
+    attack: str
+    cpu_ms_median: float
+    cpu_ms_worst: float
+    times_alone: float
+    followed: int
+    polls: int
+    put_off: int
+    """``tidegauge_poll_deferred_total`` at the end."""
+
+
+@contextmanager
+def sleepers(uid: int, count: int) -> Iterator[list[ProcessId]]:
+    """So many living processes of a user."""
+    started = [subprocess.Popen(["sleep", "3600"], user=uid) for _ in range(count)]
+    try:
+        found = [process_id(one.pid) for one in started]
+        yield [process for process in found if process is not None]
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+def rings(folder: Path, processes: Sequence[ProcessId], *, devices: int = 1, capacity: int = SLOTS) -> list[Ring]:
+    return [
+        Ring(
+            folder, process, identity_of("attack", rank, world_size=1 << 12, devices=DEVICES[:devices]),
+            capacity=capacity,
+        )
+        for rank, process in enumerate(processes)
+    ]  # fmt: skip
+
+
+def of_the_dead(run_dir: Path, _: ExitStack) -> BeforePoll:
+    folder = user_folder(run_dir, ATTACKER)
+    for ring in rings(folder, [ProcessId(4_100_000 + n, 1) for n in range(300)], devices=MAX_DEVICES):
+        ring.step(MEMORY)
+        ring.close()
+    return lambda: None
+
+
+def of_the_living(run_dir: Path, stack: ExitStack) -> BeforePoll:
+    processes = stack.enter_context(sleepers(ATTACKER, 300))
+    for ring in rings(user_folder(run_dir, ATTACKER), processes, devices=MAX_DEVICES):
+        ring.step(MEMORY)
+        ring.close()
+    return lambda: None
+
+
+def rewritten(run_dir: Path, stack: ExitStack) -> BeforePoll:
+    written = rings(user_folder(run_dir, ATTACKER), stack.enter_context(sleepers(ATTACKER, 60)))
+
+    def rewrite() -> None:
+        for ring in written:
+            for _ in range(SLOTS):
+                ring.step(MEMORY)
+
+    return rewrite
+
+
+def of_65536_slots(run_dir: Path, stack: ExitStack) -> BeforePoll:
+    written = rings(user_folder(run_dir, ATTACKER), stack.enter_context(sleepers(ATTACKER, 8)), capacity=MAX_CAPACITY)
+    for ring in written:
+        for _ in range(MAX_CAPACITY):
+            ring.step(MEMORY)
+    return lambda: [ring.step(MEMORY) for ring in written] and None
+
+
+def files(run_dir: Path, _: ExitStack) -> BeforePoll:
+    folder = user_folder(run_dir, ATTACKER)
+    for number in range(100_000):
+        (folder / f"{number}-1.ring").touch()
+    for number in range(20_000):
+        user_folder(run_dir, 100_000 + number)
+    return lambda: None
+
+
+def comes_and_goes(run_dir: Path, _: ExitStack) -> BeforePoll:
+    folder = user_folder(run_dir, ATTACKER)
+    for ring in rings(folder, [ProcessId(4_100_000 + n, 1) for n in range(300)], devices=MAX_DEVICES):
+        ring.step(MEMORY)
+        ring.close()
+    name = folder / "x"
+
+    def change() -> None:
+        name.unlink() if name.exists() else name.touch()
+
+    return change
+
+
+ALONE = "nobody"
+ATTACKS: Mapping[str, Callable[[Path, ExitStack], BeforePoll]] = {
+    ALONE: lambda _, __: lambda: None,
+    "300 rings of 64 × 4,096 slots, no process": of_the_dead,
+    "300 rings of 64 × 4,096 slots, 300 living processes": of_the_living,
+    "60 processes, 4,096 new records each between two polls": rewritten,
+    "8 processes, rings of 65,536 slots": of_65536_slots,
+    "100,000 files, 20,000 folders": files,
+    "a name that comes and goes beside 300 rings": comes_and_goes,
+}
+
+
+def measured(attack: str, polls: int, alone_ms: float | None) -> Figures:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place, ExitStack() as stack:
+        os.chmod(place, 0o1777)
+        run_dir = Path(place)
+        [process] = stack.enter_context(sleepers(VICTIM, 1))
+        ring = Ring(user_folder(run_dir, VICTIM), process, identity_of("victim", 0, world_size=1))
+        agent = open_node_agent(Settings(run_dir=run_dir, linger_s=LINGER_S))
+        stack.callback(agent.close)
+        for _ in range(WARM_POLLS):
+            ring.step(MEMORY)
+            agent.poll()
+        before_poll = ATTACKS[attack](run_dir, stack)
+        cpu_ms, followed = [], 0
+        for _ in range(polls):
+            before_poll()
+            ring.step(MEMORY)
+            before_s = time.process_time()
+            agent.poll()
+            cpu_ms.append(1e3 * (time.process_time() - before_s))
+            followed += _step_of(agent, process) == ring.steps
+            time.sleep(max(0.0, 0.5 - cpu_ms[-1] / 1e3))
+        median = statistics.median(cpu_ms)
+        put_off = sum(agent.view().poll_deferred.values())
+        return Figures(attack, median, max(cpu_ms), median / (alone_ms or median), followed, polls, put_off)
+
+
+def _step_of(agent: NodeAgent, process: ProcessId) -> int | None:
+    return next((rank.step for rank in agent.view().ranks if rank.process == process), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--polls", type=int, default=60, help="polls for each attack, at 2 Hz (default: %(default)s)")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("hostile_polls.py needs root: the attacker is another user")
+    alone_ms: float | None = None
+    for attack in ATTACKS:
+        found = measured(attack, args.polls, alone_ms)
+        alone_ms = alone_ms or found.cpu_ms_median
+        if args.json:
+            print(json.dumps(found._asdict()), flush=True)
+        else:
+            times = f"{found.cpu_ms_median:8.1f} ms {found.cpu_ms_worst:8.1f} ms {found.times_alone:6.1f} x"
+            shown = f"followed {found.followed}/{found.polls}  put off {found.put_off:,}"
+            print(f"{found.attack:58} {times}  {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
