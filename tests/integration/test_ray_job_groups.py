@@ -23,10 +23,12 @@ from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJob as Submission
 from whole_lines import whole_lines
 
-pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.rig, pytest.mark.timeout(1500)]
 
 GPU_BYTES = 80 << 30
 STEPS = 500
+BEGIN_S = 400
+"""On a busy machine: Ray begins four workers, and each imports torch and Ray."""
 OWNER = "ada@example.org"
 GROUPS = ("trainer", "rollout")
 
@@ -138,10 +140,10 @@ def job(site: Site, rig: Rig, cluster: RayCluster, tmp_path: Path) -> Iterator[R
 
 def test_of_two_groups_of_workers_both_are_saved_and_both_go_on(site: Site, job: RayJob) -> None:
     job.submit({"trainer": ("--leak-rank", "1"), "rollout": ()}, steps=STEPS)
-    eventually(lambda: job.all_told("began"), "both train", within_s=100)
-    eventually(lambda: job.all_told("began", times=2), "both train again", within_s=300)
+    eventually(lambda: job.all_told("began"), "both train", within_s=BEGIN_S)
+    eventually(lambda: job.all_told("began", times=2), "both train again", within_s=2 * BEGIN_S)
     job.let_end()
-    eventually(lambda: job.statuses()[-1] == "SUCCEEDED", "it ends", within_s=300)
+    eventually(lambda: job.statuses()[-1] == "SUCCEEDED", "it ends", within_s=BEGIN_S)
 
     for group in GROUPS:
         check_went_on(partial(job.told, group), steps=STEPS)
@@ -156,10 +158,10 @@ def test_with_a_group_that_cannot_be_asked_nothing_is_ended_and_the_owner_is_tol
 ) -> None:
     job.submit({"trainer": ("--leak-rank", "1"), "rollout": ("--no-callback",)}, steps=1)
     why = "cannot be asked to: give it tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none"
-    eventually(lambda: job.all_told("began"), "both train", within_s=100)
-    eventually(lambda: why in _said(slack), "the owner is told why", within_s=150)
+    eventually(lambda: job.all_told("began"), "both train", within_s=BEGIN_S)
+    eventually(lambda: why in _said(slack), "the owner is told why", within_s=BEGIN_S)
     job.let_end()
-    eventually(lambda: job.statuses()[-1] == "SUCCEEDED", "it ends", within_s=300)
+    eventually(lambda: job.statuses()[-1] == "SUCCEEDED", "it ends", within_s=BEGIN_S)
 
     assert len(job.statuses()) == 1
     assert {*done(_decisions(site, job))} == {"notify"}
