@@ -109,7 +109,12 @@ def of_65536_slots(run_dir: Path, stack: ExitStack) -> BeforePoll:
     for ring in written:
         for _ in range(MAX_CAPACITY):
             ring.step(MEMORY)
-    return lambda: [ring.step(MEMORY) for ring in written] and None
+
+    def step() -> None:
+        for ring in written:
+            ring.step(MEMORY)
+
+    return step
 
 
 def files(run_dir: Path, _: ExitStack) -> BeforePoll:

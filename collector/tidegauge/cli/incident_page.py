@@ -35,7 +35,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
     job = incident.key.job
     lines = [
         ("job", ", ".join(filter(None, (incident.called.job_id, incident.group_name, f"attempt {job.attempt}",
-                                        further_name(job, incident.job_name))))),
+                                        further_name(incident))))),
         ("owner", f"{incident.user_name} (uid {job.uid})"),
         ("ranks", f"{len(incident.findings) + incident.ranks_left_out} of {incident.world_size}"
                   + (", all alike: a workload that grows, or code that all run" if incident.common else "")),

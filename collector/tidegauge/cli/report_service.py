@@ -55,14 +55,13 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
             "The service remembers the memory of a rank while it lives and for a while after: there is no curve any "
             "more."
         )
-    job = incident.key.job
     return ReportContent(
         made_unix_s=now_unix_s,
         title=f"{noun(incident)} in {owners_job(incident)} (incident {incident.number})",
         subject=(
             ("Incident", str(incident.number)),
             ("Job", job_and_run(incident)),
-            ("Name", further_name(job, incident.job_name)),
+            ("Name", further_name(incident)),
             ("User", incident.user_name),
         ),
         story=story,

@@ -12,7 +12,7 @@ from typing import Optional
 
 from tidegauge.core.incidents import Incident, IncidentCause, RankFinding
 from tidegauge.core.verdicts import Band
-from tidegauge.core.views import JobView
+from tidegauge.core.views import JobView, job_array_name
 
 MOST_CONCERNED = 16_384
 """Ranks of one incident: more than any job has that was ever watched."""
@@ -39,6 +39,7 @@ def with_findings(
         incident,
         world_size=job.world_size,
         group_name=job.group_name or incident.group_name,
+        array_name=job_array_name(job) or incident.array_name,
         findings=tuple(kept),
         ranks_left_out=left_out,
         common=most and (job.common or not is_growth),

@@ -197,6 +197,8 @@ class Incident:
     """How many further ranks are concerned, whose findings were left out: see ``shortened``."""
     group_name: str = ""
     """What people call the group of ranks that it is about; empty where the job has one."""
+    array_name: Optional[str] = None
+    """``4811_3``, as ``squeue`` writes a task of a Slurm array."""
 
     @property
     def is_open(self) -> bool:
@@ -207,7 +209,7 @@ class Incident:
     def called(self) -> JobKey:
         """Its job and group of ranks by the names that people know."""
         job = self.key.job
-        return job._replace(job_id=known_as(job.job_id, self.job_name), group=self.group_name)
+        return job._replace(job_id=self.array_name or known_as(job.job_id, self.job_name), group=self.group_name)
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ from tidegauge.core.actions import Outcome
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_line, brief_sentences, cause_words
 from tidegauge.core.host_memory import HostProcess
-from tidegauge.core.ids import known_as
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey, RankFinding
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Band, Severity
@@ -249,12 +248,12 @@ def job_and_run(incident: Incident) -> str:
     return ", ".join(filter(None, (job.job_id, job.group, f"attempt {job.attempt}" if job.attempt else "")))
 
 
-def further_name(job: JobKey, job_name: Optional[str]) -> Optional[str]:
+def further_name(incident: Incident) -> Optional[str]:
     """What the job is called beside ``Incident.called``: the name that was given to it, unless its id says it already
-    (``team-a/train`` is the workload ``train``); of a job that goes by its given name the id."""
-    if job_name is None or job.job_id.endswith(f"/{job_name}"):
-        return None
-    return job_name if known_as(job.job_id, job_name) == job.job_id else job.job_id
+    (``team-a/train`` is the workload ``train``), and the id of a job that goes by another name."""
+    job_id, shown, given = incident.key.job.job_id, incident.called.job_id, incident.job_name
+    is_news = given is not None and given != shown and not job_id.endswith(f"/{given}")
+    return ", ".join(filter(None, (given if is_news else None, None if job_id == shown else job_id))) or None
 
 
 def name_ranks(ranks: Sequence[int], *, left_out: int = 0) -> str:

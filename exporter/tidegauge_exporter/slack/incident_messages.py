@@ -12,7 +12,6 @@ from tidegauge.core.wording import (
     capitalised,
     change_in_words,
     evidence_sentences,
-    further_name,
     incident_sentence,
     name_ranks,
     rate,
@@ -143,13 +142,15 @@ def _lasted(incident: Incident, closed_s: float) -> str:
 
 def _figures(incident: Incident, now_unix_s: float) -> list[Block]:
     job = incident.key.job
-    other = further_name(job, incident.job_name)
+    shown = incident.called.job_id
+    goes_by_name = shown != job.job_id and shown == incident.job_name
     first = incident.findings[0] if incident.findings else None
     closed = incident.state is IncidentState.CLOSED
     pairs: list[tuple[str, str | None]] = [
         ("Owner", code(incident.user_name)),
-        ("Job", code(incident.called.job_id) + (f", attempt {job.attempt}" if job.attempt else "")),
-        ("Name" if incident.called.job_id == job.job_id else "Id", None if other is None else code(other)),
+        ("Job", code(shown) + (f", attempt {job.attempt}" if job.attempt else "")),
+        ("Name", code(incident.job_name) if incident.job_name and not goes_by_name else None),
+        ("Id", None if job.job_id == shown else code(job.job_id)),
         ("Ranks", _ranks(incident)),
         ("Growth", _growth(incident)),
     ]

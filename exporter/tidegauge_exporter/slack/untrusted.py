@@ -46,6 +46,7 @@ def tamed(incident: Incident) -> Incident:
             job=job._replace(job_id=tidy(job.job_id, MOST_ID) or DASH, group=tidy(job.group, MOST_NAME))
         ),
         group_name=tidy(incident.group_name, MOST_NAME),
+        array_name=tidy(incident.array_name, MOST_ID) if incident.array_name else None,
         user_name=tidy(incident.user_name, MOST_ID) or DASH,
         job_name=tidy(incident.job_name, MOST_NAME) if incident.job_name else None,
         scheduler=tidy(incident.scheduler, MOST_ID) if incident.scheduler else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from tidegauge.core.actions import ActionKind, JobFacts
@@ -138,8 +139,8 @@ def _when(case: Case, rung: Rung) -> str:
 def _heading(case: Case) -> str:
     """Who it is about, and which warning it is where the ladder ends in a stop."""
     job = name_job(case.incident.called)
-    called = further_name(case.incident.key.job, case.facts.job_name)
-    name = f" {called}" if called else ""
+    called = further_name(replace(case.incident, job_name=case.facts.job_name))
+    name = f" {called}" if called and case.incident.called.job_id == case.incident.key.job.job_id else ""
     wanted = case.policy.brakes.warnings_before_stop
     threatens = wanted > 0 and any(rung.kind.is_stop for rung in _acting_rungs(case))
     number = len(warnings_given(case)) + 1

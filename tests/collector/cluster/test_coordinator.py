@@ -25,7 +25,7 @@ SUSPECTED = LEAK._replace(state=LeakState.SUSPECTED)
 
 def flood(ranks: int) -> list[RankSummary]:
     """Leaks of one user's, of ranks 1 and on."""
-    return [rank_summary(rank, verdict=LEAK, user_name="mallory") for rank in range(1, ranks + 1)]
+    return [rank_summary(rank, verdict=LEAK, uid=6666, user_name="mallory") for rank in range(1, ranks + 1)]
 
 
 @dataclass

@@ -199,7 +199,8 @@ def test_time_left_is_said_in_steps_where_time_is_not_known(
     ],
 )
 def test_a_workload_is_not_named_twice(job_id: str, name: Optional[str], further: Optional[str]) -> None:
-    assert further_name(JobKey(JobId(job_id), 0, 1001), name) == further
+    about = incident(job_name=name, key=IncidentKey(JobKey(JobId(job_id), 0, 1001), IncidentCause.LEAK))
+    assert further_name(about) == further
 
 
 FOUND = brief_of(evidence())
@@ -285,3 +286,9 @@ def test_a_job_without_a_scheduler_goes_by_the_name_that_its_owner_gave_it() -> 
     assert "of job train " in incident_sentence(made_up)
     assert "of job local-vm-1479-77 " in incident_sentence(replace(made_up, job_name=None))
     assert job_and_run(made_up) == "train"
+
+
+def test_a_task_of_an_array_goes_by_its_own_name() -> None:
+    task = incident(job_name="llm", array_name="4811_3", key=IncidentKey(JobKey("4815", 0, 1001), IncidentCause.LEAK))
+    assert "of job 4811_3 " in incident_sentence(task)
+    assert (job_and_run(task), further_name(task)) == ("4811_3", "llm, 4815")
