@@ -35,7 +35,9 @@ class GroupsOfNode:
         heard, groups = self._heard, {}
         for job, members in by_job.items():
             for group in self._books[job].look(member_of(view, "", lives=view.alive) for view in members):
+                told = {heard[process] for _, process in group.places if process in heard}
+                usual = told.pop() if len(told) == 1 else group.name  # that of a rank that is new, too
                 for _, process in group.places:
-                    name = heard.get(process, group.name)
+                    name = heard.get(process, usual)
                     groups[process] = group if name == group.name else group._replace(name=name)
         return groups

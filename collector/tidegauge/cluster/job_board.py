@@ -77,7 +77,8 @@ class JobBoard:
                 yield PeerBound(rank.process, bound)
 
     def group_names(self, node: KnownNode, ranks: Iterable[RankSummary]) -> Iterator[NameOfGroup]:
-        """What the groups are called that these ranks of a node are in, of jobs that have several."""
+        """What the groups are called that these ranks of a node are in, of jobs that have several, as their jobs were
+        last looked at: a rank that is new is in none."""
         for rank in ranks:
             view = self._view_of(node, rank)
             if view is not None and view.group_name:
@@ -86,7 +87,7 @@ class JobBoard:
     def group_of(self, job: JobKey, node_id: str, process: ProcessId) -> JobKey:
         """The group of ranks of ``job`` that a process is, or was lately, in."""
         groups = self._groups.get(job.whole)
-        return job.whole if groups is None else job._replace(group=groups.key_of((node_id, process)))
+        return job.whole if groups is None else job._replace(group=groups.key_of((node_id, process)) or "")
 
     def remember_group(self, job: JobKey, group: RankGroup) -> None:
         """Take up where another coordinator ended: this is one of the job's groups of ranks."""
@@ -97,8 +98,8 @@ class JobBoard:
         views = self._views.get(job, ())
         if len(views) < 2:
             return views[0] if views else None
-        group = self.group_of(job, node.node_id, rank.process).group
-        return next((view for view in views if view.group == group), None)
+        key = self._groups[job.whole].key_of((node.node_id, rank.process))
+        return next((view for view in views if view.group == key), None)
 
     def members(self, job: JobKey) -> Iterator[RankOnNode]:
         """A job's ranks, by process: two for one that was restarted in place."""

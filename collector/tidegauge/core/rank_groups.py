@@ -108,9 +108,9 @@ class RankGroups:
         self._names[group.key] = group.name
         self._remembered.update(dict.fromkeys(group.places, group.key))
 
-    def key_of(self, place: Place) -> str:
-        """The key of the group that a process was in at the last look."""
-        return self._keys.get(place, "")
+    def key_of(self, place: Place) -> Optional[str]:
+        """The key of the group that a process was in at the last look; ``None``: it was not there."""
+        return self._keys.get(place)
 
     def look(self, members: Iterable[GroupMember]) -> tuple[RankGroup, ...]:
         """The groups of these processes, the first group first. Every process is in one of them."""

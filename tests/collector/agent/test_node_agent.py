@@ -449,6 +449,11 @@ def test_two_launches_in_one_job_are_two_groups_and_both_are_shown(node: FakeNod
     node.poll()
     groups = {rank.process.pid: rank.group for rank in node.agent.view().ranks}
     assert groups == {10: "pid 9", 20: "step 3"}, "the coordinator sees the whole job"
+    node.procs.parents[ProcessId(21, 3)] = (ProcessId(19, 1),)
+    node.start_rank(process=ProcessId(21, 3), who=identity(rank=GlobalRank(1), local_rank=LocalRank(1))).record()
+    node.poll()
+    groups = {rank.process.pid: rank.group for rank in node.agent.view().ranks}
+    assert groups == {10: "pid 9", 20: "step 3", 21: "step 3"}, "it has not spoken of the new one yet"
 
 
 def test_the_same_rank_on_another_gpu_is_another_rank(tmp_path: Path) -> None:

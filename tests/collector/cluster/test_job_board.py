@@ -161,3 +161,24 @@ def test_two_launches_in_one_job_are_two_views_whoever_was_heard_first(ranks: li
     }
     assert {job.key.whole for job in jobs} == {JobKey("j1", 0, 1001)}
     assert len({job.key for job in jobs}) == 2
+
+
+def test_a_rank_that_was_not_looked_at_yet_is_in_no_group() -> None:
+    """A reply is made before the next look: it called a new rank of one launch by the other's name."""
+    board, node = JobBoard(), known("a")
+
+    def hear(number: int, pid: int, run_id: str) -> RankSummary:
+        rank = rank_of("j1", number, pid)
+        rank = replace(rank, identity=rank.identity._replace(run_id=run_id), parent=ProcessId(ord(run_id), 1))
+        board.put(node, key_of(rank), rank)
+        return rank
+
+    ranks = [hear(1, 1, "a"), hear(0, 2, "b")]
+    board.jobs()
+    names = {one.process.pid: one.name for one in board.group_names(node, ranks)}
+    assert names == {1: "pid 97", 2: "pid 98"}
+    ranks += [hear(0, 3, "a"), hear(1, 4, "b")]
+    assert {one.process.pid: one.name for one in board.group_names(node, ranks)} == names
+    board.jobs()
+    told = {one.process.pid: one.name for one in board.group_names(node, ranks)}
+    assert told == {**names, 3: "pid 97", 4: "pid 98"}
