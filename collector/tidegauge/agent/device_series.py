@@ -81,6 +81,11 @@ class DeviceSeries:
         """The records taken since the last call are not to be judged."""
         self._pending.clear()
 
+    def stop_judging(self) -> None:
+        """From now on nothing is found, and nothing was."""
+        self._pending.clear()
+        self._by_steps = self._by_time = None
+
     def _judges_of(self, sample: Sample) -> Iterator[tuple[Detector, int]]:
         """Who is to be given this record, and as which step."""
         now_s = sample.mono_ns / 1e9

@@ -16,6 +16,7 @@ from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
 from tidegauge.core.incidents import OomRecord
 from tidegauge.core.samples import EventCode, Sample
+from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import RankView
 
 _log = logging.getLogger(__name__)
@@ -147,13 +148,25 @@ class RankState:
                     limit_bytes=self._process_limit_bytes(series) if primary else None,
                 )
         except Exception:
-            # One rank's odd series must not cost the others their verdicts.
-            _log.exception("the detector failed on pid %d, which is not judged any more", self.facts.process.pid)
-            self._broken = True
+            self._give_up_judging()
         if self._broken:
             for series in self._devices.values():
                 series.let_go()
         return points
+
+    def _give_up_judging(self) -> None:
+        """One rank's odd series must not cost the others their verdicts."""
+        _log.exception("the detector failed on pid %d, which is not judged any more", self.facts.process.pid)
+        self._broken = True
+        for series in self._devices.values():
+            series.stop_judging()
+
+    def _verdict(self, series: DeviceSeries) -> Verdict:
+        try:
+            return series.verdict
+        except Exception:
+            self._give_up_judging()
+            return OK
 
     def _cap_fraction(self, series: DeviceSeries) -> float | None:
         """The memory fraction in force; ``None`` for 1.0, which is no cap, and where nothing is known of one."""
@@ -228,7 +241,7 @@ class RankState:
             alloc_retries=series.since_attach("alloc_retries"),
             ooms=series.since_attach("ooms"),
             steps=last.step,
-            verdict=series.verdict,
+            verdict=self._verdict(series),
             alive=alive,
             cap_fraction=self._cap_fraction(series),
             last_oom=self._last_oom(now_unix_s=now_unix_s),

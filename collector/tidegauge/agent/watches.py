@@ -353,9 +353,9 @@ class Watches:
         living = {watch.facts.process for watch in self._watches.values() if watch.over_s is None}
         shown = [
             view
-            for watch in self._watches.values()
+            for place, watch in list(self._watches.items())
             if watch.over_s is None or now_s - watch.over_s < self._linger_s
-            if (view := self._view_of(watch, living, now_unix_s)) is not None
+            if (view := self._view_of(place, watch, living, now_s=now_s, now_unix_s=now_unix_s)) is not None
         ]
         if self._namespaces.learn(shown):
             shown = self._count_anew(shown, now_s)
@@ -389,10 +389,17 @@ class Watches:
                 del self._watches[place]
         return [view for view in shown if view.process not in dropped]
 
-    def _view_of(self, watch: _Watch, living: Collection[ProcessId], now_unix_s: float) -> RankView | None:
+    def _view_of(
+        self, place: Place, watch: _Watch, living: Collection[ProcessId], *, now_s: float, now_unix_s: float
+    ) -> RankView | None:
         above, alive = watch.ancestors, watch.over_s is None
         parent = next((one for one in above if one in living), above[0] if above else None)
-        return watch.rank.view(now_unix_s=now_unix_s, alive=alive, parent=parent)
+        try:
+            return watch.rank.view(now_unix_s=now_unix_s, alive=alive, parent=parent)
+        except Exception as error:
+            del self._watches[place]
+            self._give_up(watch.ring, error, now_s)
+            return None
 
     def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
         """What the coordinator calls the groups of this node's ranks."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fake_node import FakeNode, FakeRank, identity
+from fake_node import FakeNode, FakeRank, ScriptedDetector, identity
 from tidegauge.agent import watches
 from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ring_reader import RingReader
@@ -15,8 +18,10 @@ from tidegauge.agent.watches import (
     MAX_ORPHANS_READ_PER_POLL,
     SURELY_UNWRITTEN_S,
 )
+from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.kubernetes import PodCgroup
+from tidegauge.core.verdicts import OK, Verdict
 
 DEVICES, CAPACITY = 64, 4096
 """What the largest ring that a probe makes has; sparse until it is written."""
@@ -132,3 +137,48 @@ def test_rings_that_are_rewritten_between_polls_do_not_starve_another_tenants(
         node.poll()
         assert step_of(node) == trains.seq[0], "followed at every poll"
     assert node.agent.view().poll_deferred["records"] > 0
+
+
+def test_a_rank_whose_verdict_fails_costs_nobody_else_the_poll(tmp_path: Path) -> None:
+    """Times that jump made its forecast divide by zero when it was shown, which ended every poll of the node."""
+
+    class Failing(ScriptedDetector):
+        @property
+        def verdict(self) -> Verdict:
+            raise ZeroDivisionError("a slip in the detector")
+
+        @verdict.setter
+        def verdict(self, _: Verdict) -> None:
+            pass
+
+        def update(self, **readings: int | float | None) -> Verdict:
+            return OK
+
+    detectors: list[type[ScriptedDetector]] = [ScriptedDetector, Failing]
+    node = FakeNode(tmp_path / "run", detector_factory=lambda: detectors.pop(0)())
+    trains = victim(node)
+    trains.record()
+    node.poll()
+    hostile = node.start_rank(process=ProcessId(100, 3), who=identity(rank=GlobalRank(1), local_rank=LocalRank(1)))
+    for _ in range(5):
+        trains.record()
+        hostile.record()
+        node.poll()
+        assert step_of(node) == trains.seq[0], "followed at every poll"
+    assert {rank.process.pid: rank.verdict for rank in node.agent.view().ranks} == {7: OK, 100: OK}
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_whatever_times_a_ring_tells_its_verdict_can_be_asked_for(seed: int) -> None:
+    made_up = random.Random(seed)
+    detector, step = RankDetector(), 0
+    for at in range(120):
+        step += made_up.choice([1, 1, 1, 3])
+        time_s = made_up.choice([at * 0.1, at * 0.1, 0.0, 5.0, 1e-9 * made_up.random(), 4.6e9, 1e5 + at])
+        allocated = at * made_up.choice([1 << 20, 1 << 30, 0])
+        detector.update(
+            step=step, time_s=time_s, allocated_bytes=allocated, reserved_bytes=allocated + (1 << 30),
+            nontorch_bytes=made_up.choice([None, 1 << 29]), limit_bytes=80 << 30,
+        )  # fmt: skip
+        verdict = detector.verdict
+        assert verdict.bytes_per_second is None or verdict.bytes_per_second.low <= verdict.bytes_per_second.high

@@ -57,9 +57,11 @@ class StepTimes:
             if last is None:
                 self._last_step, self._last_s = step, time_s
             return
-        self._recent.append((time_s - self._last_s) / (step - last))
-        self._last_step = step
-        self._last_s = time_s
+        took_s = time_s - self._last_s
+        self._last_step, self._last_s = step, time_s
+        if took_s <= 0:  # whoever writes the ring may write any time
+            return
+        self._recent.append(took_s / (step - last))
         self._filled += 1
         if self._filled % _RECENT == 0:
             self._close()
@@ -100,6 +102,8 @@ class StepTimes:
                 # What came once is not expected again: the longest counts as the second longest.
                 likely_s = usual_s + (sum(pauses[:-1]) + pauses[-2]) / len(pauses)
                 high_s = usual_s + pauses[-2]
+                if likely_s <= 0:  # no step takes less than nothing: the times are made up
+                    likely_s = high_s = usual_s
                 break
         newest_s = _median([self._recent[-back] for back in range(1, _NEWEST + 1)])
         if usual_s / _SAME_SPEED <= newest_s <= usual_s * _SAME_SPEED:
