@@ -167,7 +167,7 @@ class Containers:
         uid = effective_uid(self._read(process.pid, "status"))
         if uid is None:
             return None
-        tenant = facts_of(process, uid, self._read(process.pid, "cgroup")).tenant
+        tenant = facts_of(process, uid, self._read(process.pid, "cgroup"), proc=str(self._proc)).tenant
         whose = self._whose(tenant)
         of_tenant = sum(self._whose(container.tenant) == whose for container in self._containers.values())
         places = 2 * MAX_CONTAINERS if on_gpu else MAX_CONTAINERS

@@ -73,13 +73,16 @@ class ProcessFacts:
 
     container_id: str | None = None
     """The container outside pods and Slurm that an engine of root's made for it."""
+    user_namespace_owner: int | None = None
+    """The user, not root, who made the user namespace that it is in; ``None`` in the node's own, and in root's."""
 
     @property
     def tenant(self) -> Tenant:
         """Whom limits count it to, as far as the kernel knows (``NamespacesOfPods`` knows more)."""
         if self.pod is not None:
             return Tenant(None, pod_uid=self.pod.pod_uid)
-        return Tenant(self.uid, container_id=self.container_id)
+        uid = self.uid if self.user_namespace_owner is None else self.user_namespace_owner
+        return Tenant(uid, container_id=self.container_id)
 
 
 @dataclass(frozen=True, slots=True)

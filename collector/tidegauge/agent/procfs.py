@@ -13,6 +13,7 @@ from pathlib import Path
 from tidegauge.agent.pod_cgroup import container_of, pod_cgroup_of
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.agent.resident import OpenStatms, parse_statm
+from tidegauge.agent.user_namespaces import owner_of_user_namespace
 from tidegauge.core.host_memory import proportional_bytes
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
@@ -146,7 +147,7 @@ class ProcFs:
         uid = effective_uid(status)
         if uid is None:
             return None
-        return facts_of(process, uid, cgroup)
+        return facts_of(process, uid, cgroup, proc=self._root)
 
     def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:
         """``(as it knows itself, as we see it)`` for every process in a pid namespace below ours."""
@@ -176,10 +177,12 @@ class ProcFs:
             os.close(fd)
 
 
-def facts_of(process: ProcessId, uid: int, cgroup: str) -> ProcessFacts:
+def facts_of(process: ProcessId, uid: int, cgroup: str, *, proc: str = "/proc") -> ProcessFacts:
     """Of a process of ``uid`` with this ``/proc/PID/cgroup``."""
     slurm, pod = slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup)
-    return ProcessFacts(process, uid, slurm, pod, container_of(cgroup) if slurm is None and pod is None else None)
+    container = container_of(cgroup) if slurm is None and pod is None else None
+    owner = owner_of_user_namespace(process.pid, proc) or None  # root's: an engine that maps uids for everybody
+    return ProcessFacts(process, uid, slurm, pod, container, owner)
 
 
 def slurm_place_of(cgroup: str, *, uid: int) -> SlurmPlace | None:

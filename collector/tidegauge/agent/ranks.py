@@ -223,6 +223,7 @@ class RankState:
             process=self.facts.process,
             uid=self.facts.uid,
             container_id=self.facts.container_id,
+            user_namespace_owner=self.facts.user_namespace_owner,
             user_name=self._found.user_name or self._user_name,
             uuid=self._claimed_uuid(self._primary) if self._gpu is None else self._gpu.uuid,
             gpu=None if self._gpu is None else self._gpu.gpu,

@@ -15,8 +15,9 @@ class Tenant(NamedTuple):
     """Whom every limit, share, breaker and quota counts a process or a job to.
 
     On a bare node and in Slurm a uid; on Kubernetes a namespace, whose containers may run as any uid; in another
-    container the container and the uid, as most engines run everybody's as root. A container that a user can make on
-    his own (``unshare --user``, rootless Podman) is no tenant: each would bring him another share.
+    container the container and the uid, as most engines run everybody's as root. What a user can make on his own
+    is no tenant, or each would bring him another share: in a user namespace of his (``unshare --user``, rootless
+    Podman), whatever uid a process has there, he is the tenant.
     """
 
     uid: Optional[int]
@@ -48,5 +49,6 @@ def tenant_of(job: JobKey) -> Tenant:
 def tenant_of_rank(rank: RankView | RankSummary) -> Tenant:
     """Whose a rank is on its node."""
     if rank.pod is None:
-        return Tenant(rank.uid, container_id=rank.container_id)
+        uid = rank.uid if rank.user_namespace_owner is None else rank.user_namespace_owner
+        return Tenant(uid, container_id=rank.container_id)
     return Tenant(None, None, rank.pod.pod_uid) if rank.pod.namespace is None else Tenant(None, rank.pod.namespace)

@@ -78,6 +78,8 @@ class RankView:
     """What ends the growth that ``verdict`` speaks of, by evidence; where it holds, the verdict is without danger."""
     container_id: Optional[str] = None
     """Of the container engine's, outside pods and Slurm, as the kernel says; ``None`` in none."""
+    user_namespace_owner: Optional[int] = None
+    """The user, not root, who made the user namespace that it is in; ``None`` in the node's own, and in root's."""
     parent: Optional[ProcessId] = None
     """The living rank that it descends from, else its parent process when it was found, as the kernel says."""
     group: str = ""
@@ -117,6 +119,7 @@ class RankView:
             bound=self.bound,
             parent=self.parent,
             container_id=self.container_id,
+            user_namespace_owner=self.user_namespace_owner,
         )
 
 
@@ -210,6 +213,7 @@ class RankSummary:
     bound: Optional[GrowthBound] = None
     parent: Optional[ProcessId] = None
     container_id: Optional[str] = None
+    user_namespace_owner: Optional[int] = None
 
 
 @dataclass(frozen=True)

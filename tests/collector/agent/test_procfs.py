@@ -260,6 +260,35 @@ def test_a_process_in_a_container_counts_to_both(made_up: MadeUpProc) -> None:
     assert facts.tenant == Tenant(1001, container_id=container)
 
 
+SWITCHES = "echo; read go; exec setpriv --reuid 1 --regid 1 --clear-groups sh -c 'echo; read go'"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="maps a range of uids as newuidmap does")
+def test_who_has_a_range_of_uids_is_one_tenant_in_all_of_them() -> None:
+    """``/etc/subuid`` gives each user 65,536 on many systems: they could take every place of a node."""
+    with subprocess.Popen(
+        ["unshare", "--user", "sh", "-c", SWITCHES], user=6666, group=6666, extra_groups=[], cwd="/",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() != "\n":
+                pytest.skip("users may make no user namespaces on this machine")
+            for name in ("gid_map", "uid_map"):
+                Path(f"/proc/{process.pid}/{name}").write_text("0 6666 1\n1 200001 1000\n")
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "\n"
+            facts, own = (ProcFs().find(who) for pid in (process.pid, os.getpid()) if (who := process_id(pid)))
+            assert facts is not None
+            assert own is not None
+            assert (facts.uid, facts.user_namespace_owner, facts.tenant) == (200001, 6666, Tenant(6666))
+            assert own.user_namespace_owner is None
+        finally:
+            process.kill()
+
+
 def test_a_container_in_a_slurm_job_is_no_tenant(made_up: MadeUpProc) -> None:
     made_up.add(7)
     (made_up.root / "7/cgroup").write_text(f"0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/{'a' * 64}\n")

@@ -45,6 +45,7 @@ def test_a_rank_is_its_namespaces_its_pods_its_containers_or_its_users() -> None
     assert tenant_of_rank(rank(uid=7, pod=PodPlace("u1"))) == Tenant(None, pod_uid="u1")
     assert tenant_of_rank(rank(uid=7, container_id="a" * 64)) == Tenant(7, container_id="a" * 64)
     assert tenant_of_rank(rank(uid=7)) == Tenant(7)
+    assert tenant_of_rank(rank(uid=200_007, user_namespace_owner=7)) == Tenant(7)
 
 
 @pytest.mark.parametrize(
