@@ -363,12 +363,13 @@ class Watches:
         named: dict[object, list[RankView]] = {}
         for view in shown:
             group = groups[view.process]
-            named.setdefault((group.key, view.key, view.identity.local_rank, view.uuid, view.uid), []).append(
+            named.setdefault((group.key, view.key, view.uid), []).append(
                 with_fields(view, group=group.name) if group.name else view
             )
         for views in named.values():
             if len(views) > 1:
-                views.sort(key=_precedence)
+                there = {view.process for view in views}
+                views.sort(key=lambda view: _precedence(view, there))
                 for view in views[1:]:
                     if view.alive:
                         self._not_shown.add("duplicate_rank", view.process, now_s=now_s)
@@ -442,10 +443,11 @@ class Watches:
         self._watches.clear()
 
 
-def _precedence(view: RankView) -> tuple[object, ...]:
+def _precedence(view: RankView, there: Collection[ProcessId]) -> tuple[object, ...]:
     """Which of a user's processes keeps the name that all of them claim, as a sort key: the living, then the one that
-    trains, then the larger; a helper that touched CUDA inherited its parent's environment."""
-    return (not view.alive, view.steps == 0, -view.reserved_bytes, view.process)
+    trains, then the one that started the other (an evaluator on another GPU, say, inherited its environment), then the
+    larger."""
+    return (not view.alive, view.steps == 0, view.parent in there, -view.reserved_bytes, view.process)
 
 
 def _order(view: RankView) -> tuple[object, ...]:

@@ -430,6 +430,20 @@ def test_two_processes_of_one_name_give_one_rank_the_one_that_trains(node: FakeN
     assert node.agent.view().series_dropped == {"duplicate_rank": 1}
 
 
+def test_an_evaluator_on_another_gpu_with_its_trainers_environment_does_not_take_its_name(tmp_path: Path) -> None:
+    """The two took turns in being rank 0, and the trainer's leak came back every few seconds."""
+    node = FakeNode(tmp_path / "run", readings=[gpu_reading(UUID0, 0), gpu_reading(UUID1, 1)])
+    node.procs.parents = {ProcessId(11, 9): (ProcessId(10, 8), ProcessId(5, 5))}
+    trainer = node.start_rank(process=ProcessId(10, 8))
+    settle(node, trainer)
+    evaluator = node.start_rank(process=ProcessId(11, 9), who=identity(device_uuids=(UUID1,)))
+    for turn in range(6):
+        (trainer if turn % 2 else evaluator).record(reserved=GIB)
+        evaluator.record(reserved=70 * GIB)
+        node.poll()
+        assert [(rank.process.pid, rank.gpu, rank.group) for rank in node.agent.view().ranks] == [(10, 0, "")]
+
+
 def test_two_launches_in_one_job_are_two_groups_and_both_are_shown(node: FakeNode) -> None:
     """Two ``torchrun`` in one script: each has a rank 0, and neither is a helper of the other."""
     node.procs.parents = {ProcessId(10, 2): (ProcessId(9, 1),), ProcessId(20, 2): (ProcessId(19, 1),)}
