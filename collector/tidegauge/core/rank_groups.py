@@ -102,6 +102,8 @@ class RankGroups:
         """Keys of processes that were in a group before this began, and have not been seen yet."""
         self._names: dict[str, str] = {}
         """By key, once several groups were seen at the same time."""
+        self._origins: dict[str, tuple[Hashable, ...]] = {}
+        """By key: what started the group's living processes."""
 
     def remember(self, group: RankGroup) -> None:
         """Take up where another ended: these processes are in this group of a job that has several."""
@@ -125,7 +127,7 @@ class RankGroups:
         groups = sorted(_side_by_side([one for one in members if one.lives]), key=lambda group: _by_start(group[0]))
         if len(groups) == 1 and len({self._keys.get(one.place) for one in groups[0]} - {None}) > 1:
             # They have learnt their ranks since: torch.distributed was set up.
-            self._keys, self._names = {}, {}
+            self._keys, self._names, self._origins = {}, {}, {}
         keys: dict[Place, str] = {}
         if len(groups) > 1 or self._names:
             self._name(groups, keys)
@@ -138,11 +140,14 @@ class RankGroups:
         return tuple(RankGroup(key, self._names.get(key, ""), frozenset(places[key])) for key in sorted(places))
 
     def _name(self, groups: Sequence[Sequence[GroupMember]], keys: dict[Place, str]) -> None:
-        """Each group keeps the key that its earliest member has; one that has none gets a name."""
+        """Each group keeps the key that its earliest member has; a program that is started again takes up that of its
+        last run; one that has none gets a name."""
         taken: set[str] = set()
         known = [next((self._keys[one.place] for one in group if one.place in self._keys), None) for group in groups]
+        over = {origin: key for key, origin in self._origins.items() if key not in known}
         for group, before in zip(groups, known):
-            key = before
+            origin = _origin(group[0])
+            key = over.pop(origin, None) if before is None else before
             if key is None or key in taken:
                 used = {*self._names, *taken, *filter(None, known)}
                 first = "" not in taken and "" not in known and "" not in self._names
@@ -150,6 +155,7 @@ class RankGroups:
             if key not in self._names:
                 self._names[key] = key or _unused(_name_of(group, groups), {*self._names.values()})
             taken.add(key)
+            self._origins[key] = origin
             keys.update((one.place, key) for one in group)
 
     def _key_of_ended(self, one: GroupMember, groups: Sequence[Sequence[GroupMember]]) -> str:
@@ -158,6 +164,11 @@ class RankGroups:
             return known or ""
         alike = next((group for group in groups if _claims(group[0]) == _claims(one) and group[0].step == one.step), ())
         return next((self._keys[member.place] for member in alike if member.place in self._keys), "")
+
+
+def _origin(one: GroupMember) -> tuple[Hashable, ...]:
+    """What a program that is started again in a loop has in common with its last run."""
+    return one.world_size, one.run_id, one.step, one.pod, one.container, one.place[0], one.parent
 
 
 def _by_start(one: GroupMember) -> tuple[object, ...]:

@@ -71,6 +71,19 @@ def test_containers_of_a_pod_and_pods_of_a_job_are_named_by_what_tells_them_apar
     }
 
 
+def test_evaluations_in_a_loop_beside_a_trainer_are_one_group() -> None:
+    """``for …; do python eval.py; done``: the shell starts each, when the one before has ended."""
+    groups, trainer = RankGroups(), launch(100, 2)
+    before: list[GroupMember] = []
+    for pid in (200, 210, 220, 230):
+        found = groups.look([*trainer, *ended(before), member(pid, parent=50)])
+        assert said(found) == {"pid 99": [100, 101], "pid 200": [*(one.place[1].pid for one in before), pid]}
+        groups.look([*trainer, *ended([*before, member(pid, parent=50)])])
+        before = [member(pid, parent=50)]
+    beside = groups.look([*trainer, member(230, parent=50), member(240, parent=50)])
+    assert said(beside) == {"pid 99": [100, 101], "pid 200": [230], "pid 240": [240]}, "two at a time are two"
+
+
 def test_a_program_that_starts_its_own_ranks_and_uses_a_gpu_itself_is_of_their_launch() -> None:
     """``mp.spawn``: the ranks name their world, the program does not."""
     program = member(99, parent=1)
