@@ -22,7 +22,9 @@ COLLECT_DURATION = Metric(
 SERIES_DROPPED = Metric(
     "tidegauge_series_dropped_total",
     Kind.COUNTER,
-    "Series left out of scrapes: `duplicate` labels, or beyond the `budget` of a target.",
+    "Series left out of scrapes: `duplicate` labels, or beyond the `budget` of a target; and processes that are no "
+    "rank of their own: a helper with its rank's environment (`duplicate_rank`), or beyond the places of a node or a "
+    "tenant (`ranks`).",
     ("reason",),
     "node agent",
 )
