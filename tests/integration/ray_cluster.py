@@ -102,6 +102,9 @@ def _environ(token_file: Path) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": str(token_file),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name: stay on 127.0.0.1
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # On a machine that is busy for a minute Ray takes its own node for dead, and its dashboard ends.
+        "RAY_health_check_timeout_ms": "60000",
+        "RAY_health_check_failure_threshold": "20",
     }  # fmt: skip
 
 
