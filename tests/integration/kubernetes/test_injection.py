@@ -24,6 +24,8 @@ from tidegauge.core.kubernetes import CHANGES, INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import SecretCertificate
 from tidegauge_scheduler_hooks.kubernetes.injection.names import PYTHONPATH_ENTRY
 
+pytestmark = pytest.mark.timeout(600)
+
 if TYPE_CHECKING:
     from tidegauge_scheduler_hooks.kubernetes.client import ClientApi
 

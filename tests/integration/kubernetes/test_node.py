@@ -14,6 +14,8 @@ from integration.kubernetes.target import KubeTarget
 from kube_standins.api import MERGE, Object
 from kube_standins.images import Image
 
+pytestmark = pytest.mark.timeout(600)
+
 EMPTY = {"name": "shared", "emptyDir": {}}
 
 

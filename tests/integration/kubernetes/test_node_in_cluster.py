@@ -15,6 +15,8 @@ from kube_emulator import Emulator
 from kube_standins.api import MERGE
 from kube_standins.node import GPUS
 
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture
 def bench(kube: KubeTarget, namespace: str, tmp_path: Path) -> Iterator[Bench]:

@@ -37,6 +37,8 @@ MOUNT = {"name": "tidegauge", "mountPath": RUN_DIR, "subPath": "run"}
 
 TRAIN = """
 import time, torch
+
+pytestmark = pytest.mark.timeout(600)
 model = torch.nn.Linear(64, 64, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 while True:

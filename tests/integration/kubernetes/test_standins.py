@@ -23,6 +23,8 @@ from kube_standins.jobset_steps import NAME, PREFIX, REPLICATED_JOB, RESTART_ATT
 from kube_standins.pod_environ import Here, UnsupportedError, environ_of, expanded
 from kube_standins.process import TESTS
 
+pytestmark = pytest.mark.timeout(600)
+
 NOW = "2026-11-21T12:00:00Z"
 RUNS = "trap 'echo told; exit 1' TERM; echo up; while :; do sleep 0.05; done"
 
