@@ -20,10 +20,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from fleet.ring_files import Memory, Ring, identity_of, user_folder
 
+from tidegauge.agent.containers import WALK_EVERY_S
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import ProcessId
@@ -37,6 +38,7 @@ DEVICES = [f"GPU-{device:08x}-0000-0000-0000-000000000000" for device in range(M
 SLOTS = 4096
 LINGER_S = 5.0
 WARM_POLLS = 4
+CONTAINER = Path(__file__).with_name("hostile_container.py")
 
 BeforePoll = Callable[[], None]
 
@@ -139,6 +141,54 @@ def comes_and_goes(run_dir: Path, _: ExitStack) -> BeforePoll:
     return change
 
 
+def containers(count: int, **filled_with: int) -> Callable[[Path, ExitStack], BeforePoll]:
+    """So many of one user, each filled as ``hostile_container.py`` is told; all their folders change between polls."""
+
+    def make(run_dir: Path, stack: ExitStack) -> BeforePoll:
+        told = [f"--{name}={number}" for name, number in filled_with.items()]
+        # The system's Python, and the script's text: the attacker may not read this checkout.
+        python = ["python3", "-c", CONTAINER.read_text(), str(run_dir), *told]
+        command = ["unshare", "--user", "--map-root-user", "--mount", *python]
+        started = [stack.enter_context(_talking(command)) for _ in range(count)]
+
+        def change() -> None:
+            for one in started:
+                _line(one).write("\n")
+            for one in started:
+                _hears(one, "changed")
+
+        for one in started:
+            _hears(one, "ready")
+        return change
+
+    return make
+
+
+@contextmanager
+def _talking(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process of the attacker, ended with the block."""
+    one = subprocess.Popen(
+        command, user=ATTACKER, env={"PATH": os.defpath}, text=True, bufsize=1,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield one
+    finally:
+        one.kill()
+        one.communicate()
+
+
+def _line(one: subprocess.Popen[str]) -> IO[str]:
+    assert one.stdin is not None
+    return one.stdin
+
+
+def _hears(one: subprocess.Popen[str], word: str) -> None:
+    assert one.stdout is not None
+    if one.stdout.readline().strip() != word:
+        raise RuntimeError(f"a hostile container did not come to say {word!r}: may users make namespaces here?")
+
+
 ALONE = "nobody"
 ATTACKS: Mapping[str, Callable[[Path, ExitStack], BeforePoll]] = {
     ALONE: lambda _, __: lambda: None,
@@ -148,6 +198,9 @@ ATTACKS: Mapping[str, Callable[[Path, ExitStack], BeforePoll]] = {
     "8 processes, rings of 65,536 slots": of_65536_slots,
     "100,000 files, 20,000 folders": files,
     "a name that comes and goes beside 300 rings": comes_and_goes,
+    "a container of 8,192 mounts and 300 folders": containers(1, mounts=8192, folders=300),
+    "40 containers of 300 folders and 60,000 names": containers(40, folders=300, names=200),
+    "8 containers of 12,000 mounts": containers(8, mounts=12_000),
 }
 
 
@@ -163,6 +216,11 @@ def measured(attack: str, polls: int, alone_ms: float | None) -> Figures:
             ring.step(MEMORY)
             agent.poll()
         before_poll = ATTACKS[attack](run_dir, stack)
+        seen_s = time.monotonic() + (1.2 * WALK_EVERY_S if "container" in attack else 0.0)
+        while time.monotonic() < seen_s:
+            before_poll()
+            agent.poll()
+            time.sleep(0.5)
         cpu_ms, followed = [], 0
         for _ in range(polls):
             before_poll()
@@ -184,12 +242,13 @@ def _step_of(agent: NodeAgent, process: ProcessId) -> int | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--polls", type=int, default=60, help="polls for each attack, at 2 Hz (default: %(default)s)")
+    parser.add_argument("--attack", metavar="TEXT", default="", help="only those whose names hold it")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("hostile_polls.py needs root: the attacker is another user")
     alone_ms: float | None = None
-    for attack in ATTACKS:
+    for attack in [name for name in ATTACKS if name == ALONE or args.attack in name]:
         found = measured(attack, args.polls, alone_ms)
         alone_ms = alone_ms or found.cpu_ms_median
         if args.json:

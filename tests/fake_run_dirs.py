@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +22,16 @@ class FakeContainerRunDir(NamedTuple):
     def mount_namespaces(self) -> Collection[int]:
         return (1,)
 
-    def open(self) -> int:
-        return os.open(self.path, DIRECTORY)
+    def has_time(self) -> bool:
+        return True
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        fd = os.open(self.path, DIRECTORY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def __str__(self) -> str:
         return str(self.path)

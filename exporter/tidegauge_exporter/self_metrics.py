@@ -46,7 +46,8 @@ POLL_DEFERRED = Metric(
     "tidegauge_poll_deferred_total",
     Kind.COUNTER,
     "What a poll put off to a later one, so that nobody's rings hold up the others': rings that are new (`opened`), "
-    "rings of which not all records were read (`records`), rings of processes that are gone (`orphans`).",
+    "rings of which not all records were read (`records`), rings of processes that are gone (`orphans`), "
+    "folders of containers whose tenant had used up its time (`containers`).",
     ("reason",),
     "node agent",
 )

@@ -7,17 +7,18 @@ a run directory, as the containers of a pod do, is seen by its device and inode.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from tidegauge.agent.container_run_dirs import Container, ContainerPoll, ContainerRunDir, identity_of, seen_from_here
+from tidegauge.agent.container_time import Turns
 from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir
 from tidegauge.agent.procfs import facts_of
 from tidegauge.agent.safe_files import opened
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.ways_in import open_through
+from tidegauge.agent.ways_in import entered
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
 from tidegauge.core.proc_status import effective_uid
@@ -37,52 +38,8 @@ MAX_WAYS_IN = 256
 """Processes of one namespace that are remembered."""
 
 
-@dataclass(eq=False)
-class Container:
-    """One mount namespace other than ours."""
-
-    mount_namespace: int
-    """Inode of its ns/mnt."""
-    tenant: Tenant
-    """Of the process that it was first seen by."""
-    ways_in: tuple[ProcessId, ...]
-    """Processes that were seen there, the one to go by first."""
-
-
-@dataclass(eq=False)
-class ContainerRunDir:
-    """The ``RunDir`` of a container, or of several that share it."""
-
-    path: Path
-    identity: tuple[int, int]
-    """Device and inode."""
-    proc: Path
-    containers: tuple[Container, ...]
-    """At least one."""
-
-    @property
-    def mount_namespaces(self) -> Collection[int]:
-        return [container.mount_namespace for container in self.containers]
-
-    @property
-    def tenant(self) -> Tenant:
-        return self.containers[0].tenant
-
-    def open(self) -> int:
-        for container in self.containers:
-            with suppress(OSError, RefusedError):
-                fd = open_through(container.ways_in[0], container.mount_namespace, self.path, self.proc)
-                if _identity(fd) == self.identity:
-                    return fd
-                os.close(fd)
-        raise FileNotFoundError(f"{self} is gone")
-
-    def __str__(self) -> str:
-        return _seen_from_here(self.containers[0], self.path)
-
-
 class Containers:
-    """The containers of this node. ``look`` belongs to one thread; what cannot be read raises nothing."""
+    """The containers of this node. For the thread that polls; what cannot be read raises nothing."""
 
     def __init__(
         self,
@@ -101,8 +58,12 @@ class Containers:
         self._candidates = candidates
         self._whose = whose
         self._proc = proc
+        self.poll = ContainerPoll(whose)
         self._own_namespace = _inode(proc / "self/ns/mnt")
         self._containers: dict[int, Container] = {}
+        self._turns = Turns[Container]()
+        self._found: dict[Container, Mapping[Path, tuple[int, int]]] = {}
+        """Run directories in each, by device and inode, as they were at its last turn."""
         self._run_dirs: dict[tuple[Path, tuple[int, int]], ContainerRunDir] = {}
         self._refused: set[tuple[Container, Path]] = set()
         self._look_s = float("-inf")
@@ -175,48 +136,69 @@ class Containers:
 
     def _search(self, skips: SkipCounts, now_s: float, *, every_way: bool) -> None:
         """See which run directories there are, and through which containers each is reached."""
+        before, self._found = self._found, {}
+        for container in self._turns.in_order(self._containers.values()):
+            if not self.poll.has_time(container.tenant):
+                self._found[container] = before.get(container, {})
+                continue
+            with self.poll.time.spent_by(container.tenant):
+                self._found[container] = self._run_dirs_in(container, skips, now_s, every_way=every_way)
+            self._turns.had(container)
         hosts = {identity for run_dir in self._host if (identity := _identity_of(run_dir)) is not None}
         found: dict[tuple[Path, tuple[int, int]], list[Container]] = {}
         for container in self._containers.values():
-            for path in self._paths:
-                identity = self._identity_in(container, path, skips, now_s, every_way=every_way)
-                if identity is not None and identity not in hosts:
+            for path, identity in self._found[container].items():
+                if identity not in hosts:
                     found.setdefault((path, identity), []).append(container)
         known = self._run_dirs
         self._run_dirs = {}
         for key, containers in found.items():
-            run_dir = known.get(key) or ContainerRunDir(*key, self._proc, ())
+            run_dir = known.get(key) or ContainerRunDir(*key, self._proc, self.poll, ())
             run_dir.containers = tuple(containers)
             self._run_dirs[key] = run_dir
         living = set(self._containers.values())
         self._refused = {(container, path) for container, path in self._refused if container in living}
 
-    def _identity_in(
-        self, container: Container, path: Path, skips: SkipCounts, now_s: float, *, every_way: bool
-    ) -> tuple[int, int] | None:
-        """Goes by the first process that lives; by each of them if the first does not get there and ``every_way``."""
-        refused: RefusedError | OSError | None = None
-        for process in container.ways_in:
+    def _run_dirs_in(
+        self, container: Container, skips: SkipCounts, now_s: float, *, every_way: bool
+    ) -> dict[Path, tuple[int, int]]:
+        """By device and inode. Goes by the first process that lives; by each of them if the first does not get there
+        and ``every_way``, as long as there is time: the next one comes first at the next turn."""
+        found: dict[Path, tuple[int, int]] = {}
+        missing = list(self._paths)
+        refused: dict[Path, RefusedError | OSError] = {}
+        for at, process in enumerate(container.ways_in):
+            if at and not self.poll.has_time(container.tenant):
+                container.ways_in = container.ways_in[at:] + container.ways_in[:at]
+                break
             try:
-                fd = open_through(process, container.mount_namespace, path, self._proc)
+                with entered(process, container.mount_namespace, self._proc) as namespace:
+                    for path in tuple(missing):
+                        try:
+                            found[path] = _identity_and_close(namespace.open(path))
+                        except FileNotFoundError:
+                            pass
+                        except (RefusedError, OSError) as error:
+                            refused.setdefault(path, error)
+                            continue
+                        missing.remove(path)
             except ProcessLookupError:
                 continue
-            except FileNotFoundError:
+            except OSError as error:
+                refused.update((path, error) for path in missing if path not in refused)
+            if found and at:
+                container.ways_in = (process, *(other for other in container.ways_in if other != process))
+            if not (missing and every_way):
                 break
-            except (RefusedError, OSError) as error:
-                refused = refused or error
-                if every_way:
-                    continue
-                break
-            first = (process, *(other for other in container.ways_in if other != process))
-            container.ways_in = first
-            self._refused.discard((container, path))
-            return _identity_and_close(fd)
-        if refused is not None and (container, path) not in self._refused:
-            self._refused.add((container, path))
-            reason = refused.reason if isinstance(refused, RefusedError) else "permission"
-            skips.add(reason, _seen_from_here(container, path), str(refused), now_s=now_s)
-        return None
+        for path in self._paths:
+            if path in found:
+                self._refused.discard((container, path))
+            elif path in missing and path in refused and (container, path) not in self._refused:
+                self._refused.add((container, path))
+                why = refused[path]
+                reason = why.reason if isinstance(why, RefusedError) else "permission"
+                skips.add(reason, seen_from_here(container, path), str(why), now_s=now_s)
+        return found
 
     def _process(self, pid: int) -> ProcessId | None:
         stat = parse_proc_stat(self._read(pid, "stat"))
@@ -228,10 +210,6 @@ class Containers:
         return ""
 
 
-def _seen_from_here(container: Container, path: Path) -> str:
-    return f"/proc/{container.ways_in[0].pid}/root{path}"
-
-
 def _inode(path: Path | str) -> int | None:
     """Of a namespace; ``None`` where it cannot be told: the process ended, or is none of ours to look into."""
     try:
@@ -241,18 +219,13 @@ def _inode(path: Path | str) -> int | None:
 
 
 def _identity_of(run_dir: RunDir) -> tuple[int, int] | None:
-    with suppress(OSError, RefusedError):
-        return _identity_and_close(run_dir.open())
+    with suppress(OSError, RefusedError), run_dir.opened() as fd:
+        return identity_of(fd)
     return None
 
 
 def _identity_and_close(fd: int) -> tuple[int, int]:
     try:
-        return _identity(fd)
+        return identity_of(fd)
     finally:
         os.close(fd)
-
-
-def _identity(fd: int) -> tuple[int, int]:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino

@@ -11,18 +11,22 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from tidegauge.agent.container_time import Turns
 from tidegauge.agent.folder_changes import FolderChanges
-from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
+from tidegauge.agent.folders import NotNowError, RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.user_folders import FoundFolders, UserFolders
+from tidegauge.agent.user_folders import UserFolders
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import RING_SUFFIX, names_beside, process_of, socket_name
 
 MAX_RINGS_PER_FOLDER = 4096
 MAX_OPENS_PER_POLL = 256
 """Each costs some 50 us with what follows; what is left over has its turn at the next poll."""
-MAX_ENTRIES_PER_FOLDER = 3 * MAX_RINGS_PER_FOLDER
+MAX_RINGS_PER_FOLDER_OF_CONTAINER = 512
+MAX_OPENS_OF_CONTAINER = 64
+"""As ``MAX_OPENS_PER_POLL``, of each container's own."""
+ENTRIES_PER_RING = 3
 """Rings, their sockets and what else lies there: beyond it a folder is somebody's attempt to keep us busy."""
 RECHECK_S = 5.0
 """How often refused files are compared with what they were. New files are found at once, by their folder's mtime."""
@@ -77,30 +81,59 @@ class RingFinder:
         self._forget_at_s = float("-inf")
         self._listed_s: dict[UserFolder, float] = {}
         self._opens_left = 0
-        self._turn = 0
+        self._run_dir_turns = Turns[RunDir]()
+        self._absent: set[RunDir] = set()
+        """Those that were not there, or not to be opened, at their last turn."""
 
     def new_rings(self, now_s: float) -> list[RingFile]:
         """Open the rings that were not there, or not acceptable, before. ``now_s`` is a monotonic clock."""
         run_dirs = self._run_dirs()
-        looks = [self._folders(run_dir, now_s) for run_dir in run_dirs]
-        changed_ns = {folder: at for look in looks for folder, at in look.folders}
+        found: list[RingFile] = []
+        for run_dir in self._run_dir_turns.in_order(run_dirs):
+            if run_dir.has_time():
+                found.extend(self._new_rings_in(run_dir, now_s))
+                self._run_dir_turns.had(run_dir)
         if now_s >= self._forget_at_s:
             self._forget_at_s = now_s + RECHECK_S
-            self._forget_all_but({folder for look in looks for folder in look.known}, run_dirs)
-        found: list[RingFile] = []
-        self._opens_left = MAX_OPENS_PER_POLL
-        first = self._turn = self._turn + 1
-        folders = list(changed_ns)
-        for at in range(len(folders)):
-            folder = folders[(first + at) % len(folders)]  # nobody is always the last
-            recheck = now_s - self._listed_s.get(folder, float("-inf")) >= RECHECK_S
-            if self._changes.must_list(folder, changed_ns[folder]) or recheck:
-                self._listed_s[folder] = now_s
-                had = self._opens_left
-                found.extend(self._list_folder(folder, now_s))
-                if had > 0 >= self._opens_left:
-                    self._turn = first + at  # the next poll begins after it
+            self._absent.intersection_update(run_dirs)
+            there = (run_dir for run_dir in run_dirs if run_dir not in self._absent)
+            self._forget_all_but({one for run_dir in there for one in self._listing_of(run_dir).known}, run_dirs)
         return found
+
+    def _new_rings_in(self, run_dir: RunDir, now_s: float) -> list[RingFile]:
+        place = Place(run_dir, -1, "")
+        listing = self._listing_of(run_dir)
+        found: list[RingFile] = []
+        try:
+            with run_dir.opened() as fd:
+                look = listing.look(fd, now_s)
+                for folder, error in look.refused:
+                    self._skips.add(error.reason, str(Place(run_dir, folder.uid, "")), str(error), now_s=now_s)
+                changed = [folder for folder, at_ns in look.folders if self._must_list(folder, at_ns, now_s)]
+                last_listed_s = [self._listed_s.get(folder, float("-inf")) for folder in changed]
+                changed = [changed[at] for at in sorted(range(len(changed)), key=last_listed_s.__getitem__)]
+                self._opens_left = MAX_OPENS_PER_POLL if run_dir.mount_namespaces is None else MAX_OPENS_OF_CONTAINER
+                for number, folder in enumerate(changed):
+                    if self._opens_left <= 0 or (number and not run_dir.has_time()):
+                        self._changes.unsettle(folder)
+                        continue
+                    self._listed_s[folder] = now_s
+                    found.extend(self._list_folder(folder, now_s))
+        except NotNowError:
+            return found
+        except (RefusedError, OSError) as error:
+            self._absent.add(run_dir)
+            if isinstance(error, RefusedError):
+                self._say_once(place, error.reason, str(error), now_s)
+            elif not isinstance(error, FileNotFoundError):
+                self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
+            return found
+        self._absent.discard(run_dir)
+        return found
+
+    def _must_list(self, folder: UserFolder, changed_ns: int | None, now_s: float) -> bool:
+        recheck = now_s - self._listed_s.get(folder, float("-inf")) >= RECHECK_S
+        return self._changes.must_list(folder, changed_ns) or recheck
 
     def postpone(self, ring: RingFile, *, now_s: float) -> None:
         """``ring`` has no first bytes yet: close it and look again; say so once if it stays like that."""
@@ -139,12 +172,18 @@ class RingFinder:
     def remove(self, ring: RingFile) -> None:
         """Close ``ring`` and delete its file, its command socket, its snapshots and evidence: the process has ended.
 
-        Raises ``OSError`` if the folder does not let us. Only names in the owner's own folder are touched, and the ring
-        only while it is the file that was read.
+        Raises ``NotNowError`` when all this is to be done at a later poll, and ``OSError`` if the folder does not let
+        us. Only names in the owner's own folder are touched, and the ring only while it is the file that was read.
         """
-        self._release(ring)
         socket, files = socket_name(ring.process), names_beside(ring.process)
-        remove(ring.place.folder, ring.place.name, ring.signature, socket=socket, files=files)
+        try:
+            remove(ring.place.folder, ring.place.name, ring.signature, socket=socket, files=files)
+        except NotNowError:
+            raise
+        except OSError:
+            self._release(ring)
+            raise
+        self._release(ring)
 
     def _release(self, ring: RingFile) -> None:
         os.close(ring.fd)
@@ -162,19 +201,6 @@ class RingFinder:
                 there = folder in folders if folder.uid >= 0 else folder.run_dir in run_dirs
                 if not there:
                     del remembered[folder]
-
-    def _folders(self, run_dir: RunDir, now_s: float) -> FoundFolders:
-        place = Place(run_dir, -1, "")
-        try:
-            found = self._listing_of(run_dir).look(now_s)
-            for folder, error in found.refused:
-                self._skips.add(error.reason, str(Place(run_dir, folder.uid, "")), str(error), now_s=now_s)
-            return found
-        except RefusedError as refused:
-            self._say_once(place, refused.reason, str(refused), now_s)
-        except OSError as error:
-            self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
-        return FoundFolders([], [], [])
 
     def _listing_of(self, run_dir: RunDir) -> UserFolders:
         listing = self._listings.get(run_dir)
@@ -199,14 +225,16 @@ class RingFinder:
         return []
 
     def _ring_names(self, fd: int, folder: Place, now_s: float) -> list[str]:
+        is_hosts = folder.run_dir.mount_namespaces is None
+        most = MAX_RINGS_PER_FOLDER if is_hosts else MAX_RINGS_PER_FOLDER_OF_CONTAINER
         with os.scandir(fd) as entries:
-            names = [entry.name for entry in islice(entries, MAX_ENTRIES_PER_FOLDER)]
+            names = [entry.name for entry in islice(entries, ENTRIES_PER_RING * most)]
         rings = sorted(name for name in names if name.endswith(RING_SUFFIX))
-        if len(names) == MAX_ENTRIES_PER_FOLDER or len(rings) > MAX_RINGS_PER_FOLDER:
+        if len(names) == ENTRIES_PER_RING * most or len(rings) > most:
             self._say_once(folder, "too_many", "more files than are looked at", now_s)
         else:
             self._refused.get(folder.folder, {}).pop("", None)
-        return rings[:MAX_RINGS_PER_FOLDER]
+        return rings[:most]
 
     def _open_new(self, there: OpenFolder, folder: Place, names: Sequence[str], now_s: float) -> list[RingFile]:
         own = folder.folder

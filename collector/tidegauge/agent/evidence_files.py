@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegauge.agent.folders import RefusedError, UserFolder
+from tidegauge.agent.folders import NotNowError, RefusedError, UserFolder
 from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
@@ -125,12 +125,17 @@ class EvidenceFinder:
         self, folder: UserFolder, ranks: Iterable[tuple[ProcessId, RankFolder]], now_s: float
     ) -> list[FoundFiles]:
         found: list[FoundFiles] = []
-        with suppress(RefusedError, OSError), opened_folder(folder) as there:  # the ring finder has said so already
-            for process, at in ranks:
-                for name in (evidence_name(at.claimed), snapshot_name(at.claimed, ASKED_SUFFIX)):
-                    opened = self._open_new(there, process, at, name, now_s)
-                    if opened is not None:
-                        found.append(opened)
+        try:
+            with opened_folder(folder) as there:
+                for process, at in ranks:
+                    for name in (evidence_name(at.claimed), snapshot_name(at.claimed, ASKED_SUFFIX)):
+                        opened = self._open_new(there, process, at, name, now_s)
+                        if opened is not None:
+                            found.append(opened)
+        except NotNowError:
+            self._ended.difference_update(process for process, _ in ranks)
+        except (RefusedError, OSError):  # the ring finder has said so already
+            pass
         return found
 
     def _open_new(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -29,6 +30,10 @@ class RefusedError(Exception):
         self.reason = reason
 
 
+class NotNowError(OSError):
+    """Its tenant has used up their time in this poll (``container_time``): it has its turn at a later one."""
+
+
 class RunDir(Protocol):
     """A folder with one folder for each user. Hashable; its text is for people."""
 
@@ -41,9 +46,12 @@ class RunDir(Protocol):
     def tenant(self) -> Tenant | None:
         """Whom limits count all of it to; ``None``: each folder to the user that it is named for."""
 
-    def open(self) -> int:
+    def has_time(self) -> bool:
+        """Whether it may be gone through now, or further. ``False``: at a later poll, for the others' sake."""
+
+    def opened(self) -> AbstractContextManager[int]:
         """A descriptor to list it and to open what is in it. Raises ``FileNotFoundError`` where there is none now,
-        ``RefusedError``, and other ``OSError``."""
+        ``RefusedError``, ``NotNowError``, and other ``OSError``."""
 
 
 class HostRunDir(NamedTuple):
@@ -59,15 +67,23 @@ class HostRunDir(NamedTuple):
     def tenant(self) -> None:
         return None
 
-    def open(self) -> int:
+    def has_time(self) -> bool:
+        return True
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
         try:
-            return os.open(self.path, DIRECTORY)
+            fd = os.open(self.path, DIRECTORY)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
             # A link answers ENOTDIR to O_DIRECTORY | O_NOFOLLOW, like a file.
             reason = "symlink" if self.path.is_symlink() else "not_directory"
             raise RefusedError(reason, f"cannot be listed: {error.strerror}") from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def __str__(self) -> str:
         return str(self.path)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
+from tidegauge.agent.container_time import Turns
 from tidegauge.agent.folder_changes import FolderChanges
 from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import opened_folder
@@ -27,6 +28,7 @@ MAX_LAUNCHES_PER_TENANT = 128
 MAX_LAUNCHES_PER_FOLDER = 64
 MAX_NAMES_PER_FOLDER = 12288
 """Names that are looked at, as for rings."""
+MAX_NAMES_PER_FOLDER_OF_CONTAINER = 1536
 
 
 class RecordPlace(NamedTuple):
@@ -44,6 +46,8 @@ class LaunchNames:
         self._run_dirs = run_dirs
         self._whose = whose
         self._listings: dict[RunDir, UserFolders] = {}
+        self._turns = Turns[RunDir]()
+        self._listed_s: dict[UserFolder, float] = {}
         self._living: Collection[RecordPlace] = ()
         self._changes = FolderChanges()
         self._names: dict[UserFolder, tuple[str, ...]] = {}
@@ -53,48 +57,56 @@ class LaunchNames:
     def look(self, now_s: float, living: Collection[RecordPlace]) -> list[RecordPlace]:
         """Records that have a place now. ``now_s`` is a monotonic clock; ``living``: those whose keeper lives."""
         self._living = living
-        known, changed_ns = self._folders(now_s)
-        self._changes.keep(known)
         by_folder: dict[UserFolder, set[str]] = {}
         for folder, name in living:
             by_folder.setdefault(folder, set()).add(name)
-        for folder in self._names.keys() - known:
+        run_dirs = self._turns.in_order(self._run_dirs())
+        self._listings = {one: self._listings.get(one) or UserFolders(one, self._in_use) for one in run_dirs}
+        there: set[UserFolder] = set()
+        for run_dir, listing in self._listings.items():
+            with suppress(RefusedError, OSError):  # the ring finder has said so already
+                self._look_in(run_dir, listing, by_folder, now_s)
+                there.update(listing.known)
+        self._changes.keep(there)
+        self._listed_s = {folder: at_s for folder, at_s in self._listed_s.items() if folder in there}
+        for folder in self._names.keys() - there:
             del self._names[folder]
-        for folder, mtime_ns in changed_ns.items():
-            if self._changes.must_list(folder, mtime_ns):
+        return self._share(by_folder)
+
+    def _look_in(
+        self, run_dir: RunDir, listing: UserFolders, living: Mapping[UserFolder, Collection[str]], now_s: float
+    ) -> None:
+        """Raises ``RefusedError`` and ``OSError``."""
+        if not run_dir.has_time():
+            return
+        with run_dir.opened() as fd:
+            changed = [one for one, at_ns in listing.look(fd, now_s).folders if self._changes.must_list(one, at_ns)]
+            changed.sort(key=lambda folder: self._listed_s.get(folder, float("-inf")))  # nobody is always the last
+            for number, folder in enumerate(changed):
+                if number and not run_dir.has_time():
+                    self._changes.unsettle(folder)
+                    continue
+                self._listed_s[folder] = now_s
                 try:
-                    names = self._list(folder, by_folder.get(folder, ()))
+                    names = self._list(folder, living.get(folder, ()))
                 except OSError:  # out of descriptors, say: what is known of the folder stays until it can be listed
                     self._changes.unsettle(folder)
                     continue
                 self._names.pop(folder, None)
                 if names:
                     self._names[folder] = names
-        return self._share(by_folder)
-
-    def _folders(self, now_s: float) -> tuple[set[UserFolder], dict[UserFolder, int | None]]:
-        """All that there are, and of those whose turn it is when names in them last changed."""
-        run_dirs = self._run_dirs()
-        known, self._listings = self._listings, {}
-        for run_dir in run_dirs:
-            self._listings[run_dir] = known.get(run_dir) or UserFolders(run_dir, self._in_use)
-        all_there_are: set[UserFolder] = set()
-        found: dict[UserFolder, int | None] = {}
-        for listing in self._listings.values():
-            with suppress(RefusedError, OSError):  # the ring finder has said so already
-                look = listing.look(now_s)
-                all_there_are.update(look.known)
-                found.update(look.folders)
-        return all_there_are, found
+        self._turns.had(run_dir)
 
     def _in_use(self) -> set[UserFolder]:
         return {folder for folder, _ in self._living}
 
     def _list(self, folder: UserFolder, living: Collection[str]) -> tuple[str, ...]:
         """Raises ``OSError``. A folder that is gone, or is none, has no names."""
+        is_hosts = folder.run_dir.mount_namespaces is None
+        most = MAX_NAMES_PER_FOLDER if is_hosts else MAX_NAMES_PER_FOLDER_OF_CONTAINER
         try:
             with opened_folder(folder) as there, os.scandir(there.fd) as entries:
-                names = [entry.name for entry in islice(entries, MAX_NAMES_PER_FOLDER)]
+                names = [entry.name for entry in islice(entries, most)]
         except (RefusedError, FileNotFoundError):
             self._changes.unsettle(folder)
             return ()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tidegauge.agent.few_lines import FewLines
-from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
+from tidegauge.agent.folders import NotNowError, RefusedError, RunDir, UserFolder
 from tidegauge.agent.launch_names import LaunchNames, RecordPlace
 from tidegauge.agent.ports import ProcSource
 from tidegauge.agent.process_socket import ProcessSocket
@@ -143,7 +143,7 @@ class Launches:
                     return
                 if known is None or known.signature != signature:
                     known = self._read(there, folder, name, known, now_s)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotNowError):
             return
         except (RefusedError, OSError) as error:
             self._refuse(place, error, now_s)

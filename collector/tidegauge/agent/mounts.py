@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidegauge.agent.safe_files import opened
@@ -30,14 +29,27 @@ _NS_GET_USERNS = 0xB701
 class Mounts(NamedTuple):
     """The mounts of one mount namespace as one of its processes sees them."""
 
-    file_systems: Mapping[int, str]
-    """By mount id. A mount that is not there, because it is out of reach for that process, is not to be walked."""
+    mountinfo: bytes
+    """Lines of proc_pid_mountinfo(5); one at the end that is cut off does not count. Spaces and ends of lines in what
+    a user may choose are written as \\040 and \\012."""
     made_by_admin: bool
     """Whether mounting there needs the rights of root in our own user namespace."""
 
+    def file_system(self, mount: int) -> str | None:
+        """Type of the file system of a mount id. A mount that is not there, because it is out of reach for that
+        process, is not to be walked."""
+        # Of thousands of lines two or three are asked for.
+        start = 0 if self.mountinfo.startswith(b"%d " % mount) else self.mountinfo.find(b"\n%d " % mount) + 1
+        end = self.mountinfo.find(b"\n", start)
+        if end < 0 or not self.mountinfo.startswith(b"%d " % mount, start):
+            return None
+        _, _, tail = self.mountinfo[start:end].partition(b" - ")
+        file_system, space, _ = tail.partition(b" ")
+        return file_system.decode(errors="replace") if space else None
+
     def harmless(self, mount: int) -> bool:
         """Whether names can be looked up on this mount without waiting for anybody."""
-        name = self.file_systems.get(mount)
+        name = self.file_system(mount)
         return name in LOCAL or (self.made_by_admin and name in STACKED)
 
 
@@ -49,22 +61,7 @@ def read_mounts(proc: int, namespace: int) -> Mounts:
         while left > 0 and (chunk := os.read(fd, left)):
             chunks.append(chunk)
             left -= len(chunk)
-    return Mounts(file_systems_in(b"".join(chunks).decode(errors="replace")), _is_of_our_users(namespace))
-
-
-def file_systems_in(mountinfo: str) -> dict[int, str]:
-    """File system types by mount id, from the lines of proc_pid_mountinfo(5); a line that is cut off is left out.
-
-    Spaces in what a user may choose are written as \\040, so that " - " comes once, before the type.
-    """
-    found = {}
-    for line in mountinfo.split("\n")[:-1]:
-        head, _, tail = line.partition(" - ")
-        mount, _, _ = head.partition(" ")
-        file_system, space, _ = tail.partition(" ")
-        if space and mount.isascii() and mount.isdigit():
-            found[int(mount)] = file_system
-    return found
+    return Mounts(b"".join(chunks), _is_of_our_users(namespace))
 
 
 def _is_of_our_users(namespace: int) -> bool:

@@ -245,6 +245,12 @@ class NodeAgent:
             return False
 
     def _round(self) -> NodeView:
+        if self._containers is None:
+            return self._read_all()
+        with self._containers.poll.under_way():
+            return self._read_all()
+
+    def _read_all(self) -> NodeView:
         now_s = self._clock.monotonic_ns() / 1e9
         if self._containers is not None:
             with self._measured("containers"):
@@ -278,6 +284,7 @@ class NodeAgent:
         if self._evidence is not None:
             ranks = self._evidence.look(watches.folders(), ranks, gpu_views, now_s)
         self._hear_of_others()
+        put_off = 0 if self._containers is None else self._containers.poll.put_off
         return NodeView(
             hostname=self._hostname,
             cluster=self._settings.cluster,
@@ -292,7 +299,7 @@ class NodeAgent:
             detector_points=watches.detector_points,
             claims_overruled=dict(watches.overruled),
             series_dropped=dict(watches.dropped),
-            poll_deferred=dict(watches.deferred),
+            poll_deferred={**watches.deferred, "containers": put_off},
             launches=self._launches.summaries,
             memory=self._host_memory.node(),
         )
@@ -324,6 +331,8 @@ class NodeAgent:
     @contextmanager
     def _measured(self, source: str) -> Iterator[None]:
         """Note how long a source took and whether it worked; a failure is said when it begins, and ends here."""
+        if self._containers is not None:
+            self._containers.poll.begin(source)
         start_ns = self._clock.monotonic_ns()
         try:
             yield

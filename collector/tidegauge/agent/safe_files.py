@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tidegauge.agent.folders import DIRECTORY as DIRECTORY
 from tidegauge.agent.folders import RefusedError as RefusedError
-from tidegauge.agent.folders import RunDir, UserFolder
+from tidegauge.agent.folders import UserFolder
 
 NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -89,8 +89,8 @@ def opened_name(folder: int, name: str, *, mount: int | None = None) -> Iterator
 
 @contextmanager
 def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
-    """A user's folder. Raises ``RefusedError`` for one of another uid, and ``OSError``."""
-    with _opened_run_dir(folder.run_dir) as run_dir:
+    """A user's folder. Raises ``RefusedError`` for one of another uid, ``NotNowError``, and other ``OSError``."""
+    with folder.run_dir.opened() as run_dir:
         mount = mount_of(run_dir)
         with opened_name(run_dir, str(folder.uid), mount=mount) as name:
             status = os.fstat(name)
@@ -100,15 +100,6 @@ def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
                 raise RefusedError("owner", f"the folder belongs to uid {status.st_uid}")
             with opened(".", DIRECTORY, dir_fd=name) as fd:
                 yield OpenFolder(fd, status.st_uid, mount)
-
-
-@contextmanager
-def _opened_run_dir(run_dir: RunDir) -> Iterator[int]:
-    fd = run_dir.open()
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def look_at(folder: int, name: str, *, mount: int | None = None) -> Signature:

@@ -22,10 +22,11 @@ from tidegauge.agent.safe_files import mount_of, opened_name
 
 MAX_FOLDERS = 4096
 """Users of a node whose folders are known at a time."""
-MAX_FOLDERS_OF_CONTAINER = 256
-"""In a container a folder's owner says nothing, so every name counts; users there are few."""
 MAX_ENTRIES = 1 << 18
 """Names of a run directory that are seen at all; more are one user's attempt to hide the others'."""
+MAX_FOLDERS_OF_CONTAINER = 64
+"""In a container a folder's owner says nothing, so every name counts; users there are few."""
+MAX_ENTRIES_OF_CONTAINER = 4096
 ENTRIES_PER_S = 8_000
 """Names that are gone through in a second on average, each for 1 to 5 us: after many of them there is a pause."""
 MAX_IDLE_LOOKS = 256
@@ -41,8 +42,6 @@ LOOKS_AGAIN = 16
 class FoundFolders(NamedTuple):
     """What one look brought."""
 
-    known: list[UserFolder]
-    """All that there are."""
     folders: list[tuple[UserFolder, int | None]]
     """Those whose turn it was, with when names in each last changed: mtime in ns, ``None`` if that cannot be told."""
     refused: list[tuple[UserFolder, RefusedError]]
@@ -64,6 +63,8 @@ class UserFolders:
         self._run_dir = run_dir
         self._in_use = in_use
         self._most = MAX_FOLDERS if run_dir.mount_namespaces is None else MAX_FOLDERS_OF_CONTAINER
+        self.known: tuple[UserFolder, ...] = ()
+        """All that there were at the last look."""
         self._known: dict[str, _Known] = {}
         """By name."""
         self._giving_way: list[str] | None = None
@@ -78,29 +79,16 @@ class UserFolders:
         """Of a state that nobody can know: or they could arrange whose turn it is."""
         self._said_too_many = False
 
-    def look(self, now_s: float) -> FoundFolders:
-        """``now_s`` is a monotonic clock. Nothing is found where there is no run directory.
-
-        Raises ``RefusedError`` for a run directory that is none, and ``OSError``.
-        """
-        try:
-            fd = self._run_dir.open()
-        except FileNotFoundError:
-            return FoundFolders([], [], [])
-        try:
-            mount = mount_of(fd)
-            self._giving_way = None
-            refused = self._list(fd, now_s) if now_s >= self._next_s else []
-            refused += self._look_at_new(fd, mount, now_s)
-            self._look_again(fd, mount, now_s)
-            known = {name: UserFolder(self._run_dir, int(name)) for name in self._known}
-            return FoundFolders(
-                list(known.values()),
-                [(known[name], _changed_ns(fd, name, mount)) for name in self._whose_turn()],
-                refused,
-            )
-        finally:
-            os.close(fd)
+    def look(self, fd: int, now_s: float) -> FoundFolders:
+        """``fd``: the run directory. ``now_s`` is a monotonic clock. Raises ``OSError``."""
+        mount = mount_of(fd)
+        self._giving_way = None
+        refused = self._list(fd, now_s) if now_s >= self._next_s else []
+        refused += self._look_at_new(fd, mount, now_s)
+        self._look_again(fd, mount, now_s)
+        known = {name: UserFolder(self._run_dir, int(name)) for name in self._known}
+        self.known = tuple(known.values())
+        return FoundFolders([(known[name], _changed_ns(fd, name, mount)) for name in self._whose_turn()], refused)
 
     def _whose_turn(self) -> list[str]:
         """All in use, and of the others those that have waited longest."""
@@ -118,9 +106,10 @@ class UserFolders:
         return {str(folder.uid) for folder in self._in_use() if folder.run_dir == self._run_dir}
 
     def _list(self, fd: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
-        seen, entries = _uids_in(fd)
+        most = MAX_ENTRIES if self._run_dir.mount_namespaces is None else MAX_ENTRIES_OF_CONTAINER
+        seen, entries = _uids_in(fd, most)
         self._next_s = now_s + entries / ENTRIES_PER_S
-        all_seen = entries < MAX_ENTRIES
+        all_seen = entries < most
         self._known = {
             name: known
             for name, known in self._known.items()
@@ -129,7 +118,7 @@ class UserFolders:
         }
         self._refused = {name: inode for name, inode in self._refused.items() if seen.get(name) == inode}
         self._new = [one for one in seen.items() if one[0] not in self._known and one[0] not in self._refused]
-        too_many = entries >= MAX_ENTRIES or len(self._known) >= self._most
+        too_many = entries >= most or len(self._known) >= self._most
         before, self._said_too_many = self._said_too_many, too_many
         if not too_many or before:
             return []
@@ -191,12 +180,12 @@ class UserFolders:
             self._judge(fd, name, mount, inode, now_s)  # at the end again, if it is refused again
 
 
-def _uids_in(fd: int) -> tuple[dict[str, int], int]:
-    """Inodes by name of all that is called like a uid, and how many names were gone through."""
+def _uids_in(fd: int, most: int) -> tuple[dict[str, int], int]:
+    """Inodes by name of all that is called like a uid, and how many names, ``most`` at most, were gone through."""
     seen: dict[str, int] = {}
     entries = 0
     with os.scandir(fd) as found:
-        for entry in islice(found, MAX_ENTRIES):
+        for entry in islice(found, most):
             entries += 1
             name = entry.name
             if name.isdigit() and name.isascii() and (name[0] != "0" or name == "0") and len(name) <= 10:

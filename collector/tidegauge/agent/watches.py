@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
 from tidegauge.agent.evidence_files import RankFolder
 from tidegauge.agent.few_lines import FewLines
+from tidegauge.agent.folders import NotNowError
 from tidegauge.agent.groups import GroupsOfNode
 from tidegauge.agent.host_memory import HostMemorySource
 from tidegauge.agent.namespaces import NamespacesOfPods
@@ -158,8 +160,9 @@ class Watches:
                 else:
                     watch.rank.host = self._host_of(watch.facts.process, usage)
             elif now_s - watch.ended_s >= self._linger_s and watch.read_to_the_end:
-                del self._watches[place]
-                self._remove(watch.ring, now_s)
+                with suppress(NotNowError):
+                    self._remove(watch.ring, now_s)
+                    del self._watches[place]
         if failure is not None:
             raise failure
 
@@ -273,8 +276,11 @@ class Watches:
             self._lines.say(logging.INFO, text, ring.place, now_s=now_s)
 
     def _remove(self, ring: RingFile, now_s: float) -> None:
+        """Raises ``NotNowError``."""
         try:
             self._finder.remove(ring)
+        except NotNowError:
+            raise
         except OSError as error:
             text = "could not delete the ring of an ended rank, %s: %s"
             self._lines.say(logging.INFO, text, ring.place, error, now_s=now_s)

@@ -31,34 +31,33 @@ _VERY_THING = os.O_PATH | os.O_CLOEXEC
 """For root and fd/N: what looks like a link there is no path to follow, but leads to the thing itself."""
 
 
-class _Entered(NamedTuple):
+class Entered(NamedTuple):
     """Descriptors of /proc/PID, which stays this process's whoever gets the pid next, and of its root."""
 
     process: int
     root: int
     mounts: Mounts
 
+    def open(self, path: Path) -> int:
+        """A descriptor of the folder ``path`` as the process sees it, to list it and to open what is in it.
 
-def open_through(process: ProcessId, mount_namespace: int, path: Path, proc: Path) -> int:
-    """A descriptor of the folder ``path`` as ``process`` sees it, to list it and to open what is in it.
-
-    Raises ``ProcessLookupError`` if the process ended or left the namespace, ``FileNotFoundError`` where there is no
-    such folder, ``RefusedError``, and other ``OSError``.
-    """
-    with _entered(process, mount_namespace, proc) as entered:
+        Raises ``FileNotFoundError`` where there is no such folder, ``RefusedError``, and other ``OSError``.
+        """
         try:
-            return _walk(entered, path)
+            return _walk(self, path)
         except (RefusedError, PermissionError) as error:  # FUSE may shut out even root
             if isinstance(error, RefusedError) and error.reason != "file_system":
                 raise
-            held = _held_open(entered, path)
+            held = _held_open(self, path)
             if held is None:
                 raise
             return held
 
 
 @contextmanager
-def _entered(process: ProcessId, mount_namespace: int, proc: Path) -> Iterator[_Entered]:
+def entered(process: ProcessId, mount_namespace: int, proc: Path) -> Iterator[Entered]:
+    """The mount namespace by way of ``process``. Raises ``ProcessLookupError`` if that has ended or left it, and other
+    ``OSError``."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(opened(f"{proc}/{process.pid}", _PROC_FOLDER))
@@ -71,10 +70,10 @@ def _entered(process: ProcessId, mount_namespace: int, proc: Path) -> Iterator[_
             root = stack.enter_context(opened("root", _VERY_THING, dir_fd=folder))
         except FileNotFoundError:
             raise ProcessLookupError(f"pid {process.pid} has ended") from None
-        yield _Entered(folder, root, mounts)
+        yield Entered(folder, root, mounts)
 
 
-def _walk(entered: _Entered, path: Path) -> int:
+def _walk(entered: Entered, path: Path) -> int:
     fd = os.dup(entered.root)
     try:
         for part in path.parts[1:]:
@@ -92,14 +91,14 @@ def _check_folder(fd: int, mounts: Mounts) -> None:
     """Raises ``RefusedError`` unless names can be looked up in it, with no delay and no surprise."""
     mount = mount_of(fd)
     if not mounts.harmless(mount):
-        name = mounts.file_systems.get(mount, "an unknown file system")
+        name = mounts.file_system(mount) or "an unknown file system"
         raise RefusedError("file_system", f"the way there leads over {name}, which may not answer")
     mode = os.fstat(fd).st_mode
     if not stat.S_ISDIR(mode):
         raise RefusedError("symlink" if stat.S_ISLNK(mode) else "not_directory", "something on the way is no folder")
 
 
-def _held_open(entered: _Entered, path: Path) -> int | None:
+def _held_open(entered: Entered, path: Path) -> int | None:
     """The run directory ``path`` by way of a user's folder in it, if this process has one open.
 
     The names of what is open are the kernel's (proc_pid_fd(5)); ".." is never more than one step inside one mount.

@@ -7,10 +7,11 @@ the words of a refusal.
 
 from __future__ import annotations
 
+import os
 import re
 import stat as file_kinds
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir, UserFolder
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.procfs import DATA_WORKER
 from tidegauge.agent.safe_files import look_at, opened_folder
-from tidegauge.agent.ways_in import open_through
+from tidegauge.agent.ways_in import entered
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 from tidegauge.core.proc_status import status_numbers
@@ -51,8 +52,17 @@ class SeenRunDir:
     def tenant(self) -> None:
         return None
 
-    def open(self) -> int:
-        return open_through(self.process, self.mount_namespace, self.path, PROC)
+    def has_time(self) -> bool:
+        return True
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        with entered(self.process, self.mount_namespace, PROC) as namespace:
+            fd = namespace.open(self.path)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def __str__(self) -> str:
         return f"/proc/{self.process.pid}/root{self.path}"

@@ -99,11 +99,8 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def inode(run_dir: RunDir) -> int:
-    fd = run_dir.open()
-    try:
+    with run_dir.opened() as fd:
         return os.fstat(fd).st_ino
-    finally:
-        os.close(fd)
 
 
 def test_processes_of_our_own_namespace_are_no_container(machine: Machine) -> None:
@@ -118,7 +115,8 @@ def test_a_container_is_looked_into_by_one_of_its_processes(machine: Machine) ->
     (machine.root("a") / "run/tg/1000").mkdir()
     [run_dir] = machine.look()
     assert list(run_dir.mount_namespaces or ()) == [machine.number("a")]
-    assert [folder.uid for folder, _ in UserFolders(run_dir).look(0.0).folders] == [1000]
+    with run_dir.opened() as fd:
+        assert [folder.uid for folder, _ in UserFolders(run_dir).look(fd, 0.0).folders] == [1000]
     assert str(run_dir).endswith("/run/tg")
 
 
@@ -147,7 +145,7 @@ def test_a_pid_that_was_used_again_leads_nowhere(machine: Machine) -> None:
     stat = machine.proc / "10/stat"
     stat.write_text(stat.read_text().replace("7010", "9999"))
     with pytest.raises(FileNotFoundError):
-        run_dir.open()
+        inode(run_dir)
 
 
 def test_a_process_that_went_elsewhere_leads_nowhere(machine: Machine) -> None:
@@ -156,7 +154,7 @@ def test_a_process_that_went_elsewhere_leads_nowhere(machine: Machine) -> None:
     (machine.proc / "10/ns/mnt").unlink()
     os.link(machine.scratch / "ns-ours", machine.proc / "10/ns/mnt")
     with pytest.raises(FileNotFoundError):
-        run_dir.open()
+        inode(run_dir)
 
 
 def test_a_container_is_forgotten_with_its_last_process(machine: Machine) -> None:
@@ -165,7 +163,7 @@ def test_a_container_is_forgotten_with_its_last_process(machine: Machine) -> Non
     machine.end(10)
     assert machine.look() == ()
     with pytest.raises(FileNotFoundError):
-        run_dir.open()
+        inode(run_dir)
 
 
 def test_containers_that_share_a_run_directory_have_one_together(machine: Machine) -> None:

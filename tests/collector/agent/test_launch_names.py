@@ -13,7 +13,7 @@ import pytest
 from fake_node import FakeProcs
 from fake_run_dirs import FakeContainerRunDir
 from tidegauge.agent import launch_names
-from tidegauge.agent.containers import Container, ContainerRunDir
+from tidegauge.agent.container_run_dirs import Container, ContainerPoll, ContainerRunDir
 from tidegauge.agent.folders import HostRunDir, RunDir, UserFolder
 from tidegauge.agent.launches import LOOK_EVERY_S, Launches
 from tidegauge.agent.ports import ProcessFacts
@@ -145,7 +145,8 @@ def test_among_more_tenants_than_places_everybody_has_a_turn(node: Node, monkeyp
 
 
 def test_a_tenant_of_a_folder(tmp_path: Path) -> None:
-    inside = ContainerRunDir(tmp_path, (1, 2), Path("/proc"), (Container(7, Tenant(None, pod_uid="pod-a"), ()),))
+    containers = (Container(7, Tenant(None, pod_uid="pod-a"), ()),)
+    inside = ContainerRunDir(tmp_path, (1, 2), Path("/proc"), ContainerPoll(), containers)
     assert UserFolder(inside, 1000).tenant == Tenant(None, pod_uid="pod-a")
     assert UserFolder(HostRunDir(tmp_path), 1000).tenant == Tenant(1000)
 

@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 from fake_run_dirs import FakeContainerRunDir
-from tidegauge.agent.folders import HostRunDir, UserFolder
-from tidegauge.agent.user_folders import ENTRIES_PER_S, GIVES_WAY_S, LOOKS_AGAIN, MAX_LOOKS, UserFolders
+from tidegauge.agent.folders import HostRunDir, RunDir, UserFolder
+from tidegauge.agent.user_folders import ENTRIES_PER_S, GIVES_WAY_S, LOOKS_AGAIN, MAX_LOOKS, FoundFolders, UserFolders
 
 ME = os.getuid()
 as_root = pytest.mark.skipif(ME != 0, reason="only root may give files away")
 FLOOD = 3 * MAX_LOOKS
+
+
+def look_into(folders: UserFolders, run_dir: RunDir, now_s: float) -> FoundFolders:
+    with run_dir.opened() as fd:
+        return folders.look(fd, now_s)
 
 
 class Node:
@@ -25,8 +30,11 @@ class Node:
         self.now_s = 0.0
         self.refused: list[str] = []
 
+    def look_at(self, now_s: float) -> FoundFolders:
+        return look_into(self.folders, HostRunDir(self.run_dir), now_s)
+
     def look(self) -> list[int]:
-        found = self.folders.look(self.now_s)
+        found = self.look_at(self.now_s)
         self.now_s += 0.5
         self.refused += [error.reason for _, error in found.refused]
         return sorted(folder.uid for folder, _ in found.folders)
@@ -91,10 +99,10 @@ def test_after_many_names_there_is_a_pause(node: Node) -> None:
     (node.run_dir / str(ME)).mkdir()
     for number in range(int(ENTRIES_PER_S * 0.1)):
         os.close(os.open(node.run_dir / f"junk-{number}", os.O_CREAT, 0o600))
-    assert node.folders.look(0.0).folders
+    assert node.look_at(0.0).folders
     (node.run_dir / str(ME)).rename(node.run_dir / "away")
-    assert node.folders.look(0.09).folders, "it is not looked for yet"
-    assert not node.folders.look(0.11).folders
+    assert node.look_at(0.09).folders, "it is not looked for yet"
+    assert not node.look_at(0.11).folders
 
 
 @as_root
@@ -162,7 +170,7 @@ class Crowd:
 
     def look(self, after_s: float = 0.5) -> set[int]:
         self.now_s += after_s
-        return {folder.uid for folder, _ in self.folders.look(self.now_s).folders}
+        return {folder.uid for folder, _ in look_into(self.folders, self.run_dir, self.now_s).folders}
 
 
 def test_a_new_folder_gets_the_place_of_one_that_is_not_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,4 +236,4 @@ def test_folders_not_in_use_have_turns_and_those_in_use_are_looked_into_each_tim
     assert set().union(*looks) == {*range(5000, 5030)}, "everybody had a turn"
     crowd.make(42)
     assert 42 in crowd.look(), "a new one is looked into at once"
-    assert len(crowd.folders.look(crowd.now_s).known) == 31, "no other is forgotten meanwhile"
+    assert len(crowd.folders.known) == 31, "no other is forgotten meanwhile"
