@@ -19,6 +19,7 @@ from tidegauge.agent.evidence_files import EvidenceFinder, FoundFiles, RankFolde
 from tidegauge.agent.evidence_making import NodeWord, job_of
 from tidegauge.agent.evidence_waiting import WaitingEvidence
 from tidegauge.agent.evidence_work import EvidenceWork
+from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.folders import RefusedError
 from tidegauge.agent.growth_bounds import GrowthBounds
 from tidegauge.agent.ports import Clock, SourceHealth
@@ -71,6 +72,8 @@ class EvidenceDesk:
         self._hostname = hostname
         self._clock = clock
         self._skips = SkipCounts(_log)
+        self._slips = FewLines(_log)
+        """Of the thread."""
         self._finder = EvidenceFinder(self._skips)
         self._readings = RankReadings()
         self._views: dict[ProcessId, RankView] = {}
@@ -202,8 +205,9 @@ class EvidenceDesk:
             self._refusals.put(_Refusal(task.found, error))
         except OSError as error:
             self._refusals.put(_Refusal(task.found, RefusedError("unreadable", str(error))))
-        except Exception:
-            _log.exception("evidence of pid %d could not be made", task.found.process.pid)
+        except Exception as error:
+            text, pid = "evidence of pid %d could not be made", task.found.process.pid
+            self._slips.say(logging.ERROR, text, pid, now_s=began_ns / 1e9, exc_info=error)
             success = False
         self._health = SourceHealth(success, (self._clock.monotonic_ns() - began_ns) / 1e9)
 

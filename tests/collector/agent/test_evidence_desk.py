@@ -34,6 +34,8 @@ from tidegauge.agent.evidence_checks import MOST_HEAD_BYTES
 from tidegauge.agent.evidence_files import MOST_EVIDENCE_BYTES
 from tidegauge.agent.evidence_making import MOST_WIRE_BYTES
 from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT
+from tidegauge.agent.evidence_work import EvidenceWork
+from tidegauge.agent.few_lines import LINES_PER_MINUTE
 from tidegauge.agent.settings import Settings
 from tidegauge.analysis.snapshot_files import read_snapshot, write_packed
 from tidegauge.core import wire
@@ -493,6 +495,21 @@ def test_a_job_that_writes_all_day_is_read_so_often_an_hour(stage: Stage) -> Non
     assert stage.refusals() == {"evidence_too_many": 5}
     leave_window(stage.beside, PID, window(PID, evidence_id="later"))
     assert len(stage.take(3700.0)) == 1
+
+
+def test_a_flood_of_our_own_slips_is_logged_in_part(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def slip(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a slip of ours")
+
+    monkeypatch.setattr(EvidenceWork, "do", slip)
+    for number in range(PIECES_OF_TENANT):
+        leave_window(stage.beside, PID, window(PID, evidence_id=f"auto-{number}"))
+        take(stage.node)
+    said = [record for record in caplog.records if "could not be made" in record.getMessage()]
+    assert len(said) == LINES_PER_MINUTE
+    assert said[0].exc_info is not None
 
 
 def test_pods_of_one_namespace_share_what_is_read_in_an_hour(stage: Stage) -> None:
