@@ -35,10 +35,10 @@ MAKE_RUN_DIR = shell(
 )
 MOUNT = {"name": "tidegauge", "mountPath": RUN_DIR, "subPath": "run"}
 
+pytestmark = pytest.mark.timeout(600)
+
 TRAIN = """
 import time, torch
-
-pytestmark = pytest.mark.timeout(600)
 model = torch.nn.Linear(64, 64, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 while True:
