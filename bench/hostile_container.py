@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 MS_BIND, MS_PRIVATE, MS_REC = 4096, 1 << 18, 16384
-RANDOM_BUT_FIXED_START = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,7 +41,7 @@ def main() -> None:
     for folder in folders:
         folder.mkdir()
         for pid in range(told.names):
-            (folder / f"{pid + 2}-{RANDOM_BUT_FIXED_START}.ring").touch()
+            (folder / f"{pid + 2}-1.ring").touch()
     for number in range(told.mounts):
         target = told.run_dir.parent / f"m{number}"
         target.mkdir()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.folders import DIRECTORY
+from tidegauge.agent.folders import DIRECTORY, closing_fd
 from tidegauge.core.tenants import Tenant
 
 
@@ -25,13 +25,8 @@ class FakeContainerRunDir(NamedTuple):
     def has_time(self) -> bool:
         return True
 
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        fd = os.open(self.path, DIRECTORY)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+    def opened(self) -> AbstractContextManager[int]:
+        return closing_fd(os.open(self.path, DIRECTORY))
 
     def __str__(self) -> str:
         return str(self.path)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidegauge.agent.container_time import ContainerTime
-from tidegauge.agent.folders import NotNowError, RefusedError
+from tidegauge.agent.folders import NotNowError, RefusedError, closing_fd
 from tidegauge.agent.ways_in import entered
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.tenants import Tenant, itself
@@ -38,7 +38,8 @@ class ContainerPoll:
     def __init__(self, whose: Callable[[Tenant], Tenant] = itself) -> None:
         self._whose = whose
         self._times: dict[str, ContainerTime] = {}
-        self._work = ""
+        self.time = ContainerTime(whose)
+        """Of the work that was begun last."""
         self._thread: int | None = None
         self._open: dict[ContainerRunDir, int] = {}
         self.put_off = 0
@@ -65,12 +66,9 @@ class ContainerPoll:
 
     def begin(self, work: str) -> None:
         """What follows is this kind of work; each kind has its own time, so that none takes all of it."""
-        self._work = work
-
-    @property
-    def time(self) -> ContainerTime:
-        """Of the work that was begun last."""
-        return self._times.setdefault(self._work, ContainerTime(self._whose))
+        if work not in self._times:
+            self._times[work] = ContainerTime(self._whose)
+        self.time = self._times[work]
 
     def has_time(self, tenant: Tenant) -> bool:
         """Whether something may be begun for ``tenant``; counts in ``put_off`` if not."""
@@ -113,17 +111,8 @@ class ContainerRunDir:
     def has_time(self) -> bool:
         return self.poll.has_time(self.tenant)
 
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        if self.poll.is_ours:
-            with self.poll.opened(self) as fd:
-                yield fd
-            return
-        fd = self.enter()
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+    def opened(self) -> AbstractContextManager[int]:
+        return self.poll.opened(self) if self.poll.is_ours else closing_fd(self.enter())
 
     def enter(self) -> int:
         """A descriptor that the caller closes. Raises ``OSError``."""

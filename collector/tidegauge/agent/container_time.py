@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from tidegauge.core.tenants import Tenant, itself
 
 MAX_S_PER_TENANT_AND_POLL = 0.02
-"""Of processor time, for each kind of work. Some 200 containers with a user's folder each are looked into in it."""
+"""Of processor time, for each kind of work."""
 
 Item = TypeVar("Item")
 """Hashable."""

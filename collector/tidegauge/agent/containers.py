@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidegauge.agent.container_run_dirs import Container, ContainerPoll, ContainerRunDir, identity_of, seen_from_here
 from tidegauge.agent.container_time import Turns
-from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir
+from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir, closing_fd
 from tidegauge.agent.procfs import facts_of
 from tidegauge.agent.safe_files import opened
 from tidegauge.agent.skips import SkipCounts
@@ -175,7 +175,8 @@ class Containers:
                 with entered(process, container.mount_namespace, self._proc) as namespace:
                     for path in tuple(missing):
                         try:
-                            found[path] = _identity_and_close(namespace.open(path))
+                            with closing_fd(namespace.open(path)) as fd:
+                                found[path] = identity_of(fd)
                         except FileNotFoundError:
                             pass
                         except (RefusedError, OSError) as error:
@@ -222,10 +223,3 @@ def _identity_of(run_dir: RunDir) -> tuple[int, int] | None:
     with suppress(OSError, RefusedError), run_dir.opened() as fd:
         return identity_of(fd)
     return None
-
-
-def _identity_and_close(fd: int) -> tuple[int, int]:
-    try:
-        return identity_of(fd)
-    finally:
-        os.close(fd)

@@ -89,10 +89,14 @@ class RingFinder:
         """Open the rings that were not there, or not acceptable, before. ``now_s`` is a monotonic clock."""
         run_dirs = self._run_dirs()
         found: list[RingFile] = []
+        left = MAX_OPENS_PER_POLL
         for run_dir in self._run_dir_turns.in_order(run_dirs):
-            if run_dir.has_time():
+            of_container = run_dir.mount_namespaces is not None
+            self._opens_left = MAX_OPENS_OF_CONTAINER if of_container else left
+            if self._opens_left > 0 and run_dir.has_time():
                 found.extend(self._new_rings_in(run_dir, now_s))
                 self._run_dir_turns.had(run_dir)
+            left = left if of_container else self._opens_left
         if now_s >= self._forget_at_s:
             self._forget_at_s = now_s + RECHECK_S
             self._absent.intersection_update(run_dirs)
@@ -112,7 +116,6 @@ class RingFinder:
                 changed = [folder for folder, at_ns in look.folders if self._must_list(folder, at_ns, now_s)]
                 last_listed_s = [self._listed_s.get(folder, float("-inf")) for folder in changed]
                 changed = [changed[at] for at in sorted(range(len(changed)), key=last_listed_s.__getitem__)]
-                self._opens_left = MAX_OPENS_PER_POLL if run_dir.mount_namespaces is None else MAX_OPENS_OF_CONTAINER
                 for number, folder in enumerate(changed):
                     if self._opens_left <= 0 or (number and not run_dir.has_time()):
                         self._changes.unsettle(folder)

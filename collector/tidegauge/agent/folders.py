@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -28,6 +28,19 @@ class RefusedError(Exception):
     def __init__(self, reason: str, why: str) -> None:
         super().__init__(why)
         self.reason = reason
+
+
+class closing_fd:  # noqa: N801 - reads as a verb: with closing_fd(os.open(path, flags)) as fd
+    """A file descriptor for the length of a ``with``."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
 
 
 class NotNowError(OSError):
@@ -70,8 +83,7 @@ class HostRunDir(NamedTuple):
     def has_time(self) -> bool:
         return True
 
-    @contextmanager
-    def opened(self) -> Iterator[int]:
+    def opened(self) -> AbstractContextManager[int]:
         try:
             fd = os.open(self.path, DIRECTORY)
         except OSError as error:
@@ -80,10 +92,7 @@ class HostRunDir(NamedTuple):
             # A link answers ENOTDIR to O_DIRECTORY | O_NOFOLLOW, like a file.
             reason = "symlink" if self.path.is_symlink() else "not_directory"
             raise RefusedError(reason, f"cannot be listed: {error.strerror}") from error
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+        return closing_fd(fd)
 
     def __str__(self) -> str:
         return str(self.path)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tidegauge.agent.folders import DIRECTORY as DIRECTORY
 from tidegauge.agent.folders import RefusedError as RefusedError
-from tidegauge.agent.folders import UserFolder
+from tidegauge.agent.folders import UserFolder, closing_fd
 
 NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -55,17 +55,11 @@ class OpenFolder(NamedTuple):
     """``mount_of`` it and of its run directory."""
 
 
-class opened:  # noqa: N801 - reads as a verb: with opened(path, flags) as fd
-    """A file descriptor for the length of a ``with``."""
+class opened(closing_fd):  # noqa: N801 - reads as a verb: with opened(path, flags) as fd
+    """A path that is opened, for the length of a ``with``."""
 
     def __init__(self, path: str, flags: int, *, dir_fd: int | None = None) -> None:
-        self._fd = os.open(path, flags, dir_fd=dir_fd)
-
-    def __enter__(self) -> int:
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        self._fd = os.open(path, flags, dir_fd=dir_fd)  # one call less: thousands are opened in a poll
 
 
 def mount_of(fd: int) -> int:

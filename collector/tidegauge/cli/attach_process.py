@@ -7,15 +7,14 @@ the words of a refusal.
 
 from __future__ import annotations
 
-import os
 import re
 import stat as file_kinds
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir, UserFolder
+from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir, UserFolder, closing_fd
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.procfs import DATA_WORKER
 from tidegauge.agent.safe_files import look_at, opened_folder
@@ -55,14 +54,9 @@ class SeenRunDir:
     def has_time(self) -> bool:
         return True
 
-    @contextmanager
-    def opened(self) -> Iterator[int]:
+    def opened(self) -> AbstractContextManager[int]:
         with entered(self.process, self.mount_namespace, PROC) as namespace:
-            fd = namespace.open(self.path)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+            return closing_fd(namespace.open(self.path))
 
     def __str__(self) -> str:
         return f"/proc/{self.process.pid}/root{self.path}"

@@ -303,6 +303,25 @@ def test_whose_rings_are_opened_goes_on_where_the_last_poll_ended(
     assert len(seen) == 40
 
 
+def test_the_nodes_own_run_directories_share_what_is_opened_at_a_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegauge.agent.discovery.MAX_OPENS_PER_POLL", 3)
+    run_dirs = [HostRunDir(tmp_path / name) for name in ("one", "two")]
+    for run_dir in run_dirs:
+        folder = run_dir.path / str(os.getuid())
+        folder.mkdir(parents=True)
+        for pid in range(100, 104):
+            (folder / f"{pid}-1.ring").touch()
+    finder = RingFinder(lambda: run_dirs, SkipCounts(logging.getLogger("test")))
+    found = [finder.new_rings(0.5 * poll) for poll in range(6)]
+    assert max(map(len, found)) <= 3
+    rings = [ring for at_poll in found for ring in at_poll]
+    assert len({ring.place for ring in rings}) == 8
+    for ring in rings:
+        finder.forget(ring)
+
+
 def test_what_was_refused_elsewhere_is_not_gone_through_for_each_folder(tmp_path: Path) -> None:
     """Somebody's thousands of bad names beside hundreds of folders took a second of a poll."""
     (tmp_path / "1").mkdir()
