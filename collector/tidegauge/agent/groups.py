@@ -12,7 +12,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.rank_groups import NameOfGroup, RankGroup, RankGroups, member_of
 from tidegauge.core.views import RankView
 
-_Job = tuple[str, int, int]
+_Job = tuple[str, int]
 
 
 class GroupsOfNode:
@@ -30,7 +30,7 @@ class GroupsOfNode:
         """The group of each process, under the name that people see."""
         by_job: dict[_Job, list[RankView]] = defaultdict(list)
         for view in views:
-            by_job[view.identity.job_id, view.identity.attempt, view.uid].append(view)
+            by_job[view.identity.job_id, view.uid].append(view)
         self._books = {job: self._books.get(job) or RankGroups() for job in by_job}
         heard, groups = self._heard, {}
         for job, members in by_job.items():

@@ -108,7 +108,7 @@ class Coordinator:
             every_s, peer_bounds = self._pace_of(node, now_s), tuple(self._board.peer_bounds(node, summary.ranks))
             group_names = tuple(self._board.group_names(node, summary.ranks))
             evidence = tuple(
-                replace(piece, job=self._board.group_of(piece.job, node.node_id, piece.process))
+                replace(piece, job=self._board.group_of(piece.job, node.hostname, piece.process))
                 for piece in summary.evidence
             )
         self.orders.take_results(summary.node_id, summary.order_results)
@@ -187,7 +187,7 @@ class Coordinator:
                 one
                 for key in asked
                 for one in self._board.members(key)
-                if self._board.group_of(key, one.node_id, one.rank.process).group == group
+                if self._board.group_of(key, *one.place).group == group
             ]
             ranks = one_per_rank(one for one in members if rank in (None, one.rank.identity.rank))
             worst_first = sorted(ranks, key=lambda one: look_first(one.rank))[:most]
@@ -211,7 +211,7 @@ class Coordinator:
             for incident in incidents:
                 if incident.group_name:  # of a job that has several
                     job = incident.key.job
-                    places = frozenset((one.node_id, one.process) for one in incident.findings)
+                    places = frozenset((one.hostname, one.process) for one in incident.findings)
                     self._board.remember_group(job, RankGroup(job.group, incident.group_name, places))
 
     def reporting(self) -> tuple[NodeSummary, ...]:

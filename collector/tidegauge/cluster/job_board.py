@@ -6,10 +6,11 @@ of which a fifth reports each second.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidegauge.cluster.jobs import RankOnNode, alarm_first, groups_of, job_of, job_views
+from tidegauge.cluster.jobs import OwnedJob, RankOnNode, alarm_first, job_of, job_views
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
@@ -32,7 +33,8 @@ class JobBoard:
 
     def __init__(self) -> None:
         self._places: dict[JobKey, dict[str, _Place]] = {}
-        self._groups: dict[JobKey, RankGroups] = {}
+        self._attempts: dict[OwnedJob, set[JobKey]] = defaultdict(set)
+        self._groups: dict[OwnedJob, RankGroups] = defaultdict(RankGroups)
         self._views: dict[JobKey, tuple[JobView, ...]] = {}
         """One of each group."""
         self._touched: set[JobKey] = set()
@@ -47,6 +49,7 @@ class JobBoard:
             before = None
         if before is None:
             self._places.setdefault(job, {}).setdefault(node.node_id, _Place(node, {})).keys[key] = None
+            self._attempts[_all_attempts(job)].add(job)
         self._touched.add(job)
 
     def remove(self, node: KnownNode, key: RankOfProcess) -> None:
@@ -62,7 +65,7 @@ class JobBoard:
     def jobs(self) -> tuple[JobView, ...]:
         """The most alarming first, then by id. A job of which nothing was heard is the same object as last time."""
         if self._touched:
-            for job in self._touched:
+            for job in {_all_attempts(touched) for touched in self._touched}:
                 self._make(job)
             self._touched.clear()
             self._sorted = tuple(sorted((view for views in self._views.values() for view in views), key=alarm_first))
@@ -84,21 +87,21 @@ class JobBoard:
             if view is not None and view.group_name:
                 yield NameOfGroup(rank.process, view.group_name)
 
-    def group_of(self, job: JobKey, node_id: str, process: ProcessId) -> JobKey:
+    def group_of(self, job: JobKey, hostname: str, process: ProcessId) -> JobKey:
         """The group of ranks of ``job`` that a process is, or was lately, in."""
-        groups = self._groups.get(job.whole)
-        return job.whole if groups is None else job._replace(group=groups.key_of((node_id, process)) or "")
+        groups = self._groups.get(_all_attempts(job))
+        return job.whole if groups is None else job._replace(group=groups.key_of((hostname, process)) or "")
 
     def remember_group(self, job: JobKey, group: RankGroup) -> None:
         """Take up where another coordinator ended: this is one of the job's groups of ranks."""
-        self._groups.setdefault(job.whole, RankGroups()).remember(group)
+        self._groups[_all_attempts(job)].remember(job.attempt, group)
 
     def _view_of(self, node: KnownNode, rank: RankSummary) -> JobView | None:
         job = job_of(rank)
         views = self._views.get(job, ())
         if len(views) < 2:
             return views[0] if views else None
-        key = self._groups[job.whole].key_of((node.node_id, rank.process))
+        key = self._groups[_all_attempts(job)].key_of((node.hostname, rank.process))
         return next((view for view in views if view.group == key), None)
 
     def members(self, job: JobKey) -> Iterator[RankOnNode]:
@@ -114,12 +117,15 @@ class JobBoard:
         """Whose jobs there are."""
         return tuple(self._places)
 
-    def _make(self, job: JobKey) -> None:
-        if job in self._places:
-            members = list(self.members(job))
-            self._views[job] = job_views(job, members, groups_of(members, self._groups.setdefault(job, RankGroups())))
+    def _make(self, job: OwnedJob) -> None:
+        attempts = self._attempts[job]
+        for gone in [one for one in attempts if one not in self._places]:
+            attempts.remove(gone)
+            self._views.pop(gone, None)
+        if attempts:
+            self._views.update(job_views({one: list(self.members(one)) for one in attempts}, self._groups[job]))
         else:
-            self._views.pop(job, None)
+            del self._attempts[job]
             self._groups.pop(job, None)
 
     def _leave(self, node: KnownNode, key: RankOfProcess, job: JobKey) -> None:
@@ -131,3 +137,7 @@ class JobBoard:
         if not places:
             del self._places[job]
         self._touched.add(job)
+
+
+def _all_attempts(job: JobKey) -> OwnedJob:
+    return OwnedJob(job.job_id, job.uid)

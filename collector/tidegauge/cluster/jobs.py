@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank, ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.launches import LaunchSummary
-from tidegauge.core.rank_groups import GroupMember, RankGroup, RankGroups, member_of
+from tidegauge.core.rank_groups import GroupMember, Place, RankGroup, RankGroups, member_of
 from tidegauge.core.shared_bounds import with_shared_bounds
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
@@ -34,39 +34,52 @@ class RankOnNode(NamedTuple):
 
     @property
     def group_member(self) -> GroupMember:
-        return member_of(self.rank, self.node_id, lives=self.rank.alive and not self.stale)
+        return member_of(self.rank, self.hostname, lives=self.rank.alive and not self.stale)
+
+    @property
+    def place(self) -> Place:
+        return self.hostname, self.rank.process
+
+
+class OwnedJob(NamedTuple):
+    """A job in all of its attempts. The owner (uid, from the kernel) belongs to it: a job id is only a claim of the
+    process, and nobody may make somebody else's job look guilty by claiming its id."""
+
+    job_id: str
+    uid: int
 
 
 def job_of(rank: RankSummary) -> JobKey:
-    """What makes ranks one job, with all its groups. The owner (uid, from the kernel) belongs to it: a job id is only a
-    claim of the process, and nobody may make somebody else's job look guilty by claiming its id."""
+    """The attempt of a job that a rank is of, with all its groups."""
     identity = rank.identity
     return JobKey(identity.job_id, identity.attempt, rank.uid)
 
 
 def jobs_of(ranks: Iterable[RankOnNode]) -> tuple[JobView, ...]:
     """All jobs as a first look shows them, the most alarming first, then by id."""
-    jobs: dict[JobKey, list[RankOnNode]] = defaultdict(list)
+    jobs: dict[OwnedJob, dict[JobKey, list[RankOnNode]]] = defaultdict(lambda: defaultdict(list))
     for one in ranks:
-        jobs[job_of(one.rank)].append(one)
-    views = (job_views(job, members, groups_of(members, RankGroups())) for job, members in jobs.items())
-    return tuple(sorted(itertools.chain.from_iterable(views), key=alarm_first))
+        job = job_of(one.rank)
+        jobs[OwnedJob(job.job_id, job.uid)][job].append(one)
+    views = (job_views(attempts, RankGroups()).values() for attempts in jobs.values())
+    return tuple(sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(views)), key=alarm_first))
 
 
-def groups_of(members: Iterable[RankOnNode], known: RankGroups) -> tuple[RankGroup, ...]:
-    """The groups that the ranks of a job are in now."""
-    return known.look([one.group_member for one in members])
-
-
-def job_views(job: JobKey, members: Sequence[RankOnNode], groups: Sequence[RankGroup]) -> tuple[JobView, ...]:
-    """A view of each of a job's groups."""
+def job_views(attempts: Mapping[JobKey, Sequence[RankOnNode]], known: RankGroups) -> dict[JobKey, tuple[JobView, ...]]:
+    """Of each attempt of a job a view of each group of ranks that it has."""
+    groups = known.look([one.group_member for members in attempts.values() for one in members])
     if len(groups) == 1:
-        return (make_job(job, one_per_rank(members), groups[0]),)
-    index = {place: index for index, group in enumerate(groups) for place in group.places}
-    parts: list[list[RankOnNode]] = [[] for _ in groups]
-    for one in members:
-        parts[index[one.node_id, one.rank.process]].append(one)
-    return tuple(make_job(job, one_per_rank(part), group) for part, group in zip(parts, groups, strict=True))
+        return {job: (make_job(job, one_per_rank(members), groups[0]),) for job, members in attempts.items()}
+    group_of = {place: group for group in groups for place in group.places}
+    views = {}
+    for job, members in attempts.items():
+        parts: dict[str, list[RankOnNode]] = defaultdict(list)
+        for one in members:
+            parts[group_of[one.place].key].append(one)
+        views[job] = tuple(
+            make_job(job, one_per_rank(part), group_of[part[0].place]) for _, part in sorted(parts.items())
+        )
+    return views
 
 
 def alarm_first(job: JobView) -> tuple[int, int, str, int, str]:

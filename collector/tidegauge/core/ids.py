@@ -43,6 +43,11 @@ def known_as(job_id: str, given: Optional[str]) -> str:
     return given if given and job_id.startswith(MADE_UP) else job_id
 
 
+def scheduler_restarts(attempt: int, attempts_each: int) -> int:
+    """How often a job's scheduler had started it before: an attempt's number counts torchelastic's restarts, too."""
+    return attempt // max(1, attempts_each)
+
+
 class RankKey(NamedTuple):
     """One rank in one attempt of one job: what a memory series belongs to.
 
@@ -66,8 +71,7 @@ class RankIdentity(NamedTuple):
     ``checkpoint`` says how the rank can be asked to save its state (``callback``, ``signal``), or that it has none to
     save (``none``); ``gpu_share`` is the
     share of each GPU that its launcher asked for; ``attempts_each`` is how many attempts each start by the scheduler
-    may take (``TORCHELASTIC_MAX_RESTARTS`` + 1): ``attempt`` counts both in one number, see ``probe.identity``, so that
-    ``attempt // attempts_each`` is the number of the scheduler's restarts.
+    may take (``TORCHELASTIC_MAX_RESTARTS`` + 1): ``attempt`` counts both in one number, see ``probe.identity``.
     """
 
     job_id: JobId
@@ -88,6 +92,11 @@ class RankIdentity(NamedTuple):
     gpu_share: Optional[float] = None
     attempts_each: int = 1
     store: Optional[str] = None
+
+    @property
+    def restarts(self) -> int:
+        """By the job's scheduler, without those by the rank's own launcher."""
+        return scheduler_restarts(self.attempt, self.attempts_each)
 
     @property
     def key(self) -> RankKey:

@@ -4,7 +4,8 @@ Two ``srun`` in one allocation, two ``torchrun`` in one script, a trainer beside
 into a node: each is a *group of ranks*, compared, judged and saved by itself. What a launcher tells its ranks (world
 size, run id, address of the store) separates groups; where that says nothing, two living processes with one rank number
 do, by their Slurm step, their container, their parent, and at last the order in which they started. A job whose groups
-never ran side by side has one: a program that is started again in a loop stays the same.
+never ran side by side has one: a program that is started again in a loop stays the same, and so does one whose ranks
+its launcher starts again (torchelastic), which makes another attempt of them.
 
 Source-compatible with Python 3.9.
 """
@@ -13,14 +14,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Optional, Protocol
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, Optional, Protocol, TypeVar
 
-from tidegauge.core.ids import ProcessId, RankIdentity
+from tidegauge.core.ids import ProcessId, RankIdentity, scheduler_restarts
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.slurm import SlurmPlace
 
 Place = tuple[str, ProcessId]
-"""A node (as the engine names it) and a process on it."""
+"""A host and a process on it: the engine names a node anew each time that it starts there."""
 
 
 class GroupMember(NamedTuple):
@@ -42,6 +44,14 @@ class GroupMember(NamedTuple):
     pod: Optional[str] = None
     """Name and container as the API server and kubelet say."""
     container: Optional[str] = None
+    attempt: int = 0
+    attempts_each: int = 1
+    """``RankIdentity.attempts_each``."""
+
+    @property
+    def launcher(self) -> Optional[Place]:
+        """Its parent, and on which node."""
+        return None if self.parent is None else (self.place[0], self.parent)
 
 
 class _Rank(Protocol):
@@ -59,11 +69,11 @@ class _Rank(Protocol):
     def parent(self) -> Optional[ProcessId]: ...
 
 
-def member_of(rank: _Rank, node_id: str, *, lives: bool) -> GroupMember:
-    """What tells to which group a rank belongs that was seen on this node."""
+def member_of(rank: _Rank, hostname: str, *, lives: bool) -> GroupMember:
+    """What tells to which group a rank belongs that was seen on this host."""
     identity, slurm, pod = rank.identity, rank.slurm, rank.pod
     return GroupMember(
-        place=(node_id, rank.process),
+        place=(hostname, rank.process),
         rank=int(identity.rank),
         world_size=identity.world_size,
         lives=lives,
@@ -73,6 +83,8 @@ def member_of(rank: _Rank, node_id: str, *, lives: bool) -> GroupMember:
         parent=rank.parent,
         pod=None if pod is None else pod.pod,
         container=None if pod is None else pod.container,
+        attempt=identity.attempt,
+        attempts_each=identity.attempts_each,
     )
 
 
@@ -94,10 +106,48 @@ class RankGroup(NamedTuple):
 
 
 class RankGroups:
-    """The groups of one attempt of a job, look after look. Not thread-safe."""
+    """The groups of a job in all of its attempts, look after look. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._keys: dict[Place, str] = {}
+        self._starts: dict[int, _GroupsOfStart] = {}
+        """By how often the job's scheduler had restarted it: with each start the names begin anew."""
+        self._remembered: list[tuple[int, RankGroup]] = []
+
+    def remember(self, attempt: int, group: RankGroup) -> None:
+        """Take up where another ended: these processes are in this group of a job that has several."""
+        self._remembered.append((attempt, group))
+
+    def key_of(self, place: Place) -> Optional[str]:
+        """The key of the group that a process was in at the last look; ``None``: it was not there."""
+        return next((start.keys[place] for start in self._starts.values() if place in start.keys), None)
+
+    def look(self, members: Iterable[GroupMember]) -> tuple[RankGroup, ...]:
+        """The groups of these processes, by start of the job, the first group of each first. Every process is in one of
+        them."""
+        before, self._starts = self._starts, {}
+        groups: list[RankGroup] = []
+        for restarts, started in _by_start_of_job(list(members)):
+            start = self._starts[restarts] = before.get(restarts) or _GroupsOfStart()
+            if self._remembered:
+                self._hand_on(start, restarts, {one.attempts_each for one in started})
+            groups += start.look(started)
+        return tuple(groups)
+
+    def _hand_on(self, start: _GroupsOfStart, restarts: int, each: AbstractSet[int]) -> None:
+        of_others = []
+        for attempt, group in self._remembered:
+            if any(scheduler_restarts(attempt, one) == restarts for one in each):
+                start.remember(group)
+            else:
+                of_others.append((attempt, group))
+        self._remembered = of_others
+
+
+class _GroupsOfStart:
+    """Those of one start of a job by its scheduler."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Place, str] = {}
         self._remembered: dict[Place, str] = {}
         """Keys of processes that were in a group before this began, and have not been seen yet."""
         self._names: dict[str, str] = {}
@@ -106,69 +156,126 @@ class RankGroups:
         """By key: what started the group's living processes."""
 
     def remember(self, group: RankGroup) -> None:
-        """Take up where another ended: these processes are in this group of a job that has several."""
         self._names[group.key] = group.name
         self._remembered.update(dict.fromkeys(group.places, group.key))
 
-    def key_of(self, place: Place) -> Optional[str]:
-        """The key of the group that a process was in at the last look; ``None``: it was not there."""
-        return self._keys.get(place)
-
-    def look(self, members: Iterable[GroupMember]) -> tuple[RankGroup, ...]:
+    def look(self, members: list[GroupMember]) -> tuple[RankGroup, ...]:
         """The groups of these processes, the first group first. Every process is in one of them."""
-        members = list(members)
         if not self._names and _is_one_launch(members):  # most looks of most jobs
-            self._keys = dict.fromkeys([one.place for one in members], "")
-            return (RankGroup("", "", frozenset(self._keys)),)
-        members.sort(key=_by_start)
+            self.keys = dict.fromkeys([one.place for one in members], "")
+            return (RankGroup("", "", frozenset(self.keys)),)
+        members = _each_once(members)
         for one in members:
             if one.place in self._remembered:
-                self._keys[one.place] = self._remembered.pop(one.place)
-        groups = sorted(_side_by_side([one for one in members if one.lives]), key=lambda group: _by_start(group[0]))
-        if len(groups) == 1 and len({self._keys.get(one.place) for one in groups[0]} - {None}) > 1:
+                self.keys[one.place] = self._remembered.pop(one.place)
+        groups = sorted(self._launches(members), key=lambda group: _by_start(group.members[0]))
+        if len(groups) == 1 and len({self.keys.get(one.place) for one in groups[0].members} - {None}) > 1:
             # They have learnt their ranks since: torch.distributed was set up.
-            self._keys, self._names, self._origins = {}, {}, {}
+            self.keys, self._names, self._origins = {}, {}, {}
         keys: dict[Place, str] = {}
         if len(groups) > 1 or self._names:
             self._name(groups, keys)
+        living = [group.members for group in groups]
         for one in members:
-            keys.setdefault(one.place, self._keys.get(one.place, "") if one.lives else self._key_of_ended(one, groups))
-        self._keys = keys
+            keys.setdefault(one.place, self.keys.get(one.place, "") if one.lives else self._key_of_ended(one, living))
+        self.keys = keys
         places: dict[str, list[Place]] = defaultdict(list)
         for one in members:
             places[keys[one.place]].append(one.place)
         return tuple(RankGroup(key, self._names.get(key, ""), frozenset(places[key])) for key in sorted(places))
 
-    def _name(self, groups: Sequence[Sequence[GroupMember]], keys: dict[Place, str]) -> None:
+    def _launches(self, members: Sequence[GroupMember]) -> list[_Launch]:
+        """The living processes by launch. Launches of one attempt are told apart; those of several are one where the
+        later goes on with the earlier."""
+        former: dict[str, list[GroupMember]] = defaultdict(list)
+        for one in members:
+            if one.place in self.keys:
+                former[self.keys[one.place]].append(one)
+        launches: list[_Launch] = []
+        living = _by(lambda one: one.attempt, [one for one in members if one.lives])
+        for attempt in sorted(living):
+            earlier = tuple(launches)
+            for group in _side_by_side(living[attempt]):
+                known = next((self.keys[one.place] for one in group if one.place in self.keys), None)
+                if known is None:
+                    known = _only([key for key, ones in former.items() if _goes_on(group, ones)])
+                before = _only([
+                    one for one in earlier
+                    if (one.key == known if None not in (one.key, known) else _goes_on(group, one.members))
+                ])  # fmt: skip
+                if before is None:
+                    launches.append(_Launch(known, group))
+                else:
+                    launches[launches.index(before)] = _Launch(before.key or known, [*before.members, *group])
+        return launches
+
+    def _name(self, groups: Sequence[_Launch], keys: dict[Place, str]) -> None:
         """Each group keeps the key that its earliest member has; a program that is started again takes up that of its
         last run; one that has none gets a name."""
         taken: set[str] = set()
-        known = [next((self._keys[one.place] for one in group if one.place in self._keys), None) for group in groups]
+        known = [group.key for group in groups]
+        living = [group.members for group in groups]
         over = {origin: key for key, origin in self._origins.items() if key not in known}
-        for group, before in zip(groups, known):
+        for group, before in zip(living, known):
             origin = _origin(group[0])
             key = over.pop(origin, None) if before is None else before
             if key is None or key in taken:
                 used = {*self._names, *taken, *filter(None, known)}
                 first = "" not in taken and "" not in known and "" not in self._names
-                key = "" if first else _unused(_name_of(group, groups), {*used, *self._names.values()})
+                key = "" if first else _unused(_name_of(group, living), {*used, *self._names.values()})
             if key not in self._names:
-                self._names[key] = key or _unused(_name_of(group, groups), {*self._names.values()})
+                self._names[key] = key or _unused(_name_of(group, living), {*self._names.values()})
             taken.add(key)
             self._origins[key] = origin
             keys.update((one.place, key) for one in group)
 
     def _key_of_ended(self, one: GroupMember, groups: Sequence[Sequence[GroupMember]]) -> str:
-        known = self._keys.get(one.place)
+        known = self.keys.get(one.place)
         if known is not None or not self._names:
             return known or ""
         alike = next((group for group in groups if _claims(group[0]) == _claims(one) and group[0].step == one.step), ())
-        return next((self._keys[member.place] for member in alike if member.place in self._keys), "")
+        return next((self.keys[member.place] for member in alike if member.place in self.keys), "")
+
+
+class _Launch(NamedTuple):
+    """Living processes that belong together."""
+
+    key: Optional[str]
+    """Of the group that one of them was in at the last look, or that its ranks of an earlier attempt were in."""
+    members: list[GroupMember]
+
+
+def _goes_on(later: Sequence[GroupMember], earlier: Sequence[GroupMember]) -> bool:
+    """Whether a launcher has started its ranks again: it is the same process on one of the nodes. Of a launch over
+    several nodes torchelastic's launchers count their restarts each by itself."""
+    before = [one for one in earlier if one.attempt < later[0].attempt]
+    launchers = {one.launcher for one in before} - {None}
+    if any(one.launcher in launchers for one in later):
+        return True
+    living = [one for one in before if one.lives]
+    return bool(living) and _named_alike(living[0], later[0]) and not _collide([*living, *later])
+
+
+def _named_alike(one: GroupMember, other: GroupMember) -> bool:
+    return (one.world_size, one.run_id) == (other.world_size, other.run_id)
 
 
 def _origin(one: GroupMember) -> tuple[Hashable, ...]:
     """What a program that is started again in a loop has in common with its last run."""
     return one.world_size, one.run_id, one.step, one.pod, one.container, one.place[0], one.parent
+
+
+def _each_once(members: Iterable[GroupMember]) -> list[GroupMember]:
+    """In the order of their start. A process is known twice while the engine's former node is not forgotten, and while
+    it has changed its rank."""
+    last_alive = {one.place: one for one in sorted(members, key=lambda one: one.lives)}
+    return sorted(last_alive.values(), key=_by_start)
+
+
+def _by_start_of_job(members: list[GroupMember]) -> list[tuple[int, list[GroupMember]]]:
+    if len(attempts := {(one.attempt, one.attempts_each) for one in members}) == 1:  # mostly
+        return [(scheduler_restarts(*attempts.pop()), members)]
+    return sorted(_by(lambda one: scheduler_restarts(one.attempt, one.attempts_each), members).items())
 
 
 def _by_start(one: GroupMember) -> tuple[object, ...]:
@@ -178,15 +285,15 @@ def _by_start(one: GroupMember) -> tuple[object, ...]:
 
 
 def _is_one_launch(members: Sequence[GroupMember]) -> bool:
-    launches = {(one.world_size, one.run_id) for one in members}
+    launches = {(one.world_size, one.run_id, one.attempt) for one in members}
     return len(launches) == 1 and len({one.rank for one in members}) == len(members)
 
 
 def _side_by_side(living: Sequence[GroupMember]) -> list[list[GroupMember]]:
     buckets: list[list[GroupMember]] = []
-    for launch in _by(lambda one: (one.world_size, one.run_id), _with_launchers(living)):
+    for launch in _by(lambda one: (one.world_size, one.run_id), _with_launchers(living)).values():
         # Ranks of one launch may name its store at different times, and under two names.
-        buckets += [launch] if not _collide(launch) else _by(_claims, launch)
+        buckets += [launch] if not _collide(launch) else list(_by(_claims, launch).values())
     return [group for bucket in _folded(buckets) for group in _split(bucket, (_step, _container, _parent))]
 
 
@@ -210,11 +317,19 @@ def _names_nothing(one: GroupMember) -> bool:
     return one.world_size == 1 and one.run_id is None
 
 
-def _by(what: Callable[[GroupMember], Hashable], members: Iterable[GroupMember]) -> list[list[GroupMember]]:
-    parts: dict[Hashable, list[GroupMember]] = defaultdict(list)
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+def _only(ones: Sequence[T]) -> Optional[T]:
+    return ones[0] if len(ones) == 1 else None
+
+
+def _by(what: Callable[[GroupMember], K], members: Iterable[GroupMember]) -> dict[K, list[GroupMember]]:
+    parts: dict[K, list[GroupMember]] = defaultdict(list)
     for one in members:
         parts[what(one)].append(one)
-    return list(parts.values())
+    return parts
 
 
 def _claims(one: GroupMember) -> tuple[Hashable, ...]:
@@ -245,7 +360,7 @@ def _split(members: list[GroupMember], by: Sequence[Callable[[GroupMember], Hash
         return _layers(members)
     there = {one.place: one for one in members}
     parts = _by(lambda one: by[0](_head(one, there)), members)
-    return [group for part in parts for group in _split(part, by[1:])]
+    return [group for part in parts.values() for group in _split(part, by[1:])]
 
 
 def _step(one: GroupMember) -> Hashable:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidegauge.core.actions import ActionKind, SchedulerFacts
+from tidegauge.core.ids import scheduler_restarts
 from tidegauge.core.sightings import job_key
 from tidegauge.core.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge.core.views import JobView, RankSummary
@@ -91,8 +92,9 @@ def _can_start_again(job: SlurmJob) -> bool:
 
 
 def _restarts(view: JobView) -> int:
-    """How often Slurm had started these ranks' job before: torchelastic's own restarts are counted with it."""
-    return max((view.attempt // max(1, rank.identity.attempts_each) for rank in _living(view)), default=view.attempt)
+    """How often Slurm had started these ranks' job before."""
+    each = [rank.identity.attempts_each for rank in _living(view)]
+    return max((scheduler_restarts(view.attempt, one) for one in each), default=view.attempt)
 
 
 def _torch(view: JobView) -> dict[str, Any]:

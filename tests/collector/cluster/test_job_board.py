@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from examples import fewer
 from sample_views import LEAK, identity, rank_summary
 from tidegauge.cluster.job_board import JobBoard
-from tidegauge.cluster.jobs import RankOnNode, alarm_first, groups_of, job_of, job_views, jobs_of
+from tidegauge.cluster.jobs import RankOnNode, alarm_first, job_of, job_views, jobs_of
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents import JobKey
@@ -27,8 +27,8 @@ SUSPECTED = LEAK._replace(state=LeakState.SUSPECTED)
 KEEPER = ProcessId(9, 9)
 
 
-def rank_of(job: str, number: int, pid: int, **changes: Any) -> RankSummary:
-    who = identity(number, job_id=JobId(job))
+def rank_of(job: str, number: int, pid: int, *, attempt: int = 0, **changes: Any) -> RankSummary:
+    who = identity(number, job_id=JobId(job), attempt=attempt, attempts_each=2)
     return replace(rank_summary(number), identity=who, process=ProcessId(pid, 5), **changes)
 
 
@@ -60,6 +60,7 @@ RANKS = st.builds(
     verdict=st.sampled_from([OK, SUSPECTED, LEAK]),
     last_sample_unix_s=st.sampled_from([1.0, 2.0]),
     launch=st.sampled_from([None, KEEPER]),
+    attempt=st.integers(0, 2),
 )
 
 
@@ -68,7 +69,7 @@ class Board(RuleBasedStateMachine):
         super().__init__()
         self.board = JobBoard()
         self.nodes = {name: known(name) for name in NODES}
-        self.groups: dict[JobKey, RankGroups] = {}
+        self.groups: dict[tuple[str, int], RankGroups] = {}
 
     @rule(name=st.sampled_from(NODES), rank=RANKS)
     def hear(self, name: str, rank: RankSummary) -> None:
@@ -96,16 +97,17 @@ class Board(RuleBasedStateMachine):
 
     @invariant()
     def it_is_what_everything_comes_to(self) -> None:
-        jobs: dict[JobKey, list[RankOnNode]] = defaultdict(list)
+        jobs: dict[tuple[str, int], dict[JobKey, list[RankOnNode]]] = defaultdict(lambda: defaultdict(list))
         for node in self.nodes.values():
             for rank in node.ranks.values():
                 member = RankOnNode(rank, node.hostname, node.was_stale, node.node_id, node.launch_of(rank))
-                jobs[job_of(rank)].append(member)
+                jobs[rank.identity.job_id, rank.uid][job_of(rank)].append(member)
         self.groups = {job: self.groups.get(job) or RankGroups() for job in jobs}
         whole = [
             view
-            for job, members in jobs.items()
-            for view in job_views(job, members, groups_of(members, self.groups[job]))
+            for job, attempts in jobs.items()
+            for views in job_views(attempts, self.groups[job]).values()
+            for view in views
         ]
         assert sorted(self.board.jobs(), key=in_order) == sorted(whole, key=in_order)
         assert [alarm_first(job) for job in self.board.jobs()] == sorted(map(alarm_first, whole))
@@ -182,3 +184,24 @@ def test_a_rank_that_was_not_looked_at_yet_is_in_no_group() -> None:
     board.jobs()
     told = {one.process.pid: one.name for one in board.group_names(node, ranks)}
     assert told == {**names, 3: "pid 97", 4: "pid 98"}
+
+
+def test_groups_keep_their_names_when_the_engine_starts_again_on_their_node() -> None:
+    """Its former node is known until it is forgotten, and so is each rank twice."""
+    board, before = JobBoard(), known("a")
+    ranks = [replace(rank_of("j1", 0, pid), parent=ProcessId(pid - 1, 1)) for pid in (71, 73)]
+    for rank in ranks:
+        board.put(before, key_of(rank), rank)
+    names = {job.ranks[0].process.pid: (job.group, job.group_name) for job in board.jobs()}
+    assert names == {71: ("", "pid 70"), 73: ("pid 72", "pid 72")}
+    after = KnownNode("b", first_seen_s=9.0)
+    after.take_summary(replace(summary("b"), hostname=before.hostname), 9.0)
+    for rank in reversed(ranks):
+        board.put(after, key_of(rank), rank)
+        board.jobs()
+    before.was_stale = True
+    board.touch(before)
+    assert {job.ranks[0].process.pid: (job.group, job.group_name) for job in board.jobs()} == names
+    for rank in ranks:
+        board.remove(before, key_of(rank))
+    assert {job.ranks[0].process.pid: (job.group, job.group_name) for job in board.jobs()} == names

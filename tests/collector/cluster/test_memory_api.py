@@ -179,11 +179,11 @@ def test_the_nodes_are_told_what_the_groups_are_called(site: Site) -> None:
 
 
 def test_a_coordinator_that_was_restarted_knows_again_whose_incident_is_whose(site: Site) -> None:
-    """The launch that an incident is about may report before the other does."""
+    """The launch that an incident is about may report before the other, and the engine calls its node otherwise."""
     about = incident(
         group_name="pid 19",
         job=JobKey("4711", 0, 1001, "pid 19"),
-        findings=(finding(0, node_id="id-a", process=ProcessId(20, 2)),),
+        findings=(finding(0, hostname="node-a", node_id="before", process=ProcessId(20, 2)),),
     )
     site.coordinator.remember_groups([about, incident()])
     site.report(site.rank(0, process=ProcessId(20, 2), parent=ProcessId(19, 2)))

@@ -14,10 +14,13 @@ from tidegauge.core.rank_groups import GroupMember, RankGroup, RankGroups
 
 def member(
     pid: int, rank: int = 0, world_size: int = 1, *, node: str = "n1", lives: bool = True, run_id: Optional[str] = None,
-    store: Optional[str] = None, step: Optional[str] = None, parent: Optional[int] = 1,
+    store: Optional[str] = None, step: Optional[str] = None, parent: Optional[int] = 1, attempt: int = 0, each: int = 1,
 ) -> GroupMember:  # fmt: skip
     above = None if parent is None else ProcessId(parent, parent)
-    return GroupMember((node, ProcessId(pid, pid)), rank, world_size, lives, run_id, store, step, above)
+    return GroupMember(
+        (node, ProcessId(pid, pid)), rank, world_size, lives, run_id, store, step, above, attempt=attempt,
+        attempts_each=each,
+    )  # fmt: skip
 
 
 def launch(first_pid: int, world_size: int, **facts: object) -> list[GroupMember]:
@@ -96,7 +99,7 @@ def test_a_program_that_starts_its_own_ranks_and_uses_a_gpu_itself_is_of_their_l
 def test_the_first_group_that_another_knew_stays_the_first_though_a_later_one_is_seen_before_it() -> None:
     first, second = launch(100, 1, step="0"), launch(200, 1, step="1")
     groups = RankGroups()
-    groups.remember(RankGroup("", "step 0", frozenset([first[0].place])))
+    groups.remember(0, RankGroup("", "step 0", frozenset([first[0].place])))
     assert said(groups.look(second)) == {"step 1": [200]}
     assert {group.key: group.name for group in groups.look([*first, *second])} == {"": "step 0", "step 1": "step 1"}
 
@@ -177,7 +180,7 @@ def test_groups_keep_their_names_when_others_end() -> None:
 
 def test_what_was_known_before_a_restart_is_taken_up() -> None:
     groups, second = RankGroups(), launch(200, 1, step="1")
-    groups.remember(RankGroup("step 1", "step 1", frozenset([second[0].place])))
+    groups.remember(0, RankGroup("step 1", "step 1", frozenset([second[0].place])))
     assert [group.key for group in groups.look(second)] == ["step 1"]
 
 
@@ -196,6 +199,77 @@ def test_the_same_rank_twice_under_one_parent_is_told_apart_by_the_order_of_star
     assert sorted(said(RankGroups().look(ranks)).values()) == [[100, 101], [110, 111]]
 
 
+def restarted(members: list[GroupMember], first_pid: int, attempt: int) -> list[GroupMember]:
+    """As torchrun does it: the launcher, its run id and its store stay."""
+    return [
+        one._replace(place=(one.place[0], ProcessId(first_pid + one.rank, first_pid + one.rank)), attempt=attempt)
+        for one in members
+    ]
+
+
+def test_an_elastic_restart_of_one_of_two_launches_takes_its_name_along() -> None:
+    groups, first, second = RankGroups(), launch(100, 2, each=4), launch(200, 2, each=4)
+    before = groups.look([*first, *second])
+    assert said(before) == {"pid 99": [100, 101], "pid 199": [200, 201]}
+    again = restarted(second, 300, 1)
+    half = groups.look([*first, *second, again[0]])  # its old ranks end while its new ones begin
+    assert said(half) == {"pid 99": [100, 101], "pid 199": [200, 201, 300]}
+    after = groups.look([*first, *ended(second), *again])
+    assert said(after) == {"pid 99": [100, 101], "pid 199": [200, 201, 300, 301]}
+    assert [group.key for group in after] == [group.key for group in before] == ["", "pid 199"]
+    assert said(groups.look([*first, *again])) == {"pid 99": [100, 101], "pid 199": [300, 301]}
+    last = restarted(first, 400, 1)
+    assert said(groups.look([*ended(first), *last, *again])) == {"pid 99": [100, 101, 400, 401], "pid 199": [300, 301]}
+
+
+def test_a_launch_that_begins_beside_a_restarted_one_gives_both_a_name() -> None:
+    groups, first, second = RankGroups(), launch(100, 2, each=4), launch(200, 2, each=4)
+    again = restarted(first, 150, 1)
+    assert said(groups.look(first)) == {"": [100, 101]}
+    assert said(groups.look([*ended(first), *again])) == {"": [100, 101, 150, 151]}
+    assert said(groups.look([*again, *second])) == {"pid 99": [150, 151], "pid 199": [200, 201]}
+
+
+def test_launches_of_a_restarted_job_have_names_though_they_count_their_attempts_differently() -> None:
+    """``--max-restarts 3`` beside a launch without restarts, in the second run of a requeued job."""
+    found = RankGroups().look([*launch(100, 2, attempt=4, each=4), *launch(200, 2, attempt=1)])
+    assert said(found) == {"pid 99": [100, 101], "pid 199": [200, 201]}
+
+
+def test_a_launch_over_two_nodes_is_one_group_while_only_one_of_its_launchers_has_restarted() -> None:
+    """torchelastic's launchers count their restarts each by itself, and the other only joins anew."""
+    here = [member(100 + rank, rank, 4, parent=99, run_id="r", each=4) for rank in (0, 1)]
+    there = [member(100 + rank, rank, 4, parent=99, run_id="r", each=4, node="n2") for rank in (2, 3)]
+    for known in (True, False):
+        groups = RankGroups()
+        if known:
+            groups.look([*here, *there])
+        again = restarted(here, 300, 1)
+        found = groups.look([*(ended(here) if known else ()), *again, *there])
+        assert [group.name for group in found] == [""]
+        swapped = [one._replace(rank=one.rank - 2) for one in restarted(there, 400, 0)]
+        last = [one._replace(rank=one.rank + 2) for one in restarted(again, 500, 2)]
+        assert [group.name for group in groups.look([*ended(again), *ended(there), *swapped, *last])] == [""]
+
+
+def test_a_requeued_job_begins_with_new_names() -> None:
+    groups, first, second = RankGroups(), launch(100, 1, step="0"), launch(200, 1, step="1")
+    groups.look([*first, *second])
+    one, other = launch(300, 1, step="0", attempt=1), launch(400, 1, step="1", attempt=1)
+    found = groups.look([*ended(first), *ended(second), *one])
+    assert [(group.key, group.name) for group in found] == [("", "step 0"), ("step 1", "step 1"), ("", "")]
+    found = groups.look([*one, *other])
+    assert [(group.key, group.name) for group in found] == [("", "step 0"), ("step 1", "step 1")]
+
+
+def test_what_was_known_before_a_restart_is_taken_up_for_that_start_of_the_job() -> None:
+    groups, first = RankGroups(), launch(100, 1, step="1", attempt=5, each=4)
+    groups.remember(4, RankGroup("step 1", "step 1", frozenset([first[0].place])))
+    groups.remember(0, RankGroup("", "step 0", frozenset([("n9", ProcessId(1, 1))])))
+    assert [group.key for group in groups.look(first)] == ["step 1"]
+    assert [group.key for group in groups.look(launch(300, 1, step="7"))] == ["step 7"], "its first is known"
+
+
 MEMBERS = st.lists(
     st.builds(
         member,
@@ -203,13 +277,14 @@ MEMBERS = st.lists(
         node=st.sampled_from(["n1", "n2"]), lives=st.booleans(),
         run_id=st.sampled_from([None, "a"]), store=st.sampled_from([None, "x", "y"]),
         step=st.sampled_from([None, "0", "1"]), parent=st.integers(1, 12) | st.none(),
+        attempt=st.integers(0, 5), each=st.sampled_from([1, 3]),
     ),
     min_size=1, max_size=10, unique_by=lambda one: one.place,
 )  # fmt: skip
 
 
 @given(st.lists(MEMBERS, min_size=1, max_size=4))
-def test_every_process_is_in_one_group_and_no_two_living_ranks_of_a_group_are_the_same(
+def test_every_process_is_in_one_group_and_no_two_living_ranks_of_an_attempt_of_it_are_the_same(
     looks: list[list[GroupMember]],
 ) -> None:
     groups = RankGroups()
@@ -217,10 +292,18 @@ def test_every_process_is_in_one_group_and_no_two_living_ranks_of_a_group_are_th
         found = groups.look(members)
         places = [place for group in found for place in group.places]
         assert sorted(places) == sorted(one.place for one in members)
-        assert len({group.key for group in found}) == len({group.name for group in found}) == len(found)
         by_place = {one.place: one for one in members}
+        starts = [
+            {by_place[place].attempt // by_place[place].attempts_each for place in group.places} for group in found
+        ]
+        assert all(len(start) == 1 for start in starts), "a group is of one start of the job"
+        for start in {number for numbers in starts for number in numbers}:
+            of_start = [group for group, numbers in zip(found, starts) if start in numbers]
+            assert len({group.key for group in of_start}) == len({group.name for group in of_start}) == len(of_start)
         for group in found:
-            living = [by_place[place] for place in group.places if by_place[place].lives]
-            heads = {one.place for one in living}
-            numbers = [one.rank for one in living if one.parent is None or (one.place[0], one.parent) not in heads]
-            assert len(numbers) == len(set(numbers))
+            for attempt in range(6):
+                there = [by_place[place] for place in group.places]
+                living = [one for one in there if one.lives and one.attempt == attempt]
+                heads = {one.place for one in living}
+                numbers = [one.rank for one in living if one.launcher not in heads]
+                assert len(numbers) == len(set(numbers))
