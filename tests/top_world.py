@@ -64,6 +64,9 @@ class MadeUpJob:
     steps_a_report: int = 60
     wave: float = 0.05
     ended: bool = False
+    run_id: str | None = None
+    """Jobs of one id and user that differ in it are launches side by side."""
+    attempts_each: int = 1
 
     def rank(self, number: int, share_of_life: float, report: int) -> RankSummary:
         """One rank after so much of its life."""
@@ -83,7 +86,7 @@ class MadeUpJob:
             number,
             identity=identity(
                 number, job_id=JobId(self.job_id), attempt=self.attempt, job_name=self.name, scheduler=self.scheduler,
-                world_size=self.ranks,
+                world_size=self.ranks, run_id=self.run_id, attempts_each=self.attempts_each,
             ),
             process=ProcessId(20_000 + 100 * self.first_gpu + number, 5_000 + number),
             uid=self.uid,

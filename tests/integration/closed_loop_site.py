@@ -93,17 +93,21 @@ class Site:
 
     @contextlib.contextmanager
     def two_launches(
-        self, name: str, first: Sequence[str], second: Sequence[str], *, steps: int
+        self, name: str, first: Sequence[str], second: Sequence[str], *, steps: int, max_restarts: int = 0
     ) -> Iterator[tuple[Job, Job]]:
         """Two torchrun side by side under one ``tidegauge run``, each with flags of its own."""
         states = [self._folder / f"{name}-{which}.state" for which in ("first", "second")]
-        commands = [self._torchrun(state, steps, flags) for state, flags in zip(states, (first, second), strict=True)]
+        commands = [
+            self._torchrun(state, steps, flags, max_restarts=max_restarts)
+            for state, flags in zip(states, (first, second), strict=True)
+        ]
         script = " & ".join(map(shlex.join, commands)) + " & wait"
         with self._run(name, ["bash", "-c", script], ("--requeue",)) as (process, log):
             yield Job(process, log, states[0]), Job(process, log, states[1])
 
-    def _torchrun(self, state: Path, steps: int, flags: Sequence[str]) -> list[str]:
-        command = [self._python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    def _torchrun(self, state: Path, steps: int, flags: Sequence[str], *, max_restarts: int = 0) -> list[str]:
+        restarts = f"--max-restarts={max_restarts}"
+        command = [self._python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", restarts]
         return [*command, str(SCRIPT), "--state", str(state), "--steps", str(steps), *flags]
 
     @contextlib.contextmanager

@@ -127,6 +127,41 @@ def test_a_launch_that_cannot_be_asked_keeps_the_job_from_being_ended_and_the_ow
         assert [line["what"] for line in job.story()] == ["began", "finished"]
 
 
+def test_a_launch_that_torchrun_restarts_beside_another_keeps_its_name(site: Site, tmp_path: Path) -> None:
+    def groups() -> dict[str, tuple[str, list[int]]]:
+        """Key and living pids of each attempt of each group, by what `tidegauge jobs` calls it."""
+        living = [job for job in site.service.answer("/api/v1/jobs")["jobs"] if job["running"]]
+        return {
+            f"{job['group_name']}, attempt {job['attempt']}": (
+                job["group"], [rank["process"]["pid"] for rank in job["ranks"] if rank["alive"]]
+            )
+            for job in living
+        }  # fmt: skip
+
+    def all_ranks_of(*names: str) -> bool:
+        there = groups()
+        return all(name in there and len(there[name][1]) == 2 for name in names)
+
+    until = ("--until", str(tmp_path / "end"))
+    with site.two_launches("pair", until, until, steps=1, max_restarts=1) as (first, second):
+        eventually(lambda: first.told("began") and second.told("began") and len(groups()) == 2, "both have names")
+        launchers = sorted(groups())
+        one, other = (name.split(",")[0] for name in launchers)
+        assert (one[:4], other[:4]) == ("pid ", "pid "), launchers
+        eventually(lambda: all_ranks_of(*launchers), "all ranks are watched")
+        before = groups()
+        os.kill(before[f"{other}, attempt 0"][1][1], signal.SIGKILL)
+        eventually(lambda: all_ranks_of(f"{one}, attempt 0", f"{other}, attempt 1"), f"{other} goes on in attempt 1")
+        after = groups()
+        assert after[f"{one}, attempt 0"] == before[f"{one}, attempt 0"]
+        assert after[f"{other}, attempt 1"][0] == before[f"{other}, attempt 0"][0]
+        job = site.service.answer("/api/v1/jobs")["jobs"][0]["job_id"]
+        listed = site.service.call("top", "--once", "--job", job).out
+        for name in (f"{job} ({one})", f"{job} ({other}, 1)"):
+            assert name in listed
+            assert name in site.service.call("top", "--once", "--job", name).out
+
+
 def test_fragmentation_is_cured_by_a_setting_of_the_next_attempt(site: Site, tmp_path: Path) -> None:
     cured = tmp_path / "cured"
     # It would have filled the GPUs after 2,000 steps: it makes them slowly.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,14 @@ def _list(args: argparse.Namespace) -> int:
         print(json.dumps(answer, indent=2))
         return FINE
     now_s = time.time()
-    rows = [_row(raw, now_s=now_s) for raw in answer["incidents"]]
+    incidents = [read(Incident, raw) for raw in answer["incidents"]]
+    ids_of: dict[str, set[str]] = defaultdict(set)
+    for one in incidents:
+        ids_of[one.called.job_id].add(one.key.job.job_id)
+    rows = [
+        _row(raw, one, by_id=len(ids_of[one.called.job_id]) > 1, now_s=now_s)
+        for raw, one in zip(answer["incidents"], incidents)
+    ]
     if rows:
         print_table(HEADER, rows, gives_way=GIVES_WAY)
         if len(rows) == args.limit:
@@ -72,14 +80,14 @@ def _none(whose_only: str | None, *, closed_too: bool) -> str:
     return f"no incident{of_yours} is open{why}; `tidegauge incidents --all` lists closed ones"
 
 
-def _row(raw: Mapping[str, Any], *, now_s: float) -> Sequence[str]:
-    incident = read(Incident, raw)
+def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: float) -> Sequence[str]:
+    """``by_id``: another job has the name that its owner gave this one."""
     job = incident.key.job
     last = raw.get("last_decision")
     ranks = raw.get("ranks", incident.ranks)
     return (
         str(incident.number),
-        job_name(incident.called.job_id, job.attempt, group=incident.group_name),
+        job_name(job.job_id if by_id else incident.called.job_id, job.attempt, group=incident.group_name),
         incident.key.cause.value,
         incident.severity.value,
         incident.state.value + (", stale" if incident.stale else ""),

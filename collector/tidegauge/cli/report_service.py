@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from urllib.parse import urlencode
 from tidegauge.agent.snapshot_store import StoreError, check_key
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.job_names import Named, SeveralJobsError, meant
 from tidegauge.cli.report_files import MOST_SNAPSHOTS, Given, evidence_of_files, sort_files
 from tidegauge.cli.report_snapshots import RankSnapshot, read_rank_snapshot, tried_settings
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read
@@ -77,7 +79,9 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
 def _number(what: str, args: argparse.Namespace) -> int:
     """Of the incident that is meant; a number may be an incident's or, under Slurm, a job's."""
     known = [read(Incident, raw) for raw in ask(args, f"/api/v1/incidents?all=1&limit={MOST_INCIDENTS}")["incidents"]]
-    of_job = [one for one in known if one.key.job.job_id == what]
+    of_job = meant(known, what, _named)
+    if len(ids := {one.key.job.job_id for one in of_job}) > 1:
+        raise SeveralJobsError(what, ids)
     is_number = what.isascii() and what.isdigit()
     by_number = is_number and any(one.number == int(what) for one in known)
     if of_job and by_number and not (args.incident or args.job):
@@ -87,6 +91,7 @@ def _number(what: str, args: argparse.Namespace) -> int:
             exit_code=USAGE,
         )
     if of_job and not args.incident:
+        _tell_others(_newest(of_job), of_job)
         return _newest(of_job).number
     if is_number and not args.job:
         return int(what)
@@ -96,6 +101,20 @@ def _number(what: str, args: argparse.Namespace) -> int:
         "snapshot --evidence` says what holds its memory",
         exit_code=USAGE,
     )
+
+
+def _named(incident: Incident) -> Named:
+    job = incident.key.job
+    return Named(job.job_id, job.attempt, incident.array_name, incident.job_name, incident.group_name)
+
+
+def _tell_others(chosen: Incident, of_job: Sequence[Incident]) -> None:
+    others = [str(one.number) for one in of_job if one.is_open and one.number != chosen.number]
+    if others:
+        print(
+            f"tidegauge report: this is incident {chosen.number}; also open in this job: {', '.join(others)}",
+            file=sys.stderr,
+        )
 
 
 def _newest(incidents: Sequence[Incident]) -> Incident:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError
@@ -84,6 +85,7 @@ def _take(args: argparse.Namespace, targets: list[Target]) -> int:
     from tidegauge.cli.snapshot_ranks import NoAnswerError, take_snapshot
 
     outputs = outputs_of(args.output, several=len(targets) > 1)
+    times_there = Counter(target.seen.rank for target in targets)
     taken: list[tuple[TakenSnapshot, str]] = []
     refused: list[str] = []
     with progress("snapshot") as say:
@@ -91,7 +93,7 @@ def _take(args: argparse.Namespace, targets: list[Target]) -> int:
             say(f"rank {_rank(target)} is asked for a snapshot")
             try:
                 snapshot = take_snapshot(target, max_events=args.events, now=args.now)
-                taken.append((snapshot, outputs.write(snapshot)))
+                taken.append((snapshot, outputs.write(snapshot, with_pid=times_there[target.seen.rank] > 1)))
             except NoAnswerError as error:
                 refused.append(f"rank {_rank(target)} (pid {target.seen.process.pid}): {error}")
     _print_taken(args, taken, refused)
@@ -120,10 +122,15 @@ def _find_evidence(args: argparse.Namespace, targets: list[Target]) -> int:
     from tidegauge.cli.snapshot_ranks import NoAnswerError
 
     if len(targets) > 1:
-        ranks = ", ".join(_rank(target) for target in targets)
+        numbers = [_rank(target) for target in targets]
+        several = len(set(numbers)) < len(numbers)
+        one_of = (
+            f"give a pid, one of {', '.join(f'{target.seen.process.pid} (rank {_rank(target)})' for target in targets)}"
+            if several
+            else f"--rank R, one of {', '.join(numbers)}"
+        )
         raise CommandError(
-            f"evidence is collected on one rank at a time, so as not to slow down all: --rank R, one of {ranks}",
-            exit_code=USAGE,
+            f"evidence is collected on one rank at a time, so as not to slow down all: {one_of}", exit_code=USAGE
         )
     try:
         with progress("snapshot") as say:

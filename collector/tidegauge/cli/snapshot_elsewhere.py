@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.job_names import Named, SeveralJobsError, meant
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import ask, read
 from tidegauge.cli.service_wishes import LOOK_EVERY_S, asks_here, until, wish
@@ -45,7 +47,11 @@ def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
         views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
     except CommandError as error:
         raise CommandError(f"{not_here}. The service was not asked: {error}") from error
-    chosen = _choose([view for view in views if _is_meant(view, args.what)], args, not_here)
+    living = [view for view in views if view.running and view.ranks]
+    of_job = meant(living, args.what, _named)
+    if len(ids := {view.job_id for view in of_job}) > 1:
+        raise SeveralJobsError(args.what, ids)
+    chosen = _choose(of_job, args, not_here)
     asks = _asks(args, chosen)
     evidence_id = f"asked-{secrets.token_hex(8)}"
     with progress("snapshot") as say:
@@ -64,8 +70,8 @@ def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
     return FINE
 
 
-def _is_meant(view: JobView, what: str) -> bool:
-    return view.running and bool(view.ranks) and what in (view.job_id, job_array_name(view))
+def _named(view: JobView) -> Named:
+    return Named(view.job_id, view.attempt, job_array_name(view), view.job_name, view.group_name)
 
 
 def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -> _Chosen:
@@ -73,7 +79,7 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
     what = printable(str(args.what))
     if not views:
         raise CommandError(f"{not_here}. Nor does the service know a job {what} that runs; `tidegauge jobs` lists them")
-    if len({view.key.whole for view in views}) == 1:
+    if len({view.key.whole for view in views}) == 1 or _are_groups(views):
         views = _of_group(views, args, what)
     if len(views) > 1:
         owners = ", ".join(f"{printable(view.user_name)} (attempt {view.attempt})" for view in views[:MOST_NAMED])
@@ -92,6 +98,12 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
         which = "" if args.rank is None else f" {args.rank}"
         raise CommandError(f"job {what} has no rank{which} that runs", exit_code=USAGE)
     return found
+
+
+def _are_groups(views: Sequence[JobView]) -> bool:
+    """Of one user's job, of which launchers may have started some again: those are in another attempt."""
+    one_job = len({view.key.whole._replace(attempt=0) for view in views}) == 1
+    return one_job and all(view.group_name for view in views)
 
 
 def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> Sequence[JobView]:
@@ -117,6 +129,8 @@ def _asks(args: argparse.Namespace, chosen: _Chosen) -> EvidenceAsks:
     rank, pid = int(chosen.rank.identity.rank), chosen.rank.process.pid
     what = f"tidegauge snapshot {pid}{' --evidence' if args.evidence else ''}"
     there = f"Rank {rank} runs on {printable(chosen.hostname)}: say there, as its user or root, `{what}`"
+    if args.output and chosen.hostname == socket.gethostname():
+        raise CommandError(f"-o is for a rank's pid: `{what} -o {args.output}`", exit_code=USAGE)
     if args.output:
         raise CommandError(f"its snapshot stays in its node's store: -o is for ranks on this host. {there}")
     try:
@@ -140,7 +154,7 @@ def _tell_snapshot(args: argparse.Namespace, chosen: _Chosen, answer: Mapping[st
     step = answer.get("step")
     print(
         f"rank {rank} wrote a snapshot at step {step} on {printable(chosen.hostname)}; its node puts it into its store "
-        f"within seconds. `tidegauge report {printable(str(args.what))}` shows it"
+        f"within seconds. Once rank {rank} has an incident, its report shows the snapshot"
     )
     return FINE
 

@@ -23,9 +23,9 @@ class Outputs(NamedTuple):
     folder: Path
     file: Optional[Path] = None
 
-    def write(self, snapshot: TakenSnapshot) -> str:
-        """Its file's name. Raises ``CommandError``."""
-        path = self.file or self.folder / self._name(snapshot)
+    def write(self, snapshot: TakenSnapshot, *, with_pid: bool = False) -> str:
+        """Its file's name, ``with_pid`` where another rank of the same number is asked. Raises ``CommandError``."""
+        path = self.file or self.folder / self._name(snapshot, with_pid=with_pid)
         try:
             if path.suffix in PICKLES:
                 content = torch_pickle(from_packed(snapshot.packed))
@@ -38,8 +38,9 @@ class Outputs(NamedTuple):
             raise CommandError(f"{path}: cannot be written: {error.strerror or error}") from error
         return str(path)
 
-    def _name(self, snapshot: TakenSnapshot) -> str:
-        who = f"pid-{snapshot.pid}" if snapshot.rank is None else f"rank-{snapshot.rank}"
+    def _name(self, snapshot: TakenSnapshot, *, with_pid: bool) -> str:
+        pid = f"pid-{snapshot.pid}"
+        who = pid if snapshot.rank is None else f"rank-{snapshot.rank}" + f"-{pid}" * with_pid
         when = "" if snapshot.step is None else f"-step-{snapshot.step}"
         return f"{who}{when}{PACKED}"
 

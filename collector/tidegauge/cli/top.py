@@ -26,7 +26,10 @@ SORTS = ("time", "memory", "growth", "name")
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     add_api_arguments(parser)
     parser.add_argument("--once", action="store_true", help="print the tables once (also where stdout is no terminal)")
-    parser.add_argument("--job", metavar="JOB", help="begin with the ranks of this job")
+    parser.add_argument(
+        "--job", metavar="JOB",
+        help="begin with the ranks of this job: its id, or its name as `tidegauge jobs` shows it",
+    )  # fmt: skip
     parser.add_argument("--user", metavar="NAME", help="only this user's jobs")
     parser.add_argument(
         "--sort", choices=SORTS, default="time",
@@ -58,11 +61,16 @@ def _print_json(service: Service, choice: Choice, job_id: str | None) -> None:
 
     raw = service.overview_raw()
     overview = read(Overview, raw)
-    job = None if job_id is None else _find(overview, job_id)
-    answer = chosen_jobs(raw, overview, choice) if job is None else service.job_raw(job)
+    jobs = [] if job_id is None else _find(overview, job_id)
+    if jobs:
+        answer, *others = map(service.job_raw, jobs)
+        answer = {**answer, "other_groups": others}
+    else:
+        answer = chosen_jobs(raw, overview, choice)
+    of_jobs = [job._asdict() for job in jobs]
     try:
         found = service.incidents_raw()["incidents"]
-        incidents = [one for one in found if job is None or one["key"]["job"] == job._asdict()]
+        incidents = [one for one in found if not jobs or one["key"]["job"] in of_jobs]
         answer = {**answer, "incidents": incidents, "incidents_problem": None}
     except CommandError as error:
         answer = {**answer, "incidents": None, "incidents_problem": str(error)}
@@ -76,7 +84,7 @@ def _print_once(service: Service, choice: Choice, job_id: str | None) -> None:
     if job_id is None:
         print_cluster(overview, service.incidents(), choice)
     else:
-        print_job(service.job(_find(overview, job_id)), service.incidents(), choice)
+        print_job([service.job(key) for key in _find(overview, job_id)], service.incidents(), choice)
 
 
 def _watch(service: Service, choice: Choice, job_id: str | None) -> None:
@@ -85,20 +93,21 @@ def _watch(service: Service, choice: Choice, job_id: str | None) -> None:
 
     # Before the screen is taken: if there is no service, the terminal says so and stays as it is.
     first = service.overview()
-    job = None if job_id is None else _find(first, job_id)
+    job = None if job_id is None else _find(first, job_id)[0]
     app = TopApp(service, first, user=_own_name(), choice=choice, job=job)
     app.run()
     for url in app.addresses:
         print(url)
 
 
-def _find(overview: Overview, job_id: str) -> JobKey:
+def _find(overview: Overview, job_id: str) -> list[JobKey]:
+    """Its groups of ranks, the most alarming first."""
     from tidegauge.cli.top_model import find_job, key_of
 
     found = find_job(overview.jobs, job_id)
-    if found is None:
+    if not found:
         raise CommandError(f"no job {job_id!r} is watched; `tidegauge jobs` lists those that are", exit_code=USAGE)
-    return key_of(found)
+    return [key_of(job) for job in found]
 
 
 def _own_name() -> str:

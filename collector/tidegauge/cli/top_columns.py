@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from tidegauge.cli.job_names import short_job_name
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.top_cells import LUXURY, Cell, Column, Tone, cut, sparkline
@@ -16,6 +18,10 @@ from tidegauge.core.wording import list_ranks, ranks_besides, time_left
 
 SOON_S = 3600.0
 """Out of memory within the hour is red."""
+MOST_OF_NAME = 32
+"""Characters of a job's name, on a screen."""
+LEAST_OF_ID = 6
+"""Characters of it by which a job is known beside the name of its group."""
 NEARLY_FULL = 0.9
 """As the alert TidegaugeMemoryNearlyFull: not yet wrong, but worth a look."""
 _TONES = {"ok": Tone.GOOD, "no steps": Tone.DIM, "leak": Tone.ALARM}
@@ -36,9 +42,13 @@ def state_cell(
     return Cell(f"{word}{marks}", _TONES.get(word, Tone.WARNING))
 
 
-def name_job_shortly(job: JobKey, array: str | None = None) -> str:
-    """ "4711", "4711 (2)", "4711 (123_4)", "4711 (step 1)": ``job.group`` as people call it."""
-    return short_job_name(job.job_id, job.attempt, array, group=job.group)
+def name_job_shortly(job: JobKey, array: str | None = None, *, width: int | None = None) -> str:
+    """ "4711", "4711 (2)", "4711 (123_4)", "4711 (step 1)": ``job.group`` as people call it. In less ``width`` than it
+    takes the id is cut, not what tells groups and attempts apart: "local-gpu-no… (step 1)"."""
+    name = short_job_name(job.job_id, job.attempt, array, group=job.group)
+    more = name.removeprefix(job.job_id)
+    left = len(name) if width is None else width - cell_len(more)
+    return cut(job.job_id, left) + more if left >= LEAST_OF_ID else name
 
 
 def share_cell(share: float | None) -> Cell:
@@ -62,15 +72,15 @@ def bytes_cell(count: float | None) -> Cell:
     return Cell("-", Tone.DIM) if count is None else Cell(format_bytes(count))
 
 
-def job_columns() -> Sequence[Column[JobRow]]:
-    """The cluster's table."""
+def job_columns(most_of_name: int = MOST_OF_NAME) -> Sequence[Column[JobRow]]:
+    """The cluster's table. ``most_of_name``: characters of a job's name above which the column gains nothing."""
     return (
         Column("state", lambda row, _: _job_state(row.job), 10),
         Column(
             "job",
-            lambda row, _: Cell(name_job_shortly(row.called, row.job.array), Tone.STRONG),
+            lambda row, width: Cell(name_job_shortly(row.called, row.job.array, width=width), Tone.STRONG),
             12,
-            32,
+            most_of_name,
         ),
         Column("name", lambda row, _: Cell(row.job.job_name or "-"), 14, 28, rank=4),
         Column("user", lambda row, _: Cell(row.job.user_name), 7, 12, rank=2),
@@ -108,12 +118,12 @@ def rank_columns() -> Sequence[Column[RankLine]]:
     )
 
 
-def incident_columns() -> Sequence[Column[IncidentLine]]:
+def incident_columns(most_of_name: int = MOST_OF_NAME) -> Sequence[Column[IncidentLine]]:
     """The pane of open incidents."""
     return (
         Column("incident", lambda line, _: Cell(f"#{line.incident.number}", Tone.STRONG), 8),
         Column("severity", lambda line, _: _severity(line), 8),
-        Column("job", lambda line, _: Cell(name_job_shortly(line.incident.called)), 10, 32),
+        Column("job", lambda line, width: Cell(name_job_shortly(line.incident.called, width=width)), 10, most_of_name),
         Column("cause", lambda line, _: Cell(line.incident.key.cause.value), 13, 17),
         Column("ranks", _incident_ranks, 12, 24, rank=3),
         Column("OOM in", lambda line, _: end_cell(line.incident.seconds_to_oom), 10, 13, rank=1, right=True),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from tidegauge.cli.job_names import Named, SeveralJobsError, meant
 from tidegauge.cluster.overview import JobLine, RankLine
 from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.incidents import Incident, JobKey
@@ -118,11 +119,31 @@ def by_job(incidents: Sequence[IncidentLine]) -> Mapping[JobKey, tuple[IncidentL
     return found
 
 
-def find_job(jobs: Iterable[JobLine], job_id: str) -> JobLine | None:
-    """The job that is meant by ``job_id``, which may be the name of a task of an array: the one that runs, then its
-    latest attempt, then the most alarming."""
-    meant = [job for job in jobs if job_id in (job.job_id, job.array)]
-    return max(meant, key=lambda job: (job.running, job.attempt, job.state.level), default=None)
+def find_job(jobs: Iterable[JobLine], name: str) -> list[JobLine]:
+    """The groups of ranks of the job that is meant, the most alarming first: of those that run, else of its latest
+    attempt. Of jobs of several users one's: the one to look at first. Raises ``SeveralJobsError``."""
+    found = meant(jobs, name, _named)
+    found = [job for job in found if job.running] or found
+    if len(ids := {job.job_id for job in found}) > 1:
+        raise SeveralJobsError(name, ids)
+    first = max(found, key=lambda job: (job.running, job.attempt, *_alarm(job)), default=None)
+    if first is None:
+        return []
+    groups = [
+        job
+        for job in found
+        if (job.uid, job.running) == (first.uid, first.running)
+        and (job.attempt == first.attempt or (job.running and job.group_name))  # its launcher may have started it again
+    ]
+    return sorted(groups, key=_alarm, reverse=True)
+
+
+def _named(job: JobLine) -> Named:
+    return Named(job.job_id, job.attempt, job.array, job.job_name, job.group_name)
+
+
+def _alarm(job: JobLine) -> tuple[int, int]:
+    return job.state.level, 0 if job.severity is None else job.severity.level
 
 
 def _time(line: RankLine) -> tuple[float, int, int, float]:

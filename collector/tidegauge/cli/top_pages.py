@@ -58,8 +58,12 @@ _SIGNS = (
 def headline(overview: Overview) -> Line:
     """The cluster in one line: nodes, jobs, GPUs."""
     counts = overview.nodes
-    running = [job for job in overview.jobs if job.running]
-    words = Counter(state_word(job.state, job.severity) for job in running)
+    running: dict[tuple[str, int], JobLine] = {}
+    for job in overview.jobs:  # the groups of ranks of a job are one job, as bad as the worst of them
+        worst = running.get((job.job_id, job.uid))
+        if job.running and (worst is None or job.state.level > worst.state.level):
+            running[job.job_id, job.uid] = job
+    words = Counter(state_word(job.state, job.severity) for job in running.values())
     leaking, growing = words["leak"], words["growing"]
     cells = [Cell(_several(sum(counts.values()) - counts.get("gone", 0), "node"))]
     for health in ("waiting", "stale", "gone"):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sample_views import GIB
 from tidegauge.cli.main import main
-from top_world import World, serving_world
+from top_world import LEAKS, MadeUpJob, World, serving_world
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,23 @@ def test_a_job_is_told_by_its_ranks(url: str, capsys: pytest.CaptureFixture[str]
     assert out[2].split()[:4] == ["leak", "!!!", "11", "gpu-node-01"]
     assert len(out) == 2 + 16 + 3
     assert "#12" in out[-1]
+
+
+def test_a_job_with_two_groups_of_ranks_is_told_by_both_and_each_by_its_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trains = MadeUpJob("48300", "llm", "ada", 1001, "slurm", 0, 4, 30 * GIB, run_id="a")
+    evaluates = MadeUpJob("48300", "llm", "ada", 1001, "slurm", 8, 2, 9 * GIB, {1: LEAKS}, attempt=1, run_id="b",
+                              attempts_each=4)  # fmt: skip
+    with serving_world(World((trains, evaluates)).live(reports=20)) as url:
+        both = run(capsys, "--once", "--job", "48300", "--api", url)[1]
+        titles = [line.split("   ")[0] for line in both.splitlines() if line.startswith("job ")]
+        assert titles == ["job 48300 (pid 20800, 1)", "job 48300 (pid 20000)"], "the one that leaks first"
+        for title, ranks in zip(titles, (2, 4)):
+            one = run(capsys, "--once", "--job", title.removeprefix("job "), "--api", url)[1].splitlines()
+            assert (one[0].startswith(title), len(one)) == (True, 2 + ranks + 2)
+        page = json.loads(run(capsys, "--json", "--job", "48300", "--api", url)[1])
+        assert [len(one["ranks"]) for one in (page, *page["other_groups"])] == [2, 4]
 
 
 def test_json_is_one_object_with_what_the_api_answers(url: str, capsys: pytest.CaptureFixture[str]) -> None:

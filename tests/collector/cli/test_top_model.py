@@ -173,16 +173,37 @@ def test_ranks_that_have_ended_come_last_and_are_found_by_host_number_and_state(
 
 def test_a_job_is_found_by_its_id_the_running_one_and_its_latest_attempt() -> None:
     old, now = a_job("4711", attempt=3, running=False), a_job("4711", attempt=1)
-    assert find_job([old, now, a_job("4712")], "4711") == now
-    assert find_job([old, now._replace(attempt=2), now], "4711") == now._replace(attempt=2)
-    assert find_job([now], "471") is None
+    assert find_job([old, now, a_job("4712")], "4711") == [now]
+    assert find_job([old, now._replace(attempt=2), now], "4711") == [now._replace(attempt=2)]
+    assert find_job([now], "471") == []
 
 
 def test_a_task_of_an_array_is_found_and_chosen_by_the_name_that_squeue_shows() -> None:
     task, other = a_job("4711", slurm=TASK), a_job("4712")
     assert (task.array, other.array) == ("4700_3", None)
-    assert find_job([other, task], "4700_3") == find_job([other, task], "4711") == task
+    assert find_job([other, task], "4700_3") == find_job([other, task], "4711") == [task]
+    assert find_job([other, task], "4711 (4700_3)") == find_job([other, task], "4700_3 (4700_3)") == [task]
     assert [row.job for row in job_rows([other, task], (), Choice(text="4700_"))] == [task]
+
+
+def test_a_job_is_found_with_all_groups_that_run_and_a_group_by_the_name_that_tables_print() -> None:
+    first = a_job("j", group_name="pid 7")
+    second = a_job("j", verdict=LEAK, attempt=1, group="pid 9", group_name="pid 9")
+    jobs = [first, second, second._replace(attempt=0, running=False), a_job("j2")]
+    assert find_job(jobs, "j") == [second, first], "the most alarming first"
+    for name in ("j (pid 9, attempt 1)", "j (pid 9, 1)"):
+        assert find_job(jobs, name) == [second]
+    assert find_job(jobs, "j (pid 7)") == [first]
+    assert find_job(jobs, "j (pid 9)") == [jobs[2]], "by its whole name also one that has ended"
+    assert find_job(jobs, "j (pid 8)") == []
+    ended = [job._replace(running=False) for job in jobs]
+    assert find_job(ended, "j") == [ended[1]]
+
+
+def test_a_job_is_found_by_the_name_that_its_owner_gave_it_in_place_of_an_id_that_was_made_up() -> None:
+    job = a_job("local-n1-7-9", job_name="llm")
+    assert find_job([job], "llm") == [job]
+    assert find_job([a_job("4711", job_name="llm")], "llm") == [], "a scheduler's id is a name of its own"
 
 
 def test_two_groups_of_one_job_are_two_rows_each_with_its_incidents() -> None:
