@@ -128,6 +128,33 @@ def files(run_dir: Path, _: ExitStack) -> BeforePoll:
     return lambda: None
 
 
+def folders_that_change(run_dir: Path, _: ExitStack) -> BeforePoll:
+    """As one user makes them with a range of uids (``/etc/subuid``)."""
+    folders = [user_folder(run_dir, 100_000 + number) for number in range(3000)]
+
+    def change() -> None:
+        for folder in folders:
+            name = folder / "1-1.ring"
+            name.unlink() if name.exists() else name.touch()
+
+    return change
+
+
+def of_two_uids(run_dir: Path, stack: ExitStack) -> BeforePoll:
+    """More than a node's ranks, each of its own process, all of which write."""
+    written = [
+        ring
+        for uid in (ATTACKER, ATTACKER + 1)
+        for ring in rings(user_folder(run_dir, uid), stack.enter_context(sleepers(uid, 502)))
+    ]
+
+    def step() -> None:
+        for ring in written:
+            ring.step(MEMORY)
+
+    return step
+
+
 def comes_and_goes(run_dir: Path, _: ExitStack) -> BeforePoll:
     folder = user_folder(run_dir, ATTACKER)
     for ring in rings(folder, [ProcessId(4_100_000 + n, 1) for n in range(300)], devices=MAX_DEVICES):
@@ -197,6 +224,8 @@ ATTACKS: Mapping[str, Callable[[Path, ExitStack], BeforePoll]] = {
     "60 processes, 4,096 new records each between two polls": rewritten,
     "8 processes, rings of 65,536 slots": of_65536_slots,
     "100,000 files, 20,000 folders": files,
+    "3,000 folders of as many uids that change": folders_that_change,
+    "1,004 rings of two uids, each of a process that writes": of_two_uids,
     "a name that comes and goes beside 300 rings": comes_and_goes,
     "a container of 8,192 mounts and 300 folders": containers(1, mounts=8192, folders=300),
     "40 containers of 300 folders and 60,000 names": containers(40, folders=300, names=200),

@@ -256,7 +256,7 @@ NODE_METRICS: tuple[ReadMetric[NodeMemory], ...] = (
 JOB_INFO = Metric(
     "tidegauge_job_info",
     Kind.INFO,
-    "Facts about the job, for joins on `cluster, job_id, attempt`.",
+    "Facts about the job, for joins on `cluster, job_id, attempt, group`.",
     (
         *JOB_LABELS,
         "user_name",

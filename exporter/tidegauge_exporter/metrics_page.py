@@ -35,7 +35,8 @@ def page() -> str:
             "rewriting; both are empty for a rank whose GPU is not known.\n",
             "A job that runs several launches side by side (two `srun` in one allocation, a trainer beside an",
             f"evaluator) has several groups of ranks: its series, and its ranks', also have {_code(GROUP_LABELS)}, the",
-            "name of the group (`step 1`, `pid 4711`, `container eval`). Those of a job with one group do not.\n",
+            "name of the group: `step 1`, `container eval`, `pid 4711` of its launcher or, of a program without one,\n"
+            "its own. Series of a job with one group do not have the label.\n",
             f"On Kubernetes a rank's series also have {_code(POD_LABELS)}, named as by dcgm-exporter: those",
             "of its pod by the word of kernel and API server, never its own. `job_id` is then `namespace/name` of the",
             "workload. A PodMonitor or ServiceMonitor has to say `honorLabels: true`: else Prometheus puts the agent's",
@@ -123,9 +124,9 @@ min by (job_id) (
 The same with the owner's name:
 
 ```promql
-min by (cluster, job_id, attempt) (
+min by (cluster, job_id, attempt, group) (
   1 - (tidegauge_rank_reserved_bytes + tidegauge_rank_nontorch_bytes) / tidegauge_rank_limit_bytes
-) * on (cluster, job_id, attempt) group_left (user_name, job_name) tidegauge_job_info
+) * on (cluster, job_id, attempt, group) group_left (user_name, job_name) tidegauge_job_info
 ```
 
 Ranks that have not written a reading for a minute:
@@ -138,7 +139,7 @@ Open critical incidents, with their owners:
 
 ```promql
 (tidegauge_job_incident_severity == 3)
-  * on (cluster, job_id, attempt) group_left (user_name, job_name) tidegauge_job_info
+  * on (cluster, job_id, attempt, group) group_left (user_name, job_name) tidegauge_job_info
 ```
 
 Actions of the last day that did not end well:

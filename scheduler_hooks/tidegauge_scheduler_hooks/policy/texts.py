@@ -74,10 +74,10 @@ def advice(case: Case) -> str:
     parts = [capitalised(guidance(case.incident))]
     if cause is IncidentCause.FRAGMENTATION:
         parts.append(_fragmentation_advice(facts))
-    if cause is IncidentCause.LEAK and facts.groups_without_checkpoint:
+    if cause is IncidentCause.LEAK and (unable := facts.groups_without_checkpoint):
         parts.append(
             "The job has several groups of ranks, and is ended only when all of them have saved their state. "
-            f"{' and '.join(facts.groups_without_checkpoint)} cannot be asked to: give it "
+            f"{' and '.join(unable)} cannot be asked to: give {'it' if len(unable) == 1 else 'them'} "
             "tidegauge.on_checkpoint_request(fn), or TIDEGAUGE_CHECKPOINT=none where it has nothing to save "
             "(docs/checkpoint.md)."
         )
