@@ -107,7 +107,9 @@ class Site:
 
     def _torchrun(self, state: Path, steps: int, flags: Sequence[str], *, max_restarts: int = 0) -> list[str]:
         restarts = f"--max-restarts={max_restarts}"
-        command = [self._python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", restarts]
+        # Else ranks of a second attempt find the addresses of the first in the launcher's store (PyTorch 2.13, Gloo).
+        store = ["env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"] if max_restarts else []
+        command = [*store, self._python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", restarts]
         return [*command, str(SCRIPT), "--state", str(state), "--steps", str(steps), *flags]
 
     @contextlib.contextmanager
