@@ -65,6 +65,7 @@ def private_bytes() -> int:
 def measure(run_dir: Path, *, poll_period_s: float, seconds: float, ranks: int) -> dict[str, float | int]:
     """Poll for ``seconds`` after all ranks were seen."""
     agent = open_node_agent(Settings(run_dir=run_dir, poll_period_s=poll_period_s))
+    agent.start_searching()
     deadline_s = time.monotonic() + 20
     while len(agent.view().ranks) < ranks and time.monotonic() < deadline_s:
         agent.poll()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from tidegauge.agent.ports import (
     SourceHealth,
 )
 from tidegauge.agent.settings import Settings
+from tidegauge.agent.tenant_time import TenantTime
+from tidegauge.agent.watches import WALL_SHARE
 from tidegauge.core.host_memory import HostMemory, NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.kubernetes import PodCgroup
@@ -340,8 +343,9 @@ class FakeNode:
         detector_factory: Callable[[], Detector] | None = None,
         evidence: Settings | None = None,
         containers: Containers | None = None,
+        wall_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``evidence``: with a real desk for it, by these settings."""
+        """``evidence``: with a real desk for it, by these settings. ``wall_s``: the time that reading rings takes."""
         run_dir.mkdir(exist_ok=True)
         self.run_dir = run_dir
         self.clock = FakeClock()
@@ -368,6 +372,8 @@ class FakeNode:
             holders=self.holders,
             evidence=self.desk,
             host_memory=self.host_memory,
+            max_s_for_rings=math.inf,
+            time_to_read=TenantTime(wall_share=WALL_SHARE, cpu_s=lambda: 0.0, wall_s=wall_s),
             detector_factory=detector_factory or self._new_detector,
         )
         _agents.append(self.agent)

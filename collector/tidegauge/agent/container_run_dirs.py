@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegauge.agent.container_time import ContainerTime
 from tidegauge.agent.folders import NotNowError, RefusedError, closing_fd
+from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.agent.ways_in import entered
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.tenants import Tenant, itself
@@ -37,8 +37,8 @@ class ContainerPoll:
 
     def __init__(self, whose: Callable[[Tenant], Tenant] = itself) -> None:
         self._whose = whose
-        self._times: dict[str, ContainerTime] = {}
-        self.time = ContainerTime(whose)
+        self._times: dict[str, TenantTime] = {}
+        self.time = TenantTime(whose)
         """Of the work that was begun last."""
         self._thread: int | None = None
         self._open: dict[ContainerRunDir, int] = {}
@@ -49,7 +49,7 @@ class ContainerPoll:
     def under_way(self) -> Iterator[None]:
         """A poll: every tenant has its time, and every run directory is got into at most once."""
         for one in self._times.values():
-            one.begin_poll()
+            one.begin()
         self._thread = threading.get_ident()
         try:
             yield
@@ -67,7 +67,7 @@ class ContainerPoll:
     def begin(self, work: str) -> None:
         """What follows is this kind of work; each kind has its own time, so that none takes all of it."""
         if work not in self._times:
-            self._times[work] = ContainerTime(self._whose)
+            self._times[work] = TenantTime(self._whose)
         self.time = self._times[work]
 
     def has_time(self, tenant: Tenant) -> bool:

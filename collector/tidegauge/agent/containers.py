@@ -6,18 +6,20 @@ a run directory, as the containers of a pod do, is seen by its device and inode.
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 from tidegauge.agent.container_run_dirs import Container, ContainerPoll, ContainerRunDir, identity_of, seen_from_here
-from tidegauge.agent.container_time import Turns
 from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir, closing_fd
 from tidegauge.agent.procfs import facts_of
 from tidegauge.agent.safe_files import opened
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.tenant_time import Turns
 from tidegauge.agent.ways_in import entered
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
@@ -30,6 +32,9 @@ WALK_EVERY_S = 10.0
 """How often all processes are looked through where nobody names candidates (some 4 us each), and every process of a
 container that the first does not lead into."""
 MAX_PROCESSES = 65536
+"""That are looked through at a time; where there are more, the others have their turn the next time."""
+MAX_S_FOR_NEW = 0.1
+"""Of processor time in which namespaces that are new are looked at: some 0.3 ms each, and any user makes thousands."""
 MAX_CONTAINERS = 512
 """As many more may have a process on a GPU: those must not wait for a place that some sidecar has."""
 MAX_CONTAINERS_PER_TENANT = 128
@@ -48,6 +53,7 @@ class Containers:
         candidates: Callable[[], Collection[int] | None],
         whose: Callable[[Tenant], Tenant] = itself,
         proc: Path = Path("/proc"),
+        max_s_for_new: float = MAX_S_FOR_NEW,
     ) -> None:
         """``paths``: the node's own run directories, and what they are called in containers. ``candidates``: pids, as
         the host counts them, of all processes that may write rings; where nobody knows (``None``), all processes are
@@ -66,6 +72,11 @@ class Containers:
         """Run directories in each, by device and inode, as they were at its last turn."""
         self._run_dirs: dict[tuple[Path, tuple[int, int]], ContainerRunDir] = {}
         self._refused: set[tuple[Container, Path]] = set()
+        self._max_s_for_new = max_s_for_new
+        self._next_pid = 0
+        """At which the next walk begins."""
+        self._waiting: dict[int, dict[int, None]] = {}
+        """Processes by namespace, of those that are new and were not looked at yet."""
         self._look_s = float("-inf")
         self._walk_s = float("-inf")
 
@@ -80,39 +91,71 @@ class Containers:
         if now_s - self._look_s < LOOK_EVERY_S or self._own_namespace is None:
             return
         thoroughly = now_s - self._walk_s >= WALK_EVERY_S
-        candidates = self._candidates()
+        candidates, are_all = self._candidates(), True
         if candidates is None and thoroughly:
-            candidates = self._all_pids()
-        self._take(tuple(gpu_pids), candidates)
+            candidates, are_all = self._pids_in_turn()
+        self._take(tuple(gpu_pids), candidates, are_all=are_all)
         self._search(skips, now_s, every_way=thoroughly)
         # Last: a look that fails is taken again by the next poll, and counts as failing until one has worked.
         self._look_s = now_s
         if thoroughly:
             self._walk_s = now_s
 
-    def _all_pids(self) -> list[int]:
+    def _pids_in_turn(self) -> tuple[list[int], bool]:
+        """Pids, and whether they are all that there are."""
         with suppress(OSError), os.scandir(self._proc) as entries:
-            return list(islice((int(entry.name) for entry in entries if entry.name.isdigit()), MAX_PROCESSES))
-        return []
+            pids = sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+            if len(pids) <= MAX_PROCESSES:
+                return pids, True
+            first = bisect_left(pids, self._next_pid)
+            chosen = [*pids[first:], *pids[:first]][:MAX_PROCESSES]
+            self._next_pid = chosen[-1] + 1
+            return chosen, False
+        return [], True
 
-    def _take(self, gpu_pids: Sequence[int], candidates: Collection[int] | None) -> None:
-        all_there_are = candidates is not None
+    def _take(self, gpu_pids: Sequence[int], candidates: Collection[int] | None, *, are_all: bool) -> None:
+        all_there_are = candidates is not None and are_all
         seen: dict[int, dict[int, None]] = {}
         self._sort(gpu_pids, seen)
         on_gpus = frozenset(seen)
         self._sort(candidates or (), seen)
+        if candidates is not None:
+            self._waiting = {one: there for one, there in seen.items() if one not in self._containers}
         for namespace, there in seen.items():
             container = self._containers.get(namespace)
-            known = {} if container is None else {process.pid: process for process in container.ways_in}
-            kept = [process for pid, process in known.items() if pid in there or not all_there_are]
-            new = [process for pid in there if pid not in known and (process := self._process(pid)) is not None]
-            ways_in = tuple([*kept, *new][:MAX_WAYS_IN])
             if container is not None:
-                container.ways_in = ways_in or container.ways_in
-            elif ways_in and (tenant := self._tenant_with_room(ways_in[0], namespace in on_gpus)) is not None:
-                self._containers[namespace] = Container(namespace, tenant, ways_in)
+                known = {process.pid: process for process in container.ways_in}
+                kept = [process for pid, process in known.items() if pid in there or not all_there_are]
+                new = [process for pid in there if pid not in known and (process := self._process(pid)) is not None]
+                container.ways_in = tuple([*kept, *new][:MAX_WAYS_IN]) or container.ways_in
+            elif namespace in on_gpus:
+                self._add(namespace, there, on_gpu=True)
+        self._add_waiting()
         if all_there_are:
             self._containers = {name: one for name, one in self._containers.items() if name in seen}
+        elif candidates is not None:
+            self._containers = {name: one for name, one in self._containers.items() if name in seen or self._lives(one)}
+
+    def _lives(self, container: Container) -> bool:
+        return any(self._process(process.pid) == process for process in container.ways_in)
+
+    def _add_waiting(self) -> None:
+        """Look at namespaces that are new, by turns of the users who own their processes, as long as there is time."""
+        deadline_s = time.thread_time() + self._max_s_for_new
+        of_user: dict[int, list[int]] = {}
+        for namespace, there in self._waiting.items():
+            of_user.setdefault(_owner(f"{self._proc}/{next(iter(there))}"), []).append(namespace)
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*of_user.values()))
+        for namespace in turns:
+            if time.thread_time() >= deadline_s:
+                return
+            if namespace is not None:
+                self._add(namespace, self._waiting.pop(namespace), on_gpu=False)
+
+    def _add(self, namespace: int, there: Iterable[int], *, on_gpu: bool) -> None:
+        ways_in = tuple(process for pid in there if (process := self._process(pid)) is not None)
+        if ways_in and (tenant := self._tenant_with_room(ways_in[0], on_gpu)) is not None:
+            self._containers[namespace] = Container(namespace, tenant, ways_in)
 
     def _sort(self, pids: Iterable[int], seen: dict[int, dict[int, None]]) -> None:
         """Put processes of containers into ``seen``, by their mount namespaces."""
@@ -217,6 +260,14 @@ def _inode(path: Path | str) -> int | None:
         return os.stat(path).st_ino
     except OSError:
         return None
+
+
+def _owner(process: str) -> int:
+    """Of a process's folder: its effective uid, mostly. -1 once it has ended."""
+    try:
+        return os.stat(process).st_uid
+    except OSError:
+        return -1
 
 
 def _identity_of(run_dir: RunDir) -> tuple[int, int] | None:

@@ -6,16 +6,17 @@ refused is said once and looked at again when the file has changed.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.container_time import Turns
 from tidegauge.agent.folder_changes import FolderChanges
 from tidegauge.agent.folders import NotNowError, RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.tenant_time import TenantTime, Turns
 from tidegauge.agent.user_folders import UserFolders
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import RING_SUFFIX, names_beside, process_of, socket_name
@@ -67,10 +68,16 @@ class RingFile(NamedTuple):
 class RingFinder:
     """Knows which rings were handed out and which were refused. Not thread-safe."""
 
-    def __init__(self, run_dirs: Callable[[], Sequence[RunDir]], skips: SkipCounts) -> None:
-        """``run_dirs``: those that there are now. Containers come and go."""
+    def __init__(
+        self, run_dirs: Callable[[], Sequence[RunDir]], skips: SkipCounts, time: TenantTime | None = None
+    ) -> None:
+        """``run_dirs``: those that there are now. Containers come and go. ``time``: how long may be spent on each
+        tenant's folders."""
         self._run_dirs = run_dirs
         self._skips = skips
+        self._time = time or TenantTime(max_cpu_s=math.inf)
+        self.folders_put_off = 0
+        """How often, so far, the rings of a folder were left for a later look because its tenant had had their time."""
         self._listings: dict[RunDir, UserFolders] = {}
         self._changes = FolderChanges()
         self._known: dict[Place, Signature] = {}
@@ -107,6 +114,7 @@ class RingFinder:
     def _new_rings_in(self, run_dir: RunDir, now_s: float) -> list[RingFile]:
         place = Place(run_dir, -1, "")
         listing = self._listing_of(run_dir)
+        is_hosts = run_dir.mount_namespaces is None  # in a container its own run directory counts the time
         found: list[RingFile] = []
         try:
             with run_dir.opened() as fd:
@@ -120,8 +128,16 @@ class RingFinder:
                     if self._opens_left <= 0 or (number and not run_dir.has_time()):
                         self._changes.unsettle(folder)
                         continue
+                    if is_hosts and not self._time.is_left(folder.tenant):
+                        self.folders_put_off += 1
+                        self._changes.unsettle(folder)
+                        continue
                     self._listed_s[folder] = now_s
-                    found.extend(self._list_folder(folder, now_s))
+                    if not is_hosts:
+                        found.extend(self._list_folder(folder, now_s))
+                        continue
+                    with self._time.spent_by(folder.tenant):
+                        found.extend(self._list_folder(folder, now_s))
         except NotNowError:
             return found
         except (RefusedError, OSError) as error:

@@ -1,7 +1,8 @@
 """The agent's desk for evidence: what ranks wrote is taken in by polls, worked on in a thread, handed on in reports.
 
-Looking costs a poll two file names a rank every two seconds. All else, unpacking, comparing and storing, is done by
-one thread, one piece at a time: it shares the interpreter with the polls, but none waits for it.
+Looking costs two file names a rank every two seconds, and is the search's (``search``) where that is apart from the
+polls. All else, unpacking, comparing and storing, is done by one thread, one piece at a time: it shares the interpreter
+with the polls, but none waits for it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class _Refusal(NamedTuple):
 
 
 class EvidenceDesk:
-    """``look`` belongs to the thread that polls; ``waiting``, ``hear`` and ``health`` may be called from any."""
+    """``look`` belongs to the thread that polls, ``search`` to that or another; ``waiting``, ``hear`` and ``health``
+    may be called from any."""
 
     def __init__(
         self,
@@ -75,6 +77,12 @@ class EvidenceDesk:
         self._slips = FewLines(_log)
         """Of the thread."""
         self._finder = EvidenceFinder(self._skips)
+        self.is_searched_apart = False
+        """Whether another thread calls ``search``; else ``look`` does."""
+        self._folders: Mapping[ProcessId, RankFolder] = {}
+        self._found: queue.SimpleQueue[FoundFiles] = queue.SimpleQueue()
+        self._again: queue.SimpleQueue[FoundFiles] = queue.SimpleQueue()
+        """What was found and could not be taken."""
         self._readings = RankReadings()
         self._views: dict[ProcessId, RankView] = {}
         """As each rank was last shown: one that has ended may be shown no more."""
@@ -104,9 +112,19 @@ class EvidenceDesk:
         self._readings.take(views, gpus, now_s)
         while not self._refusals.empty():
             self._count(*self._refusals.get(), now_s=now_s)
-        for found in self._finder.new_files(folders, now_s):
-            self._take(found, now_s)
+        self._folders = folders
+        if not self.is_searched_apart:
+            self.search(now_s)
+        while not self._found.empty():
+            self._take(self._found.get(), now_s)
         return self._bounds.applied(views, folders.keys())
+
+    def search(self, now_s: float) -> None:
+        """Open what is new beside the rings of the ranks that were watched at the last ``look``."""
+        while not self._again.empty():
+            self._finder.look_again(self._again.get())
+        for found in self._finder.new_files(self._folders, now_s):
+            self._found.put(found)
 
     def waiting(self) -> tuple[Evidence, ...]:
         """What the next report is to bring."""
@@ -150,7 +168,7 @@ class EvidenceDesk:
         if view is None and found.at.ended:
             found.close()  # nobody will ever know whose it was
         elif view is None or self._under_way >= MOST_QUEUED or not self._waiting.has_room(tenant_of(job_of(view))):
-            self._finder.look_again(found)
+            self._again.put(found)
         elif not self._budget.take(tenant := tenant_of_rank(view), now_s):
             found.close()
             too_many = RefusedError("too_many", f"the ranks of {tenant} have written more than is read within an hour")

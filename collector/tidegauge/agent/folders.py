@@ -44,7 +44,7 @@ class closing_fd:  # noqa: N801 - reads as a verb: with closing_fd(os.open(path,
 
 
 class NotNowError(OSError):
-    """Its tenant has used up their time in this poll (``container_time``): it has its turn at a later one."""
+    """Its tenant has used up their time in this poll (``tenant_time``): it has its turn at a later one."""
 
 
 class RunDir(Protocol):

@@ -14,10 +14,10 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.container_time import Turns
 from tidegauge.agent.folder_changes import FolderChanges
 from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import opened_folder
+from tidegauge.agent.tenant_time import Turns
 from tidegauge.agent.user_folders import UserFolders
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
 from tidegauge.core.tenants import Tenant, itself

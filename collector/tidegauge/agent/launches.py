@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -52,7 +52,8 @@ class _Launch:
 
 
 class Launches:
-    """Thread-safe as far as ``summaries`` and ``sockets`` go; ``look`` and ``named`` belong to one thread."""
+    """``look`` belongs to the thread that searches, all else to the one that polls: it speaks of the look that came
+    before ``hold``."""
 
     def __init__(
         self,
@@ -71,9 +72,14 @@ class Launches:
         self._lines = FewLines(_log)
         self._records: dict[RecordPlace, _Launch] = {}
         self._refused: dict[RecordPlace, Signature | None] = {}
-        self._living: dict[ProcessId, _Launch] = {}
+        self._found: Mapping[ProcessId, _Launch] = {}
+        """Those whose keeper lives, at the last look."""
+        self._living: Mapping[ProcessId, _Launch] = {}
+        self._looks = 0
         self._keepers: dict[ProcessId, ProcessId | None] = {}
         """By rank: the keeper that it descends from."""
+        self._named: tuple[int, Collection[ProcessId]] = (0, ())
+        """At which look ranks were last named, and the keepers that lived."""
         self._look_s = float("-inf")
 
     def look(self, now_s: float) -> None:
@@ -82,8 +88,7 @@ class Launches:
             if launch.process is not None and self._has_ended(launch.process):
                 launch.process, launch.unseen_since_s = None, now_s
         if now_s - self._look_s >= LOOK_EVERY_S:
-            # Who had none may only have lost a parent while we read its chain.
-            self._keepers = {rank: keeper for rank, keeper in self._keepers.items() if keeper is not None}
+            self._looks += 1
             alive = [place for place, launch in self._records.items() if launch.process is not None]
             found = dict.fromkeys(self._names.look(now_s, alive))
             for place in [*(self._records.keys() - found.keys()), *(self._refused.keys() - found.keys())]:
@@ -92,10 +97,11 @@ class Launches:
             for place in found:
                 self._take(place, now_s)
             self._look_s = now_s  # last: a look that fails is taken again by the next poll
-        living = {launch.process: launch for launch in self._records.values() if launch.process is not None}
-        if living.keys() != self._living.keys():
-            self._keepers.clear()
-        self._living = living
+        self._found = {launch.process: launch for launch in self._records.values() if launch.process is not None}
+
+    def hold(self) -> None:
+        """Speak of what was found by now, until this is called again."""
+        self._living = self._found
 
     @property
     def summaries(self) -> tuple[LaunchSummary, ...]:
@@ -111,17 +117,24 @@ class Launches:
 
     def named(self, ranks: Sequence[RankView]) -> tuple[RankView, ...]:
         """``ranks`` with the keeper that each descends from, where there is one."""
-        self._keepers = {rank.process: self._keeper_of(rank) for rank in ranks}
+        living, (looks, keepers) = self._living, self._named
+        if living.keys() != keepers:
+            self._keepers.clear()
+        elif looks != self._looks:
+            # Who had none may only have lost a parent while we read its chain.
+            self._keepers = {rank: keeper for rank, keeper in self._keepers.items() if keeper is not None}
+        self._named = self._looks, living.keys()
+        self._keepers = {rank.process: self._keeper_of(rank, living) for rank in ranks}
         return tuple(
             rank if (keeper := self._keepers[rank.process]) is None else replace(rank, launch=keeper) for rank in ranks
         )
 
-    def _keeper_of(self, rank: RankView) -> ProcessId | None:
-        if rank.process in self._keepers or not self._living or not rank.alive:
+    def _keeper_of(self, rank: RankView, living: Mapping[ProcessId, _Launch]) -> ProcessId | None:
+        if rank.process in self._keepers or not living or not rank.alive:
             return self._keepers.get(rank.process)
         with suppress(OSError):
             for ancestor in self._procs.ancestors(rank.process):
-                launch = self._living.get(ancestor)
+                launch = living.get(ancestor)
                 if launch is not None and launch.uid == rank.uid:
                     return ancestor
         return None

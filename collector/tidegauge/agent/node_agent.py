@@ -41,11 +41,14 @@ from tidegauge.agent.ports import (
     SystemClock,
 )
 from tidegauge.agent.procfs import ProcFs, in_initial_pid_namespace
+from tidegauge.agent.ring_search import MAX_RANKS, MAX_S_FOR_RINGS, RingSearch
+from tidegauge.agent.search import Search
 from tidegauge.agent.settings import Settings
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.slurm_node import open_slurm
 from tidegauge.agent.slurm_records import SlurmRecords
-from tidegauge.agent.watches import MAX_RANKS, Watches
+from tidegauge.agent.tenant_time import TenantTime
+from tidegauge.agent.watches import Watches
 from tidegauge.agent.witnesses import Witnesses
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
@@ -95,13 +98,18 @@ class NodeAgent:
         holders: HolderSource | None = None,
         evidence: EvidenceDesk | None = None,
         host_memory: HostMemorySource | None = None,
+        search_procs: ProcSource | None = None,
+        max_s_for_rings: float = MAX_S_FOR_RINGS,
+        time_to_read: TenantTime | None = None,
         detector_factory: DetectorFactory = RankDetector,
     ) -> None:
         """``steps``: this node's slurmd. ``records``: of its prolog, by default those below ``run_dirs``.
         ``containers``: those of the node, in which rings are looked for as well. ``pods``: what the head says of them,
         ``None`` if nobody is in a pod. ``namespaces``: theirs, for whoever counts by tenant. ``holders``: this node's
         kubelet. ``evidence``: who collects what ranks find of their own memory, ``None`` if nobody does.
-        ``host_memory``: of the ranks' process trees; without it their own processes' counts."""
+        ``host_memory``: of the ranks' process trees; without it their own processes' counts. ``search_procs``: for the
+        thread of ``start_searching``, by default ``procs``. ``max_s_for_rings``: processor time for the new rings of
+        each tenant in one look; ``time_to_read``: for all rings of each in one poll."""
         self._settings = settings
         self._hostname = hostname
         self._gpus = gpus
@@ -116,13 +124,22 @@ class NodeAgent:
         self._skips = SkipCounts(_log)
         self._own_run_dirs = tuple(HostRunDir(path) for path in run_dirs)
         self._containers = containers
-        self._gpu_pids: frozenset[int] = frozenset()
-        """Of the last round."""
         namespaces = namespaces or NamespacesOfPods()
         self._whose = namespaces.whose
-        self._launches = Launches(self._run_dirs, procs, linger_s=settings.linger_s, whose=self._whose)
+        search_procs = search_procs or procs
+        time_for_rings = TenantTime(self._whose, max_cpu_s=max_s_for_rings)
+        rings = RingSearch(
+            RingFinder(self._run_dirs, self._skips, time_for_rings),
+            search_procs,
+            namespaces,
+            linger_s=settings.linger_s,
+            watched=lambda: self._watches.by_tenant,
+            time=time_for_rings,
+        )
+        self._launches = Launches(self._run_dirs, search_procs, linger_s=settings.linger_s, whose=self._whose)
+        self._search = Search(rings, self._launches, containers, evidence, self._skips, clock)
         self._watches = Watches(
-            RingFinder(self._run_dirs, self._skips),
+            self._search,
             procs,
             Witnesses(self._steps, records or SlurmRecords(run_dirs), pods, self._holders),
             hostname=hostname,
@@ -130,6 +147,7 @@ class NodeAgent:
             detector_factory=detector_factory,
             host_memory=self._host_memory,
             namespaces=namespaces,
+            time=time_to_read,
         )
         self._polling = threading.Lock()
         self._closed = False
@@ -142,6 +160,11 @@ class NodeAgent:
         self._sockets: Sockets = {}
         self._tenants: Mapping[ProcessId, Tenant] = {}
         """Of ranks."""
+
+    def start_searching(self) -> None:
+        """From now on look for what is new apart from the polls, which then never wait for anybody's files. Without it
+        each poll does so first."""
+        self._search.start(self._settings.poll_period_s)
 
     def poll(self) -> None:
         """One round of reading and judging. Never raises: what fails shows in ``view().collect_success``."""
@@ -226,6 +249,7 @@ class NodeAgent:
             if not self._closed:
                 self._closed = True
                 self._watches.close()
+                self._search.close()
                 self._steps.close()
                 self._holders.close()
                 self._host_memory.close()
@@ -245,25 +269,23 @@ class NodeAgent:
             return False
 
     def _round(self) -> NodeView:
-        if self._containers is None:
+        if self._search.is_apart:
             return self._read_all()
-        with self._containers.poll.under_way():
+        with self._search.under_way():
             return self._read_all()
 
     def _read_all(self) -> NodeView:
         now_s = self._clock.monotonic_ns() / 1e9
-        if self._containers is not None:
-            with self._measured("containers"):
-                self._containers.look(now_s, self._gpu_pids, self._skips)
+        if not self._search.is_apart:
+            self._search.look()
         # Before the ranks: a restart that comes in between must not make ranks of the last attempt look like the next.
-        with self._measured("launches"):
-            self._launches.look(now_s)
+        self._launches.hold()
         with self._measured("proc"):
             self._watches.look_after_processes(now_s)
         gpus, gpus_mono_ns = self._read_gpus()
-        self._gpu_pids = frozenset(pid for gpu in gpus for pid in gpu.process_bytes or ())
+        self._search.hear_of_gpus(frozenset(pid for gpu in gpus for pid in gpu.process_bytes or ()))
         with self._measured("rings"):
-            self._watches.find(now_s)
+            self._watches.take(self._search.found(), now_s)
             self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)
         watches = self._watches
         if self._pods is not None:
@@ -284,22 +306,27 @@ class NodeAgent:
         if self._evidence is not None:
             ranks = self._evidence.look(watches.folders(), ranks, gpu_views, now_s)
         self._hear_of_others()
-        put_off = 0 if self._containers is None else self._containers.poll.put_off
+        searched = self._search.health()
         return NodeView(
             hostname=self._hostname,
             cluster=self._settings.cluster,
             now_unix_s=now_unix_s,
             ranks=ranks,
             gpus=gpu_views,
-            collect_success=dict(self._success),
-            collect_duration_s=dict(self._duration_s),
+            # What is new is found before it is read: rings fail where either does.
+            collect_success={**searched.success, **self._success, "rings": searched.rings and self._success["rings"]},
+            collect_duration_s={
+                **searched.duration_s,
+                **self._duration_s,
+                "rings": searched.duration_s.get("rings", 0.0) + self._duration_s["rings"],
+            },
             rings_skipped={**self._skips.snapshot(), **({} if self._evidence is None else self._evidence.refusals())},
             records_lost=watches.lost_records,
             records_refused=watches.refused_records,
             detector_points=watches.detector_points,
             claims_overruled=dict(watches.overruled),
             series_dropped=dict(watches.dropped),
-            poll_deferred={**watches.deferred, "containers": put_off},
+            poll_deferred={**self._search.deferred, "records": watches.deferred_records},
             launches=self._launches.summaries,
             memory=self._host_memory.node(),
         )
@@ -331,8 +358,6 @@ class NodeAgent:
     @contextmanager
     def _measured(self, source: str) -> Iterator[None]:
         """Note how long a source took and whether it worked; a failure is said when it begins, and ends here."""
-        if self._containers is not None:
-            self._containers.poll.begin(source)
         start_ns = self._clock.monotonic_ns()
         try:
             yield
@@ -389,6 +414,7 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
         hostname=hostname,
         gpus=gpus,
         procs=procs,
+        search_procs=ProcFs(),
         clock=clock,
         run_dirs=run_dirs,
         steps=steps,

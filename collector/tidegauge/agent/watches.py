@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from tidegauge.agent.discovery import Place, RingFile, RingFinder
+from tidegauge.agent.discovery import Place, RingFile
 from tidegauge.agent.evidence_files import RankFolder
 from tidegauge.agent.few_lines import FewLines
-from tidegauge.agent.folders import NotNowError
 from tidegauge.agent.groups import GroupsOfNode
 from tidegauge.agent.host_memory import HostMemorySource
 from tidegauge.agent.namespaces import NamespacesOfPods
@@ -20,7 +19,9 @@ from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, Pro
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.rank_names import NamesOfProcesses
 from tidegauge.agent.ranks import RankState
-from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingBlankError, RingReader, read_header
+from tidegauge.agent.ring_reader import MAX_RECORDS_PER_READ, RingReader
+from tidegauge.agent.ring_search import MAX_RANKS, MAX_RANKS_PER_TENANT, FoundRing
+from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import ProcessId
@@ -32,23 +33,17 @@ from tidegauge.core.views import RankView, with_fields
 
 _log = logging.getLogger(__name__)
 
-MAX_RANKS = 1024
-"""Ranks of one node that are watched: each has an open file, and up to 20 series in every scrape. A thousand cost less
-than a third of a core (docs/performance.md)."""
-MAX_RANKS_PER_TENANT = 512
-"""Nobody can take all the places of a node."""
-ORPHAN_LOOKS_S = 15.0
-"""For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
 MAX_RECORDS_PER_POLL = 8 * MAX_RECORDS_PER_READ
 """Of all ranks together: a quarter of a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
 MAX_RECORDS_PER_TENANT_AND_POLL = 4 * MAX_RECORDS_PER_READ
 """Of one tenant's ranks, who has no more than an equal share of ``MAX_RECORDS_PER_POLL`` where there are many."""
-MAX_NEW_DEVICES_PER_TENANT_AND_POLL = 256
-"""In rings of living processes that are opened in one poll: 64 of them cost 15 ms, and a node has eight GPUs."""
-MAX_ORPHANS_READ_PER_POLL = 4
-"""Rings of processes that are gone that are read, to see whether anybody writes to them, before they are deleted."""
-SURELY_UNWRITTEN_S = 5.0
-"""A living rank writes twice a second: an orphan whose records stay the same for so long is nobody's."""
+
+MAX_S_PER_POLL = 0.3
+"""In which rings are read, shared by all tenants equally."""
+MAX_S_PER_TENANT_AND_POLL = 0.15
+"""Of that; five hundred ranks at two steps a second take half of it."""
+WALL_SHARE = 0.5
+"""Of the time that passes, as ``TenantTime`` has it: rings in containers may lie on a disk."""
 
 
 @dataclass(eq=False)
@@ -61,6 +56,8 @@ class _Watch:
     rank: RankState
     ended_s: float | None = None
     detached_s: float | None = None
+    turn: int = 0
+    """The poll at which it was read last."""
     read_to_the_end: bool = False
     word: Word = field(default_factory=Word)
     """The witnesses', on the job of the process."""
@@ -84,16 +81,16 @@ class _Watch:
         return self.ended_s if self.detached_s is None else self.detached_s
 
 
-@dataclass
-class _Orphan:
-    """A ring whose process was never seen alive: left over from before, or of a pid namespace we cannot see into."""
+class RingsElsewhere(Protocol):
+    """Where rings go that are watched no more (``RingSearch``, ``search.Search``). None of it waits for a file."""
 
-    since_s: float
-    mtime_ns: int
-    """Probes touch their rings once a minute."""
-    newest: tuple[int, ...] | None = None
-    """What was read in it once it had lingered, and when; ``None``: not yet."""
-    read_s: float = 0.0
+    def forget(self, ring: RingFile) -> None: ...
+
+    def set_aside(self, ring: RingFile) -> None: ...
+
+    def remove(self, ring: RingFile, now_s: float) -> None: ...
+
+    def give_up(self, ring: RingFile, error: Exception, now_s: float) -> None: ...
 
 
 class Watches:
@@ -101,7 +98,7 @@ class Watches:
 
     def __init__(
         self,
-        finder: RingFinder,
+        rings: RingsElsewhere,
         procs: ProcSource,
         witnesses: Witnesses,
         *,
@@ -110,8 +107,9 @@ class Watches:
         detector_factory: DetectorFactory,
         host_memory: HostMemorySource,
         namespaces: NamespacesOfPods,
+        time: TenantTime | None = None,
     ) -> None:
-        self._finder = finder
+        self._rings = rings
         self._procs = procs
         self._witnesses = witnesses
         self._hostname = hostname
@@ -119,19 +117,17 @@ class Watches:
         self._detector_factory = detector_factory
         self._host_memory = host_memory
         self._watches: dict[Place, _Watch] = {}
-        self._orphans: dict[Place, _Orphan] = {}
         self._names = NamesOfProcesses()
         self._namespaces = namespaces
         self._groups = GroupsOfNode()
         self._turn = 0
+        self._time = time or TenantTime(wall_share=WALL_SHARE)
         self._lines = FewLines(_log)
         self._not_shown = NotShown(self._lines)
-        self.deferred: Counter[str] = Counter({"opened": 0, "records": 0, "orphans": 0})
-        """What was put off to a later poll, so that this one comes to its end: rings that are new, rings whose records
-        were not all read, rings that are to be deleted."""
-        self._opened: Counter[Tenant] = Counter()
-        """Devices in rings that were opened in this poll, by tenant."""
-        self._orphans_left = 0
+        self.by_tenant: Mapping[Tenant, int] = {}
+        """How many ranks each tenant had when ``look_after_processes``, ``take`` or ``views`` was last done."""
+        self.deferred_records = 0
+        """How often, so far, not all records of a ring were read, or none: others had their turn."""
         self.lost_records = 0
         """Overwritten before they were read, of all ranks so far."""
         self.refused_records = 0
@@ -160,74 +156,36 @@ class Watches:
                 else:
                     watch.rank.host = self._host_of(watch.facts.process, usage)
             elif now_s - watch.ended_s >= self._linger_s and watch.read_to_the_end:
-                with suppress(NotNowError):
-                    self._remove(watch.ring, now_s)
-                    del self._watches[place]
+                del self._watches[place]
+                self._rings.remove(watch.ring, now_s)
+        self._count_tenants()
         if failure is not None:
             raise failure
 
-    def find(self, now_s: float) -> None:
-        """Take in new rings."""
-        self._opened.clear()
-        self._orphans_left = MAX_ORPHANS_READ_PER_POLL
-        for ring in self._finder.new_rings(now_s):
-            before = self._watches.pop(ring.place, None)
+    def take(self, found: Iterable[FoundRing], now_s: float) -> None:
+        """Watch the ranks whose rings were found."""
+        for one in found:
+            before = self._watches.pop(one.ring.place, None)
             if before is not None:  # another file has its name now
-                self._finder.forget(before.ring)
+                self._rings.forget(before.ring)
+            process = one.facts.process
+            if one.reader is None or not self._has_room(one.tenant):
+                self._not_shown.add("ranks", process, now_s=now_s)
+                self._rings.set_aside(one.ring)
+                continue
+            names = self._names.of(process)
+            rank = RankState(one.facts, one.user_name, self._hostname, self._detector_factory, names)
+            watch = _Watch(one.ring, one.reader, one.facts, rank, ancestors=one.ancestors)
+            watch.tenant = one.tenant
             try:
-                self._admit(ring, now_s)
-            except RingBlankError:
-                self._finder.postpone(ring, now_s=now_s)
-            except LayoutError as error:
-                self._finder.refuse(ring, error.reason, str(error), now_s=now_s)
-            except Exception as error:
-                self._give_up(ring, error, now_s)
-        gone = [place for place in self._orphans if not self._finder.is_aside(place)]
-        for place in gone:  # somebody else has deleted them
-            del self._orphans[place]
-        if len(self._orphans) > 4 * MAX_RANKS:
-            self._orphans.clear()  # they are found again, with their time to linger begun anew
-
-    def _admit(self, ring: RingFile, now_s: float) -> None:
-        # The process is looked at first: a ring costs its maker nothing, and its reader up to 15 ms.
-        orphan = self._orphans.get(ring.place)
-        # Searched for at first, and once more when its ring is about to be deleted.
-        looked_enough = orphan is not None and (
-            ORPHAN_LOOKS_S < now_s - orphan.since_s < self._linger_s
-            or (orphan.newest is not None and now_s - orphan.read_s < 2 * ORPHAN_LOOKS_S)
-        )
-        namespaces = ring.place.run_dir.mount_namespaces
-        facts = None if looked_enough else self._procs.find(ring.process, mount_namespaces=namespaces)
-        if facts is None:
-            self._keep_orphan(ring, now_s)
-            return
-        if facts.uid != ring.uid:
-            raise LayoutError("owner", f"process {ring.process.pid} belongs to uid {facts.uid}")
-        self._orphans.pop(ring.place, None)
-        tenant = self._namespaces.whose(facts.tenant)
-        if not self._has_room(tenant):
-            self._not_shown.add("ranks", facts.process, now_s=now_s)
-            self._finder.set_aside(ring)
-            return
-        header, _ = read_header(ring.fd)
-        claimed = ProcessId(header.pid, header.start_ticks)
-        if claimed != ring.process:
-            raise LayoutError("process", f"its header speaks of process {claimed.pid}, its name of {ring.process.pid}")
-        if self._opened[tenant] + header.device_count > MAX_NEW_DEVICES_PER_TENANT_AND_POLL:
-            self.deferred["opened"] += 1
-            self._finder.forget(ring)  # it is found again at the next poll
-            return
-        self._opened[tenant] += header.device_count
-        reader = RingReader(ring.fd)
-        user_name = self._procs.user_name(facts.uid)
-        names = self._names.of(facts.process)
-        rank = RankState(facts, user_name, self._hostname, self._detector_factory, names)
-        usage = self._procs.usage(facts.process)
-        rank.host = None if usage is None else self._host_of(facts.process, usage)
-        watch = _Watch(ring, reader, facts, rank, ancestors=self._procs.ancestors(facts.process))
-        watch.tenant = tenant
-        self._watches[ring.place] = watch
-        self._lines.say(logging.INFO, "watching pid %d of %s", facts.process.pid, user_name, now_s=now_s)
+                usage = self._procs.usage(process)
+            except OSError as error:
+                self._rings.give_up(one.ring, error, now_s)
+                continue
+            rank.host = None if usage is None else self._host_of(process, usage)
+            self._watches[one.ring.place] = watch
+            self._lines.say(logging.INFO, "watching pid %d of %s", process.pid, one.user_name, now_s=now_s)
+        self._count_tenants()
 
     def _host_of(self, process: ProcessId, usage: ProcessUsage) -> HostMemory | None:
         """The tree's; of the process alone as long as that is not known."""
@@ -238,87 +196,36 @@ class Watches:
         of_tenant = sum(watch.tenant == tenant for watch in self._watches.values())
         return of_tenant < MAX_RANKS_PER_TENANT and len(self._watches) < MAX_RANKS
 
-    def _keep_orphan(self, ring: RingFile, now_s: float) -> None:
-        """Delete a ring whose process is gone, but not at once, and never one that is still written to."""
-        orphan, mtime_ns = self._orphans.get(ring.place), ring.signature.mtime_ns
-        if orphan is None or orphan.mtime_ns != mtime_ns:
-            self._say_written(ring, orphan, now_s)
-            self._orphans[ring.place] = _Orphan(now_s, mtime_ns)
-        elif now_s - orphan.since_s >= self._linger_s:
-            if ring.place.run_dir.mount_namespaces is not None:
-                self._orphans[ring.place] = _Orphan(now_s, mtime_ns)  # not ours to clear (RunDir): search again
-            elif self._is_unwritten(ring, orphan, now_s):
-                del self._orphans[ring.place]
-                self._remove(ring, now_s)
-                return
-        self._finder.set_aside(ring)
-
-    def _is_unwritten(self, ring: RingFile, orphan: _Orphan, now_s: float) -> bool:
-        """Whether it holds what it held some seconds ago. Only a few are read at a poll, the others later."""
-        if orphan.newest is not None and now_s - orphan.read_s < SURELY_UNWRITTEN_S:
-            return False
-        if self._orphans_left <= 0:
-            self.deferred["orphans"] += 1
-            return False
-        self._orphans_left -= 1
-        newest = RingReader(ring.fd).newest_when_opened
-        if newest == orphan.newest or not any(newest):
-            return True
-        if orphan.newest is not None:
-            self._say_written(ring, orphan, now_s)
-            orphan.since_s = now_s
-        orphan.newest, orphan.read_s = newest, now_s
-        return False
-
-    def _say_written(self, ring: RingFile, orphan: _Orphan | None, now_s: float) -> None:
-        if orphan is not None and ring.place.run_dir.mount_namespaces is None:
-            text = "%s is written to, but its process cannot be seen from here"
-            self._lines.say(logging.INFO, text, ring.place, now_s=now_s)
-
-    def _remove(self, ring: RingFile, now_s: float) -> None:
-        """Raises ``NotNowError``."""
-        try:
-            self._finder.remove(ring)
-        except NotNowError:
-            raise
-        except OSError as error:
-            text = "could not delete the ring of an ended rank, %s: %s"
-            self._lines.say(logging.INFO, text, ring.place, error, now_s=now_s)
+    def _count_tenants(self) -> None:
+        self.by_tenant = Counter([watch.tenant for watch in self._watches.values()])
 
     def read(self, gpus: Sequence[GpuReading], *, gpus_mono_ns: int, now_s: float) -> None:
         """Read what is new in every ring and judge it, in the light of what NVML said at ``gpus_mono_ns``."""
-        watches = list(self._watches.values())
         self._turn += 1
-        tenants = {watch.tenant for watch in watches}
+        tenants = {watch.tenant for watch in self._watches.values()}
         share = min(MAX_RECORDS_PER_TENANT_AND_POLL, MAX_RECORDS_PER_POLL // max(len(tenants), 1))
         left = dict.fromkeys(tenants, share)
-        for at in range(len(watches)):
-            watch = watches[(at + self._turn) % len(watches)]
+        self._time.begin(min(MAX_S_PER_TENANT_AND_POLL, MAX_S_PER_POLL / max(len(tenants), 1)))
+        for watch in sorted(self._watches.values(), key=lambda watch: watch.turn):  # who had to wait comes first
             if watch.read_to_the_end:
                 self._hear(watch, gpus)  # who its pod was may be said when it has ended
                 continue
             budget = min(left[watch.tenant], MAX_RECORDS_PER_READ)
+            if not self._time.is_left(watch.tenant):
+                self.deferred_records += 1
+                continue
             try:
-                seen = self._read_one(watch, gpus, gpus_mono_ns, budget, now_s)
+                with self._time.spent_by(watch.tenant):
+                    seen = self._read_one(watch, gpus, gpus_mono_ns, budget, now_s)
                 left[watch.tenant] -= seen
-                self.deferred["records"] += seen == budget
-            except LayoutError as error:
-                del self._watches[watch.ring.place]
-                if error.reason == "replaced" and watch.ended_s is None:
-                    self._finder.forget(watch.ring)
-                else:
-                    self._finder.refuse(watch.ring, error.reason, str(error), now_s=now_s)
+                self.deferred_records += seen == budget
+                watch.turn = self._turn - (seen == budget)
             except Exception as error:
                 del self._watches[watch.ring.place]
-                self._give_up(watch.ring, error, now_s)
-
-    def _give_up(self, ring: RingFile, error: Exception, now_s: float) -> None:
-        """One ring must not cost the others their poll, whatever it did to us."""
-        if isinstance(error, OSError):
-            self._finder.put_off(ring, "unreadable", str(error), now_s=now_s)
-            return
-        self._lines.say(logging.ERROR, "a slip of ours in reading %s", ring.place, now_s=now_s, exc_info=error)
-        self._finder.refuse(ring, "unreadable", str(error), now_s=now_s)
+                if isinstance(error, LayoutError) and error.reason == "replaced" and watch.ended_s is None:
+                    self._rings.forget(watch.ring)
+                else:
+                    self._rings.give_up(watch.ring, error, now_s)
 
     def _read_one(self, watch: _Watch, gpus: Sequence[GpuReading], gpus_mono_ns: int, budget: int, now_s: float) -> int:
         reader, rank = watch.reader, watch.rank
@@ -391,7 +298,7 @@ class Watches:
             ranks[watch.tenant] += 1
             if ranks[watch.tenant] > MAX_RANKS_PER_TENANT:
                 self._not_shown.add("ranks", watch.facts.process, now_s=now_s)
-                self._finder.set_aside(watch.ring)
+                self._rings.set_aside(watch.ring)
                 dropped.add(watch.facts.process)
                 del self._watches[place]
         return [view for view in shown if view.process not in dropped]
@@ -405,7 +312,7 @@ class Watches:
             return watch.rank.view(now_unix_s=now_unix_s, alive=alive, parent=parent)
         except Exception as error:
             del self._watches[place]
-            self._give_up(watch.ring, error, now_s)
+            self._rings.give_up(watch.ring, error, now_s)
             return None
 
     def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
@@ -445,7 +352,7 @@ class Watches:
     def close(self) -> None:
         """Close every ring; the files stay for the next agent."""
         for watch in self._watches.values():
-            self._finder.forget(watch.ring)
+            self._rings.forget(watch.ring)
         self._watches.clear()
 
 

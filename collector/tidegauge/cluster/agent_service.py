@@ -81,6 +81,7 @@ class AgentService:
                     error,
                     self._metrics.address,
                 )
+        self._agent.start_searching()
         self._runner.start()
 
     def stop(self) -> None:

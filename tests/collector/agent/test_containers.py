@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from pathlib import Path
 
 import pytest
 
+from tidegauge.agent import containers
 from tidegauge.agent.containers import (
     LOOK_EVERY_S,
     MAX_CONTAINERS,
@@ -41,7 +43,7 @@ class Machine:
         (self.proc / "self/ns").mkdir(parents=True)
         os.link(scratch / "ns-ours", self.proc / "self/ns/mnt")
         path = Path("/run/tg")
-        self.containers = Containers([path], candidates=self._name_candidates, proc=self.proc)
+        self.containers = Containers([path], candidates=self._name_candidates, proc=self.proc, max_s_for_new=math.inf)
 
     def _name_candidates(self) -> list[int] | None:
         if self.slipping:
@@ -179,10 +181,10 @@ def test_containers_that_share_a_run_directory_have_one_together(machine: Machin
 
 def test_the_nodes_own_run_directory_is_none_of_a_container(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    containers = Containers([machine.host], candidates=lambda: None, proc=machine.proc)
+    here = Containers([machine.host], candidates=lambda: None, proc=machine.proc)
     machine.start(10, "a", root=Path("/"))
-    containers.look(0.0, [], machine.skips)
-    assert containers.run_dirs == ()
+    here.look(0.0, [], machine.skips)
+    assert here.run_dirs == ()
     assert machine.skips.snapshot() == {}
 
 
@@ -241,6 +243,38 @@ def test_pods_of_one_uid_do_not_take_each_others_places(machine: Machine) -> Non
     run_dirs = machine.look()
     assert len(run_dirs) == MAX_CONTAINERS_PER_TENANT + 1
     assert machine.number("other") in {one for run_dir in run_dirs for one in run_dir.mount_namespaces or ()}
+
+
+def test_namespaces_beyond_the_time_of_a_look_have_theirs_at_the_next(machine: Machine) -> None:
+    """10,000 of one user took seconds of a look, every ten seconds."""
+    for number in range(20):
+        machine.start(100 + number, f"one-{number}", pod=f"{number:032x}")
+    machine.containers._max_s_for_new = 0.0
+    assert machine.look() == ()
+    machine.containers._max_s_for_new = math.inf
+    assert len(machine.look(after_s=LOOK_EVERY_S)) == 20, "without another look at all processes"
+
+
+def test_more_processes_than_are_looked_through_at_a_time_have_turns(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container beyond the first 65,536 was never looked into, and one that was known was forgotten."""
+    monkeypatch.setattr(containers, "MAX_PROCESSES", 10)
+    machine.start(5, "first")
+    for pid in range(100, 125):
+        machine.start(pid, "ours")
+    machine.start(5000, "late")
+    for _ in range(3):
+        last = machine.look()
+    assert sorted(inode(one) for one in last) == sorted(
+        (machine.root(name) / "run/tg").stat().st_ino for name in ("first", "late")
+    )
+    for _ in range(6):
+        assert len(machine.look()) == 2, "they stay while their processes live"
+    machine.end(5)
+    for _ in range(3):
+        last = machine.look()
+    assert [one.mount_namespaces for one in last] == [[machine.number("late")]]
 
 
 def test_a_process_on_a_gpu_is_looked_for_when_all_places_are_taken(machine: Machine) -> None:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import FakeNode, FakeRank, ScriptedDetector, identity
-from tidegauge.agent import watches
+from tidegauge.agent import ring_search, watches
 from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ring_reader import RingReader
-from tidegauge.agent.watches import (
-    MAX_NEW_DEVICES_PER_TENANT_AND_POLL,
-    MAX_ORPHANS_READ_PER_POLL,
+from tidegauge.agent.ring_search import (
+    MAX_NEW_DEVICES_PER_TENANT_AND_LOOK,
+    MAX_ORPHANS_READ_PER_LOOK,
     SURELY_UNWRITTEN_S,
 )
 from tidegauge.core.detector import RankDetector
@@ -43,7 +43,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             super().__init__(fd)
             made.append(self.header.device_count)
 
-    monkeypatch.setattr(watches, "RingReader", Counted)
+    monkeypatch.setattr(ring_search, "RingReader", Counted)
     return made
 
 
@@ -80,12 +80,12 @@ def test_they_are_deleted_a_few_at_a_poll_and_what_waits_is_counted(node: FakeNo
     left = [ring(node, pid) for pid in range(100, 112)]
     node.poll()
     node.poll(node.agent._watches._linger_s + 1)
-    assert len(read) == MAX_ORPHANS_READ_PER_POLL
-    assert node.agent.view().poll_deferred["orphans"] == len(left) - MAX_ORPHANS_READ_PER_POLL
+    assert len(read) == MAX_ORPHANS_READ_PER_LOOK
+    assert node.agent.view().poll_deferred["orphans"] == len(left) - MAX_ORPHANS_READ_PER_LOOK
     for _ in range(20):
         before = len(read)
         node.poll(SURELY_UNWRITTEN_S + 1)
-        assert len(read) - before <= MAX_ORPHANS_READ_PER_POLL
+        assert len(read) - before <= MAX_ORPHANS_READ_PER_LOOK
     assert not any(one.path.exists() for one in left)
 
 
@@ -105,7 +105,7 @@ def test_large_rings_of_one_tenant_are_opened_in_turns_and_anothers_at_once(node
         ).record()
     trains = victim(node)
     trains.record()
-    at_a_time = MAX_NEW_DEVICES_PER_TENANT_AND_POLL // DEVICES
+    at_a_time = MAX_NEW_DEVICES_PER_TENANT_AND_LOOK // DEVICES
     node.poll()
     assert sorted(read) == [1, *[DEVICES] * at_a_time]
     assert step_of(node) == 1

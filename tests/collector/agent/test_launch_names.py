@@ -65,6 +65,7 @@ class Node:
     def look(self) -> list[ProcessId]:
         self.now_s += LOOK_EVERY_S
         self.launches.look(self.now_s)
+        self.launches.hold()
         return [launch.process for launch in self.launches.summaries]
 
 

@@ -59,6 +59,7 @@ class Node:
     def look(self, after_s: float = LOOK_EVERY_S) -> list[ProcessId]:
         self.now_s += after_s
         self.launches.look(self.now_s)
+        self.launches.hold()
         return [launch.process for launch in self.launches.summaries]
 
 

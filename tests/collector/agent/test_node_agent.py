@@ -22,8 +22,8 @@ from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_
 from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ports import ProcessFacts
 from tidegauge.agent.ring_reader import MAX_SANE
+from tidegauge.agent.ring_search import MAX_RANKS_PER_TENANT
 from tidegauge.agent.settings import Settings
-from tidegauge.agent.watches import MAX_RANKS_PER_TENANT
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.host_memory import HostMemory, HostProcess
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId

@@ -10,8 +10,8 @@ import pytest
 
 from tidegauge.agent import container_run_dirs
 from tidegauge.agent.container_run_dirs import Container, ContainerPoll, ContainerRunDir
-from tidegauge.agent.container_time import MAX_S_PER_TENANT_AND_POLL, ContainerTime, Turns
 from tidegauge.agent.folders import NotNowError
+from tidegauge.agent.tenant_time import MAX_CPU_S, WALL_SHARE, TenantTime, Turns
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.tenants import Tenant
 
@@ -32,40 +32,52 @@ def cpu() -> Cpu:
 
 
 def test_who_has_used_their_time_waits_and_nobody_else(cpu: Cpu) -> None:
-    time = ContainerTime(cpu_s=cpu)
-    time.begin_poll()
+    time = TenantTime(cpu_s=cpu, wall_s=cpu)
+    time.begin()
     with time.spent_by(ONE):
-        cpu.now_s += MAX_S_PER_TENANT_AND_POLL
+        cpu.now_s += MAX_CPU_S
         assert not time.is_left(ONE), "also while it runs"
     assert not time.is_left(ONE)
     assert time.is_left(OTHER)
-    time.begin_poll()
+    time.begin()
     assert time.is_left(ONE)
 
 
 def test_who_took_longer_repays_it_at_the_polls_that_follow(cpu: Cpu) -> None:
-    time = ContainerTime(cpu_s=cpu)
+    time = TenantTime(cpu_s=cpu, wall_s=cpu)
     with time.spent_by(ONE):
-        cpu.now_s += 10.5 * MAX_S_PER_TENANT_AND_POLL
+        cpu.now_s += 10.5 * MAX_CPU_S
     waited = 0
     while not time.is_left(ONE):
-        time.begin_poll()
+        time.begin()
         waited += 1
     assert waited == 10
 
 
+def test_time_that_passes_counts_in_part(cpu: Cpu) -> None:
+    """A file system that does not answer costs its user time, and no processor time."""
+    wall = Cpu()
+    time = TenantTime(cpu_s=cpu, wall_s=wall)
+    with time.spent_by(ONE):
+        wall.now_s += MAX_CPU_S
+    assert time.is_left(ONE)
+    with time.spent_by(ONE):
+        wall.now_s += MAX_CPU_S / WALL_SHARE
+    assert not time.is_left(ONE)
+
+
 def test_containers_of_a_namespace_share_their_time(cpu: Cpu) -> None:
-    time = ContainerTime(lambda _: Tenant(None, "team-a"), cpu_s=cpu)
+    time = TenantTime(lambda _: Tenant(None, "team-a"), cpu_s=cpu, wall_s=cpu)
     with time.spent_by(Tenant(None, pod_uid="a")):
-        cpu.now_s += MAX_S_PER_TENANT_AND_POLL
+        cpu.now_s += MAX_CPU_S
     assert not time.is_left(Tenant(None, pod_uid="b"))
 
 
 def test_time_of_a_block_within_another_counts_once(cpu: Cpu) -> None:
-    time = ContainerTime(cpu_s=cpu)
+    time = TenantTime(cpu_s=cpu, wall_s=cpu)
     with time.spent_by(ONE):
         with time.spent_by(ONE):
-            cpu.now_s += 0.6 * MAX_S_PER_TENANT_AND_POLL
+            cpu.now_s += 0.6 * MAX_CPU_S
         assert time.is_left(ONE)
     assert time.is_left(ONE)
 
@@ -95,7 +107,7 @@ class Entries:
             return self.open[-1]
 
         monkeypatch.setattr(ContainerRunDir, "enter", enter)
-        monkeypatch.setattr(container_run_dirs, "ContainerTime", lambda whose: ContainerTime(whose, cpu_s=cpu))
+        monkeypatch.setattr(container_run_dirs, "TenantTime", lambda whose: TenantTime(whose, cpu_s=cpu, wall_s=cpu))
 
     def open_now(self) -> int:
         found = 0
@@ -142,7 +154,7 @@ def test_another_thread_does_not_use_what_the_poll_has_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: Cpu
 ) -> None:
     """It would be closed under its hands."""
-    entries = Entries(monkeypatch, cpu, 10 * MAX_S_PER_TENANT_AND_POLL)
+    entries = Entries(monkeypatch, cpu, 10 * MAX_CPU_S)
     poll = ContainerPoll()
     [run_dir] = run_dirs(tmp_path, poll, 1, ONE)
     seen: list[int] = []
@@ -163,7 +175,7 @@ def test_another_thread_does_not_use_what_the_poll_has_open(
 def test_containers_of_one_tenant_wait_and_anothers_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: Cpu
 ) -> None:
-    Entries(monkeypatch, cpu, 0.4 * MAX_S_PER_TENANT_AND_POLL)
+    Entries(monkeypatch, cpu, 0.4 * MAX_CPU_S)
     poll = ContainerPoll()
     hostile, [victim] = run_dirs(tmp_path, poll, 40, ONE), run_dirs(tmp_path, poll, 1, OTHER)
     turns = Turns[ContainerRunDir]()
@@ -187,7 +199,7 @@ def test_containers_of_one_tenant_wait_and_anothers_do_not(
 def test_what_is_open_already_may_be_used_when_the_time_is_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpu: Cpu
 ) -> None:
-    Entries(monkeypatch, cpu, 2 * MAX_S_PER_TENANT_AND_POLL)
+    Entries(monkeypatch, cpu, 2 * MAX_CPU_S)
     poll = ContainerPoll()
     first, second = run_dirs(tmp_path, poll, 2, ONE)
     with poll.under_way():

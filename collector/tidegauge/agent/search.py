@@ -1,0 +1,199 @@
+"""The search: what is new on the node is looked for apart from the polls, in a thread of its own.
+
+Rings, records of launches, evidence and the run directories of containers lie where anybody may write: on a slow disk,
+behind a lock that somebody else holds, among thousands of names and processes. A poll takes what was found, and waits
+for none of it: who is watched stays so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from tidegauge.agent.containers import Containers
+from tidegauge.agent.discovery import RingFile
+from tidegauge.agent.evidence_desk import EvidenceDesk
+from tidegauge.agent.few_lines import FewLines
+from tidegauge.agent.launches import Launches
+from tidegauge.agent.ports import Clock
+from tidegauge.agent.ring_search import FoundRing, RingSearch
+from tidegauge.agent.skips import SkipCounts
+
+_log = logging.getLogger(__name__)
+
+STALE_AFTER_S = 10.0
+"""A look that takes longer counts as failing: what is new is not seen meanwhile."""
+CLOSE_WAITS_S = 5.0
+
+
+class SearchHealth(NamedTuple):
+    """By source."""
+
+    success: Mapping[str, bool]
+    duration_s: Mapping[str, float]
+    rings: bool
+    """Whether new ones are found: they could be looked for, and the look that is under way does not hang."""
+
+
+class Search:
+    """``look`` and ``start``: one or the other. All else may be called by the thread that polls at any time."""
+
+    def __init__(
+        self,
+        rings: RingSearch,
+        launches: Launches,
+        containers: Containers | None,
+        evidence: EvidenceDesk | None,
+        skips: SkipCounts,
+        clock: Clock,
+    ) -> None:
+        self._rings = rings
+        self._launches = launches
+        self._containers = containers
+        self._evidence = evidence
+        self._skips = skips
+        self._clock = clock
+        self._found: deque[FoundRing] = deque()
+        self._requests: deque[Callable[[], None]] = deque()
+        """What the polls want done with rings that they let go."""
+        self._gpu_pids: frozenset[int] = frozenset()
+        self._lines = FewLines(_log)
+        self._success: dict[str, bool] = {}
+        self._duration_s: dict[str, float] = {}
+        self._began_ns: int | None = None
+        """When the look that is under way began."""
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it looks by itself, in its own thread."""
+        return self._thread is not None
+
+    def start(self, every_s: float) -> None:
+        """Look every so many seconds, until ``close``."""
+        if self._evidence is not None:
+            self._evidence.is_searched_apart = True
+        self._thread = threading.Thread(target=self._run, args=(every_s,), name="tidegauge-search", daemon=True)
+        self._thread.start()
+
+    def close(self) -> bool:
+        """End; whether that is so. A look that hangs is not waited for."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_WAITS_S)
+            if self._thread.is_alive():
+                return False
+            self._thread = None
+        self._do_requests()
+        return True
+
+    def look(self) -> None:
+        """One look at everything. Never raises."""
+        self._began_ns = self._clock.monotonic_ns()
+        now_s = self._began_ns / 1e9
+        if self._evidence is not None and self.is_apart:
+            self._search_evidence(self._evidence, now_s)  # before anything that lies beside a ring is deleted
+        self._do_requests()
+        if self._containers is not None:
+            with self._measured("containers"):
+                self._containers.look(now_s, self._gpu_pids, self._skips)
+        with self._measured("launches"):
+            self._launches.look(now_s)
+        with self._measured("rings"):
+            self._found.extend(self._rings.look(now_s))
+        self._began_ns = None
+
+    def _search_evidence(self, evidence: EvidenceDesk, now_s: float) -> None:
+        if self._containers is not None:
+            self._containers.poll.begin("evidence")
+        try:
+            evidence.search(now_s)
+        except Exception as error:
+            self._lines.say(logging.ERROR, "evidence could not be looked for", now_s=now_s, exc_info=error)
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Around looks and requests: every tenant has the time of one look in containers."""
+        if self._containers is None:
+            yield
+            return
+        with self._containers.poll.under_way():
+            yield
+
+    def found(self) -> Iterator[FoundRing]:
+        """The rings that were found since this was last asked."""
+        with suppress(IndexError):
+            while True:
+                yield self._found.popleft()
+
+    def hear_of_gpus(self, pids: frozenset[int]) -> None:
+        """Processes on GPUs, now."""
+        self._gpu_pids = pids
+
+    def health(self) -> SearchHealth:
+        """How the last look went."""
+        began_ns = self._began_ns
+        hangs = began_ns is not None and self.is_apart and self._clock.monotonic_ns() - began_ns > STALE_AFTER_S * 1e9
+        success, duration_s = dict(self._success), dict(self._duration_s)
+        return SearchHealth(success, duration_s, success.get("rings", True) and not hangs)
+
+    @property
+    def deferred(self) -> Mapping[str, int]:
+        """What was put off to a later look so far, by reason."""
+        put_off = 0 if self._containers is None else self._containers.poll.put_off
+        return {**self._rings.deferred, "containers": put_off}
+
+    def forget(self, ring: RingFile) -> None:
+        self._request(lambda: self._rings.forget(ring))
+
+    def set_aside(self, ring: RingFile) -> None:
+        self._request(lambda: self._rings.set_aside(ring))
+
+    def remove(self, ring: RingFile, now_s: float) -> None:
+        self._request(lambda: self._rings.remove(ring, now_s))
+
+    def give_up(self, ring: RingFile, error: Exception, now_s: float) -> None:
+        self._request(lambda: self._rings.give_up(ring, error, now_s))
+
+    def _request(self, request: Callable[[], None]) -> None:
+        self._requests.append(request)
+        if not self.is_apart:
+            self._do_requests()
+
+    def _do_requests(self) -> None:
+        with suppress(IndexError):
+            while True:
+                request = self._requests.popleft()
+                try:
+                    request()
+                except Exception:
+                    _log.exception("a ring could not be let go")
+
+    def _run(self, every_s: float) -> None:
+        while not self._stop.is_set():
+            with self.under_way():
+                self.look()
+            self._stop.wait(every_s)
+
+    @contextmanager
+    def _measured(self, source: str) -> Iterator[None]:
+        """Note how long a source took and whether it worked; a failure is said when it begins, and ends here."""
+        if self._containers is not None:
+            self._containers.poll.begin(source)
+        start_ns = self._clock.monotonic_ns()
+        try:
+            yield
+        except Exception as error:
+            if self._success.get(source, True):
+                _log.warning("reading %s fails: %s", source, error, exc_info=not isinstance(error, OSError))
+            self._success[source] = False
+        else:
+            if not self._success.get(source, True):
+                _log.info("reading %s works again", source)
+            self._success[source] = True
+        self._duration_s[source] = (self._clock.monotonic_ns() - start_ns) / 1e9

@@ -1,0 +1,101 @@
+"""Time that a look spends on what is a tenant's, shared among tenants: who makes it costly waits, and nobody else.
+
+Thousands of mounts, folders and names cost their user nothing to make. How long it takes to go through them is
+measured, whatever they are, and counted to the tenant.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from tidegauge.core.tenants import Tenant, itself
+
+MAX_CPU_S = 0.02
+"""Of processor time for a tenant, look and kind of work."""
+WALL_SHARE = 0.2
+"""A second that passes counts as so much of processor time: a file system or a lock was waited for. Where a machine is
+busy, it passes for everybody."""
+
+Item = TypeVar("Item")
+"""Hashable."""
+
+
+class TenantTime:
+    """Of one kind of work. For one thread.
+
+    What is begun is finished: who took longer than there was repays it at the looks that follow.
+    """
+
+    def __init__(
+        self,
+        whose: Callable[[Tenant], Tenant] = itself,
+        *,
+        max_cpu_s: float = MAX_CPU_S,
+        wall_share: float = WALL_SHARE,
+        cpu_s: Callable[[], float] = time.thread_time,
+        wall_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``whose``: the namespace of a pod. ``cpu_s``: processor time of this thread."""
+        self._whose = whose
+        self._max_s = max_cpu_s
+        self._wall_share = wall_share
+        self._cpu_s = cpu_s
+        self._wall_s = wall_s
+        self._spent_s: dict[Tenant, float] = {}
+        self._running: tuple[Tenant, float, float] | None = None
+        """Whose time runs, and since when: processor time, and the clock's."""
+
+    def begin(self, max_cpu_s: float | None = None) -> None:
+        """Everybody gets the time of one look, from now on ``max_cpu_s`` if that is given."""
+        self._max_s = self._max_s if max_cpu_s is None else max_cpu_s
+        rest = ((tenant, spent_s - self._max_s) for tenant, spent_s in self._spent_s.items())
+        self._spent_s = {tenant: spent_s for tenant, spent_s in rest if spent_s > 0}
+
+    def is_left(self, tenant: Tenant) -> bool:
+        """Whether something may be begun for ``tenant`` in this look."""
+        whose = self._whose(tenant)
+        spent_s = self._spent_s.get(whose, 0.0)
+        if self._running is not None and self._running[0] == whose:
+            spent_s += self._since_it_runs_s()
+        return spent_s < self._max_s
+
+    @contextmanager
+    def spent_by(self, tenant: Tenant) -> Iterator[None]:
+        """Count the time until the block ends. In a block within another, all is the outer one's."""
+        if self._running is not None:
+            yield
+            return
+        whose = self._whose(tenant)
+        self._running = whose, self._cpu_s(), self._wall_s()
+        try:
+            yield
+        finally:
+            self._spent_s[whose] = self._spent_s.get(whose, 0.0) + self._since_it_runs_s()
+            self._running = None
+
+    def _since_it_runs_s(self) -> float:
+        if self._running is None:
+            return 0.0
+        _, cpu_s, wall_s = self._running
+        return max(self._cpu_s() - cpu_s, self._wall_share * (self._wall_s() - wall_s))
+
+
+class Turns(Generic[Item]):
+    """Who waits longest comes first."""
+
+    def __init__(self) -> None:
+        self._turns: dict[Item, int] = {}
+        self._turn = 0
+
+    def in_order(self, items: Iterable[Item]) -> list[Item]:
+        """All of ``items``; others are forgotten. Who never had a turn comes first."""
+        self._turns = {item: self._turns.get(item, 0) for item in items}
+        return sorted(self._turns, key=self._turns.__getitem__)
+
+    def had(self, item: Item) -> None:
+        """It was the turn of ``item``."""
+        self._turn += 1
+        self._turns[item] = self._turn

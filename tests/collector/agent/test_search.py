@@ -1,0 +1,166 @@
+"""`Search`: what is new is found apart from the polls, which never wait for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fake_node import FakeNode, FakeRank
+from sample_views import identity
+from tidegauge.agent.discovery import RingFile, RingFinder
+from tidegauge.agent.search import STALE_AFTER_S
+from tidegauge.agent.watches import Watches
+from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
+from tidegauge.core.kubernetes import PodCgroup
+from waiting import eventually
+
+VICTIM, NEWCOMER = ProcessId(7, 7), ProcessId(9, 9)
+
+
+class Folders:
+    """Of everybody, behind a lock that somebody may hold."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held = threading.Event()
+        self.free = threading.Event()
+        self.free.set()
+        new_rings = RingFinder.new_rings
+
+        def waits(finder: RingFinder, now_s: float) -> list[RingFile]:
+            if not self.free.is_set():
+                self.held.set()
+                self.free.wait()
+            return new_rings(finder, now_s)
+
+        monkeypatch.setattr(RingFinder, "new_rings", waits)
+
+    def hold(self) -> None:
+        """From the next look on; returns when that hangs."""
+        self.held.clear()
+        self.free.clear()
+        assert self.held.wait(60)
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
+    one = Folders(monkeypatch)
+    yield one
+    one.free.set()
+
+
+@pytest.fixture
+def node(tmp_path: Path, folders: Folders) -> Iterator[FakeNode]:
+    one = FakeNode(tmp_path / "run", linger_s=1.0)
+    one.agent.start_searching()
+    yield one
+    folders.free.set()
+    one.agent.close()
+
+
+def start(node: FakeNode, process: ProcessId, job: str) -> FakeRank:
+    return node.start_rank(process=process, who=identity(job_id=JobId(job), rank=GlobalRank(0)))
+
+
+def shown(node: FakeNode) -> dict[ProcessId, int]:
+    """Steps of the ranks that the next poll shows."""
+    node.poll()
+    return {rank.process: rank.step for rank in node.agent.view().ranks}
+
+
+def test_a_rank_is_followed_at_every_poll_while_somebodys_folder_cannot_be_listed(
+    node: FakeNode, folders: Folders
+) -> None:
+    trains = start(node, VICTIM, "llm")
+    trains.record()
+    eventually(lambda: VICTIM in shown(node))
+    folders.hold()
+    late = start(node, NEWCOMER, "late")
+    late.record()
+    for _ in range(20):
+        trains.record()
+        assert shown(node) == {VICTIM: trains.seq[0]}
+    folders.free.set()
+    eventually(lambda: NEWCOMER in shown(node))
+
+
+def test_a_look_that_hangs_counts_as_failing_until_it_comes_to_its_end(node: FakeNode, folders: Folders) -> None:
+    folders.hold()
+    node.poll()
+    assert node.agent.view().collect_success["rings"] is True
+    node.poll(STALE_AFTER_S + 1)
+    assert node.agent.view().collect_success["rings"] is False
+    folders.free.set()
+    eventually(lambda: shown(node) == {} and node.agent.view().collect_success["rings"])
+
+
+def test_the_ring_of_an_ended_rank_is_deleted_though_its_folder_could_not_be_opened_for_a_while(
+    node: FakeNode, folders: Folders
+) -> None:
+    trains = start(node, VICTIM, "llm")
+    trains.record()
+    eventually(lambda: VICTIM in shown(node))
+    folders.hold()
+    node.end(trains)
+    for _ in range(3):
+        node.poll(2.0)
+    assert shown(node) == {}
+    assert trains.path.exists()
+    folders.free.set()
+    eventually(lambda: not trains.path.exists())
+    assert shown(node) == {}
+
+
+def test_an_agent_is_closed_though_a_look_hangs(
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegauge.agent.search.CLOSE_WAITS_S", 0.01)
+    node = FakeNode(tmp_path / "run")
+    node.agent.start_searching()
+    folders.hold()
+    node.agent.close()
+    node.poll()  # does nothing, and fails at nothing
+
+
+class Slow:
+    """Rings of one crowd, each of which takes a while to read: they lie on a disk that is busy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self.read: list[ProcessId] = []
+        read_one = Watches._read_one
+
+        def slowly(watches: Watches, watch: object, *more: object) -> int:
+            process = watch.facts.process  # type: ignore[attr-defined]
+            self.read.append(process)
+            if process != VICTIM:
+                self.now_s += 1.0
+            return read_one(watches, watch, *more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Watches, "_read_one", slowly)
+
+
+def test_rings_that_take_long_to_read_have_turns_and_cost_nobody_else_a_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    node = FakeNode(tmp_path / "run", wall_s=lambda: slow.now_s)
+    crowd = [
+        node.start_rank(
+            process=ProcessId(pid, 3), pod=PodCgroup("crowd", None),
+            who=identity(rank=GlobalRank(pid), local_rank=LocalRank(pid), world_size=1 << 12),
+        )
+        for pid in range(100, 108)
+    ]  # fmt: skip
+    trains = start(node, VICTIM, "llm")
+    for one in crowd:
+        one.record()
+    for _ in range(60):
+        trains.record()
+        before = len(slow.read)
+        assert shown(node)[VICTIM] == trains.seq[0], "followed at every poll"
+        assert len(slow.read) - before <= 2, "the victim, and one of the crowd while it has time"
+    assert set(slow.read) == {VICTIM, *(ProcessId(pid, 3) for pid in range(100, 108))}, "each has its turn"
+    assert node.agent.view().poll_deferred["records"] > 0
