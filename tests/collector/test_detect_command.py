@@ -156,3 +156,14 @@ def test_people_get_a_table_and_a_sentence_per_leak(capsys: pytest.CaptureFixtur
     assert "KiB a step" in shown
     assert "out of memory in" in shown
     assert "inf" not in shown
+
+
+def test_bytes_are_written_as_everywhere_else(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """1,000 KiB a step was "1e+03 KiB"."""
+    series = tmp_path / "series.csv"
+    rows = [f"{step},{(10 << 30) + step * 1000 * 1024},{(40 << 30)}" for step in range(2000)]
+    series.write_text("\n".join(["step,allocated,reserved", *rows]) + "\n")
+    assert main(["detect", str(series)]) in (0, 1)
+    shown = capsys.readouterr().out
+    assert "1000.0 KiB" in shown
+    assert "e+0" not in shown

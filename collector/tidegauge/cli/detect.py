@@ -17,6 +17,7 @@ from tidegauge.cli.sizes import parse_size
 from tidegauge.cli.step_series import BadSeriesError, StepRow, read_step_series
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.detector.causes import CAUSES
+from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Band, LeakState, Signal, Verdict
 
 SAY_EVERY_S = 2.0
@@ -157,17 +158,17 @@ def _cells(name: str, verdict: Verdict) -> tuple[str, ...]:
         verdict.cause or "-",
         _number(verdict.onset_step),
         _number(verdict.alarm_step),
-        human_bytes(verdict.bytes_per_step.likely) if verdict.bytes_per_step else "-",
+        format_bytes(verdict.bytes_per_step.likely) if verdict.bytes_per_step else "-",
         _number(verdict.steps_to_oom.likely) if verdict.steps_to_oom else "-",
     )
 
 
 def _explain(verdict: Verdict) -> str:
-    grown = human_bytes(verdict.grown_bytes or 0)
+    grown = format_bytes(verdict.grown_bytes or 0)
     text = f"{verdict.signal.value if verdict.signal else '?'} has gained {grown} since step {verdict.onset_step}"
     rate = verdict.bytes_per_step
     if rate is not None:
-        text += f", {human_bytes(rate.likely)} a step ({human_bytes(rate.low)} to {human_bytes(rate.high)})"
+        text += f", {format_bytes(rate.likely)} a step ({format_bytes(rate.low)} to {format_bytes(rate.high)})"
     left = verdict.steps_to_oom
     if left is None and verdict.signal is Signal.HOST:
         return text + "; when the host runs out of memory is not known: the columns do not say what it has free."
@@ -175,15 +176,6 @@ def _explain(verdict: Verdict) -> str:
         return text + "; time to out-of-memory is not known without --capacity-bytes."
     latest = _number(left.high) if math.isfinite(left.high) else "no end"
     return text + f"; out of memory in {_number(left.low)} to {latest} steps, most likely {_number(left.likely)}."
-
-
-def human_bytes(value: float) -> str:
-    """Three digits and a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.3g} TiB"
 
 
 def _number(value: float | None) -> str:
