@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tidegauge.core.text import one_line
+
 LONGEST_LABEL = 128
 """Characters. Prometheus sets no limit of its own, but every value is held in memory once per series."""
 
@@ -17,6 +19,4 @@ def label_value(value: object) -> str:
 def _safe(text: str) -> str:
     if len(text) > LONGEST_LABEL:
         text = text[: LONGEST_LABEL - 1] + "\u2026"
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return one_line(text, None)

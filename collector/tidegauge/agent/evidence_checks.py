@@ -17,10 +17,10 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.contents import decompressed, is_zlib
 from tidegauge.core import wire
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launch_record import printable
 from tidegauge.core.rank_evidence import MOST_HOLDERS, MOST_TEXT, RankEvidence
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, PackedSnapshot, SnapshotFormatError, unpack
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
         claim = wire.from_wire(RankEvidence, raw)
         found = bounded(claim)
     except (ValueError, RecursionError) as error:
-        raise RefusedError("content", f"its evidence makes no sense: {printable(str(error), 200)}") from error
+        raise RefusedError("content", f"its evidence makes no sense: {one_line(str(error), 200)}") from error
     _check(_ID.fullmatch(claim.evidence_id) is not None, "its id is none")
     _check(found.device >= 0, "its device is none")
     _check(0 <= found.began_unix_s <= found.ended_unix_s <= LATEST_UNIX_S, "its times are none")
@@ -75,7 +75,7 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
             raise RefusedError("too_large", f"its snapshot's head has {format_bytes(head_bytes)}")
         packed = unpack(content)
     except (BadTraceError, SnapshotFormatError, struct.error) as error:
-        raise RefusedError("content", f"its snapshot cannot be read: {printable(str(error), 200)}") from error
+        raise RefusedError("content", f"its snapshot cannot be read: {one_line(str(error), 200)}") from error
     rows = {
         "frames": len(packed.frames["line"]),
         "stacks": len(packed.stacks["depth"]),
@@ -105,7 +105,7 @@ def bounded(value: T) -> T:
     if value is None or isinstance(value, (bool, Enum)):
         return value
     if isinstance(value, str):
-        return cast(T, printable(value, MOST_TEXT))
+        return cast(T, one_line(value, MOST_TEXT))
     if isinstance(value, (int, float)):
         # Not by math.isfinite, for which an int of hundreds of digits is too large; NaN is not between any two numbers.
         if not 0 <= value <= LARGEST:

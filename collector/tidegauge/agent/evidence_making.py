@@ -22,10 +22,10 @@ from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.launch_record import printable
 from tidegauge.core.rank_evidence import MOST_TEXT, RankEvidence
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
+from tidegauge.core.text import one_line
 from tidegauge.core.views import RankView
 
 MOST_WIRE_BYTES = 360_000
@@ -154,7 +154,7 @@ def _compared(early: Trace, late: Trace, problems: list[str]) -> Comparison | No
     try:
         return compare(early, late)
     except BadTraceError as error:
-        problems.append(f"the snapshots cannot be compared: {printable(str(error), MOST_TEXT)}")
+        problems.append(f"the snapshots cannot be compared: {one_line(str(error), MOST_TEXT)}")
         return None
 
 

@@ -17,9 +17,9 @@ from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, MOST_LIVE, Eviden
 from tidegauge.core.evidence_causes import name_cause
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.launch_record import printable
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import MOST_TEXT, NO_FACTS, RankEvidence
+from tidegauge.core.text import one_line
 
 _NOTHING = CauseInput()
 
@@ -95,7 +95,7 @@ def evidence_of(
         bound=find_bound(case),
         snapshots=tuple(snapshots),
         longest_stall_s=0.0 if found is None else found.longest_stall_s,
-        problems=tuple(printable(problem, MOST_TEXT) for problem in problems),
+        problems=tuple(one_line(problem, MOST_TEXT) for problem in problems),
     )
 
 
@@ -129,4 +129,4 @@ def _tamed(growths: Sequence[StackGrowth]) -> tuple[StackGrowth, ...]:
 
 
 def _tame_line(line: CodeLine) -> CodeLine:
-    return CodeLine(printable(line.filename, MOST_TEXT), line.line, printable(line.function, MOST_TEXT // 2))
+    return CodeLine(one_line(line.filename, MOST_TEXT), line.line, one_line(line.function, MOST_TEXT // 2))

@@ -22,9 +22,9 @@ from tidegauge.agent.snapshot_shelf import SnapshotShelf
 from tidegauge.agent.snapshot_store import StoreError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.core.evidence import Evidence, SnapshotRef
-from tidegauge.core.launch_record import printable
 from tidegauge.core.rank_evidence import MOST_TEXT
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX
+from tidegauge.core.text import one_line
 
 
 class Done(NamedTuple):
@@ -116,14 +116,14 @@ class _Errand:
             content, packed = read_snapshot(file.read(MOST_SNAPSHOT_BYTES))
             snapshot = read_trace(packed, device)
         except (RefusedError, BadTraceError) as error:
-            why = printable(str(error), MOST_TEXT)
+            why = one_line(str(error), MOST_TEXT)
             self.refused.append(error if isinstance(error, RefusedError) else RefusedError("content", why))
             self.problems.append(f"{file.name} cannot be used: {why}")
             return None
         try:
             self.stored.append(self._stored(content, snapshot, file))
         except StoreError as error:
-            self.problems.append(f"{file.name} was not stored: {printable(str(error), MOST_TEXT)}")
+            self.problems.append(f"{file.name} was not stored: {one_line(str(error), MOST_TEXT)}")
         return snapshot
 
     def _stored(self, content: bytes, snapshot: ReadSnapshot, file: OpenFile) -> SnapshotRef:

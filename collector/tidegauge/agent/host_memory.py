@@ -23,8 +23,8 @@ from tidegauge.agent.process_trees import ProcessList, ProcessTrees
 from tidegauge.agent.procfs import DATA_WORKER, ProcFs
 from tidegauge.core.host_memory import SHOWN_PROCESSES, HostMemory, HostProcess, NodeMemory
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launch_record import printable
 from tidegauge.core.proc_stat import ProcStat
+from tidegauge.core.text import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -304,7 +304,7 @@ def _one_ends(before: _Tree, fresh: _Tree, stats: tuple[ProcStat, ...]) -> bool:
 
 
 def _name(stat: ProcStat) -> str:
-    return "DataLoader worker" if stat.name == DATA_WORKER else printable(stat.name)
+    return "DataLoader worker" if stat.name == DATA_WORKER else one_line(stat.name)
 
 
 def _largest(members: Iterable[_Member]) -> tuple[HostProcess, ...]:

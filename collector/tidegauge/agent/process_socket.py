@@ -22,6 +22,7 @@ from tidegauge.agent.folders import RefusedError, UserFolder
 from tidegauge.agent.safe_files import opened_folder, opened_name
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
+from tidegauge.core.text import one_line
 
 MAX_REPLY_BYTES = 64 << 10
 MAX_REPLY_TEXT = 1000
@@ -148,7 +149,7 @@ def _tame(value: Any, depth: int) -> Any:
 
 def _line(text: str) -> str:
     """Bounded, and nothing in it that a terminal or a log would obey: the process may be anybody's."""
-    return "".join(char if char.isprintable() else " " for char in text[:MAX_REPLY_TEXT])
+    return one_line(text, MAX_REPLY_TEXT, replacement=" ")
 
 
 def _left_s(deadline_s: float) -> float:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from tidegauge.agent.retention import StoredSnapshot
 from tidegauge.agent.snapshot_store import KeyTakenError, StoreError, check_key
 from tidegauge.agent.state_files import write_state
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 
 WHOLE_AT_ONCE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
@@ -122,7 +122,7 @@ class RemoteStore:
             said = str(error).replace(self._url, self.name)
             for secret in _secrets(self._url):
                 said = said.replace(secret, "***")
-            raise StoreError(f"{self.name}: {what}: {type(error).__name__}: {printable(said, 300)}") from None
+            raise StoreError(f"{self.name}: {what}: {type(error).__name__}: {one_line(said, 300)}") from None
 
 
 def _secrets(url: str) -> list[str]:

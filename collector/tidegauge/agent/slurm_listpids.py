@@ -18,6 +18,7 @@ from typing import IO, NamedTuple
 from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import JobId
 from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.text import one_line
 
 TIMEOUT_S = 5.0
 """A node under heavy load takes a second; a slurmstepd that hangs would hold the command up for ever."""
@@ -121,8 +122,8 @@ def _problem(status: int, err: bytes) -> str | None:
     unexpected = [line for line in said if not _NO_STEPS.fullmatch(line)]
     if said and not unexpected:
         return None
-    first = "".join(char if char.isprintable() else " " for char in (unexpected or [f"exit status {status}"])[0][:300])
-    return f"scontrol listpids: {first}"
+    first = (unexpected or [f"exit status {status}"])[0]
+    return f"scontrol listpids: {one_line(first, 300, replacement=' ')}"
 
 
 def _run(command: tuple[str, ...], environ: Mapping[str, str], *, timeout_s: float) -> tuple[int, bytes, bytes]:

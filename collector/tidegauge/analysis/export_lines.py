@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, merge_alloc_conf
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 
 
 def line_for(settings: Mapping[str, str], *, today: str, torch_version: Optional[str]) -> str:
@@ -20,5 +20,5 @@ def line_for(settings: Mapping[str, str], *, today: str, torch_version: Optional
     if not named:
         return f"unset {GENERAL_NAME} {CUDA_NAME}"
     ((name, text),) = named.items()
-    line = f"export {name}={shlex.quote(printable(text, len(text)))}"
+    line = f"export {name}={shlex.quote(one_line(text, len(text)))}"
     return line if name == CUDA_NAME or not today else f"unset {CUDA_NAME}; {line}"

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Iterator
 
 from tidegauge.analysis.live_stacks import StackWeight
-from tidegauge.core.launch_record import printable
 from tidegauge.core.owners import CodeLine
+from tidegauge.core.text import one_line
 
 NO_STACK = "(no stack recorded)"
 MOST_NAME = 400
@@ -42,7 +42,7 @@ def speedscope(weights: Iterable[StackWeight], *, name: str, title: str) -> str:
     whole = {
         "$schema": _SCHEMA,
         "exporter": _EXPORTER,
-        "name": printable(name, MOST_NAME),
+        "name": one_line(name, MOST_NAME),
         "activeProfileIndex": 0,
         "shared": {"frames": [_frame(frame) for frame in frames]},
         "profiles": [
@@ -63,13 +63,13 @@ def speedscope(weights: Iterable[StackWeight], *, name: str, title: str) -> str:
 def frame_name(frame: CodeLine) -> str:
     """ "step (train.py:17)", in one printable line."""
     place = f" ({frame.filename}:{frame.line})" if frame.filename else ""
-    return printable(f"{frame.function[:MOST_NAME]}{place}", 2 * MOST_NAME)
+    return one_line(f"{frame.function[:MOST_NAME]}{place}", 2 * MOST_NAME)
 
 
 def _frame(frame: CodeLine) -> dict[str, object]:
-    named: dict[str, object] = {"name": printable(frame.function, MOST_NAME)}
+    named: dict[str, object] = {"name": one_line(frame.function, MOST_NAME)}
     if frame.filename:
-        named["file"] = printable(frame.filename, MOST_NAME)
+        named["file"] = one_line(frame.filename, MOST_NAME)
     if frame.line > 0:
         named["line"] = frame.line
     return named

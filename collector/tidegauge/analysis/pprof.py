@@ -11,8 +11,8 @@ from typing import Optional
 
 from tidegauge.analysis.flame_graphs import MOST_NAME, NO_STACK
 from tidegauge.analysis.live_stacks import Lines
-from tidegauge.core.launch_record import printable
 from tidegauge.core.owners import CodeLine
+from tidegauge.core.text import one_line
 
 SampleTypes = Sequence[tuple[str, str]]
 """Type and unit of each value: ``("inuse_space", "bytes")``."""
@@ -66,7 +66,7 @@ class _Profile:
         return _field(1, self._string(name)) + _field(2, self._string(unit))
 
     def _function(self, frame: CodeLine) -> int:
-        name = (printable(frame.function, MOST_NAME), printable(frame.filename, MOST_NAME))
+        name = (one_line(frame.function, MOST_NAME), one_line(frame.filename, MOST_NAME))
         return self._functions.setdefault(name, len(self._functions) + 1)
 
     def _string(self, text: str) -> int:

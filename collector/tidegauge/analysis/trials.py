@@ -9,7 +9,7 @@ from typing import Optional
 from tidegauge.analysis.candidates import Changes
 from tidegauge.analysis.limits import Limits
 from tidegauge.core.allocator.results import Replay
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 
 
 class Confidence(str, Enum):
@@ -91,4 +91,4 @@ class WhatIf:
 
 def titled(alloc_conf: str) -> str:
     """Settings as a person reads them; what a recording says in them may be anything."""
-    return printable(alloc_conf) or "torch's defaults"
+    return one_line(alloc_conf) or "torch's defaults"

@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.procfs import slurm_place_of
 from tidegauge.cli.attach_process import SeenProcess, see, socket_of
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 from tidegauge.launch.processes import PROC, all_processes, descendants, descends, stat_of
 
 
@@ -35,7 +35,7 @@ def targets_of(word: str, environ: Mapping[str, str], *, is_job: bool) -> list[T
     if not found:
         kind = "" if is_job or not word.isdigit() else f"process {word}, and no "
         raise NoTargetError(
-            f"there is no {kind}process of a job {printable(word)!r} with PyTorch on this host{_whose()}; give a pid, "
+            f"there is no {kind}process of a job {one_line(word)!r} with PyTorch on this host{_whose()}; give a pid, "
             "or run this on the job's own nodes: srun --jobid=ID --overlap tidegauge attach ID"
         )
     return found

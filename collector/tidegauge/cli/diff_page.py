@@ -10,8 +10,8 @@ from tidegauge.analysis.oom_answer import RECORD_STACKS
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.held_memory import line_name
-from tidegauge.core.launch_record import printable
 from tidegauge.core.owners import CodeLine, is_library
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 
 NO_STACK = "no stack was recorded"
@@ -66,7 +66,7 @@ def _line_row(one: LineGrowth) -> dict[str, object]:
 def print_page(compared: Compared, by: str, top: int) -> None:
     comparison = compared.comparison
     for sentence in _summary(compared):
-        print_wrapped("", printable(sentence, len(sentence)))
+        print_wrapped("", one_line(sentence, len(sentence)))
     if by == "stack":
         _print_stacks((*comparison.growth, *reversed(comparison.shrunk)), top)
     elif by == "size":
@@ -96,7 +96,7 @@ def folded_frames(stack: Sequence[CodeLine]) -> Iterator[str]:
             continue
         yield from _folded(library)
         library = []
-        yield printable(line_name(frame), MOST_LINE)
+        yield one_line(line_name(frame), MOST_LINE)
     yield from _folded(library)
     if len(stack) > MOST_FRAMES:
         yield f"({len(stack) - MOST_FRAMES:,} more further out)"
@@ -104,7 +104,7 @@ def folded_frames(stack: Sequence[CodeLine]) -> Iterator[str]:
 
 def _folded(library: Sequence[CodeLine]) -> Iterator[str]:
     if library:
-        name = printable(line_name(library[0]), MOST_LINE)
+        name = one_line(line_name(library[0]), MOST_LINE)
         yield f"(library) {name}" if len(library) == 1 else f"({len(library)} library frames: {name} ...)"
 
 
@@ -188,8 +188,8 @@ def _print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], top: int) 
 
 def _cells(line: LineGrowth) -> tuple[str, ...]:
     each = "-" if line.block_bytes is None else format_bytes(line.block_bytes)
-    name = NO_STACK if line.line is None else printable(line_name(line.line), MOST_LINE)
-    caller = "-" if line.caller is None else printable(line_name(line.caller), MOST_LINE)
+    name = NO_STACK if line.line is None else one_line(line_name(line.line), MOST_LINE)
+    caller = "-" if line.caller is None else one_line(line_name(line.caller), MOST_LINE)
     return format_bytes(line.grown_bytes), f"{line.blocks:+,}", each, name, caller
 
 

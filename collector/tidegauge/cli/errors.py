@@ -6,7 +6,7 @@ import importlib
 import sys
 from types import ModuleType
 
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 
 FINE, BAD_NEWS, USAGE, ENVIRONMENT = 0, 1, 2, 3
 """Exit codes of every command: fine; the answer is bad news (a leak); wrong call; something outside is missing."""
@@ -30,7 +30,7 @@ def bad_file(path: object, error: ValueError) -> CommandError:
     """Ends a command over a file that nobody vouches for: its name and what of it the error quotes made printable."""
     said = str(error)
     text = said if said.startswith(f"{path}: ") else f"{path}: {said}"
-    return CommandError(printable(text, LONGEST_QUOTE), exit_code=USAGE)
+    return CommandError(one_line(text, LONGEST_QUOTE), exit_code=USAGE)
 
 
 def need(module: str, *, extra: str, what: str) -> ModuleType:

@@ -10,7 +10,7 @@ from tidegauge.cli.times import clock, day, moment
 from tidegauge.core.actions import USER_BREAKER, DecisionRecord, LoopStatus
 from tidegauge.core.evidence_words import brief_sentences
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_band, format_bytes, format_duration
 from tidegauge.core.wording import CLOSURES, further_name, incident_sentence, meaning, rate, since, time_left
 
@@ -63,9 +63,9 @@ def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for brief in incident.evidence:
         first, *advice = brief_sentences(brief)
-        lines.append((f"  rank {brief.rank}: ", printable(first, LONGEST_SENTENCE)))
-        lines += [("    advice: ", printable(sentence, LONGEST_SENTENCE)) for sentence in advice]
-    lines += [("  snapshot: ", printable(place, LONGEST_SENTENCE)) for place in incident.snapshots]
+        lines.append((f"  rank {brief.rank}: ", one_line(first, LONGEST_SENTENCE)))
+        lines += [("    advice: ", one_line(sentence, LONGEST_SENTENCE)) for sentence in advice]
+    lines += [("  snapshot: ", one_line(place, LONGEST_SENTENCE)) for place in incident.snapshots]
     if lines:
         lines.append(
             ("  ", f"`tidegauge report {incident.number}` shows it with stacks, curves and a map of the memory")

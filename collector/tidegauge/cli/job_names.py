@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.core.ids import known_as
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 
 T = TypeVar("T")
 MOST_NAMED = 4
@@ -45,10 +45,10 @@ class SeveralJobsError(CommandError):
     """A name that its owners gave to several jobs."""
 
     def __init__(self, name: str, job_ids: Iterable[str]) -> None:
-        first, *rest = sorted(map(printable, job_ids))
+        first, *rest = sorted(map(one_line, job_ids))
         others = f"{', '.join(rest[:MOST_NAMED])}{' …' if len(rest) > MOST_NAMED else ''}"
         super().__init__(
-            f"{1 + len(rest)} jobs are called {printable(name)!r}: give an id, {first} or {others}",
+            f"{1 + len(rest)} jobs are called {one_line(name)!r}: give an id, {first} or {others}",
             exit_code=USAGE,
         )
 

@@ -11,8 +11,8 @@ from tidegauge.analysis.oom_snapshot import OomSnapshot
 from tidegauge.cli.oom_whatif import Tried
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.held_memory import HeldMemory, free_words, owner_name
-from tidegauge.core.launch_record import printable
 from tidegauge.core.owners import CodeLine, Owner
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 
 MOST_OWNERS = 15
@@ -42,7 +42,7 @@ class Page(NamedTuple):
 
 def print_page(page: Page) -> None:
     answer = page.first
-    print_wrapped(f"{answer.kind}: ", printable(answer.sentence, len(answer.sentence)))
+    print_wrapped(f"{answer.kind}: ", one_line(answer.sentence, len(answer.sentence)))
     for line in _where(answer):
         print_wrapped("  ", line)
     if answer.held is not None:
@@ -52,11 +52,11 @@ def print_page(page: Page) -> None:
     if page.tried is not None:
         print("\nOther allocator settings, by a replay of the history in the snapshot:")
         for finding in page.tried.findings:
-            print_wrapped("  ", printable(finding, len(finding)))
+            print_wrapped("  ", one_line(finding, len(finding)))
     if answer.advice:
         print("\nWhat to do:")
     for advice in answer.advice:
-        print_wrapped("  - ", printable(advice, len(advice)))
+        print_wrapped("  - ", one_line(advice, len(advice)))
     for line in _beside(page):
         print_wrapped("\n", line)
 
@@ -137,9 +137,9 @@ def _where(answer: OomAnswer) -> Iterator[str]:
         at = f"{place.filename}:{place.line}"
         who.append(f"asked for at {at} in {place.function}" if place.function else f"asked for at {at}")
     if who:
-        yield printable(", ".join(who), 1000)
+        yield one_line(", ".join(who), 1000)
     if place is not None and place.code:
-        yield printable(f"    {place.code}", 200)
+        yield one_line(f"    {place.code}", 200)
 
 
 def _of_another(page: Page) -> Iterator[str]:
@@ -176,7 +176,7 @@ def _print_held(held: HeldMemory, answer: OomAnswer, *, taken_late: bool) -> Non
 def _row(owner: Owner, live_bytes: int) -> tuple[str, ...]:
     share = f"{100 * owner.held_bytes / live_bytes:.1f} %" if live_bytes else "-"
     each = "-" if owner.block_bytes is None else format_bytes(owner.block_bytes)
-    return format_bytes(owner.held_bytes), share, f"{owner.blocks:,}", each, printable(owner_name(owner), 1000)
+    return format_bytes(owner.held_bytes), share, f"{owner.blocks:,}", each, one_line(owner_name(owner), 1000)
 
 
 def _beside(page: Page) -> Iterator[str]:

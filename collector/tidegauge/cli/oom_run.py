@@ -20,7 +20,7 @@ from tidegauge.analysis.snapshots import is_own_form, read, read_stream
 from tidegauge.cli.errors import ENVIRONMENT, FINE, LONGEST_QUOTE, USAGE, CommandError
 from tidegauge.cli.oom_page import Page, as_json, print_page
 from tidegauge.cli.oom_whatif import try_settings
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 
 LOOKED_FOR = (
     "looked for 'CUDA out of memory' as every PyTorch since 1.12 writes it (also HIP and XPU), the text of "
@@ -92,7 +92,7 @@ def _read(args: argparse.Namespace) -> tuple[OomLog, Optional[OomSnapshot]]:
             with open(args.what, "rb") as stream:
                 return _of_stream(stream, snapshot, args)
     except BadTraceError as error:
-        raise CommandError(printable(str(error), LONGEST_QUOTE), exit_code=USAGE) from error
+        raise CommandError(one_line(str(error), LONGEST_QUOTE), exit_code=USAGE) from error
     except (OSError, EOFError, zlib.error) as error:  # the latter two from damaged gzip
         raise CommandError(f"{_named(args.what)}: cannot be read: {error}", exit_code=ENVIRONMENT) from error
     if not args.what.strip():
@@ -138,5 +138,5 @@ def _is_file(what: str) -> bool:
 def _named(what: Optional[str]) -> str:
     """A file's name, or the beginning of a text, for a message."""
     text = "standard input" if what in (None, "-") else str(what)
-    shown = printable(text, len(text))
+    shown = one_line(text, len(text))
     return shown if _is_file(text) or len(text) <= _LONG_TEXT else repr(f"{shown[:_LONG_TEXT]}...")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,8 +43,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, gives_w
 
 
 def tame(text: str) -> str:
-    """``text`` without anything that a terminal would obey: escape sequences, line ends, changes of direction."""
-    return text if text.isprintable() else printable(text, len(text))
+    """All of ``text``, without anything that a terminal would obey."""
+    return one_line(text, None)
 
 
 def narrowed(

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 
 SLOW_S = 2.0
 """What takes longer has a person wonder."""
@@ -24,9 +24,9 @@ def progress(command: str) -> Iterator[Callable[[str], None]]:
             pass
         else:
             with Console(stderr=True).status(f"tidegauge {command}") as status:
-                yield lambda sentence: status.update(f"tidegauge {command}: {escape(printable(sentence))} …")
+                yield lambda sentence: status.update(f"tidegauge {command}: {escape(one_line(sentence))} …")
             return
-    yield lambda sentence: print(f"tidegauge {command}: {printable(sentence)} …", file=sys.stderr, flush=True)
+    yield lambda sentence: print(f"tidegauge {command}: {one_line(sentence)} …", file=sys.stderr, flush=True)
 
 
 @contextmanager

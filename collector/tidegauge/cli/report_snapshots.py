@@ -16,8 +16,8 @@ from tidegauge.analysis.whatif import whatif
 from tidegauge.analysis.whatif_words import export_line, findings
 from tidegauge.cli.progress import progress
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.launch_record import printable
 from tidegauge.core.snapshot_columns import LARGEST
+from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:
     from tidegauge_exporter.evidence_report_values import WhatIfTable
@@ -105,7 +105,7 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
             f"`tidegauge whatif {snapshot.where}` takes its time."
         )
     except ValueError as error:
-        return None, f"Other allocator settings cannot be tried on this history: {printable(str(error), 300)}."
+        return None, f"Other allocator settings cannot be tried on this history: {one_line(str(error), 300)}."
 
 
 def _table(result: WhatIf) -> WhatIfTable:

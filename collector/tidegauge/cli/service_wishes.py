@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.service_api import local_service
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:
     from tidegauge.cluster.evidence_asks import EvidenceAsks
@@ -48,7 +48,7 @@ def wish(asks: EvidenceAsks, job: JobKey, rank: int, request: Mapping[str, Any])
             f"the service did not answer within {ANSWER_WITHIN_S:.0f} s; `tidegauge status` says how it is"
         )
     if answer.reply is None:
-        raise CommandError(f"rank {rank}: {printable(answer.error or 'no answer')}")
+        raise CommandError(f"rank {rank}: {one_line(answer.error or 'no answer')}")
     return answer.reply
 
 

@@ -18,8 +18,8 @@ from tidegauge.core.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence_request import evidence_request, window_for
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.launch_record import printable
 from tidegauge.core.sightings import job_key
+from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView, RankSummary, job_array_name
 from tidegauge.core.wire import to_wire
 
@@ -55,7 +55,7 @@ def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
     asks = _asks(args, chosen)
     evidence_id = f"asked-{secrets.token_hex(8)}"
     with progress("snapshot") as say:
-        say(f"rank {int(chosen.rank.identity.rank)} on {printable(chosen.hostname)} is asked")
+        say(f"rank {int(chosen.rank.identity.rank)} on {one_line(chosen.hostname)} is asked")
         answer = wish(asks, chosen.job, int(chosen.rank.identity.rank), _request(args, chosen, evidence_id))
         if not args.evidence:
             return _tell_snapshot(args, chosen, answer)
@@ -76,13 +76,13 @@ def _named(view: JobView) -> Named:
 
 def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -> _Chosen:
     """The rank that was named, else the one to look at first."""
-    what = printable(str(args.what))
+    what = one_line(str(args.what))
     if not views:
         raise CommandError(f"{not_here}. Nor does the service know a job {what} that runs; `tidegauge jobs` lists them")
     if len({view.key.whole for view in views}) == 1 or _are_groups(views):
         views = _of_group(views, args, what)
     if len(views) > 1:
-        owners = ", ".join(f"{printable(view.user_name)} (attempt {view.attempt})" for view in views[:MOST_NAMED])
+        owners = ", ".join(f"{one_line(view.user_name)} (attempt {view.attempt})" for view in views[:MOST_NAMED])
         raise CommandError(
             f"several users or attempts have a job {what}: {owners}. Run this on the hosts of the one that is meant"
         )
@@ -111,15 +111,15 @@ def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> 
     if args.group is not None:
         named = [view for view in views if args.group == view.group_name]
         if not named:
-            groups = ", ".join(sorted(printable(view.group_name) for view in views if view.group_name))
+            groups = ", ".join(sorted(one_line(view.group_name) for view in views if view.group_name))
             has = f"has {groups}" if groups else "has one group of ranks"
-            raise CommandError(f"job {what} has no group {printable(args.group)}: it {has}", exit_code=USAGE)
+            raise CommandError(f"job {what} has no group {one_line(args.group)}: it {has}", exit_code=USAGE)
         return named
     if args.rank is None:
         return views[:1]
     having = [view for view in views if args.rank in view.living_numbers]
     if len(having) > 1:
-        groups = " or ".join(f"--group '{printable(view.group_name)}'" for view in having)
+        groups = " or ".join(f"--group '{one_line(view.group_name)}'" for view in having)
         raise CommandError(f"{len(having)} groups of job {what} have a rank {args.rank}: say {groups}", exit_code=USAGE)
     return having or views[:1]
 
@@ -128,7 +128,7 @@ def _asks(args: argparse.Namespace, chosen: _Chosen) -> EvidenceAsks:
     """The way to the coordinator. Raises ``CommandError`` with what to do where there is none from here."""
     rank, pid = int(chosen.rank.identity.rank), chosen.rank.process.pid
     what = f"tidegauge snapshot {pid}{' --evidence' if args.evidence else ''}"
-    there = f"Rank {rank} runs on {printable(chosen.hostname)}: say there, as its user or root, `{what}`"
+    there = f"Rank {rank} runs on {one_line(chosen.hostname)}: say there, as its user or root, `{what}`"
     if args.output and chosen.hostname == socket.gethostname():
         raise CommandError(f"-o is for a rank's pid: `{what} -o {args.output}`", exit_code=USAGE)
     if args.output:
@@ -153,7 +153,7 @@ def _tell_snapshot(args: argparse.Namespace, chosen: _Chosen, answer: Mapping[st
         return FINE
     step = answer.get("step")
     print(
-        f"rank {rank} wrote a snapshot at step {step} on {printable(chosen.hostname)}; its node puts it into its store "
+        f"rank {rank} wrote a snapshot at step {step} on {one_line(chosen.hostname)}; its node puts it into its store "
         f"within seconds. Once rank {rank} has an incident, its report shows the snapshot"
     )
     return FINE

@@ -23,9 +23,9 @@ from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence_request import Window, evidence_request
 from tidegauge.core.evidence_words import advice_of, because_lines, cause_words, evidence_sentence, holder_sentence
 from tidegauge.core.incidents import JobKey
-from tidegauge.core.launch_record import printable
 from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.run_dirs import evidence_name
+from tidegauge.core.text import one_line
 
 LOOK_EVERY_S = 0.5
 ANSWER_WITHIN_S = 15.0
@@ -79,7 +79,7 @@ def print_evidence(evidence: Evidence) -> None:
     ]
     for start, text in texts:
         if text:
-            print_wrapped(start, printable(text, LONGEST_SENTENCE))
+            print_wrapped(start, one_line(text, LONGEST_SENTENCE))
 
 
 def _read(target: Target, evidence_id: str) -> Evidence:
@@ -120,7 +120,7 @@ def _evidence(
     target: Target, found: RankEvidence, comparison: Optional[Comparison], problems: tuple[str, ...]
 ) -> Evidence:
     seen = target.seen
-    job = JobKey(printable((seen.environ or {}).get("TIDEGAUGE_JOB_ID", "")), 0, seen.uid)
+    job = JobKey(one_line((seen.environ or {}).get("TIDEGAUGE_JOB_ID", "")), 0, seen.uid)
     return evidence_of(
         Whose(job, seen.rank or 0, socket.gethostname(), seen.process),
         found,

@@ -9,6 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
+from tidegauge.core.text import one_line
+
 T = TypeVar("T")
 
 BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
@@ -109,7 +111,7 @@ def header(columns: Sequence[Fitted[T]]) -> str:
 def cut(text: str, width: int) -> str:
     """``text`` in ``width`` characters at most, with a mark where the rest is missing. Never a line break or a control
     character: what a job or a host calls itself must not move the cursor."""
-    text = "".join(char if char.isprintable() else "?" for char in text)
+    text = one_line(text, None)
     if cell_len(text) <= width:
         return text
     return "" if width < 1 else set_cell_size(text, width - 1).rstrip() + CUT

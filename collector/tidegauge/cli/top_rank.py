@@ -16,8 +16,8 @@ from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_sentences, end_words
 from tidegauge.core.host_memory import TOLD_GROWTH_BYTES, grown_most
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
-from tidegauge.core.launch_record import printable
 from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.core.verdicts import LeakState, Signal
 from tidegauge.core.wording import does, hint, host_growth, outlook, rate, since
@@ -138,7 +138,7 @@ def _evidence(brief: EvidenceBrief | None, width: int) -> list[Line]:
     """Line, holder, cause and advice, as far as they are known."""
     if brief is None:
         return []
-    text = printable(" ".join(brief_sentences(brief)), LONGEST_EVIDENCE)
+    text = one_line(" ".join(brief_sentences(brief)), LONGEST_EVIDENCE)
     return [*([Cell(line)] for line in textwrap.wrap(text, max(width, 20))), []]
 
 
@@ -169,7 +169,7 @@ def _on_host(rank: RankLine) -> list[str]:
     if len(rank.host_processes) < 2:
         return []
     each = [
-        f"{format_bytes(one.held_bytes)} {printable(one.name)} ({one.process.pid})"
+        f"{format_bytes(one.held_bytes)} {one_line(one.name)} ({one.process.pid})"
         + (f" +{format_bytes(one.grown_bytes)}" if one.grown_bytes >= TOLD_GROWTH_BYTES else "")
         for one in rank.host_processes
     ]

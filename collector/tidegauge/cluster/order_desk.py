@@ -15,6 +15,7 @@ from tidegauge.core.actions import RankTarget
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
+from tidegauge.core.text import one_line
 
 TRIP_S = 3.0
 """Of the time that an ask may take: for the way there and back. An agent hears of an order with its report after the
@@ -190,4 +191,4 @@ def _where_they_were(targets: Targets) -> list[str]:
 
 def _text(said: object) -> str:
     """A process's words in one bounded line, without anything that a terminal would obey."""
-    return "".join(char if char.isprintable() else " " for char in str(said)[:MAX_TEXT])
+    return one_line(str(said), MAX_TEXT, replacement=" ")

@@ -90,11 +90,6 @@ def decode_launch_record(data: bytes) -> LaunchRecord:
     )
 
 
-def printable(text: str, limit: int = MAX_TEXT) -> str:
-    """One line without anything that a terminal would obey, at most ``limit`` characters."""
-    return "".join(char if char.isprintable() else "?" for char in text[:limit])
-
-
 def _process(value: object) -> ProcessId:
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError("process is not [pid, start ticks]")

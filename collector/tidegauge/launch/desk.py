@@ -12,8 +12,9 @@ from typing import Any, NoReturn, Optional
 
 from tidegauge.core.alloc_conf import merge_alloc_conf
 from tidegauge.core.job_variables import FRACTION_VARIABLE
-from tidegauge.core.launch_record import MAX_DECISIONS, MAX_ID, MAX_TEXTS, LaunchRecord, printable
+from tidegauge.core.launch_record import MAX_DECISIONS, MAX_ID, MAX_TEXTS, LaunchRecord
 from tidegauge.core.launches import LaunchState
+from tidegauge.core.text import one_line
 
 CHANGED, BUSY, REFUSED = "changed", "busy", "refused"
 """Kinds of an error: the job is not that run any more; ask again later; it will not be done however often one asks."""
@@ -117,12 +118,12 @@ class Desk:
 
     def _notify(self, request: Mapping[str, Any]) -> None:
         text = _text(request, "text")
-        message = printable(" / ".join(text.splitlines()))
+        message = one_line(" / ".join(text.splitlines()))
         self._done(request, messages=(*self.record.messages, message)[-MAX_TEXTS:])
         self._say(text)
 
     def _annotate(self, request: Mapping[str, Any]) -> None:
-        self._done(request, remarks=(*self.record.remarks, printable(_text(request, "text")))[-MAX_TEXTS:])
+        self._done(request, remarks=(*self.record.remarks, one_line(_text(request, "text")))[-MAX_TEXTS:])
 
     def _cap(self, request: Mapping[str, Any]) -> None:
         self._refuse_if_exempt()
@@ -187,7 +188,7 @@ class Desk:
 
 
 def _reason(request: Mapping[str, Any]) -> str:
-    return printable(str(request.get("reason") or "no reason was given"))
+    return one_line(str(request.get("reason") or "no reason was given"))
 
 
 def _text(request: Mapping[str, Any], name: str) -> str:
@@ -200,7 +201,7 @@ def _text(request: Mapping[str, Any], name: str) -> str:
 
 def _decision_id(request: Mapping[str, Any]) -> str:
     decision_id = request.get("id")
-    if not isinstance(decision_id, str) or not decision_id or decision_id != printable(decision_id, MAX_ID):
+    if not isinstance(decision_id, str) or not decision_id or decision_id != one_line(decision_id, MAX_ID):
         raise RequestError(f"id must be one line of at most {MAX_ID} characters", REFUSED)
     return decision_id
 

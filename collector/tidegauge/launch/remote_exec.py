@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 from tidegauge.launch import remote_script
 from tidegauge.launch.processes import PROC, identity_of, is_alive
 from tidegauge.launch.remote_folder import OUTCOME, SharedFolder
@@ -73,7 +73,7 @@ def begin_probe(target: RemoteTarget, level: str, *, timeout_s: float, asked: Ca
         asked()
         finding = _wait_for(folder, target.process, timeout_s)
         if finding is not None:
-            return printable(finding)
+            return one_line(finding)
         if not is_alive(target.process):
             raise NotExecutedError("it has ended")
         folder.write(_WITHDRAWN.format(script=str(script), folder=str(folder.path)))
@@ -151,7 +151,7 @@ def _said_by(helper: subprocess.Popen[bytes]) -> Optional[tuple[str, str]]:
         return None
     if not isinstance(said, list) or len(said) != 2:
         raise NotExecutedError("its interpreter does not answer as a Python does")
-    return printable(str(said[0])), printable(str(said[1]))
+    return one_line(str(said[0])), one_line(str(said[1]))
 
 
 def _refusal(kind: str, message: str) -> str:

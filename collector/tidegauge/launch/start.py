@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from tidegauge.core.job_variables import KEEPER_VARIABLE as KEEPER_VARIABLE
-from tidegauge.core.launch_record import LaunchRecord, printable
+from tidegauge.core.launch_record import LaunchRecord
 from tidegauge.core.launches import LaunchState
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
+from tidegauge.core.text import one_line
 from tidegauge.launch.keeper import READ_SIGNALS, Keeper, Launch
 from tidegauge.launch.kernel_calls import SignalFile, become_subreaper
 from tidegauge.launch.launch_files import open_launch_files
@@ -70,8 +71,8 @@ def keep(
         environ={**environ, KEEPER_VARIABLE: f"{process.pid}-{process.start_ticks}"},
         record=LaunchRecord(
             process=process,
-            job_id=printable(environ["TIDEGAUGE_JOB_ID"]),
-            job_name=printable(environ.get("TIDEGAUGE_JOB_NAME", "")) or None,
+            job_id=one_line(environ["TIDEGAUGE_JOB_ID"]),
+            job_name=one_line(environ.get("TIDEGAUGE_JOB_NAME", "")) or None,
             restarts=0,
             state=LaunchState.RUNNING,
             requeueable=requeueable,

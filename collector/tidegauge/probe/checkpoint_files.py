@@ -12,6 +12,8 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
+from tidegauge.core.text import one_line
+
 PATH_VARIABLE = "TIDEGAUGE_CHECKPOINT_PATH"
 MAX_ENTRIES = 10_000
 MAX_DEPTH = 4
@@ -51,9 +53,8 @@ class FileName(NamedTuple):
 
     def __str__(self) -> str:
         """As people know it, short enough for a reply."""
-        name = self.below or os.path.basename(self.declared)
-        printable = "".join(char if char.isprintable() else "?" for char in name)
-        return printable if len(printable) <= _MAX_NAME else f"...{printable[3 - _MAX_NAME :]}"
+        name = one_line(self.below or os.path.basename(self.declared), None)
+        return name if len(name) <= _MAX_NAME else f"...{name[3 - _MAX_NAME :]}"
 
 
 Listing = Mapping[FileName, FileState]

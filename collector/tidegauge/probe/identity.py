@@ -12,6 +12,7 @@ from typing import NamedTuple, Optional
 from tidegauge.core.alloc_conf import conf_names
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity, made_up_job_id
 from tidegauge.core.job_variables import ATTEMPT_VARIABLE, SHARE_VARIABLE
+from tidegauge.core.text import one_line
 from tidegauge.probe.fraction import fraction_in
 from tidegauge.probe.process_facts import ProcessFacts
 
@@ -202,9 +203,7 @@ def _first(environ: Mapping[str, str], *names: str) -> Optional[str]:
 
 def _text(value: Optional[str]) -> Optional[str]:
     """A text that a reader of the ring accepts: printable (a variable may hold newlines) and not too long."""
-    if value is None:
-        return None
-    return "".join(char if char.isprintable() else "?" for char in value.strip()[:1024])
+    return None if value is None else one_line(value.strip(), 1024)
 
 
 def _count(value: Optional[str]) -> Optional[int]:

@@ -136,4 +136,6 @@ def _reason(error: Exception) -> str:
 
 
 def _line(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST_LINE])
+    from tidegauge.core.text import one_line  # rarely: every Python of a watched job loads this module at its start
+
+    return one_line(text, _LONGEST_LINE)

@@ -16,9 +16,9 @@ from typing import Optional
 from tidegauge.core.held_memory import HeldMemory
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.job_variables import EXPLAIN_OOM_VARIABLE, KEEPER_VARIABLE
-from tidegauge.core.launch_record import printable
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
 from tidegauge.core.samples import Sample
+from tidegauge.core.text import one_line
 from tidegauge.probe.levels import OFF
 from tidegauge.probe.process_facts import is_alive
 
@@ -73,7 +73,7 @@ def tell(
     lines = oom_words(who, samples, oom, held)[:MOST_LINES]
     with suppress(Exception):
         sys.stderr.flush()  # the traceback comes first
-    rest = "".join(f"{PREFIX}{printable(line, len(line))}\n" for line in lines).encode(errors="replace")
+    rest = "".join(f"{PREFIX}{one_line(line, len(line))}\n" for line in lines).encode(errors="replace")
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 from tidegauge.probe.checkpoint_ask import RefusedError, request_id_of
 
 PREFIX = "tidegauge: "
@@ -33,7 +33,7 @@ class Notices:
             raise RefusedError("usage", "text must be a text")
         if request_id in self._told:
             return {"ok": True, "already": True}
-        lines = [PREFIX + printable(line, MAX_CHARS) for line in text.splitlines()[:MAX_LINES]]
+        lines = [PREFIX + one_line(line, MAX_CHARS) for line in text.splitlines()[:MAX_LINES]]
         # A progress bar leaves the cursor somewhere in its line.
         begin = "\n" if os.isatty(self._descriptor) else ""
         rest = (begin + "\n".join(lines) + "\n").encode(errors="replace")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_duration
 from tidegauge.core.wording import CLOSURES, OUTCOME_WORDS, incident_sentence
 from tidegauge_exporter.grafana.port import Annotation
@@ -59,8 +60,7 @@ def annotations_of(story: Story, *, cluster: str, links: Links) -> tuple[Remark,
 
 def tag(name: str, value: str) -> str:
     """ "job:4711". Grafana takes a tag apart at its first colon and strips the parts, so white space is made single."""
-    text = "".join(char if char.isprintable() else " " for char in value)
-    text = " ".join(text.split())
+    text = " ".join(one_line(value, None, replacement=" ").split())
     while _json_chars(text) > LONGEST_VALUE:
         text = text[:-1].rstrip()
     return f"{name}:{text}" if text else name

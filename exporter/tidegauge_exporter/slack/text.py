@@ -8,18 +8,16 @@ replaced by look-alikes. ``code`` is for values inside ``mrkdwn``: in a code spa
 
 from __future__ import annotations
 
-import unicodedata
 from datetime import datetime, timezone
 from typing import Final
 
+from tidegauge.core.text import one_line
 from tidegauge.core.units import format_band
 from tidegauge.core.verdicts import Band
 
 ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 DASH: Final = "\N{EN DASH}"
 
-_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-"""Unicode categories: line ends, marks that turn the direction of writing, half characters, spaces of all widths."""
 _LOOK_ALIKES: Final = str.maketrans(
     {
         "<": "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}",
@@ -36,8 +34,7 @@ _CLOCK_HORIZON_S: Final = 60 * 86400.0
 
 def tidy(text: str, most: int) -> str:
     """One line of at most ``most`` characters, without anything invisible; cut with an ellipsis."""
-    seen = text[: 8 * most]  # whoever writes megabytes of spaces shall not keep us busy
-    visible = "".join(" " if unicodedata.category(char) in _INVISIBLE else char for char in seen)
+    visible = one_line(text, 8 * most, replacement=" ")  # who writes megabytes of spaces shall not keep us busy
     return cut(" ".join(visible.split()), most)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, SchedulerError, TemporaryError
 from tidegauge_scheduler_hooks.slurm.bounded_run import Finished
 
@@ -58,4 +58,4 @@ def check(finished: Finished, asked: str) -> None:
 def words(output: bytes) -> str:
     """For people: on one line, short, with nothing that a terminal would take for an order."""
     text = " ".join(output.decode(errors="replace").split())
-    return printable(text, MAX_WORDS)
+    return one_line(text, MAX_WORDS)

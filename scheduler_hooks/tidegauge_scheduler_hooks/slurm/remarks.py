@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tidegauge.core.text import one_line
+
 MAX_COMMENT_BYTES = 1024
 """slurmctld refuses longer ones (``MAX_STR_LEN``)."""
 MAX_REMARK_BYTES = 300
@@ -28,6 +30,6 @@ def without_remark(comment: str) -> str:
 
 
 def _tame(text: str) -> str:
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    line = " ".join(one_line(text, None, replacement=" ").split())
     plain = _WORD_MARK.sub("tidegauge ", line.replace("[", "(").replace("]", ")"))
     return plain.encode()[:MAX_REMARK_BYTES].decode(errors="ignore")

@@ -16,7 +16,6 @@ from tidegauge.core.launch_record import (
     LaunchRecord,
     decode_launch_record,
     encode_launch_record,
-    printable,
 )
 from tidegauge.core.launches import LaunchState
 
@@ -90,7 +89,3 @@ def test_anything_else_is_refused(data: bytes) -> None:
 def test_no_bytes_make_it_fail_otherwise(data: bytes) -> None:
     with pytest.raises(ValueError, match=" is "):
         decode_launch_record(data)
-
-
-def test_nothing_printable_moves_a_terminal() -> None:
-    assert printable("a\x1b[2Jb\nc\udcff") == "a?[2Jb?c?"

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Optional
 
 from tidegauge.core.owners import CodeLine, is_library
+from tidegauge.core.text import one_line
 
 MOST_NAME = 60
 """Characters of a name or a key in a path."""
@@ -169,9 +170,7 @@ def is_own_class(cls: type) -> bool:
 
 def clean(text: str) -> str:
     """Short and printable: names come from the job."""
-    text = text[: MOST_NAME + 1]
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else "?" for char in text)
+    text = one_line(text, MOST_NAME + 1)
     return text if len(text) <= MOST_NAME else f"{text[: MOST_NAME - 3]}..."
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     ConflictError,
     ForbiddenError,
@@ -132,4 +132,4 @@ def _words(said: Mapping[str, Any], status: int, body: bytes) -> str:
 
 
 def _short(text: object) -> str:
-    return printable(" ".join(str(text).split()), MAX_WORDS)
+    return one_line(" ".join(str(text).split()), MAX_WORDS)

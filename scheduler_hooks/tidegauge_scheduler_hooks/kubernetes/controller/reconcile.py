@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidegauge.core.kubernetes import INCIDENT, REQUEUE, STOPPED
-from tidegauge.core.launch_record import printable
+from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.look import Look
 from tidegauge_scheduler_hooks.kubernetes.controller.marks import mark_pods
@@ -162,7 +162,7 @@ class Reconciler:
 
     def _drop(self, workload: Workload, step: Step) -> None:
         self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None}))
-        log.info("%s is not started again: %s", workload.title, printable(step.reason))
+        log.info("%s is not started again: %s", workload.title, one_line(step.reason))
         if workload.state in (State.SUSPENDED, State.STOPPING):
             decision = "" if step.order is None else step.order.decision
             self._tell(workload, DROPPED_EVENT, f"Not started again by Tidegauge: {step.reason}.", decision)
@@ -189,9 +189,7 @@ class Reconciler:
             log.warning("%s is started again with its template as it was: %s", workload.title, error)
             note = unchanged if order.changes else ""
             self._patch(workload, resume_patch(kind, obj, order, by_kueue=by_kueue, templates=False))
-        log.info(
-            "%s starts again as attempt %d (decision %s)", workload.title, order.attempt, printable(order.decision)
-        )
+        log.info("%s starts again as attempt %d (decision %s)", workload.title, order.attempt, one_line(order.decision))
         self._tell_started(workload, order, f"{note}Started again as attempt {order.attempt}: {order.reason}")
 
     def _activate(self, workload: Workload) -> None:
@@ -216,7 +214,7 @@ class Reconciler:
             log.info("%s: its copy is there already (%s)", workload.title, error)
         stopped = Stopped(order.decision, COPIED, order.reason, self._now_s(), order.mark)
         self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None, STOPPED: encode(stopped)}))
-        log.info("%s goes on as %s (decision %s)", workload.title, name, printable(order.decision))
+        log.info("%s goes on as %s (decision %s)", workload.title, name, one_line(order.decision))
         self._tell_started(workload, order, f"Goes on as the copy {name}, attempt {order.attempt}: {order.reason}")
 
     def _patch(self, workload: Workload, patch: Mapping[str, Any]) -> None:

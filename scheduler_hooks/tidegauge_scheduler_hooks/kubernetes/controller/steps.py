@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidegauge.core.kubernetes import LEAK_CONDITION, REQUEUE
+from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
 from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, decode_requeue
 from tidegauge_scheduler_hooks.kubernetes.kueue import is_active
@@ -158,4 +159,4 @@ def is_marked(pod: Object) -> bool:
 
 def incident_message(text: str) -> str:
     """What the annotation says, fit for a condition: whoever may write the workload may have written it."""
-    return "".join(char if char.isprintable() else " " for char in text)[:MAX_MESSAGE_CHARS]
+    return one_line(text, MAX_MESSAGE_CHARS, replacement=" ")

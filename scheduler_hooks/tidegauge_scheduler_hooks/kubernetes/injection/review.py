@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, Skipped, plan_injection
 
@@ -92,8 +93,8 @@ class Injector:
 def _changes(outcome: Injection | Skipped) -> Mapping[str, Any]:
     changes: dict[str, Any] = {}
     if outcome.warnings:
-        told = [f"tidegauge: {text}"[:MAX_WARNING_CHARS] for text in outcome.warnings[:MAX_WARNINGS]]
-        changes["warnings"] = [_printable(text) for text in told]
+        told = outcome.warnings[:MAX_WARNINGS]
+        changes["warnings"] = [one_line(f"tidegauge: {text}", MAX_WARNING_CHARS) for text in told]
     if isinstance(outcome, Injection):
         patch = json.dumps(outcome.operations).encode()
         changes.update(patchType="JSONPatch", patch=base64.b64encode(patch).decode())
@@ -109,8 +110,4 @@ def _whose(request: Mapping[str, Any]) -> str:
     pod = request.get("object")
     metadata = pod.get("metadata") if isinstance(pod, Mapping) else None
     name = (metadata.get("name") or metadata.get("generateName")) if isinstance(metadata, Mapping) else "?"
-    return _printable(f"{request.get('namespace')}/{name}"[:200])
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return one_line(f"{request.get('namespace')}/{name}", 200)
