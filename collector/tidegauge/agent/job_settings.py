@@ -22,6 +22,7 @@ from tidegauge.agent.safe_files import DIRECTORY, RefusedError, Signature, open_
 from tidegauge.agent.settings import Settings
 from tidegauge.core.job_settings import MAX_FILE_BYTES, JobSettings, decode, digest, encode, settings_name
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS, SETTINGS_FOLDER
+from tidegauge.files import replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +32,6 @@ MAX_FILES = 20_000
 """Names in the folder that are looked at: twice what a coordinator keeps."""
 TRIES = 3
 """To make the folder, while somebody else may be making it too."""
-_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Looked(NamedTuple):
@@ -214,24 +214,7 @@ def _bring_up_to_date(folder: int, wanted: Mapping[str, bytes]) -> None:
     there = _contents(folder)
     for name, content in wanted.items():
         if there.get(name) != content:
-            _replace(folder, name, content)
+            replace_file(name, content, mode=0o644, dir_fd=folder, durable=True)
     for name in there.keys() - wanted.keys():
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(name, dir_fd=folder)
-
-
-def _replace(folder: int, name: str, content: bytes) -> None:
-    """In one step: a probe reads the old file or the new one. A draft that a crash leaves is removed the next time."""
-    draft = f".new-{secrets.token_hex(4)}"
-    fd = os.open(draft, _DRAFT, 0o600, dir_fd=folder)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(fd, 0o644)
-            os.fsync(fd)
-        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft, dir_fd=folder)
-        raise

@@ -29,9 +29,9 @@ from tidegauge.cluster.service_record import (
     StateFiles,
     choose_engine_dir,
     prepare_state_dir,
-    write_private,
     write_spec,
 )
+from tidegauge.files import replace_file
 
 END_TIMEOUT_S = 20.0
 """The supervisor ends what it started within 15 s."""
@@ -71,7 +71,7 @@ def new_state_dir() -> StateFiles:
 
 
 def start_node(order: JoinOrder, files: StateFiles) -> subprocess.Popen[bytes]:
-    write_private(files.token, order.token)
+    replace_file(files.token, order.token.encode(), durable=True)
     write_spec(
         files,
         NodeSpec(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
-from contextlib import suppress
 from pathlib import Path
+
+from tidegauge.files import replace_file
 
 
 def write_own(path: Path, content: bytes) -> None:
     """``content`` as ``path``, mode 0600: stacks and file names are nobody else's business. Raises ``OSError``.
 
-    What has that name is replaced when all is written; a link is replaced too, never followed, so that nobody who
-    shares the folder chooses what is overwritten. What is no file but a device or a pipe is written to as it is, and a
+    As ``replace_file``. What is no file but a device or a pipe is written to as it is, and a
     link to one (/dev/stdout) is refused: root would replace it for everybody.
     """
     if _is_special(path):
@@ -22,16 +21,7 @@ def write_own(path: Path, content: bytes) -> None:
         with open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as file:
             file.write(content)
         return
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
-    try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(content)
-        draft.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink()
-        raise
+    replace_file(path, content)
 
 
 def _is_special(path: Path) -> bool:

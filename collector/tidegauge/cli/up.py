@@ -17,6 +17,7 @@ from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import API_TOKEN
 from tidegauge.core.web_access import split_scheme
+from tidegauge.files import replace_file
 
 if TYPE_CHECKING:
     from tidegauge.agent.settings import Settings
@@ -138,13 +139,13 @@ def _clean_up_after_crash(files: StateFiles) -> None:
 
 def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> NodeSpec:
     from tidegauge.cluster.engine_launch import address_towards, is_address
-    from tidegauge.cluster.service_record import NodeSpec, choose_engine_dir, make_token, write_private
+    from tidegauge.cluster.service_record import NodeSpec, choose_engine_dir, make_token
 
     if args.node_address and not is_address(args.node_address):
         raise CommandError(f"--node-address takes an IP address, not {args.node_address!r}", exit_code=USAGE)
     if args.join:
         head = _resolved(args.join)
-        write_private(files.token, _read_token(args.token_file))
+        replace_file(files.token, _read_token(args.token_file).encode(), durable=True)
         try:
             node_address = args.node_address or address_towards(head)
         except OSError as error:

@@ -17,8 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cluster.service_record import write_private
 from tidegauge.core.actions import Switches
+from tidegauge.files import replace_file
 
 LONGEST_REASON = 200
 """Characters: it stands in one line of every page that says that actions are paused."""
@@ -93,7 +93,7 @@ class ActionSwitch:
         return _checked(raw)
 
     def _write(self, setting: _Setting) -> None:
-        write_private(self._path, json.dumps(asdict(setting), indent=1))
+        replace_file(self._path, json.dumps(asdict(setting), indent=1).encode(), durable=True)
         owner = self._path.parent.stat()
         if os.geteuid() == 0 and owner.st_uid != 0:
             # Set by root for a service of somebody else, who must be able to read it.

@@ -18,6 +18,7 @@ from typing import Any
 
 from tidegauge.core.incidents import JobKey
 from tidegauge.core.wire import from_wire, to_wire
+from tidegauge.files import replace_file
 
 ASK_SUFFIX, ANSWER_SUFFIX = ".ask.json", ".answer.json"
 FORGOTTEN_S = 600.0
@@ -111,18 +112,9 @@ class EvidenceAsks:
         try:
             # Root writes for a service of somebody else, who must be able to read and remove it.
             owner = self._folder.parent.stat() if os.geteuid() == 0 else None
-            _write_in(folder, name, json.dumps(to_wire(value)).encode(), owner)
+            to = None if owner is None else (owner.st_uid, owner.st_gid)
+            if to is not None:
+                os.fchown(folder, *to)
+            replace_file(name, json.dumps(to_wire(value)).encode(), dir_fd=folder, owner=to)
         finally:
             os.close(folder)
-
-
-def _write_in(folder: int, name: str, content: bytes, owner: os.stat_result | None) -> None:
-    """Whole or not at all, for its owner alone. Raises ``OSError``."""
-    draft = f"{name}.{secrets.token_hex(4)}.new"
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    with os.fdopen(fd, "wb") as file:
-        if owner is not None:
-            os.fchown(folder, owner.st_uid, owner.st_gid)
-            os.fchown(fd, owner.st_uid, owner.st_gid)
-        file.write(content)
-    os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)

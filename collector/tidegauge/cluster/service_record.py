@@ -34,6 +34,7 @@ from urllib.parse import quote
 
 from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.core.ids import ProcessId
+from tidegauge.files import replace_file
 from tidegauge.launch.processes import identity_of, is_alive
 
 LONGEST_ENGINE_DIR = 40
@@ -159,7 +160,7 @@ def _own_folder(path: Path) -> None:
 def make_token(files: StateFiles) -> Path:
     """The cluster's token, made at the first call; 256 bits, in a file that only the owner reads."""
     if not files.token.exists():
-        write_private(files.token, secrets.token_hex(32))
+        replace_file(files.token, secrets.token_hex(32).encode(), durable=True)
     return files.token
 
 
@@ -182,22 +183,8 @@ def take_lock(files: StateFiles) -> int | None:
     return handle
 
 
-def write_private(path: Path, text: str) -> None:
-    """Replace ``path`` in one step by a file that only the owner reads; no crash leaves a part of it."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(handle)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def write_record(files: StateFiles, record: ServiceRecord) -> None:
-    write_private(files.record, json.dumps(dataclasses.asdict(record), indent=1))
+    replace_file(files.record, json.dumps(dataclasses.asdict(record), indent=1).encode(), durable=True)
 
 
 def read_record(files: StateFiles) -> ServiceRecord | None:
@@ -220,7 +207,7 @@ def read_record(files: StateFiles) -> ServiceRecord | None:
 
 
 def write_spec(files: StateFiles, spec: NodeSpec) -> None:
-    write_private(files.node, json.dumps(dataclasses.asdict(spec), indent=1))
+    replace_file(files.node, json.dumps(dataclasses.asdict(spec), indent=1).encode(), durable=True)
 
 
 def read_spec(path: Path) -> NodeSpec:
@@ -241,7 +228,8 @@ def _spec(raw: dict[str, Any]) -> NodeSpec:
 def write_address(path: Path, address: str) -> None:
     """Announce ``address`` (a URL, ``host:port``) on behalf of this process."""
     process = identity_of(os.getpid())
-    write_private(path, json.dumps({"address": address, "process": process, "boot_id": read_boot_id()}))
+    told = {"address": address, "process": process, "boot_id": read_boot_id()}
+    replace_file(path, json.dumps(told).encode(), durable=True)
 
 
 def read_address(path: Path) -> str | None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cluster.service_record import write_private
 from tidegauge.core.actions import AuditError
 from tidegauge.core.job_settings import JobSettings, decode, digest, encode
 from tidegauge.core.views import NodeSummary
+from tidegauge.files import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class JobSettingsDesk:
                 "more than %d jobs have settings: %d of the oldest are dropped", MAX_JOBS, len(lately) - MAX_JOBS
             )
         try:
-            write_private(self._path, _text(rest))
+            replace_file(self._path, _text(rest).encode(), durable=True)
         except OSError as error:
             raise SettingsKeptError(f"{self._path} cannot be written: {error.strerror or error}") from error
         self._take(rest)

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Optional
 
+from tidegauge.files import replace_file
+
 SCRIPT, OUTCOME = "script.py", "outcome"
 DRAFT = ".new"
 """Follows the name of a file that is being written."""
 MAX_OUTCOME_BYTES = 4096
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SharedFolder:
@@ -37,12 +38,7 @@ class SharedFolder:
 
     def write(self, text: str) -> Path:
         """Make ``text`` the script, in place of one that is there; its path."""
-        fd = os.open(SCRIPT + DRAFT, _CREATE, 0o600, dir_fd=self._fd)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            if self._owner is not None:
-                os.fchown(fd, *self._owner)
-        os.replace(SCRIPT + DRAFT, SCRIPT, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        replace_file(SCRIPT, text.encode(), dir_fd=self._fd, owner=self._owner)
         return self.path / SCRIPT
 
     def outcome(self) -> Optional[str]:
@@ -71,7 +67,7 @@ class SharedFolder:
     ) -> None:
         with contextlib.suppress(OSError):  # what its user has put there besides is theirs to remove
             if not self._left:
-                for name in (SCRIPT, SCRIPT + DRAFT, OUTCOME, OUTCOME + DRAFT):
+                for name in (SCRIPT, OUTCOME, OUTCOME + DRAFT):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=self._fd)
                 os.rmdir(self.path)

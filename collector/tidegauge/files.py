@@ -1,0 +1,50 @@
+"""Files that are replaced in one step: a reader finds the old file or the new one, never a part of it.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from typing import Optional, Union
+
+DRAFT_SUFFIX = ".new"
+"""Of what only a process that was killed leaves behind."""
+_MAX_STEM_CHARS = 48
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def replace_file(
+    path: Union[str, os.PathLike[str]],
+    content: bytes,
+    *,
+    mode: int = 0o600,
+    dir_fd: Optional[int] = None,
+    owner: Optional[tuple[int, int]] = None,
+    durable: bool = False,
+) -> None:
+    """Make ``content`` the file ``path``. Raises ``OSError``; then the file that was there is as it was.
+
+    A symbolic link of that name is replaced and never followed: nobody who shares the folder chooses what is written.
+    ``mode`` holds whatever the umask is. ``path`` is relative to the folder ``dir_fd``, if that is given. ``owner``:
+    user and group, which root alone may choose. ``durable``: the content is on disk (fsync(2)) when this returns.
+    """
+    folder, name = os.path.split(os.fspath(path))
+    draft = os.path.join(folder, f"{name[:_MAX_STEM_CHARS]}.{secrets.token_hex(4)}{DRAFT_SUFFIX}")
+    fd = os.open(draft, _DRAFT, 0o600, dir_fd=dir_fd)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            if owner is not None:
+                os.fchown(fd, *owner)
+            os.fchmod(fd, mode)
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(fd)
+        os.replace(draft, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=dir_fd)
+        raise
