@@ -176,7 +176,7 @@ def test_an_agent_that_is_killed_is_back_and_there_is_one(head: Service) -> None
 
 def test_a_coordinator_that_is_killed_knows_everything_again(head: Service) -> None:
     before = head.get("/api/v1/status")["coordinator"]
-    agents = head.agents()
+    agents = eventually(head.agents, "the agent has its title, which Ray rewrites after its start")
     (killed,) = head.coordinators()
     os.kill(killed, signal.SIGKILL)
 
