@@ -52,6 +52,7 @@ class Node:
 
     def launches(self) -> dict[ProcessId, LaunchSummary]:
         self._launches.look(next(self._now_s))
+        self._launches.hold()
         return {launch.process: launch for launch in self._launches.summaries}
 
     def ask_ranks(
