@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 STALE_AFTER_S = 10.0
 """A look that takes longer counts as failing: what is new is not seen meanwhile."""
 CLOSE_WAITS_S = 5.0
+MAX_FIRST_LOOKS = 8
+"""One look opens a few hundred rings, and of each tenant some eighty."""
 
 
 class SearchHealth(NamedTuple):
@@ -75,7 +77,14 @@ class Search:
         return self._thread is not None
 
     def start(self, every_s: float) -> None:
-        """Look every so many seconds, until ``close``."""
+        """Look now, and from then on every so many seconds until ``close``. An agent that speaks of its node before its
+        ranks are found seems to say that they have ended."""
+        for _ in range(MAX_FIRST_LOOKS):
+            before = len(self._found)
+            with self.under_way():
+                self.look()
+            if len(self._found) == before:
+                break
         if self._evidence is not None:
             self._evidence.is_searched_apart = True
         self._thread = threading.Thread(target=self._run, args=(every_s,), name="tidegauge-search", daemon=True)

@@ -86,6 +86,20 @@ def test_a_rank_is_followed_at_every_poll_while_somebodys_folder_cannot_be_liste
     eventually(lambda: NEWCOMER in shown(node))
 
 
+def test_the_first_poll_shows_the_ranks_that_were_there_before_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first report had none, and the coordinator took their jobs for ended and closed their incidents."""
+    monkeypatch.setattr("tidegauge.agent.discovery.MAX_OPENS_PER_POLL", 4)
+    node = FakeNode(tmp_path / "run")
+    for pid in range(100, 110):
+        who = identity(rank=GlobalRank(pid), local_rank=LocalRank(pid), world_size=1 << 12)
+        node.start_rank(process=ProcessId(pid, 3), who=who).record()
+    node.agent.start_searching()
+    assert len(shown(node)) == 10
+    node.agent.close()
+
+
 def test_a_look_that_hangs_counts_as_failing_until_it_comes_to_its_end(node: FakeNode, folders: Folders) -> None:
     folders.hold()
     node.poll()
