@@ -7,8 +7,8 @@ import os
 import resource
 import socket
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from tidegauge.agent.ports import (
     DetectorFactory,
     GpuReading,
     GpuSource,
-    GpuUnavailableError,
     HolderSource,
     NoHolders,
     NoSteps,
@@ -47,6 +46,7 @@ from tidegauge.agent.settings import Settings
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.slurm_node import open_slurm
 from tidegauge.agent.slurm_records import SlurmRecords
+from tidegauge.agent.source_health import SourceHealths
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.agent.watches import Watches
 from tidegauge.agent.witnesses import Witnesses
@@ -153,8 +153,7 @@ class NodeAgent:
         self._closed = False
         self._nvml_failing = False
         self._poll_failures = 0
-        self._success: dict[str, bool] = {}
-        self._duration_s: dict[str, float] = {}
+        self._sources = SourceHealths(clock)
         self._view = NodeView(hostname=hostname, cluster=settings.cluster, now_unix_s=clock.unix_s())
         self._viewed_ns = clock.monotonic_ns()
         self._sockets: Sockets = {}
@@ -280,11 +279,11 @@ class NodeAgent:
             self._search.look()
         # Before the ranks: a restart that comes in between must not make ranks of the last attempt look like the next.
         self._launches.hold()
-        with self._measured("proc"):
+        with self._sources.measured("proc"):
             self._watches.look_after_processes(now_s)
         gpus, gpus_mono_ns = self._read_gpus()
         self._search.hear_of_gpus(frozenset(pid for gpu in gpus for pid in gpu.process_bytes or ()))
-        with self._measured("rings"):
+        with self._sources.measured("rings"):
             self._watches.take(self._search.found(), now_s)
             self._watches.read(gpus, gpus_mono_ns=gpus_mono_ns, now_s=now_s)
         watches = self._watches
@@ -306,7 +305,8 @@ class NodeAgent:
         if self._evidence is not None:
             ranks = self._evidence.look(watches.folders(), ranks, gpu_views, now_s)
         self._hear_of_others()
-        searched = self._search.health()
+        success, duration_s = self._sources.success, self._sources.duration_s
+        searched, searched_s = self._search.success, self._search.duration_s
         return NodeView(
             hostname=self._hostname,
             cluster=self._settings.cluster,
@@ -314,11 +314,11 @@ class NodeAgent:
             ranks=ranks,
             gpus=gpu_views,
             # What is new is found before it is read: rings fail where either does.
-            collect_success={**searched.success, **self._success, "rings": searched.rings and self._success["rings"]},
+            collect_success={**searched, **success, "rings": searched.get("rings", True) and success["rings"]},
             collect_duration_s={
-                **searched.duration_s,
-                **self._duration_s,
-                "rings": searched.duration_s.get("rings", 0.0) + self._duration_s["rings"],
+                **searched_s,
+                **duration_s,
+                "rings": searched_s.get("rings", 0.0) + duration_s["rings"],
             },
             rings_skipped={**self._skips.snapshot(), **({} if self._evidence is None else self._evidence.refusals())},
             records_lost=watches.lost_records,
@@ -337,7 +337,7 @@ class NodeAgent:
             return (), self._clock.monotonic_ns()
         before_ns = self._clock.monotonic_ns()
         readings: tuple[GpuReading, ...] = ()
-        with self._measured("nvml"):
+        with self._sources.measured("nvml"):
             readings = self._gpus.read()
         return readings, (before_ns + self._clock.monotonic_ns()) // 2
 
@@ -353,24 +353,8 @@ class NodeAgent:
         )
         for source, health in others:
             if health is not None:
-                self._success[source], self._duration_s[source] = health.success, health.duration_s
-
-    @contextmanager
-    def _measured(self, source: str) -> Iterator[None]:
-        """Note how long a source took and whether it worked; a failure is said when it begins, and ends here."""
-        start_ns = self._clock.monotonic_ns()
-        try:
-            yield
-        except Exception as error:
-            if self._success.get(source, True):
-                expected = isinstance(error, (GpuUnavailableError, OSError))
-                _log.warning("reading %s fails: %s", source, error, exc_info=not expected)
-            self._success[source] = False
-        else:
-            if not self._success.get(source, True):
-                _log.info("reading %s works again", source)
-            self._success[source] = True
-        self._duration_s[source] = (self._clock.monotonic_ns() - start_ns) / 1e9
+                self._sources.success[source] = health.success
+                self._sources.duration_s[source] = health.duration_s
 
 
 def _heads_of_trees(ranks: Sequence[RankView]) -> frozenset[ProcessId]:

@@ -11,8 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from tidegauge.agent.containers import Containers
 from tidegauge.agent.discovery import RingFile
@@ -22,6 +21,7 @@ from tidegauge.agent.launches import Launches
 from tidegauge.agent.ports import Clock
 from tidegauge.agent.ring_search import FoundRing, RingSearch
 from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.source_health import SourceHealths
 
 _log = logging.getLogger(__name__)
 
@@ -30,15 +30,6 @@ STALE_AFTER_S = 10.0
 CLOSE_WAITS_S = 5.0
 MAX_FIRST_LOOKS = 8
 """One look opens a few hundred rings, and of each tenant some eighty."""
-
-
-class SearchHealth(NamedTuple):
-    """By source."""
-
-    success: Mapping[str, bool]
-    duration_s: Mapping[str, float]
-    rings: bool
-    """Whether new ones are found: they could be looked for, and the look that is under way does not hang."""
 
 
 class Search:
@@ -64,8 +55,7 @@ class Search:
         """What the polls want done with rings that they let go."""
         self._gpu_pids: frozenset[int] = frozenset()
         self._lines = FewLines(_log)
-        self._success: dict[str, bool] = {}
-        self._duration_s: dict[str, float] = {}
+        self._sources = SourceHealths(clock)
         self._began_ns: int | None = None
         """When the look that is under way began."""
         self._thread: threading.Thread | None = None
@@ -144,12 +134,17 @@ class Search:
         """Processes on GPUs, now."""
         self._gpu_pids = pids
 
-    def health(self) -> SearchHealth:
-        """How the last look went."""
+    @property
+    def success(self) -> Mapping[str, bool]:
+        """By source, whether the last look worked; no rings are found while the one that is under way hangs."""
         began_ns = self._began_ns
         hangs = began_ns is not None and self.is_apart and self._clock.monotonic_ns() - began_ns > STALE_AFTER_S * 1e9
-        success, duration_s = dict(self._success), dict(self._duration_s)
-        return SearchHealth(success, duration_s, success.get("rings", True) and not hangs)
+        return {**self._sources.success, **({"rings": False} if hangs else {})}
+
+    @property
+    def duration_s(self) -> Mapping[str, float]:
+        """By source, how long the last look took."""
+        return dict(self._sources.duration_s)
 
     @property
     def deferred(self) -> Mapping[str, int]:
@@ -189,20 +184,8 @@ class Search:
                 self.look()
             self._stop.wait(every_s)
 
-    @contextmanager
-    def _measured(self, source: str) -> Iterator[None]:
-        """Note how long a source took and whether it worked; a failure is said when it begins, and ends here."""
+    def _measured(self, source: str) -> AbstractContextManager[None]:
+        """In containers, each source has its own time."""
         if self._containers is not None:
             self._containers.poll.begin(source)
-        start_ns = self._clock.monotonic_ns()
-        try:
-            yield
-        except Exception as error:
-            if self._success.get(source, True):
-                _log.warning("reading %s fails: %s", source, error, exc_info=not isinstance(error, OSError))
-            self._success[source] = False
-        else:
-            if not self._success.get(source, True):
-                _log.info("reading %s works again", source)
-            self._success[source] = True
-        self._duration_s[source] = (self._clock.monotonic_ns() - start_ns) / 1e9
+        return self._sources.measured(source)
