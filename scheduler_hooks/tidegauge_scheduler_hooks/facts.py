@@ -11,20 +11,18 @@ from typing import NamedTuple
 from tidegauge.core.actions import CheckpointWay, GroupTarget, JobFacts, JobTarget, RankTarget, SchedulerFacts
 from tidegauge.core.fraction import cap_of_job
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.incidents import OwnedJob
 from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge.core.sightings import is_neighbour, job_key
 from tidegauge.core.tenants import tenant_of_rank
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
 from tidegauge_scheduler_hooks.scheduler_watch import LOCAL, scheduler_name
 
-_Job = tuple[str, int]
-"""Id and owner, over all attempts: another attempt of a job is not another job."""
-
 
 class Surroundings(NamedTuple):
     """What the facts of one job need of all others: gathered once a turn, not once for each job."""
 
-    neighbours: Mapping[GpuPlace, Sequence[tuple[_Job, RankSummary]]]
+    neighbours: Mapping[GpuPlace, Sequence[tuple[OwnedJob, RankSummary]]]
     """The living ranks on each GPU that several jobs are on, and whose they are."""
     usable_bytes: Mapping[DeviceUuid, int]
     """CUDA's total of each GPU."""
@@ -38,10 +36,10 @@ def surroundings(jobs: Sequence[JobView], usable_bytes: Mapping[DeviceUuid, int]
     jobs_on = Counter(chain.from_iterable([job.places for job in jobs]))
     # Of ten thousand GPUs few have two jobs, if any: only those are looked at rank by rank.
     shared = {place for place, jobs_there in jobs_on.items() if jobs_there > 1}
-    neighbours: dict[GpuPlace, list[tuple[_Job, RankSummary]]] = defaultdict(list)
+    neighbours: dict[GpuPlace, list[tuple[OwnedJob, RankSummary]]] = defaultdict(list)
     for job in jobs if shared else ():
         if not shared.isdisjoint(job.places):
-            who = _job(job)
+            who = job_key(job).owned
             for place, index in job.living_places:
                 if place in shared:
                     neighbours[place].append((who, job.ranks[index]))
@@ -163,16 +161,12 @@ def _is_stale(job: JobView) -> bool:
 
 def _shares_a_gpu(job: JobView, around: Surroundings) -> bool:
     """Whether a living rank of another job is on one of its GPUs."""
-    me = _job(job)
+    me = job_key(job).owned
     for place, index in job.living_places:
         mine = tenant_of_rank(job.ranks[index])
         if any(other != me and is_neighbour(rank, mine) for other, rank in around.neighbours.get(place, ())):
             return True
     return False
-
-
-def _job(job: JobView) -> _Job:
-    return job.job_id, job_key(job).uid
 
 
 def _common(values: Iterable[str | None]) -> str | None:

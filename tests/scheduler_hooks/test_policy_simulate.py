@@ -8,10 +8,9 @@ from typing import Any
 from sample_views import NOW_S
 from scheduler_values import facts, incident
 from tidegauge.core.actions import ActionKind, Disposition
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, JobKey
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, JobKey, OwnedJob
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.policy.files import load_policy
-from tidegauge_scheduler_hooks.policy.marks import JobName
 from tidegauge_scheduler_hooks.policy.simulate import Simulation, simulate
 
 POLICY = load_policy(None)
@@ -48,7 +47,7 @@ def test_an_incident_is_followed_through_the_times_at_which_nothing_was_recorded
         (0.0, "notify"), (300.0, "notify"), (4.5 * HOUR, "checkpoint"), (4.5 * HOUR, "requeue"),
     ]  # fmt: skip
     assert result.totals == {ActionKind.NOTIFY: 2, ActionKind.CHECKPOINT: 1, ActionKind.REQUEUE: 1}
-    assert result.jobs_touched == result.jobs_told == {JobName("job1", 1001)}
+    assert result.jobs_touched == result.jobs_told == {OwnedJob("job1", 1001)}
     assert (result.incidents, result.assumed, result.breaker) == (1, (), None)
     assert (result.from_s, result.until_s) == (NOW_S, NOW_S + 6 * HOUR)
 

@@ -102,8 +102,7 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
 
 def _are_groups(views: Sequence[JobView]) -> bool:
     """Of one user's job, of which launchers may have started some again: those are in another attempt."""
-    one_job = len({view.key.whole._replace(attempt=0) for view in views}) == 1
-    return one_job and all(view.group_name for view in views)
+    return len({view.key.owned for view in views}) == 1 and all(view.group_name for view in views)
 
 
 def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> Sequence[JobView]:

@@ -15,9 +15,10 @@ from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import moment
 from tidegauge.cli.top_cells import Cell, Tone, cut
 from tidegauge.cli.top_columns import NEARLY_FULL
+from tidegauge.cli.top_model import key_of
 from tidegauge.cli.top_service import IncidentStory
 from tidegauge.cluster.overview import JobLine, Overview
-from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents import Incident, OwnedJob
 from tidegauge.core.verdicts import Severity, state_word
 from tidegauge.core.wording import incident_sentence
 
@@ -58,11 +59,11 @@ _SIGNS = (
 def headline(overview: Overview) -> Line:
     """The cluster in one line: nodes, jobs, GPUs."""
     counts = overview.nodes
-    running: dict[tuple[str, int], JobLine] = {}
+    running: dict[OwnedJob, JobLine] = {}
     for job in overview.jobs:  # the groups of ranks of a job are one job, as bad as the worst of them
-        worst = running.get((job.job_id, job.uid))
-        if job.running and (worst is None or job.state.level > worst.state.level):
-            running[job.job_id, job.uid] = job
+        owned = key_of(job).owned
+        if job.running and (owned not in running or job.state.level > running[owned].state.level):
+            running[owned] = job
     words = Counter(state_word(job.state, job.severity) for job in running.values())
     leaking, growing = words["leak"], words["growing"]
     cells = [Cell(_several(sum(counts.values()) - counts.get("gone", 0), "node"))]

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidegauge.cluster.jobs import OwnedJob, RankOnNode, alarm_first, job_of, job_views
+from tidegauge.cluster.jobs import RankOnNode, alarm_first, job_of, job_views
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.incidents import JobKey, OwnedJob
 from tidegauge.core.rank_groups import NameOfGroup, RankGroup, RankGroups
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState
@@ -49,7 +49,7 @@ class JobBoard:
             before = None
         if before is None:
             self._places.setdefault(job, {}).setdefault(node.node_id, _Place(node, {})).keys[key] = None
-            self._attempts[_all_attempts(job)].add(job)
+            self._attempts[job.owned].add(job)
         self._touched.add(job)
 
     def remove(self, node: KnownNode, key: RankOfProcess) -> None:
@@ -65,7 +65,7 @@ class JobBoard:
     def jobs(self) -> tuple[JobView, ...]:
         """The most alarming first, then by id. A job of which nothing was heard is the same object as last time."""
         if self._touched:
-            for job in {_all_attempts(touched) for touched in self._touched}:
+            for job in {touched.owned for touched in self._touched}:
                 self._make(job)
             self._touched.clear()
             self._sorted = tuple(sorted((view for views in self._views.values() for view in views), key=alarm_first))
@@ -89,19 +89,19 @@ class JobBoard:
 
     def group_of(self, job: JobKey, hostname: str, process: ProcessId) -> JobKey:
         """The group of ranks of ``job`` that a process is, or was lately, in."""
-        groups = self._groups.get(_all_attempts(job))
+        groups = self._groups.get(job.owned)
         return job.whole if groups is None else job._replace(group=groups.key_of((hostname, process)) or "")
 
     def remember_group(self, job: JobKey, group: RankGroup) -> None:
         """Take up where another coordinator ended: this is one of the job's groups of ranks."""
-        self._groups[_all_attempts(job)].remember(job.attempt, group)
+        self._groups[job.owned].remember(job.attempt, group)
 
     def _view_of(self, node: KnownNode, rank: RankSummary) -> JobView | None:
         job = job_of(rank)
         views = self._views.get(job, ())
         if len(views) < 2:
             return views[0] if views else None
-        key = self._groups[_all_attempts(job)].key_of((node.hostname, rank.process))
+        key = self._groups[job.owned].key_of((node.hostname, rank.process))
         return next((view for view in views if view.group == key), None)
 
     def members(self, job: JobKey) -> Iterator[RankOnNode]:
@@ -137,7 +137,3 @@ class JobBoard:
         if not places:
             del self._places[job]
         self._touched.add(job)
-
-
-def _all_attempts(job: JobKey) -> OwnedJob:
-    return OwnedJob(job.job_id, job.uid)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank, ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.incidents import JobKey, OwnedJob
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.rank_groups import GroupMember, Place, RankGroup, RankGroups, member_of
 from tidegauge.core.shared_bounds import with_shared_bounds
@@ -41,14 +41,6 @@ class RankOnNode(NamedTuple):
         return self.hostname, self.rank.process
 
 
-class OwnedJob(NamedTuple):
-    """A job in all of its attempts. The owner (uid, from the kernel) belongs to it: a job id is only a claim of the
-    process, and nobody may make somebody else's job look guilty by claiming its id."""
-
-    job_id: str
-    uid: int
-
-
 def job_of(rank: RankSummary) -> JobKey:
     """The attempt of a job that a rank is of, with all its groups."""
     identity = rank.identity
@@ -60,7 +52,7 @@ def jobs_of(ranks: Iterable[RankOnNode]) -> tuple[JobView, ...]:
     jobs: dict[OwnedJob, dict[JobKey, list[RankOnNode]]] = defaultdict(lambda: defaultdict(list))
     for one in ranks:
         job = job_of(one.rank)
-        jobs[OwnedJob(job.job_id, job.uid)][job].append(one)
+        jobs[job.owned][job].append(one)
     views = (job_views(attempts, RankGroups()).values() for attempts in jobs.values())
     return tuple(sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(views)), key=alarm_first))
 

@@ -78,6 +78,14 @@ class Closure(str, Enum):
     """The processes that did it have all ended, and the others, which live, do not."""
 
 
+class OwnedJob(NamedTuple):
+    """A job in all of its attempts, with all its groups. The owner (uid, from the kernel) belongs to it: a job id is
+    only a claim of the process, and nobody may make somebody else's job look guilty by claiming its id."""
+
+    job_id: str
+    uid: int
+
+
 class JobKey(NamedTuple):
     """One group of ranks in one attempt of one user's job.
 
@@ -95,6 +103,11 @@ class JobKey(NamedTuple):
     def whole(self) -> JobKey:
         """The job with all its groups."""
         return self._replace(group="")
+
+    @property
+    def owned(self) -> OwnedJob:
+        """The job in all of its attempts."""
+        return OwnedJob(self.job_id, self.uid)
 
 
 class IncidentKey(NamedTuple):

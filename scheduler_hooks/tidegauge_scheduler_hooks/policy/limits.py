@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegauge.core.actions import ActionKind
+from tidegauge.core.incidents import OwnedJob
 from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy.case import Case, wants_new_checkpoint
 from tidegauge_scheduler_hooks.policy.ladder import stop_after
-from tidegauge_scheduler_hooks.policy.marks import JobName, Mark, job_name
+from tidegauge_scheduler_hooks.policy.marks import Mark
 
 HOUR_S = 3600.0
 
@@ -24,10 +25,8 @@ def per_user(case: Case) -> str | None:
 
 
 def per_job(case: Case) -> str | None:
-    job = job_name(case.incident.key.job)
-    return _over(
-        case, case.policy.brakes.actions_per_job_per_hour, "on this job", lambda mark: job_name(mark.job) == job
-    )
+    job = case.incident.key.job.owned
+    return _over(case, case.policy.brakes.actions_per_job_per_hour, "on this job", lambda mark: mark.job.owned == job)
 
 
 def _over(case: Case, limit: int, what: str, is_counted: Callable[[Mark], bool]) -> str | None:
@@ -80,13 +79,13 @@ def breaker(case: Case) -> str | None:
     return f"the circuit breaker opened: {sum(jobs)} jobs {_too_many(case, allowed)}{capped}"
 
 
-def _touched(case: Case) -> dict[Tenant, set[JobName]]:
+def _touched(case: Case) -> dict[Tenant, set[OwnedJob]]:
     """Jobs acted on within the breaker's window or since it was reset, and this one, by tenant."""
     rules, reset_s = case.policy.brakes.breaker, case.state.breaker_reset_s
-    touched = {tenant_of(case.facts.target.job): {job_name(case.incident.key.job)}}
+    touched = {tenant_of(case.facts.target.job): {case.incident.key.job.owned}}
     for mark in case.state.acting(since_s=case.now_s - rules.window, real=case.real):
         if reset_s is None or mark.decided_s >= min(reset_s, case.now_s):
-            touched.setdefault(mark.tenant, set()).add(job_name(mark.job))
+            touched.setdefault(mark.tenant, set()).add(mark.job.owned)
     return touched
 
 

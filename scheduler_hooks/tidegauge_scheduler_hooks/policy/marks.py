@@ -11,18 +11,6 @@ from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.policy.models import carries_out
 
 
-class JobName(NamedTuple):
-    """A job over all its attempts."""
-
-    job_id: str
-    uid: int
-
-
-def job_name(job: JobKey) -> JobName:
-    """The job that this is an attempt of."""
-    return JobName(job.job_id, job.uid)
-
-
 class Mark(NamedTuple):
     """What the policy remembers of one decision."""
 

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegauge.core.actions import ActionKind, Decision, Disposition, JobFacts, JobTarget, SchedulerFacts
-from tidegauge.core.incidents import Incident, IncidentChange, JobKey
+from tidegauge.core.incidents import Incident, IncidentChange, JobKey, OwnedJob
 from tidegauge_scheduler_hooks.policy.decide import decide, next_look_s
-from tidegauge_scheduler_hooks.policy.marks import JobName, job_name
 from tidegauge_scheduler_hooks.policy.models import Policy
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 
@@ -42,12 +41,12 @@ class Simulation:
         return Counter(one.action for one in self._carried_out())
 
     @property
-    def jobs_told(self) -> frozenset[JobName]:
+    def jobs_told(self) -> frozenset[OwnedJob]:
         """Jobs whose owner would have heard something."""
         return self._jobs(lambda action: action.is_words)
 
     @property
-    def jobs_touched(self) -> frozenset[JobName]:
+    def jobs_touched(self) -> frozenset[OwnedJob]:
         """Jobs that would have been acted on."""
         return self._jobs(lambda action: action.is_acting)
 
@@ -56,8 +55,8 @@ class Simulation:
         """How many decisions each brake held back, for a while or for good."""
         return Counter(one.brake for one in self.decisions if one.brake is not None)
 
-    def _jobs(self, is_meant: Callable[[ActionKind], bool]) -> frozenset[JobName]:
-        return frozenset(job_name(one.target.job) for one in self._carried_out() if is_meant(one.action))
+    def _jobs(self, is_meant: Callable[[ActionKind], bool]) -> frozenset[OwnedJob]:
+        return frozenset(one.target.job.owned for one in self._carried_out() if is_meant(one.action))
 
     def _carried_out(self) -> Iterable[Decision]:
         return (one for one in self.decisions if one.disposition is Disposition.WOULD)

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from tidegauge.core.actions import BREAKERS, USER_BREAKER, ActionKind, Decision, DecisionRecord, Disposition, Outcome
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.incidents import JobKey, OwnedJob
 from tidegauge.core.tenants import Tenant
 from tidegauge_scheduler_hooks.policy.layers import Layers
-from tidegauge_scheduler_hooks.policy.marks import JobName, Mark, job_name, mark_of
+from tidegauge_scheduler_hooks.policy.marks import Mark, mark_of
 
 _K = TypeVar("_K")
 
@@ -39,7 +39,7 @@ class _Index:
     """Marks by what they are looked up by. A value: with one more mark it is another, most of which is shared."""
 
     by_incident: Layers[int, Mapping[str, Mark]] = field(default_factory=Layers)
-    by_job: Layers[JobName, Mapping[str, Mark]] = field(default_factory=Layers)
+    by_job: Layers[OwnedJob, Mapping[str, Mark]] = field(default_factory=Layers)
     acting: Layers[int, Mapping[str, Mark]] = field(default_factory=Layers)
     """Those that change something about a job, or would, by the hour of the decision: limits look at the last ones."""
     openings: Mapping[_Opening, Mark] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class _Index:
                 openings[opening] = mark
         return _Index(
             self.by_incident.with_items(_grouped(self.by_incident, marks, lambda mark: mark.incident)),
-            self.by_job.with_items(_grouped(self.by_job, marks, lambda mark: job_name(mark.job))),
+            self.by_job.with_items(_grouped(self.by_job, marks, lambda mark: mark.job.owned)),
             self.acting.with_items(_grouped(self.acting, acting, lambda mark: _hour(mark.decided_s))),
             openings,
         )
@@ -163,7 +163,7 @@ class PolicyState:
 
     def of_job(self, job: JobKey) -> tuple[Mark, ...]:
         """All decisions on a job, over its attempts."""
-        return tuple(self._index.by_job.get(job_name(job), {}).values())
+        return tuple(self._index.by_job.get(job.owned, {}).values())
 
     def is_busy(self, job: JobKey) -> bool:
         """Whether something is being carried out on the job."""
