@@ -1,6 +1,6 @@
-"""The run directory of a container as a value that can be opened, and what of containers is open during a poll.
+"""The run directory of a container as a value that can be opened, and what of containers is open during a look.
 
-To get into a container costs some 0.1 ms, or as much as its user likes: all mounts are listed by the kernel. So a poll
+To get into a container costs some 0.1 ms, or as much as its user likes: all mounts are listed by the kernel. So a look
 gets into each once, and lets all go at its end: what is open keeps a container's memory from being freed.
 """
 
@@ -33,7 +33,7 @@ class Container:
 
 
 class ContainerPoll:
-    """One poll after the other. Belongs to the thread that polls."""
+    """One look after the other. Belongs to the thread that searches."""
 
     def __init__(self, whose: Callable[[Tenant], Tenant] = itself) -> None:
         self._whose = whose
@@ -43,11 +43,11 @@ class ContainerPoll:
         self._thread: int | None = None
         self._open: dict[ContainerRunDir, int] = {}
         self.put_off = 0
-        """How often, so far, a run directory had to wait for a later poll."""
+        """How often, so far, a run directory had to wait for a later look."""
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """A poll: every tenant has its time, and every run directory is got into at most once."""
+        """A look: every tenant has its time, and every run directory is got into at most once."""
         for one in self._times.values():
             one.begin()
         self._thread = threading.get_ident()
@@ -61,7 +61,7 @@ class ContainerPoll:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is the thread that polls, and a poll is under way: time is measured, and what is open kept."""
+        """Whether this is the thread that searches, and a look is under way: time is measured, what is open kept."""
         return self._thread == threading.get_ident()
 
     def begin(self, work: str) -> None:
@@ -80,7 +80,7 @@ class ContainerPoll:
     def opened(self, run_dir: ContainerRunDir) -> Iterator[int]:
         """Raises ``NotNowError`` for one that would have to be got into when its tenant's time is used up."""
         if run_dir not in self._open and not self.has_time(run_dir.tenant):
-            raise NotNowError(f"{run_dir} has its turn at a later poll")
+            raise NotNowError(f"{run_dir} has its turn at a later look")
         with self.time.spent_by(run_dir.tenant):
             fd = self._open.get(run_dir)
             if fd is None:

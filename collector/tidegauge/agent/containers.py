@@ -44,7 +44,8 @@ MAX_WAYS_IN = 256
 
 
 class Containers:
-    """The containers of this node. For the thread that polls; what cannot be read raises nothing."""
+    """The containers of this node. For the thread that searches; what cannot be read raises
+    nothing."""
 
     def __init__(
         self,
@@ -129,6 +130,7 @@ class Containers:
                 new = [process for pid in there if pid not in known and (process := self._process(pid)) is not None]
                 container.ways_in = tuple([*kept, *new][:MAX_WAYS_IN]) or container.ways_in
             elif namespace in on_gpus:
+                self._waiting.pop(namespace, None)
                 self._add(namespace, there, on_gpu=True)
         self._add_waiting()
         if all_there_are:

@@ -88,6 +88,8 @@ class Search:
             if self._thread.is_alive():
                 return False
             self._thread = None
+        for found in self.found():
+            self.forget(found.ring)
         self._do_requests()
         return True
 

@@ -37,7 +37,6 @@ MAX_RECORDS_PER_POLL = 8 * MAX_RECORDS_PER_READ
 """Of all ranks together: a quarter of a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
 MAX_RECORDS_PER_TENANT_AND_POLL = 4 * MAX_RECORDS_PER_READ
 """Of one tenant's ranks, who has no more than an equal share of ``MAX_RECORDS_PER_POLL`` where there are many."""
-
 MAX_S_PER_POLL = 0.3
 """In which rings are read, shared by all tenants equally."""
 MAX_S_PER_TENANT_AND_POLL = 0.15
@@ -82,7 +81,7 @@ class _Watch:
 
 
 class RingsElsewhere(Protocol):
-    """Where rings go that are watched no more (``RingSearch``, ``search.Search``). None of it waits for a file."""
+    """Where rings go that are watched no more (``search.Search``). None of it waits for a file."""
 
     def forget(self, ring: RingFile) -> None: ...
 

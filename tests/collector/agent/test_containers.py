@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.agent import containers
+from tidegauge.agent.container_run_dirs import Container
 from tidegauge.agent.containers import (
     LOOK_EVERY_S,
     MAX_CONTAINERS,
@@ -253,6 +254,24 @@ def test_namespaces_beyond_the_time_of_a_look_have_theirs_at_the_next(machine: M
     assert machine.look() == ()
     machine.containers._max_s_for_new = math.inf
     assert len(machine.look(after_s=LOOK_EVERY_S)) == 20, "without another look at all processes"
+
+
+def test_a_container_that_waited_and_is_on_a_gpu_by_now_is_made_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def make(*what: object) -> Container:
+        made.append(Container(*what))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(containers, "Container", make)
+    machine.start(10, "a")
+    machine.containers._max_s_for_new = 0.0
+    assert machine.look() == ()
+    machine.containers._max_s_for_new = math.inf
+    assert len(machine.look(after_s=LOOK_EVERY_S, gpu_pids=[10])) == 1
+    assert len(made) == 1
 
 
 def test_more_processes_than_are_looked_through_at_a_time_have_turns(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fake_node import FakeNode, FakeRank
+from open_files import open_below
 from sample_views import identity
 from tidegauge.agent.discovery import RingFile, RingFinder
 from tidegauge.agent.search import STALE_AFTER_S
@@ -70,13 +71,19 @@ def shown(node: FakeNode) -> dict[ProcessId, int]:
     return {rank.process: rank.step for rank in node.agent.view().ranks}
 
 
-def test_a_rank_is_followed_at_every_poll_while_somebodys_folder_cannot_be_listed(
-    node: FakeNode, folders: Folders
-) -> None:
+def watched(node: FakeNode, folders: Folders) -> FakeRank:
+    """A rank that is shown, when all folders are behind the lock."""
     trains = start(node, VICTIM, "llm")
     trains.record()
     eventually(lambda: VICTIM in shown(node))
     folders.hold()
+    return trains
+
+
+def test_a_rank_is_followed_at_every_poll_while_somebodys_folder_cannot_be_listed(
+    node: FakeNode, folders: Folders
+) -> None:
+    trains = watched(node, folders)
     late = start(node, NEWCOMER, "late")
     late.record()
     for _ in range(20):
@@ -113,10 +120,7 @@ def test_a_look_that_hangs_counts_as_failing_until_it_comes_to_its_end(node: Fak
 def test_the_ring_of_an_ended_rank_is_deleted_though_its_folder_could_not_be_opened_for_a_while(
     node: FakeNode, folders: Folders
 ) -> None:
-    trains = start(node, VICTIM, "llm")
-    trains.record()
-    eventually(lambda: VICTIM in shown(node))
-    folders.hold()
+    trains = watched(node, folders)
     node.end(trains)
     for _ in range(3):
         node.poll(2.0)
@@ -136,6 +140,15 @@ def test_an_agent_is_closed_though_a_look_hangs(
     folders.hold()
     node.agent.close()
     node.poll()  # does nothing, and fails at nothing
+
+
+def test_rings_that_no_poll_has_taken_are_closed_with_the_agent(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path / "run")
+    start(node, VICTIM, "llm").record()
+    node.agent.start_searching()
+    assert open_below(tmp_path)
+    node.agent.close()
+    assert open_below(tmp_path) == []
 
 
 class Slow:
