@@ -194,20 +194,25 @@ class _GroupsOfStart:
         launches: list[_Launch] = []
         living = _by(lambda one: one.attempt, [one for one in members if one.lives])
         for attempt in sorted(living):
-            earlier = tuple(launches)
-            for group in _side_by_side(living[attempt]):
-                known = next((self.keys[one.place] for one in group if one.place in self.keys), None)
+            earlier = list(launches)
+            groups = [self._known(group) for group in _side_by_side(living[attempt])]
+            for known, group in sorted(groups, key=lambda one: one.key is None):
                 if known is None:
                     known = _only([key for key, ones in former.items() if _goes_on(group, ones)])
                 before = _only([
                     one for one in earlier
                     if (one.key == known if None not in (one.key, known) else _goes_on(group, one.members))
                 ])  # fmt: skip
-                if before is None:
-                    launches.append(_Launch(known, group))
-                else:
-                    launches[launches.index(before)] = _Launch(before.key or known, [*before.members, *group])
+                if before is not None:
+                    earlier.remove(before)  # of two that go on with it, the other is new
+                    launches.remove(before)
+                    known, group = before.key or known, [*before.members, *group]
+                launches.append(_Launch(None if known in {one.key for one in launches} else known, group))
         return launches
+
+    def _known(self, group: list[GroupMember]) -> _Launch:
+        """These, under the key that one of them had at the last look."""
+        return _Launch(next((self.keys[one.place] for one in group if one.place in self.keys), None), group)
 
     def _name(self, groups: Sequence[_Launch], keys: dict[Place, str]) -> None:
         """Each group keeps the key that its earliest member has; a program that is started again takes up that of its
@@ -267,8 +272,8 @@ def _origin(one: GroupMember) -> tuple[Hashable, ...]:
 
 def _each_once(members: Iterable[GroupMember]) -> list[GroupMember]:
     """In the order of their start. A process is known twice while the engine's former node is not forgotten, and while
-    it has changed its rank."""
-    last_alive = {one.place: one for one in sorted(members, key=lambda one: one.lives)}
+    it has changed its rank, which is 0 until torch.distributed is set up."""
+    last_alive = {one.place: one for one in sorted(members, key=lambda one: (one.lives, one.attempt, one.rank))}
     return sorted(last_alive.values(), key=_by_start)
 
 

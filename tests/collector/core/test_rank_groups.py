@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Optional
 
 import pytest
@@ -270,17 +271,42 @@ def test_what_was_known_before_a_restart_is_taken_up_for_that_start_of_the_job()
     assert [group.key for group in groups.look(launch(300, 1, step="7"))] == ["step 7"], "its first is known"
 
 
-MEMBERS = st.lists(
-    st.builds(
-        member,
-        st.integers(1, 12), st.integers(0, 3), st.integers(4, 5),
-        node=st.sampled_from(["n1", "n2"]), lives=st.booleans(),
-        run_id=st.sampled_from([None, "a"]), store=st.sampled_from([None, "x", "y"]),
-        step=st.sampled_from([None, "0", "1"]), parent=st.integers(1, 12) | st.none(),
-        attempt=st.integers(0, 5), each=st.sampled_from([1, 3]),
-    ),
-    min_size=1, max_size=10, unique_by=lambda one: one.place,
+def test_of_two_launches_that_go_on_with_one_the_second_is_new() -> None:
+    """Ranks of attempt 1 on two nodes, both rank 1, while rank 0 of attempt 0 still ran: the coordinator raised."""
+    groups, first = RankGroups(), member(1, 0, 2)
+    groups.look([first])
+    both = [member(2, 1, 2, attempt=1, each=2), member(3, 1, 2, node="n2", attempt=1, each=2)]
+    found = groups.look([first._replace(attempts_each=2), *both])
+    assert said(found) == {"pid 1": [1, 2], "pid 3": [3]}
+
+
+MEMBER = st.builds(
+    member,
+    st.integers(1, 12), st.integers(0, 3), st.integers(4, 5),
+    node=st.sampled_from(["n1", "n2"]), lives=st.booleans(),
+    run_id=st.sampled_from([None, "a"]), store=st.sampled_from([None, "x", "y"]),
+    step=st.sampled_from([None, "0", "1"]), parent=st.integers(1, 12) | st.none(),
+    attempt=st.integers(0, 5), each=st.sampled_from([1, 3]),
 )  # fmt: skip
+MEMBERS = st.lists(MEMBER, min_size=1, max_size=10, unique_by=lambda one: one.place)
+HEARD_TWICE = st.lists(
+    st.builds(
+        member, st.integers(1, 4), st.integers(0, 3), st.integers(4, 5), node=st.sampled_from(["n1", "n2"]),
+        lives=st.booleans(), attempt=st.integers(0, 2), each=st.just(2),
+    ),
+    min_size=1, max_size=10, unique_by=lambda one: (one.place, one.rank, one.attempt, one.lives),
+)  # fmt: skip
+
+
+@given(st.lists(HEARD_TWICE, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_groups_do_not_depend_on_the_order_in_which_ranks_were_heard(
+    looks: list[list[GroupMember]], random: Random
+) -> None:
+    groups, others = RankGroups(), RankGroups()
+    for members in looks:
+        shuffled = list(members)
+        random.shuffle(shuffled)
+        assert groups.look(members) == others.look(shuffled)
 
 
 @given(st.lists(MEMBERS, min_size=1, max_size=4))
