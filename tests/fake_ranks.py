@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tidegauge.core.actions import RankTarget
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge_scheduler_hooks.ports import Reply
 
 

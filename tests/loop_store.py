@@ -27,6 +27,7 @@ from tidegauge.core.actions import (
 )
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.grades import GradeAnswer, GradedIncident
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
     MOST_FINDINGS,
     ChangeKind,
@@ -35,7 +36,6 @@ from tidegauge.core.incidents import (
     IncidentCause,
     IncidentChange,
     IncidentState,
-    JobKey,
 )
 from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Band, Severity

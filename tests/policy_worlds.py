@@ -21,7 +21,8 @@ from tidegauge.core.actions import (
     JobFacts,
     Outcome,
 )
-from tidegauge.core.incidents import Incident, IncidentCause, IncidentState, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentState
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.models import Policy

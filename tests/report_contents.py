@@ -16,8 +16,8 @@ from tidegauge.core.actions import ActionKind, Outcome
 from tidegauge.core.allocator.trace import Action, BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
 from tidegauge.core.evidence import CauseFound, Evidence, SnapshotRef, StackGrowth, brief_of
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import ChangeKind, IncidentChange, JobKey
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch

@@ -20,16 +20,9 @@ from tidegauge.core.actions import (
     RankTarget,
     SchedulerFacts,
 )
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import (
-    Incident,
-    IncidentCause,
-    IncidentKey,
-    IncidentState,
-    JobKey,
-    OomRecord,
-    RankFinding,
-)
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentKey, IncidentState, RankFinding
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import Band, Severity
 
 JOB = JobKey("4711", 0, 1001)

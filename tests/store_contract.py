@@ -32,6 +32,7 @@ from tidegauge.cluster.store.values import INCIDENT
 from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.grades import Grade, GradeAnswer
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
     MOST_FINDINGS,
     ChangeKind,
@@ -40,7 +41,6 @@ from tidegauge.core.incidents import (
     IncidentChange,
     IncidentKey,
     IncidentState,
-    JobKey,
 )
 from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.owners import CodeLine

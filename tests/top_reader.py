@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from tidegauge.cli.top_app import TopApp
 from tidegauge.cli.top_model import Choice
 from tidegauge.cli.top_table import RowTable
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from top_world import World
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegauge.core.actions import RankTarget
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.orders import GONE, Reply
 
 NO_ANSWER = Reply(error="no answer from the agent within 10 s")

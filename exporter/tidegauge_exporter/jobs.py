@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView, job_array_name

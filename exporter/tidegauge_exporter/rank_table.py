@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from tidegauge.core.incidents import OomRecord
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.wording import rate, time_left

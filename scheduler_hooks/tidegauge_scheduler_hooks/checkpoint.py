@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidegauge.core.actions import CheckpointWay, GroupTarget, JobTarget, RankTarget
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.orders import GONE
 from tidegauge_scheduler_hooks.ports import (
     CheckpointProgress,

@@ -22,11 +22,11 @@ from tidegauge.core.actions import (
     SchedulerFacts,
     Switches,
 )
-from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.ids import DeviceUuid, JobKey
 from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incident_steps import DEFAULT_RULES, IncidentRules
 from tidegauge.core.incident_tracker import IncidentTracker
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState, JobKey
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.oom import explanation_for
 from tidegauge.core.sightings import job_key, living_culprits

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from tidegauge.core.actions import CheckpointWay, GroupTarget, JobFacts, JobTarget, RankTarget, SchedulerFacts
 from tidegauge.core.fraction import cap_of_job
-from tidegauge.core.ids import DeviceUuid
-from tidegauge.core.incidents import OwnedJob
+from tidegauge.core.ids import DeviceUuid, OwnedJob
 from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge.core.sightings import is_neighbour, job_key
 from tidegauge.core.tenants import tenant_of_rank

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tidegauge.core.actions import AuditError as AuditError  # part of ``Audit``; the store raises it
 from tidegauge.core.actions import Decision, DecisionRecord, JobTarget, Outcome, RankTarget, SchedulerFacts
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.job_settings import JobSettings
 from tidegauge.core.orders import Reply as Reply  # part of ``ProcessCommands``; the coordinator makes them
 from tidegauge.core.views import JobView

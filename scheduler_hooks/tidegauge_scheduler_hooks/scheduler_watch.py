@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tidegauge.core.actions import SchedulerFacts
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.sightings import job_key
 from tidegauge.core.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView

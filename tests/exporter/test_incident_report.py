@@ -15,7 +15,8 @@ from scheduler_values import decision, finding, incident, oom_record, record
 from slack_stories import FOUND
 from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, Outcome
 from tidegauge.core.evidence_brief import EvidenceBrief
-from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange, IncidentState, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange, IncidentState
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.verdicts import OK, Band, Severity

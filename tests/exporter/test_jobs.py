@@ -7,8 +7,7 @@ from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import LOOP, NOW_S, job_view, rank_summary
-from tidegauge.core.ids import JobId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.loop_figures import LoopFigures, SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.slurm import SlurmPlace

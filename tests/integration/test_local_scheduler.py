@@ -24,8 +24,7 @@ from tidegauge.agent.launches import Launches
 from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.procfs import ProcFs
 from tidegauge.core.actions import ActionKind, RankTarget
-from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE, Reply
 from tidegauge.core.run_dirs import socket_name

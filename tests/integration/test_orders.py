@@ -23,9 +23,10 @@ from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.core.actions import RankTarget
 from tidegauge.core.fraction import fraction_environ
-from tidegauge.core.incidents import JobKey, OomRecord
+from tidegauge.core.ids import JobKey
 from tidegauge.core.oom import OomKind, explain_oom, explanation_for
 from tidegauge.core.orders import GONE
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge.probe.activation.launch import activation_environ
 

@@ -30,8 +30,8 @@ from tidegauge.cluster.service_record import read_address
 from tidegauge.cluster.store import open_store
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.actions import Outcome
-from tidegauge.core.ids import GlobalRank, JobId, LocalRank
-from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState, JobKey
+from tidegauge.core.ids import GlobalRank, JobId, JobKey, LocalRank
+from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState
 from tidegauge.launch.processes import identity_of
 from web_certificates import Authority
 

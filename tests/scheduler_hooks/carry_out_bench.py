@@ -9,7 +9,7 @@ from typing import Any
 from scheduler_hooks.fake_scheduler import UID, FakeEvidenceRanks, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
 from scheduler_values import decision, target
 from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Outcome
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 from tidegauge_scheduler_hooks.ports import Audit

@@ -23,8 +23,7 @@ from tidegauge.core.actions import (
     RankTarget,
     SchedulerFacts,
 )
-from tidegauge.core.ids import JobId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.sightings import job_key
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView

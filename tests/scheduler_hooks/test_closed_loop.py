@@ -20,9 +20,9 @@ from scheduler_values import decision, incident
 from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.evidence import CauseFound
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
-from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, ProcessId
+from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.incident_evidence import EvidenceNews
-from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState, JobKey
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.verdicts import OK, Signal, Verdict

@@ -13,8 +13,8 @@ from sample_views import NOW_S
 from scheduler_values import JOB, facts, incident, record, scheduler_facts, target
 from tidegauge.core.actions import ActionKind, GroupTarget, JobFacts, Outcome, RankTarget
 from tidegauge.core.evidence_brief import EvidenceBrief, EvidenceCause
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import IncidentCause, IncidentKey, IncidentState, JobKey
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents import IncidentCause, IncidentKey, IncidentState
 from tidegauge.core.verdicts import Severity
 from tidegauge_scheduler_hooks.policy.brakes import BRAKES, PASSING
 from tidegauge_scheduler_hooks.policy.state import PolicyState

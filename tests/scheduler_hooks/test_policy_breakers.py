@@ -11,7 +11,7 @@ from sample_views import NOW_S
 from scheduler_hooks.fake_scheduler import MemoryAudit
 from scheduler_values import decision, facts, record, target
 from tidegauge.core.actions import BREAKER, USER_BREAKER, ActionKind, Decision, Disposition, JobFacts, Outcome
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 
 CAP = "[{action: cap}]"

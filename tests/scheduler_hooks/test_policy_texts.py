@@ -8,8 +8,8 @@ import pytest
 
 from policy_runs import Run, policy
 from scheduler_values import JOB, facts, scheduler_facts, target
-from tidegauge.core.ids import JobId
-from tidegauge.core.incidents import IncidentCause, IncidentKey, JobKey
+from tidegauge.core.ids import JobId, JobKey
+from tidegauge.core.incidents import IncidentCause, IncidentKey
 from tidegauge_scheduler_hooks.policy.rungs import PLACEHOLDERS
 
 SAVE = (

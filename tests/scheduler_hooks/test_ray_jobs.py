@@ -12,7 +12,7 @@ from fake_ray_jobs import Fault, ray_jobs_server, says
 from scheduler_hooks.port_contract import ContractWorld, PortContract
 from scheduler_hooks.ray_jobs_world import UID, UNCHANGED, UPLOADED, RayWorld, end
 from tidegauge.core.actions import ActionKind
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,

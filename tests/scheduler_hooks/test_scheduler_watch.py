@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from sample_views import job_view
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
 from tidegauge.core.actions import SchedulerFacts
-from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.sightings import job_key
 from tidegauge.core.slurm import SlurmPlace

@@ -20,8 +20,7 @@ from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import Evidence, SnapshotRef
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.rank_evidence import MOST_TEXT, RankEvidence
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot

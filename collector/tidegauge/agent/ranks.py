@@ -14,8 +14,7 @@ from tidegauge.agent.rank_names import RankNames
 from tidegauge.core.fraction import fraction_of_settings
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
-from tidegauge.core.incidents import OomRecord
-from tidegauge.core.samples import EventCode, Sample
+from tidegauge.core.samples import EventCode, OomRecord, Sample
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import RankView
 

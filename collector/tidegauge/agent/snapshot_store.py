@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidegauge.agent.retention import StoredSnapshot
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.units import format_bytes
 
 SUFFIX = ".snap.zst"

@@ -19,8 +19,7 @@ from tidegauge.cli.report_snapshots import RankSnapshot, in_order, read_rank_sna
 from tidegauge.cli.step_series import BadSeriesError, StepRow, read_step_series
 from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.verdicts import OK, Verdict

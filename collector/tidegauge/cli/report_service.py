@@ -22,7 +22,8 @@ from tidegauge.cluster.memory_api import RankMemory
 from tidegauge.cluster.overview import JobPage, RankLine
 from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.evidence import Evidence, SnapshotRef
-from tidegauge.core.incidents import Incident, IncidentChange, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.wording import capitalised, further_name, job_and_run, name_ranks
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.service_api import local_service
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:

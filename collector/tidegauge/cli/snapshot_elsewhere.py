@@ -17,7 +17,7 @@ from tidegauge.cli.service_wishes import LOOK_EVERY_S, asks_here, until, wish
 from tidegauge.core.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence_request import evidence_request, window_for
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.sightings import job_key
 from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView, RankSummary, job_array_name

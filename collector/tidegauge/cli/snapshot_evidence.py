@@ -22,7 +22,7 @@ from tidegauge.core.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.evidence import Evidence, EvidenceReason
 from tidegauge.core.evidence_request import Window, evidence_request
 from tidegauge.core.evidence_words import advice_of, because_lines, cause_words, evidence_sentence, holder_sentence
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.run_dirs import evidence_name
 from tidegauge.core.text import one_line

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidegauge.cli.top_model import Choice
     from tidegauge.cli.top_service import Service
     from tidegauge.cluster.overview import Overview
-    from tidegauge.core.incidents import JobKey
+    from tidegauge.core.ids import JobKey
 
 HELP = "watch jobs, ranks and incidents live in the terminal"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -13,35 +13,15 @@ from textual.binding import Binding, BindingType
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.top_model import Choice, by_job
 from tidegauge.cli.top_page_screens import HelpScreen, IncidentScreen
-from tidegauge.cli.top_service import Incidents, IncidentStory
+from tidegauge.cli.top_screens import Source
+from tidegauge.cli.top_service import Incidents
 from tidegauge.cli.top_views import ClusterScreen, JobScreen
-from tidegauge.cluster.overview import JobPage, Overview
+from tidegauge.cluster.overview import Overview
 from tidegauge.core.evidence_brief import EvidenceBrief
-from tidegauge.core.incidents import JobKey
-from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.ids import JobKey
 
 SAID_S = 20.0
 """How long what a key brought stays in the place of the keys."""
-
-
-class Source(Protocol):
-    """What the application asks. Every method raises ``CommandError`` that says why there is no answer."""
-
-    def overview(self) -> Overview: ...
-
-    def job(self, job: JobKey, *, rank: int | None = None) -> JobPage: ...
-
-    def memory(self, job: JobKey, rank: int) -> tuple[MemoryPoint, ...]: ...
-
-    def incidents(self) -> Incidents:
-        """Never raises."""
-
-    def incident(self, number: int) -> IncidentStory: ...
-
-    def report_url(self, number: int) -> str: ...
-
-    def ask_evidence(self, job: JobKey, rank: int) -> str:
-        """Have a rank collect evidence; returns what to say. Blocks for seconds."""
 
 
 class TopApp(App[None]):

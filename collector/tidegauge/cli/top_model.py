@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from tidegauge.cli.job_names import Named, SeveralJobsError, meant
 from tidegauge.cluster.overview import JobLine, RankLine
 from tidegauge.core.actions import DecisionRecord
-from tidegauge.core.incidents import Incident, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident
 
 
 class Sort(str, Enum):

@@ -22,7 +22,7 @@ from tidegauge.cli.top_screens import LiveScreen
 from tidegauge.cli.top_service import IncidentStory
 from tidegauge.cli.top_table import text_of
 from tidegauge.cluster.overview import JobLine, RankLine
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.memory_history import MemoryPoint
 
 T = TypeVar("T")

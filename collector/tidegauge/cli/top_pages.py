@@ -18,7 +18,8 @@ from tidegauge.cli.top_columns import NEARLY_FULL
 from tidegauge.cli.top_model import key_of
 from tidegauge.cli.top_service import IncidentStory
 from tidegauge.cluster.overview import JobLine, Overview
-from tidegauge.core.incidents import Incident, OwnedJob
+from tidegauge.core.ids import OwnedJob
+from tidegauge.core.incidents import Incident
 from tidegauge.core.verdicts import Severity, state_word
 from tidegauge.core.wording import incident_sentence
 

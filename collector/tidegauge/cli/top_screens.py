@@ -6,7 +6,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -17,17 +17,67 @@ from tidegauge.cli.errors import CommandError
 from tidegauge.cli.times import clock
 from tidegauge.cli.top_cells import Cell, Tone, cut
 from tidegauge.cli.top_columns import incident_columns
-from tidegauge.cli.top_model import IncidentLine, Sort, incident_rows
+from tidegauge.cli.top_model import Choice, IncidentLine, Sort, incident_rows
 from tidegauge.cli.top_pages import Line
-from tidegauge.cli.top_service import Incidents
+from tidegauge.cli.top_service import Incidents, IncidentStory
 from tidegauge.cli.top_table import RowTable, text_of
+from tidegauge.cluster.overview import JobPage, Overview
+from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.ids import JobKey
+from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_duration
-
-if TYPE_CHECKING:
-    from tidegauge.cli.top_app import TopApp
 
 T = TypeVar("T")
 Row = TypeVar("Row")
+
+
+class Source(Protocol):
+    """What the application asks. Every method raises ``CommandError`` that says why there is no answer."""
+
+    def overview(self) -> Overview: ...
+
+    def job(self, job: JobKey, *, rank: int | None = None) -> JobPage: ...
+
+    def memory(self, job: JobKey, rank: int) -> tuple[MemoryPoint, ...]: ...
+
+    def incidents(self) -> Incidents:
+        """Never raises."""
+
+    def incident(self, number: int) -> IncidentStory: ...
+
+    def report_url(self, number: int) -> str: ...
+
+    def ask_evidence(self, job: JobKey, rank: int) -> str:
+        """Have a rank collect evidence; returns what to say. Blocks for seconds."""
+
+
+class Top(Protocol):
+    """What screens need of the application that shows them: ``TopApp``."""
+
+    source: Source
+    cluster: str
+    choice: Choice
+    user: str
+
+    def choose(self, **changes: Any) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def said(self) -> str | None: ...
+
+    def show_incident(self, number: int) -> None: ...
+
+    def show_help(self) -> None: ...
+
+    def ask_incidents(self) -> Incidents: ...
+
+    def incident_of(self, job: JobKey) -> int | None: ...
+
+    def evidence_of(self, job: JobKey, rank: int) -> EvidenceBrief | None: ...
+
+    async def ask_evidence(self, job: JobKey, rank: int) -> None: ...
+
+    def tell_report(self, number: int) -> None: ...
 
 
 class LiveScreen(Screen[None], Generic[T]):
@@ -51,8 +101,8 @@ class LiveScreen(Screen[None], Generic[T]):
         self._looking = False
 
     @property
-    def top(self) -> TopApp:
-        return cast("TopApp", self.app)
+    def top(self) -> Top:
+        return cast("Top", self.app)
 
     @abstractmethod
     def ask(self) -> T:

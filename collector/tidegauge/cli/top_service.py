@@ -18,7 +18,8 @@ from tidegauge.cluster.overview import JobPage, Overview
 from tidegauge.core.actions import DecisionRecord, LoopStatus
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence_request import Window, evidence_request
-from tidegauge.core.incidents import Incident, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident
 from tidegauge.core.memory_history import MemoryPoint
 
 MOST_INCIDENTS = 50

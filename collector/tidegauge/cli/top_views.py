@@ -16,7 +16,7 @@ from tidegauge.cli.top_screens import TableScreen
 from tidegauge.cli.top_service import Incidents
 from tidegauge.cli.top_table import RowTable
 from tidegauge.cluster.overview import JobPage, Overview, RankLine
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 
 TABLE_KEYS = "Enter open  tmgn sort  / filter  i incidents  r report  ? help"
 

@@ -23,8 +23,8 @@ from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.telling import Tell, TellingBoard
 from tidegauge.core.actions import AuditError, Decision, LoopStatus
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incident_steps import IncidentRules
-from tidegauge.core.incidents import JobKey
 from tidegauge.core.loop_figures import SlurmLabels
 from tidegauge.core.verdicts import Severity
 

@@ -22,9 +22,9 @@ from tidegauge.cluster.report_pacing import ReportPacing
 from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
 from tidegauge.cluster.whereabouts import present_nodes
-from tidegauge.core.ids import DeviceUuid, ProcessId
+from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.incident_evidence import EvidenceNews
-from tidegauge.core.incidents import Incident, JobKey
+from tidegauge.core.incidents import Incident
 from tidegauge.core.kubernetes import PodFacts
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.rank_groups import RankGroup

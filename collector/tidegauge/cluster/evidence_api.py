@@ -10,8 +10,9 @@ from tidegauge.cluster.memory_api import JobAsked
 from tidegauge.cluster.ownership import Owns
 from tidegauge.core.actions import AuditError
 from tidegauge.core.evidence import Evidence, brief_of
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incident_evidence import belongs, says_most_first
-from tidegauge.core.incidents import Incident, JobKey
+from tidegauge.core.incidents import Incident
 
 MOST_PIECES = 16
 """In one answer: some 6 MB."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.wire import from_wire, to_wire
 from tidegauge.files import replace_file
 

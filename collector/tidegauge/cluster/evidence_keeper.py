@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incident_evidence import EvidenceNews, newest_of_ranks, news_of
-from tidegauge.core.incidents import JobKey
 
 log = logging.getLogger(__name__)
 

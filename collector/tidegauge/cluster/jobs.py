@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
-from tidegauge.core.ids import GlobalRank, ProcessId
-from tidegauge.core.incidents import JobKey, OwnedJob
+from tidegauge.core.ids import GlobalRank, JobKey, OwnedJob, ProcessId
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.rank_groups import GroupMember, Place, RankGroup, RankGroups, member_of
 from tidegauge.core.shared_bounds import with_shared_bounds

@@ -13,7 +13,8 @@ from tidegauge.cluster.http_api import Answer, NotFoundError, Request, Route, Un
 from tidegauge.cluster.loop_reads import LoopStore
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
-from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentChange, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentChange
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView

@@ -8,7 +8,8 @@ from typing import Protocol
 from tidegauge.cluster.evidence_api import EvidenceReads
 from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.grades import GradeAnswer, GradedIncident
-from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
 from tidegauge.core.loop_figures import OpenIncident
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegauge.core.actions import RankTarget
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
 from tidegauge.core.text import one_line
 

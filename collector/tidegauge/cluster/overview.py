@@ -16,7 +16,7 @@ from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from tidegauge.core.views import JobView, RankSummary, job_array_name

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from tidegauge.cluster.known_node import KnownNode
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 
 
 def present_nodes(nodes: Mapping[str, KnownNode], job: JobKey, targets: Sequence[tuple[ProcessId, str]]) -> list[str]:

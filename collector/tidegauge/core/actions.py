@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import Incident, JobKey
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents import Incident
 
 BREAKER, USER_BREAKER = BREAKERS = ("breaker", "user_breaker")
 """The circuit breakers, as ``Decision.brake`` and ids call them: of the whole cluster, and of one user's jobs."""

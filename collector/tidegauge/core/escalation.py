@@ -33,8 +33,9 @@ from tidegauge.core.actions import RankTarget
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_request import evidence_request, window_for
+from tidegauge.core.ids import JobKey
 from tidegauge.core.incident_evidence import EvidenceNews, adds_knowledge, settles
-from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause, JobKey
+from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
 from tidegauge.core.sightings import job_key
 from tidegauge.core.tenants import tenant_of
 from tidegauge.core.verdicts import LeakState, Signal

@@ -13,8 +13,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.growth_bound import GrowthBound
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import NO_FACTS, HolderSearch, RankFacts
 

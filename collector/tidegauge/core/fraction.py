@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Protocol
 
 from tidegauge.core.alloc_conf import merge_alloc_conf, parse_alloc_conf
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.job_variables import FRACTION_VARIABLE
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.core.units import format_bytes
-from tidegauge.core.views import RankSummary
 
 FRACTION_KEY = "per_process_memory_fraction"
 """The allocator's own key. A torch before 2.10 does not know it, and fails to initialise CUDA because of it."""
@@ -113,8 +112,21 @@ def _cap_from_share(
     return Cap(_floor(left_bytes / usable_bytes), what)
 
 
+class _Rank(Protocol):
+    """What is needed here of ``RankSummary``."""
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def uuid(self) -> Optional[DeviceUuid]: ...
+    @property
+    def nontorch_bytes(self) -> Optional[int]: ...
+    @property
+    def reserved_bytes(self) -> int: ...
+
+
 def cap_of_job(
-    ranks: Sequence[RankSummary],
+    ranks: Sequence[_Rank],
     *,
     share: Optional[float],
     shared_gpu: bool,

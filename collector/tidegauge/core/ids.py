@@ -101,3 +101,35 @@ class RankIdentity(NamedTuple):
     @property
     def key(self) -> RankKey:
         return RankKey(self.job_id, self.attempt, self.rank)
+
+
+class OwnedJob(NamedTuple):
+    """A job in all of its attempts, with all its groups. The owner (uid, from the kernel) belongs to it: a job id is
+    only a claim of the process, and nobody may make somebody else's job look guilty by claiming its id."""
+
+    job_id: str
+    uid: int
+
+
+class JobKey(NamedTuple):
+    """One group of ranks in one attempt of one user's job.
+
+    ``uid`` is the kernel's: a job id outside a scheduler is only a claim. A job has several groups of ranks where
+    several launches run side by side in it (two ``srun``, a trainer and an evaluator): ``core.rank_groups``.
+    """
+
+    job_id: str
+    attempt: int
+    uid: int
+    group: str = ""
+    """The group's name; empty for the first group of a job, which mostly is the only one."""
+
+    @property
+    def whole(self) -> JobKey:
+        """The job with all its groups."""
+        return self._replace(group="")
+
+    @property
+    def owned(self) -> OwnedJob:
+        """The job in all of its attempts."""
+        return OwnedJob(self.job_id, self.uid)

@@ -12,7 +12,8 @@ from typing import NamedTuple, Optional
 from tidegauge.core.evidence import Evidence, SnapshotRef, brief_of
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.growth_bound import BoundState, GrowthBound
-from tidegauge.core.incidents import Incident, IncidentCause, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident, IncidentCause
 from tidegauge.core.views import JobView
 
 MOST_RANKS = 8

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from tidegauge.core.ids import DeviceUuid
+from tidegauge.core.ids import DeviceUuid, JobKey
 from tidegauge.core.incident_evidence import EvidenceNews, is_news, with_bounds, with_evidence
 from tidegauge.core.incident_steps import (
     DEFAULT_RULES,
@@ -37,7 +37,6 @@ from tidegauge.core.incidents import (
     IncidentChange,
     IncidentKey,
     IncidentState,
-    JobKey,
 )
 from tidegauge.core.oom_memory import OomMemory
 from tidegauge.core.sightings import (

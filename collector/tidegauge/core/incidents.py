@@ -12,7 +12,8 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.host_memory import HostProcess
-from tidegauge.core.ids import DeviceUuid, ProcessId, known_as
+from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId, known_as
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import Band, Severity, Signal, Verdict
 
 MOST_FINDINGS = 16
@@ -78,38 +79,6 @@ class Closure(str, Enum):
     """The processes that did it have all ended, and the others, which live, do not."""
 
 
-class OwnedJob(NamedTuple):
-    """A job in all of its attempts, with all its groups. The owner (uid, from the kernel) belongs to it: a job id is
-    only a claim of the process, and nobody may make somebody else's job look guilty by claiming its id."""
-
-    job_id: str
-    uid: int
-
-
-class JobKey(NamedTuple):
-    """One group of ranks in one attempt of one user's job.
-
-    ``uid`` is the kernel's: a job id outside a scheduler is only a claim. A job has several groups of ranks where
-    several launches run side by side in it (two ``srun``, a trainer and an evaluator): ``core.rank_groups``.
-    """
-
-    job_id: str
-    attempt: int
-    uid: int
-    group: str = ""
-    """The group's name; empty for the first group of a job, which mostly is the only one."""
-
-    @property
-    def whole(self) -> JobKey:
-        """The job with all its groups."""
-        return self._replace(group="")
-
-    @property
-    def owned(self) -> OwnedJob:
-        """The job in all of its attempts."""
-        return OwnedJob(self.job_id, self.uid)
-
-
 class IncidentKey(NamedTuple):
     """What there is at most one incident of at a time, by its ``as_seen``."""
 
@@ -119,23 +88,6 @@ class IncidentKey(NamedTuple):
     @property
     def as_seen(self) -> IncidentKey:
         return self._replace(cause=self.cause.as_seen)
-
-
-class OomRecord(NamedTuple):
-    """One ``torch.OutOfMemoryError`` as the allocator's observer saw it, in bytes."""
-
-    at_unix_s: float
-    step: int
-    wanted_bytes: int
-    """Segment that the allocator tried to get; more than the tensor asked for, by rounding."""
-    free_bytes: int
-    """Free on the device at that moment (``cudaMemGetInfo``)."""
-    limit_bytes: int
-    """The cap if a fraction below 1 was set, else the device's total."""
-    allocated_bytes: int
-    reserved_bytes: int
-    private_free_bytes: int = 0
-    """Free in the private pools of CUDA graphs and ``MemPool``, as far as the rank has told."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
 from tidegauge.core.actions import Disposition, Outcome
-from tidegauge.core.incidents import IncidentCause, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.verdicts import Severity
 
 ACTION_OUTCOMES = (*(outcome.value for outcome in Outcome), Disposition.WOULD.value, Disposition.WITHHELD.value)

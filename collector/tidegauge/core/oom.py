@@ -13,8 +13,8 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core import oom_words as words
 from tidegauge.core.alloc_conf import parse_alloc_conf
-from tidegauge.core.incidents import OomRecord
 from tidegauge.core.oom_case import CONTEXTS_BYTES, OomCase
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from tidegauge.core.incidents import Incident, IncidentCause, JobKey, OomRecord, RankFinding
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident, IncidentCause, RankFinding
+from tidegauge.core.samples import OomRecord
 
 MOST_KNOWN = 16_384
 """Ranks of one job: more than any job has that was ever watched. Rank numbers are what processes call themselves."""

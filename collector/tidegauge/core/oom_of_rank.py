@@ -12,9 +12,8 @@ from typing import Optional
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.held_memory import HeldMemory, free_words, owner_lines
 from tidegauge.core.ids import RankIdentity
-from tidegauge.core.incidents import OomRecord
 from tidegauge.core.oom import explain_oom
-from tidegauge.core.samples import TICKS_ALONE_S, EventCode, RecordKind, Sample
+from tidegauge.core.samples import TICKS_ALONE_S, EventCode, OomRecord, RecordKind, Sample
 from tidegauge.core.verdicts import OK, LeakState, Verdict
 
 

@@ -92,3 +92,20 @@ class Sample(NamedTuple):
     event_a: int = 0
     event_b: int = 0
     event_c: int = 0
+
+
+class OomRecord(NamedTuple):
+    """One ``torch.OutOfMemoryError`` as the allocator's observer saw it, in bytes."""
+
+    at_unix_s: float
+    step: int
+    wanted_bytes: int
+    """Segment that the allocator tried to get; more than the tensor asked for, by rounding."""
+    free_bytes: int
+    """Free on the device at that moment (``cudaMemGetInfo``)."""
+    limit_bytes: int
+    """The cap if a fraction below 1 was set, else the device's total."""
+    allocated_bytes: int
+    reserved_bytes: int
+    private_free_bytes: int = 0
+    """Free in the private pools of CUDA graphs and ``MemPool``, as far as the rank has told."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Optional
 
 from tidegauge.core.host_memory import grown_most
-from tidegauge.core.ids import DeviceUuid
-from tidegauge.core.incidents import CAUSE_OF_SIGNAL, Incident, IncidentCause, JobKey, RankFinding
+from tidegauge.core.ids import DeviceUuid, JobKey
+from tidegauge.core.incidents import CAUSE_OF_SIGNAL, Incident, IncidentCause, RankFinding
 from tidegauge.core.oom_memory import KnownErrors
 from tidegauge.core.tenants import Tenant, tenant_of_rank
 from tidegauge.core.units import format_bytes

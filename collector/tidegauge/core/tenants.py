@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional, Protocol
 
-from tidegauge.core.incidents import JobKey
-from tidegauge.core.kubernetes import namespace_of
+from tidegauge.core.ids import JobKey
+from tidegauge.core.kubernetes import PodPlace, namespace_of
 
-if TYPE_CHECKING:
-    from tidegauge.core.views import RankSummary, RankView
+
+class _Rank(Protocol):
+    """What ``RankView`` and ``RankSummary`` have in common here."""
+
+    @property
+    def uid(self) -> int: ...
+    @property
+    def user_namespace_owner(self) -> Optional[int]: ...
+    @property
+    def container_id(self) -> Optional[str]: ...
+    @property
+    def pod(self) -> Optional[PodPlace]: ...
 
 
 class Tenant(NamedTuple):
@@ -46,7 +56,7 @@ def tenant_of(job: JobKey) -> Tenant:
     return Tenant(job.uid) if namespace is None else Tenant(None, namespace)
 
 
-def tenant_of_rank(rank: RankView | RankSummary) -> Tenant:
+def tenant_of_rank(rank: _Rank) -> Tenant:
     """Whose a rank is on its node."""
     if rank.pod is None:
         uid = rank.uid if rank.user_namespace_owner is None else rank.user_namespace_owner

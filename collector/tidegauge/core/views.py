@@ -13,11 +13,11 @@ from typing import Optional
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess, NodeMemory
-from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity, RankKey
-from tidegauge.core.incidents import JobKey, OomRecord
+from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId, RankIdentity, RankKey
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.launches import LaunchSummary
 from tidegauge.core.orders import OrderResult
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
 

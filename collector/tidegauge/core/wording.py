@@ -14,7 +14,8 @@ from tidegauge.core.actions import Outcome
 from tidegauge.core.evidence_brief import EvidenceBrief
 from tidegauge.core.evidence_words import brief_line, brief_sentences, cause_words
 from tidegauge.core.host_memory import HostProcess
-from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, JobKey, RankFinding
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, RankFinding
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Band, Severity
 

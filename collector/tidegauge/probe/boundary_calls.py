@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tidegauge.probe.checkpoint_ask import RefusedError
 from tidegauge.probe.faults import describe
-
-if TYPE_CHECKING:
-    from tidegauge.probe.guest import Probe
 
 STEP_WAIT_S = 10.0
 LOOK_WAIT_S = 0.2
@@ -19,10 +16,20 @@ T = TypeVar("T")
 
 
 class BoundaryCalls:
-    """Of one probe, for its helper thread. There a CUDA graph may be captured: only the training thread knows."""
+    """Calls that the helper thread hands to the training thread, which alone knows whether it captures a CUDA graph.
 
-    def __init__(self, probe: Probe, *, wait_s: float = STEP_WAIT_S) -> None:
-        self._probe = probe
+    ``at_next_step`` has a function called there at the next boundary; ``capturing`` is asked there.
+    """
+
+    def __init__(
+        self,
+        at_next_step: Callable[[Callable[[], None]], None],
+        capturing: Callable[[], bool],
+        *,
+        wait_s: float = STEP_WAIT_S,
+    ) -> None:
+        self._at_next_step = at_next_step
+        self._capturing = capturing
         self._wait_s = wait_s
 
     def call(self, call: Callable[[], T], *, now: bool) -> T:
@@ -41,7 +48,7 @@ class BoundaryCalls:
             try:
                 if given_up:
                     return
-                if self._probe.capturing():
+                if self._capturing():
                     refusals.append(RefusedError("busy", "a CUDA graph is being captured; ask again later"))
                 else:
                     results.append(call())
@@ -52,7 +59,7 @@ class BoundaryCalls:
             finally:
                 done.set()
 
-        self._probe.at_next_step(at_step)
+        self._at_next_step(at_step)
         if not done.wait(self._wait_s):
             given_up = True
             raise RefusedError(

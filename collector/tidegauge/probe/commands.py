@@ -8,26 +8,49 @@ declared, so that it hangs with their file server. Training waits for none of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Optional, Protocol
 
 from tidegauge.probe.boundary_calls import STEP_WAIT_S, BoundaryCalls
+from tidegauge.probe.checkpoint import Checkpoints
 from tidegauge.probe.checkpoint_ask import RefusedError, is_a_look, parse_ask, request_id_of
+from tidegauge.probe.evidence import Evidence
 from tidegauge.probe.evidence_commands import EvidenceCommands
-from tidegauge.probe.faults import describe
+from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.levels import WATCHING_LEVELS
 from tidegauge.probe.notices import Notices
 from tidegauge.probe.pacing import StoppedError
+from tidegauge.probe.steps import StepCounter
 
-if TYPE_CHECKING:
-    from tidegauge.probe.guest import Probe
+
+class Asked(Protocol):
+    """The process that is asked: ``guest.Probe``."""
+
+    steps: StepCounter
+    faults: Faults
+    evidence: Evidence
+    checkpoints: Checkpoints
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def switch_on(self, level: str) -> bool: ...
+
+    def detach(self) -> None: ...
+
+    def set_fraction(self, fraction: float) -> None: ...
+
+    def empty_cache(self) -> Optional[float]: ...
+
+    def at_next_step(self, call: Callable[[], None]) -> None: ...
+
+    def capturing(self) -> bool: ...
 
 
 class Commands:
     """The table of commands, over one probe."""
 
-    def __init__(self, probe: Probe, *, step_wait_s: float = STEP_WAIT_S) -> None:
+    def __init__(self, probe: Asked, *, step_wait_s: float = STEP_WAIT_S) -> None:
         self._probe = probe
-        self._boundary = BoundaryCalls(probe, wait_s=step_wait_s)
+        self._boundary = BoundaryCalls(probe.at_next_step, probe.capturing, wait_s=step_wait_s)
         self._table: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
             "attach": self._attach,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Optional
 
+from tidegauge import __version__
 from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode
@@ -23,7 +24,6 @@ from tidegauge.probe.boundary_calls import LOOK_WAIT_S, BoundaryCalls
 from tidegauge.probe.checkpoint import Checkpoints
 from tidegauge.probe.checkpoint_ask import Save
 from tidegauge.probe.commands import Commands
-from tidegauge.probe.description import describe_probe
 from tidegauge.probe.evidence import Evidence
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.fraction import Cap, complaint, fraction_in
@@ -71,7 +71,7 @@ class Probe:
         self.steps = StepCounter()
         self.helper: Optional[Helper] = None
         self.cap = Cap(self._backend)
-        boundary = BoundaryCalls(self, wait_s=LOOK_WAIT_S)
+        boundary = BoundaryCalls(self.at_next_step, self.capturing, wait_s=LOOK_WAIT_S)
         self.evidence = Evidence(self._environ, self._backend, self.faults, boundary)
         self._lock = threading.RLock()  # for beginning and ending, never taken by a hook while watching
         self._outlet: Optional[Outlet] = None
@@ -344,8 +344,23 @@ class Probe:
         return ring.path if ring is not None else None
 
     def describe(self) -> dict[str, Any]:
-        """What ``ping`` answers."""
-        return describe_probe(self, self._environ)
+        """What ``ping`` answers: plain values, small."""
+        history = self.evidence.history
+        return {
+            "pid": os.getpid(),
+            "version": __version__,
+            "level": self.level,
+            "watching": self.watch is not None,
+            "step": self.steps.steps,
+            "raw_steps": self.steps.raw_steps,
+            "devices": list(self.watch.used) if self.watch is not None else [],
+            "ring": self.ring_path,
+            "limit_fraction": self.cap.fraction,
+            "gpu_share": fraction_in(self._environ, SHARE_VARIABLE),
+            "checkpoint": self.checkpoints.means().way,
+            "recording": history.recorder().value if history is not None else None,
+            "errors": self.faults.count,
+        }
 
     def _end_watching(self) -> None:
         watch, self.watch = self.watch, None

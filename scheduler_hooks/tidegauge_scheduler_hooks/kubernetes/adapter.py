@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.job_variables import FRACTION_VARIABLE
 from tidegauge.core.kubernetes import ACTIONS, CHANGES, INCIDENT, KEEP, MAY_REQUEUE, REMARK, REQUEUE, SCHEDULER, STOPPED
 from tidegauge.core.sightings import job_key

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE
 from tidegauge.core.sightings import job_key

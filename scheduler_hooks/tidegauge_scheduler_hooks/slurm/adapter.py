@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tidegauge.core.actions import JobTarget, SchedulerFacts
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.sightings import job_key
 from tidegauge.core.slurm import KEEP, MAY_REQUEUE, SCHEDULER, comment_words
 from tidegauge.core.views import JobView

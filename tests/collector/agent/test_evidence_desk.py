@@ -41,8 +41,7 @@ from tidegauge.analysis.snapshot_files import read_snapshot, write_packed
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence_brief import EvidenceCause
-from tidegauge.core.ids import GlobalRank, JobId, ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
 from tidegauge.core.kubernetes import PodCgroup, PodFacts
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, evidence_name, names_beside, snapshot_name

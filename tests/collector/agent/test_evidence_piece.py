@@ -23,7 +23,7 @@ from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, Evidence, PrivatePools
 from tidegauge.core.evidence_brief import EvidenceCause
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.owners import CodeLine
 from tidegauge.core.rank_evidence import MOST_TEXT
 from tidegauge.core.verdicts import LeakState, Signal, Verdict

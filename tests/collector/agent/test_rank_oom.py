@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_node import GIB, FakeNode, FakeRank, gpu_reading, identity
-from tidegauge.core.incidents import OomRecord
-from tidegauge.core.samples import EventCode, RecordKind
+from tidegauge.core.samples import EventCode, OomRecord, RecordKind
 from tidegauge.core.views import RankSummary
 
 

@@ -28,7 +28,7 @@ from tidegauge.agent.snapshot_store import (
     check_key,
     snapshot_key,
 )
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 
 JOB = JobKey("team-a/llm", 2, 1001)
 NOW_S = 1_700_000_000.25

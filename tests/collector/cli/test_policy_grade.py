@@ -19,7 +19,8 @@ from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition, LoopStatus, Outcome
 from tidegauge.core.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradeAnswer
-from tidegauge.core.incidents import ChangeKind, IncidentChange, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.core.web_access import Door
 
 STATUS = LoopStatus("observe", None)

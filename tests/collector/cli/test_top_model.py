@@ -24,8 +24,8 @@ from tidegauge.cli.top_model import (
 )
 from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.overview import JobLine, RankLine, job_line, job_page
-from tidegauge.core.ids import JobId
-from tidegauge.core.incidents import IncidentCause, IncidentKey, JobKey
+from tidegauge.core.ids import JobId, JobKey
+from tidegauge.core.incidents import IncidentCause, IncidentKey
 from tidegauge.core.slurm import SlurmPlace
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity
 

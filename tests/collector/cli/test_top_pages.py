@@ -30,8 +30,8 @@ from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.overview import RankLine, job_page
 from tidegauge.core.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.host_memory import HostProcess
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import Closure, IncidentState, JobKey
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents import Closure, IncidentState
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from top_world import World

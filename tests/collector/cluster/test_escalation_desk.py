@@ -19,7 +19,7 @@ from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.escalation import EscalationRules
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.views import NodeSummary
 

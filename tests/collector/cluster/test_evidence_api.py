@@ -14,7 +14,7 @@ from tidegauge.cluster.evidence_api import MOST_PIECES
 from tidegauge.core.actions import LoopStatus
 from tidegauge.core.evidence import CauseFound, Evidence
 from tidegauge.core.evidence_brief import EvidenceCause
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.wire import from_wire
 
 STATUS = LoopStatus("act", None)

@@ -25,7 +25,7 @@ from tidegauge.cluster.evidence_keeper import (
 from tidegauge.cluster.store import KeptEvidence
 from tidegauge.core.actions import AuditError
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.views import NodeSummary
 
 

@@ -15,8 +15,7 @@ from sample_views import LEAK, identity, rank_summary
 from tidegauge.cluster.job_board import JobBoard
 from tidegauge.cluster.jobs import RankOnNode, alarm_first, job_of, job_views, jobs_of
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
-from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.rank_groups import RankGroups
 from tidegauge.core.verdicts import OK, LeakState

@@ -31,7 +31,8 @@ from tidegauge.cluster.loop_api import (
 from tidegauge.cluster.store import Store
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
-from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
 from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView

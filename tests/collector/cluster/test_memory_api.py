@@ -14,8 +14,7 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import BadRequestError, Request
 from tidegauge.cluster.memory_api import MOST_RANKS, memory_routes
 from tidegauge.cluster.views import EngineNode
-from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.wire import from_wire

@@ -14,8 +14,7 @@ from tidegauge.cluster.order_desk import TALK_S
 from tidegauge.cluster.report_pacing import MOST_QUICK_NODES, MOST_REPORTS_PER_S, SOON_S, stale_limit_s
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.actions import RankTarget
-from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.orders import OrderResult, Reply
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary

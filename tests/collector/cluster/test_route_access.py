@@ -32,8 +32,8 @@ from tidegauge.cluster.web_door_start import open_door
 from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.actions import ActionKind, LoopStatus, Outcome, UnderWay
 from tidegauge.core.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradedIncident
-from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.ids import JobId, JobKey, ProcessId
+from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import from_wire

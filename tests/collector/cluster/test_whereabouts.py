@@ -15,8 +15,7 @@ from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.views import EngineNode
 from tidegauge.cluster.whereabouts import present_nodes
 from tidegauge.core.actions import RankTarget
-from tidegauge.core.ids import ProcessId
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.views import NodeSummary, RankSummary

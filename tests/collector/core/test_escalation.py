@@ -26,9 +26,8 @@ from tidegauge.core.evidence import CauseFound, EvidenceReason
 from tidegauge.core.evidence_brief import Confidence, EvidenceCause
 from tidegauge.core.evidence_request import LONG_WINDOW, Window, evidence_request, window_for
 from tidegauge.core.growth_bound import BoundState, GrowthBound
-from tidegauge.core.ids import JobId
+from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incident_evidence import EvidenceNews, news_of
-from tidegauge.core.incidents import JobKey
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import job_view, rank_summary
-from tidegauge.core.incidents import OomRecord
 from tidegauge.core.oom import (
     RULES,
     OomKind,
@@ -19,6 +18,7 @@ from tidegauge.core.oom import (
     usable_bytes_of,
 )
 from tidegauge.core.oom_case import OomCase
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, LeakState, Severity, Signal, Verdict
 
 MIB = 1 << 20

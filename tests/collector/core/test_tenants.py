@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sample_views import rank_summary
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.kubernetes import PodPlace
 from tidegauge.core.tenants import Tenant, tenant_of, tenant_of_rank
 

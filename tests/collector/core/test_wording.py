@@ -14,8 +14,8 @@ from scheduler_values import finding, incident, oom_record
 from tidegauge.core.evidence import brief_of
 from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.host_memory import HostProcess
-from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, IncidentKey, JobKey
+from tidegauge.core.ids import JobId, JobKey, ProcessId
+from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, IncidentKey
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge.core.wording import (
     capitalised,

@@ -100,7 +100,7 @@ class PthLine(ActivationTestCase):
             result,
             "['tidegauge', 'tidegauge.core', 'tidegauge.core.run_dir_names', 'tidegauge.probe',"
             " 'tidegauge.probe.activation', 'tidegauge.probe.activation.boot', 'tidegauge.probe.job_settings',"
-            " 'tidegauge.probe.levels'] False",
+            " 'tidegauge.probe.levels', 'tidegauge.probe.torch_import'] False",
         )
 
     def test_the_probe_is_armed_by_the_import_of_torch(self) -> None:

@@ -57,7 +57,7 @@ class CommandsTestCase(unittest.TestCase):
             {**environ},
             self.backend,
             probe.faults,
-            BoundaryCalls(probe),
+            BoundaryCalls(probe.at_next_step, probe.capturing),
             start=self.start,
             search=self.search,
             facts=lambda _torch, **_means: NO_FACTS,
@@ -244,7 +244,6 @@ class OnDemand(CommandsTestCase):
 
     def test_a_snapshot_at_the_next_boundary_is_taken_by_the_training_thread(self) -> None:
         probe = self.probe()
-        commands = Commands(probe, step_wait_s=PATIENCE_S)
         taken_in: list[int] = []
         take, at_next_step = self.backend.snapshot, probe.at_next_step
         queued = threading.Event()
@@ -259,6 +258,7 @@ class OnDemand(CommandsTestCase):
 
         self.backend.snapshot = snapshot  # type: ignore[method-assign] # SAFETY: to see who takes it
         probe.at_next_step = queue  # type: ignore[method-assign] # SAFETY: to know when the step may come
+        commands = Commands(probe, step_wait_s=PATIENCE_S)
         replies: list[dict[str, Any]] = []
         asking = threading.Thread(target=lambda: replies.append(commands.answer({"command": "snapshot"})))
         asking.start()

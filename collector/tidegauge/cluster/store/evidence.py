@@ -14,7 +14,7 @@ from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, Database, Store
 from tidegauge.cluster.store.tables import evidence, incidents
 from tidegauge.cluster.store.values import EVIDENCE, column_name
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.incidents import JobKey
+from tidegauge.core.ids import JobKey
 from tidegauge.core.tenants import Tenant, tenant_of
 
 MOST_CHARACTERS = 400_000

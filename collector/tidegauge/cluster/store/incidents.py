@@ -11,7 +11,8 @@ from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
-from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange, JobKey
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
 from tidegauge.core.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Severity
 
