@@ -24,8 +24,8 @@ from fleet.ring_files import Memory, Ring, identity_of
 
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.runner import Beat
-from tidegauge.agent.settings import Settings
 from tidegauge.probe.process_facts import process_id
+from tidegauge.settings import Settings
 
 GIB = 1 << 30
 

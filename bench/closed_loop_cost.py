@@ -24,9 +24,9 @@ from pathlib import Path
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.loop_api import loop_figures
 from tidegauge.cluster.store import Store, open_store, sqlite_url
-from tidegauge.core.actions import Switches
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.incidents.actions import Switches
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, NodeSummary, RankSummary
 from tidegauge_exporter.jobs import job_metrics

@@ -34,7 +34,7 @@ from leakseries.machine import Row, feed, rows_of  # noqa: E402
 from leakseries.other_authors import adversarial, typical, whole_jobs  # noqa: E402
 from leakseries.recorded import WILD_CARDS, wild_recordings  # noqa: E402
 from tidegauge.core.detector import RankDetector  # noqa: E402
-from tidegauge.core.grades import wilson_interval  # noqa: E402
+from tidegauge.core.incidents.grades import wilson_interval  # noqa: E402
 from tidegauge.core.verdicts import LeakState, Severity  # noqa: E402
 
 HELD_OUT = range(1000, 1005)

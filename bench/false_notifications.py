@@ -20,7 +20,7 @@ from detector_danger import HELD_OUT, Run, made_up, ours, recordings, share
 from detector_parameters import PAGE, between
 
 from leakseries.recorded import WILD_CARDS
-from tidegauge.core.grades import wilson_interval
+from tidegauge.core.incidents.grades import wilson_interval
 
 GPUS_PER_JOB, HOURS_PER_JOB = 8, 12
 JOBS = 1000 * 24 / (GPUS_PER_JOB * HOURS_PER_JOB)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.cluster import client
-from tidegauge.launch.processes import descendants, stat_of
+from tidegauge.osproc.processes import descendants, stat_of
 
 TARGET_CPU_PERCENT = 1.0
 TARGET_PRIVATE_MIB = 150.0

@@ -29,10 +29,10 @@ from fleet.ring_files import Memory, Ring, identity_of, user_folder
 
 from tidegauge.agent.containers import WALK_EVERY_S
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.ring_layout import MAX_CAPACITY, MAX_DEVICES
 from tidegauge.probe.process_facts import process_id
+from tidegauge.settings import Settings
 
 VICTIM, ATTACKER = 5001, 6666
 GIB = 1 << 30

@@ -25,7 +25,7 @@ from pathlib import Path
 from footprint import cpu_s, memory_mib
 
 from tidegauge.core.run_dirs import launch_socket_name
-from tidegauge.launch.processes import identity_of
+from tidegauge.osproc.processes import identity_of
 
 TARGET_PRIVATE_MIB = 30.0
 TARGET_CPU_PERCENT = 0.1

@@ -34,7 +34,7 @@ from fake_ranks import FakeRanks  # noqa: E402
 from sample_views import job_view, rank_summary  # noqa: E402
 from scheduler_hooks.slurm.fake_slurm import RELEASES, FakeDesk, recorded  # noqa: E402, TID251 - the tests' package
 from tidegauge.core.ids import JobId  # noqa: E402
-from tidegauge.core.slurm import SlurmPlace  # noqa: E402
+from tidegauge.core.jobs.slurm import SlurmPlace  # noqa: E402
 from tidegauge.core.views import JobView  # noqa: E402
 from tidegauge_scheduler_hooks.slurm.adapter import SlurmScheduler  # noqa: E402
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands  # noqa: E402

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
-from tidegauge.core.job_settings import JobSettings, encode
+from tidegauge.core.jobs.settings import JobSettings, encode
 
 PACKAGE = Path(__file__).resolve().parents[1] / "collector" / "tidegauge"
 PTH = PACKAGE / "probe" / "activation" / "tidegauge-probe.pth"

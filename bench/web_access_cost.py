@@ -19,13 +19,13 @@ from pathlib import Path
 
 import bcrypt
 
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster import client
 from tidegauge.cluster.client import ApiAccess
 from tidegauge.cluster.http_api import Answer, HttpApi
 from tidegauge.cluster.route_access import Access
-from tidegauge.cluster.web_door_start import open_door
-from tidegauge.cluster.web_tokens import make_token, token_line
+from tidegauge.settings import Settings
+from tidegauge.web.door_start import open_door
+from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 COST = 10

@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tidegauge.agent.settings import Settings
-from tidegauge.core.actions import ActionKind
-from tidegauge.core.evidence_causes import RULES as CAUSE_RULES
-from tidegauge.core.evidence_causes import CauseRule
-from tidegauge.core.evidence_words import CAUSES
-from tidegauge.core.grades import EXAMPLES, RULE, RULE_NOTE, Grade
+from tidegauge.core.evidence.causes import RULES as CAUSE_RULES
+from tidegauge.core.evidence.causes import CauseRule
+from tidegauge.core.evidence.words import CAUSES
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.incidents.grades import EXAMPLES, RULE, RULE_NOTE, Grade
 from tidegauge.core.verdicts import Signal
+from tidegauge.settings import Settings
 from tidegauge_exporter import metrics_page
 from tidegauge_exporter.rules import page as alerts_page
 from tidegauge_scheduler_hooks.policy import models, rungs
@@ -38,7 +38,7 @@ DOCS = ROOT / "docs"
 
 SETTINGS_INTRODUCTION = """# Settings
 
-<!-- written by scripts/generate_docs.py from agent/settings.py: change it there -->
+<!-- written by scripts/generate_docs.py from settings.py: change it there -->
 
 Nothing needs to be set before Tidegauge is useful. Each setting comes from, in order of precedence:
 

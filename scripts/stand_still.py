@@ -25,8 +25,8 @@ from typing import TextIO
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.kernel_calls import become_subreaper
-from tidegauge.launch.processes import descendants, send_signal, stat_of
+from tidegauge.osproc.kernel_calls import become_subreaper
+from tidegauge.osproc.processes import descendants, send_signal, stat_of
 
 LOOK_EVERY_S = 0.1
 AT_ONCE = 3

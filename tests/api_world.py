@@ -12,15 +12,15 @@ from evidence_values import evidence
 from loop_store import real_store, told_store
 from sample_views import LEAK, NOW_S, rank_summary
 from still_service import AwayEngine, StillLoop
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store
-from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.views import NodeSummary
+from tidegauge.settings import Settings
 
 LOCAL_SOCKET = "api.sock"
 STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1, scheduler_problems={"slurm": "away"})

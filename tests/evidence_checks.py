@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evidence_runs import LeakRun
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 
 CAUSES: Mapping[str, EvidenceCause] = {
     "outputs_list": EvidenceCause.PYTHON_CONTAINER,

@@ -19,8 +19,8 @@ from tidegauge.agent.evidence_piece import Whose, evidence_of
 from tidegauge.analysis.diff import Comparison, compare
 from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.core.evidence import CauseFound
+from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
-from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.run_dirs import EVIDENCE_SUFFIX, SOCKET_SUFFIX
 from tidegauge.core.wire import from_wire
 from tidegauge.probe.activation.launch import activation_environ

@@ -8,11 +8,11 @@ from typing import Any
 from sample_views import MIB, NOW_S
 from scheduler_values import JOB
 from tidegauge.core.evidence import CauseFound, Evidence, SnapshotRef, StackGrowth
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.incident_evidence import EvidenceNews, news_of
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch
+from tidegauge.core.incidents.evidence import EvidenceNews, news_of
 
 LINE = CodeLine("/home/ada/train.py", 41, "step")
 CALLER = CodeLine("/home/ada/train.py", 90, "main")

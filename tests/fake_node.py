@@ -22,17 +22,17 @@ from tidegauge.agent.ports import (
     ProcessUsage,
     SourceHealth,
 )
-from tidegauge.agent.settings import Settings
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.agent.watches import WALL_SHARE
 from tidegauge.core.host_memory import HostMemory, NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
-from tidegauge.core.kubernetes import PodCgroup
+from tidegauge.core.jobs.kubernetes import PodCgroup
+from tidegauge.core.jobs.slurm import SlurmJobRecord, SlurmPlace
 from tidegauge.core.ring_layout import IDENTITY_OFFSET, RingHeader, encode_header, encode_identity, encode_record
 from tidegauge.core.run_dirs import ring_name
 from tidegauge.core.samples import EventCode, RecordKind, Sample
-from tidegauge.core.slurm import SlurmJobRecord, SlurmPlace
 from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.settings import Settings
 
 MIB = 1 << 20
 GIB = 1 << 30

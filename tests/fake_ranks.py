@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tidegauge.core.actions import RankTarget
 from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents.actions import RankTarget
 from tidegauge_scheduler_hooks.ports import Reply
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.agent.folders import DIRECTORY, closing_fd
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.tenants import Tenant
 
 
 class FakeContainerRunDir(NamedTuple):

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from fleet_story import ESTABLISHED_AT, OOM_AT, STALE_FROM, Fleet, Moment, Plot, job_id, plot_of
-from tidegauge.core.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import IncidentCause
-from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
+from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
 
 

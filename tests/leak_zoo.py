@@ -2,7 +2,7 @@
 
 The model is a small transformer on a CUDA device, real or fake (on the rig the values are garbage). Each prints one
 JSON line with the truth before it begins: ``name``, ``line`` (it allocates what is kept; ``null``: all of ``forward``),
-``holder``: words that the path to the holder must contain, and ``kind`` (``core.rank_evidence.HolderKind``).
+``holder``: words that the path to the holder must contain, and ``kind`` (``core.evidence.rank_evidence.HolderKind``).
 """
 
 from __future__ import annotations

@@ -16,17 +16,7 @@ from tidegauge.cluster.grade_api import AnsweredStore, GradeDesk
 from tidegauge.cluster.http_api import HttpApi
 from tidegauge.cluster.loop_api import loop_routes
 from tidegauge.cluster.store import Store, open_store, sqlite_url
-from tidegauge.core.actions import (
-    ActionKind,
-    AuditError,
-    DecisionRecord,
-    DecisionStatus,
-    Disposition,
-    LoopStatus,
-    Outcome,
-)
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.grades import GradeAnswer, GradedIncident
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
     MOST_FINDINGS,
@@ -37,9 +27,19 @@ from tidegauge.core.incidents import (
     IncidentChange,
     IncidentState,
 )
-from tidegauge.core.loop_figures import OpenIncident
+from tidegauge.core.incidents.actions import (
+    ActionKind,
+    AuditError,
+    DecisionRecord,
+    DecisionStatus,
+    Disposition,
+    LoopStatus,
+    Outcome,
+)
+from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
+from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Band, Severity
-from tidegauge.core.web_access import OPEN_DOOR, Door
+from tidegauge.web.access import OPEN_DOOR, Door
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ import yaml
 
 from sample_views import NOW_S
 from scheduler_values import facts, incident, record
-from tidegauge.core.actions import ActionKind, Decision, Disposition, JobFacts, Outcome
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import ActionKind, Decision, Disposition, JobFacts, Outcome
 from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.models import Policy
 from tidegauge_scheduler_hooks.policy.state import PolicyState

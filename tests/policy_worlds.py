@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from sample_views import NOW_S
 from scheduler_values import facts, incident, scheduler_facts, target
-from tidegauge.core.actions import (
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentState
+from tidegauge.core.incidents.actions import (
     CheckpointWay,
     Decision,
     DecisionRecord,
@@ -21,8 +23,6 @@ from tidegauge.core.actions import (
     JobFacts,
     Outcome,
 )
-from tidegauge.core.ids import JobKey
-from tidegauge.core.incidents import Incident, IncidentCause, IncidentState
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.policy.decide import decide
 from tidegauge_scheduler_hooks.policy.models import Policy

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.core import wire
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch, RankEvidence
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch, RankEvidence
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name, snapshot_name
 from tidegauge.core.snapshot_columns import (
     BLOCKS,

@@ -12,15 +12,15 @@ from typing import Any
 
 from sample_views import GIB, LEAK, MIB, NOW_S
 from scheduler_values import decision, incident, record
-from tidegauge.core.actions import ActionKind, Outcome
 from tidegauge.core.allocator.trace import Action, BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
 from tidegauge.core.evidence import CauseFound, Evidence, SnapshotRef, StackGrowth, brief_of
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentChange
+from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.core.verdicts import OK, Severity
 from tidegauge_exporter.evidence_report_values import RankCurve, ReportContent, Setting, WhatIfTable
 from tidegauge_exporter.notify.values import Story

@@ -8,7 +8,7 @@ from typing import Any
 from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.incidents import IncidentCause
-from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, JobView, NodeView, RankSummary, RankView
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from sample_views import GIB, LEAK, MIB, NOW_S, uuid_of
-from tidegauge.core.actions import (
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentKey, IncidentState, RankFinding
+from tidegauge.core.incidents.actions import (
     ActionKind,
     CheckpointWay,
     Decision,
@@ -20,8 +22,6 @@ from tidegauge.core.actions import (
     RankTarget,
     SchedulerFacts,
 )
-from tidegauge.core.ids import JobKey, ProcessId
-from tidegauge.core.incidents import Incident, IncidentCause, IncidentKey, IncidentState, RankFinding
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import Band, Severity
 

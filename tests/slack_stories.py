@@ -10,12 +10,12 @@ from typing import Any
 
 from sample_views import GIB, LEAK, MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident, oom_record, record
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
-from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.core.owners import CodeLine
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.notify.values import Story
 

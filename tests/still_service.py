@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.views import EngineNode
-from tidegauge.core.actions import LoopStatus
 from tidegauge.core.ids import JobKey
-from tidegauge.core.loop_figures import SlurmLabels
+from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.incidents.loop_figures import SlurmLabels
 
 OBSERVING = LoopStatus("observe", None)
 

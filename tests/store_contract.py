@@ -29,9 +29,8 @@ from tidegauge.cluster.store.grades import MAX_ANSWERS
 from tidegauge.cluster.store.schema import VERSION_TABLE
 from tidegauge.cluster.store.tables import incident_changes, metadata
 from tidegauge.cluster.store.values import INCIDENT
-from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.evidence import StackGrowth
-from tidegauge.core.grades import Grade, GradeAnswer
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
     MOST_FINDINGS,
@@ -42,8 +41,9 @@ from tidegauge.core.incidents import (
     IncidentKey,
     IncidentState,
 )
-from tidegauge.core.loop_figures import OpenIncident
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents.grades import Grade, GradeAnswer
+from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.ports import Audit
 
@@ -65,7 +65,7 @@ SAVE_MANY = """
 import sys
 from scheduler_values import decision
 from tidegauge.cluster.store import open_store
-from tidegauge.core.actions import Outcome
+from tidegauge.core.incidents.actions import Outcome
 name = sys.argv[2]
 sys.stdin.readline()
 store = open_store(sys.argv[1])

@@ -20,9 +20,9 @@ from tidegauge.cluster.http_api import BadRequestError, HttpApi, NotFoundError, 
 from tidegauge.cluster.loop_api import loop_routes
 from tidegauge.cluster.memory_api import memory_routes
 from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
-from tidegauge.core.actions import ActionKind, Disposition, LoopStatus, Outcome
 from tidegauge.core.ids import DeviceUuid, JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange
+from tidegauge.core.incidents.actions import ActionKind, Disposition, LoopStatus, Outcome
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, NodeSummary, RankSummary
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegauge.core.actions import RankTarget
 from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.orders import GONE, Reply
 
 NO_ANSWER = Reply(error="no answer from the agent within 10 s")

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from tidegauge.agent import node_agent
 from tidegauge.agent.ports import GpuReading
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.agent_service import AgentService
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.views import NodeSummary, NodeView
+from tidegauge.settings import Settings
 from tidegauge_exporter.server import MetricsServer
 
 GIB = 1 << 30

@@ -34,7 +34,7 @@ from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.short_pauses import COLLECT_EVERY_S, collect, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
-from tidegauge.core.actions import Switches
+from tidegauge.core.incidents.actions import Switches
 from tidegauge_exporter.jobs import job_metrics
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.local.adapter import LocalScheduler

@@ -121,9 +121,9 @@ def coordinator_in_ray(nodes: int) -> Iterator[Any]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(BENCH), *filter(None, [os.environ.get("PYTHONPATH")])])
     import ray
 
-    from tidegauge.agent.settings import Settings
     from tidegauge.cluster.engine_launch import NODE_SPEC_VARIABLE
     from tidegauge.cluster.service_record import NodeSpec, prepare_state_dir, write_spec
+    from tidegauge.settings import Settings
 
     with tempfile.TemporaryDirectory(prefix="tgb-", ignore_cleanup_errors=True) as folder:
         files = prepare_state_dir(Path(folder, "state"))

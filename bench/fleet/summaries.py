@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidegauge.core.evidence import CauseFound, Evidence, SnapshotRef, StackGrowth
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, LocalRank, ProcessId, RankIdentity
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import Order, OrderResult
-from tidegauge.core.owners import CodeLine
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, NodeSummary, RankSummary

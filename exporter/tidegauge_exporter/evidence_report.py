@@ -12,13 +12,13 @@ from html import escape
 from typing import Any, Final
 
 from tidegauge.core.evidence import Evidence, StackGrowth
-from tidegauge.core.evidence_brief import EvidenceCause
-from tidegauge.core.evidence_words import advice_of, because_lines, cause_words, evidence_sentence
+from tidegauge.core.evidence.brief import EvidenceCause
+from tidegauge.core.evidence.rank_evidence import Holder
+from tidegauge.core.evidence.words import advice_of, because_lines, cause_words, evidence_sentence
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL
-from tidegauge.core.rank_evidence import Holder
+from tidegauge.core.incidents.wording import capitalised, does, hint, outlook, rate, since, time_left
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Signal
-from tidegauge.core.wording import capitalised, does, hint, outlook, rate, since, time_left
 from tidegauge_exporter.evidence_report_chart import MemoryChart, memory_chart
 from tidegauge_exporter.evidence_report_page import document
 from tidegauge_exporter.evidence_report_plots import memory_plot, memory_values, rank_plots

@@ -11,8 +11,8 @@ from itertools import accumulate
 from operator import add
 from typing import Final, NamedTuple
 
-from tidegauge.core.actions import ActionKind, DecisionRecord, Outcome
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, LeakState, Signal
 from tidegauge_exporter.evidence_report_values import RankCurve, ReportContent

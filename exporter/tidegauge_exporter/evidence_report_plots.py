@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
+from tidegauge.core.incidents.wording import rate
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState
-from tidegauge.core.wording import rate
 from tidegauge_exporter.chart import Forecast, Line, Mark, draw, thin
 from tidegauge_exporter.chart_axes import STEPS, TIME
 from tidegauge_exporter.evidence_report_chart import MemoryChart

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Stack, Trace
 from tidegauge.core.evidence import StackGrowth
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge_exporter.evidence_report_stacks import NO_STACK, StackNumbers
 
 MOST_BLOCKS: Final = 100_000

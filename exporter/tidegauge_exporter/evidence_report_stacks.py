@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tidegauge.core.owners import CodeLine, asking_line, is_library
+from tidegauge.core.evidence.owners import CodeLine, asking_line, is_library
 from tidegauge_exporter.slack.text import tidy
 
 MOST_STACKS: Final = 5000

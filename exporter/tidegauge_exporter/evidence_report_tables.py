@@ -8,8 +8,8 @@ from html import escape
 from typing import Final, NamedTuple
 
 from tidegauge.core.evidence import StackGrowth
-from tidegauge.core.owners import CodeLine, is_library
-from tidegauge.core.rank_evidence import Holder, HolderSearch
+from tidegauge.core.evidence.owners import CodeLine, is_library
+from tidegauge.core.evidence.rank_evidence import Holder, HolderSearch
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge_exporter.evidence_report_snapshot import PoolRow
 from tidegauge_exporter.evidence_report_values import WhatIfTable

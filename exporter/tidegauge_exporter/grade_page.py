@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from tidegauge.core.grades import (
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.grades import (
     EXAMPLES,
     GRADE_WORDS,
     MAX_COMMENT_CHARS,
@@ -18,9 +19,8 @@ from tidegauge.core.grades import (
     counting,
     why_not_counted,
 )
-from tidegauge.core.incidents import Incident
-from tidegauge.core.web_access import Viewer
-from tidegauge.core.wording import capitalised, incident_sentence
+from tidegauge.core.incidents.wording import capitalised, incident_sentence
+from tidegauge.web.access import Viewer
 from tidegauge_exporter.html_page import lead, moment, page, section
 from tidegauge_exporter.incident_sections import incident_tone
 from tidegauge_exporter.links import Links

@@ -10,7 +10,7 @@ from itertools import accumulate
 from operator import add
 
 from tidegauge.core.incidents import IncidentCause
-from tidegauge.core.wording import incident_sentence
+from tidegauge.core.incidents.wording import incident_sentence
 from tidegauge_exporter.chart import Forecast, Line, Mark, draw
 from tidegauge_exporter.chart_axes import TIME
 from tidegauge_exporter.html_page import legend

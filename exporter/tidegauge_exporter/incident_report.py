@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from tidegauge.core.incidents import Incident
-from tidegauge.core.wording import job_and_run
+from tidegauge.core.incidents.wording import job_and_run
 from tidegauge_exporter.html_page import meta, page, section
 from tidegauge_exporter.incident_plot import incident_plot
 from tidegauge_exporter.incident_sections import (

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from tidegauge.core.actions import DecisionRecord
-from tidegauge.core.evidence_brief import EvidenceBrief
-from tidegauge.core.evidence_words import CAUSES, CONFIDENCES, line_words
+from tidegauge.core.evidence.brief import EvidenceBrief
+from tidegauge.core.evidence.words import CAUSES, CONFIDENCES, line_words
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, RankFinding
-from tidegauge.core.units import format_bytes, format_duration
-from tidegauge.core.verdicts import Severity
-from tidegauge.core.wording import (
+from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.wording import (
     CLOSURES,
     capitalised,
     change_in_words,
@@ -25,6 +23,8 @@ from tidegauge.core.wording import (
     meaning,
     rate,
 )
+from tidegauge.core.units import format_bytes, format_duration
+from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.html_page import lead, moment, section
 from tidegauge_exporter.rank_table import RankRow, rank_table
 from tidegauge_exporter.slack.deeds import deed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegauge.core.ids import JobKey
-from tidegauge.core.loop_figures import JobFigures, LoopFigures, SlurmLabels
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, SlurmLabels
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView, job_array_name
 from tidegauge_exporter.exposition import INFO_VALUE, Exposition, Samples
 from tidegauge_exporter.label_blocks import LabelBlocks

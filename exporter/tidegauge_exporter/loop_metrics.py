@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tidegauge.core.actions import ActionKind
 from tidegauge.core.incidents import IncidentCause
-from tidegauge.core.loop_figures import ACTION_OUTCOMES, JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.incidents.loop_figures import ACTION_OUTCOMES, JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.metric_rows import JOB_LABELS, CountedMetric, Kind
 

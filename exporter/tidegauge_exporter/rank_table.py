@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from tidegauge.core.incidents.wording import rate, time_left
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState, Verdict
-from tidegauge.core.wording import rate, time_left
 
 UUID_LENGTH = 12
 """Enough of ``GPU-1b2c3d4e-...`` to tell two cards apart; the whole is in the cell's tooltip."""

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from tidegauge.core.views import NodeView
-from tidegauge.core.web_access import OPEN_DOOR, Door, Refusal
+from tidegauge.web.access import OPEN_DOOR, Door, Refusal
+from tidegauge.web.server import GuardedMixIn, GuardedRequest, Limits
 from tidegauge_exporter.collector import NodeCollector
-from tidegauge_exporter.guarded_server import GuardedMixIn, GuardedRequest, Limits
 from tidegauge_exporter.negotiation import accepts_gzip, choose_format
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord
-from tidegauge.core.tenants import Tenant, tenant_of
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 
 MOST_REMEMBERED = 2_000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, UnderWay
+from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, UnderWay
 from tidegauge_scheduler_hooks.call_turns import Turns
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Progress, Stage, Steps
 from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, ProcessCommands, SchedulerPort

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
 from tidegauge_scheduler_hooks.ports import (
     Audit,
     AuditError,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidegauge.core.actions import CheckpointWay, GroupTarget, JobTarget, RankTarget
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import CheckpointWay, GroupTarget, JobTarget, RankTarget
 from tidegauge.core.orders import GONE
 from tidegauge_scheduler_hooks.ports import (
     CheckpointProgress,

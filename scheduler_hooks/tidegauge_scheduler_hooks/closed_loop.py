@@ -1,6 +1,6 @@
 """One turn of the closed loop: jobs -> incidents -> facts -> decisions -> actions, each written down before the next.
 
-Everything that decides is pure and elsewhere (``core.incident_tracker``, ``policy``); everything that acts is behind
+Everything that decides is pure and elsewhere (``core.incidents.tracker``, ``policy``); everything that acts is behind
 ``CarryOut``. Here is the order in which they are called, and what happens when the database or a scheduler is away:
 incidents go on in memory, and nothing is decided that could not be written down.
 """
@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from tidegauge.core.actions import (
+from tidegauge.core.ids import DeviceUuid, JobKey
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import (
     AuditError,
     Decision,
     DecisionRecord,
@@ -22,16 +24,14 @@ from tidegauge.core.actions import (
     SchedulerFacts,
     Switches,
 )
-from tidegauge.core.ids import DeviceUuid, JobKey
-from tidegauge.core.incident_evidence import EvidenceNews
-from tidegauge.core.incident_steps import DEFAULT_RULES, IncidentRules
-from tidegauge.core.incident_tracker import IncidentTracker
-from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState
-from tidegauge.core.loop_figures import SlurmLabels
+from tidegauge.core.incidents.evidence import EvidenceNews
+from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.incidents.observations import job_key, living_culprits
+from tidegauge.core.incidents.steps import DEFAULT_RULES, IncidentRules
+from tidegauge.core.incidents.tracker import IncidentTracker
+from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.oom import explanation_for
-from tidegauge.core.sightings import job_key, living_culprits
-from tidegauge.core.slurm import SCHEDULER as SLURM
-from tidegauge.core.tenants import Tenant, tenant_of
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes

@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from tidegauge.core.actions import CheckpointWay, GroupTarget, JobFacts, JobTarget, RankTarget, SchedulerFacts
-from tidegauge.core.fraction import cap_of_job
 from tidegauge.core.ids import DeviceUuid, OwnedJob
-from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
-from tidegauge.core.sightings import is_neighbour, job_key
-from tidegauge.core.tenants import tenant_of_rank
+from tidegauge.core.incidents.actions import CheckpointWay, GroupTarget, JobFacts, JobTarget, RankTarget, SchedulerFacts
+from tidegauge.core.incidents.observations import is_neighbour, job_key
+from tidegauge.core.jobs.fraction import cap_of_job
+from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
+from tidegauge.core.jobs.tenants import tenant_of_rank
 from tidegauge.core.views import GpuPlace, JobView, RankSummary
 from tidegauge_scheduler_hooks.scheduler_watch import LOCAL, scheduler_name
 

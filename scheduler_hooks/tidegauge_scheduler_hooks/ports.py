@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from tidegauge.core.actions import AuditError as AuditError  # part of ``Audit``; the store raises it
-from tidegauge.core.actions import Decision, DecisionRecord, JobTarget, Outcome, RankTarget, SchedulerFacts
 from tidegauge.core.ids import JobKey
-from tidegauge.core.job_settings import JobSettings
+from tidegauge.core.incidents.actions import AuditError as AuditError  # part of ``Audit``; the store raises it
+from tidegauge.core.incidents.actions import Decision, DecisionRecord, JobTarget, Outcome, RankTarget, SchedulerFacts
+from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.orders import Reply as Reply  # part of ``ProcessCommands``; the coordinator makes them
 from tidegauge.core.views import JobView
 
@@ -138,7 +138,7 @@ class ProcessCommands(Protocol):
 
 
 class SettingsDesk(Protocol):
-    """Settings for the next attempts of jobs, laid down on every node (``core.job_settings``). Thread-safe."""
+    """Settings for the next attempts of jobs, laid down on every node (``core.jobs.settings``). Thread-safe."""
 
     def get(self, job_id: str, uid: int) -> JobSettings | None:
         """What is laid down for a job now."""

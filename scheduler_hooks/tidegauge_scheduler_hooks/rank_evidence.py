@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidegauge.core.actions import Decision, RankTarget
 from tidegauge.core.evidence import EvidenceReason
-from tidegauge.core.evidence_request import evidence_request, window_for
+from tidegauge.core.evidence.request import evidence_request, window_for
+from tidegauge.core.incidents.actions import Decision, RankTarget
 from tidegauge.core.orders import GONE
 from tidegauge_scheduler_hooks.checkpoint import RANK_TIMEOUT_S
 from tidegauge_scheduler_hooks.ports import PermanentError, ProcessCommands, TemporaryError

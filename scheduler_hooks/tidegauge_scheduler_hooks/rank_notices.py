@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegauge.core.actions import JobTarget
+from tidegauge.core.incidents.actions import JobTarget
 from tidegauge_scheduler_hooks.checkpoint import RANK_TIMEOUT_S
 from tidegauge_scheduler_hooks.ports import PermanentError, ProcessCommands, TemporaryError
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tidegauge.core.actions import SchedulerFacts
 from tidegauge.core.ids import JobKey
-from tidegauge.core.sightings import job_key
-from tidegauge.core.slurm import SCHEDULER as SLURM
+from tidegauge.core.incidents.actions import SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import SchedulerError, SchedulerPort
 

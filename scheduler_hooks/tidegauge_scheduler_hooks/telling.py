@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tidegauge.core.actions import Decision
-from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
+from tidegauge.core.incidents.actions import Decision
+from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge_scheduler_hooks.ports import Messenger, PermanentError, SchedulerError, SchedulerPort, TemporaryError
 
 _WHERE: Mapping[str, str] = {KUBERNETES: "by an Event on the workload"}

@@ -6,7 +6,7 @@ import logging
 import queue
 from collections.abc import Iterator, Sequence
 
-from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Outcome
+from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, Outcome
 from tidegauge_scheduler_hooks.ports import Audit
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 
 from chaos.nodes import Node, number_inside
 from chaos.promises import Step
-from tidegauge.launch.processes import descendants, send_signal
+from tidegauge.osproc.processes import descendants, send_signal
 from whole_lines import whole_lines
 
 SCRIPT = Path(__file__).with_name("training.py")

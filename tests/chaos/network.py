@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidegauge.launch.processes import all_processes
+from tidegauge.osproc.processes import all_processes
 
 Answer = TypeVar("Answer")
 

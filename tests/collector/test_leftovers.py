@@ -11,7 +11,7 @@ import pytest
 
 import leftovers
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch.processes import identity_of, is_alive
+from tidegauge.osproc.processes import identity_of, is_alive
 from waiting import eventually
 
 TEST = """

@@ -14,9 +14,9 @@ import upgrade_fixtures as fixtures
 from scheduler_values import decision
 from store_contract import opened
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
-from tidegauge.core.actions import Outcome
-from tidegauge.core.grades import Grade, GradeAnswer
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import Outcome
+from tidegauge.core.incidents.grades import Grade, GradeAnswer
 from tidegauge.core.wire import to_wire
 from upgrade_fixtures import WITH_DATABASE, WITH_EVIDENCE
 

@@ -13,7 +13,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import compare
 from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.rank_evidence import RankEvidence
+from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.wire import from_wire
 from upgrade_fixtures import WITH_EVIDENCE
 

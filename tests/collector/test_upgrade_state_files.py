@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import upgrade_fixtures as fixtures
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_switch import ActionSwitch
 from tidegauge.cluster.service_record import RecordError, StateFiles, read_address, read_record, read_spec
+from tidegauge.settings import Settings
 from tidegauge_exporter.notify.notebook import Notebook
 from upgrade_fixtures import RELEASES
 

@@ -13,9 +13,9 @@ from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text, text_of
 from sample_views import GIB, LEAK, NOW_S, gpu_view, identity, node_view, rank_view, uuid_of
-from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict
+from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.kubernetes import PodPlace
+from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Verdict
 from tidegauge.core.views import NodeView
 from tidegauge_exporter.collector import NodeCollector

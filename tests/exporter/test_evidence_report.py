@@ -17,8 +17,8 @@ from html_text import Page
 from report_contents import content, evidence, points, ranks, story
 from sample_views import GIB, LEAK, NOW_S
 from tidegauge.core.evidence import NOT_KNOWN, StackGrowth
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import HolderSearch
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.core.verdicts import OK, Band
 from tidegauge_exporter.evidence_report import render_evidence_report
 from tidegauge_exporter.evidence_report_chart import memory_chart

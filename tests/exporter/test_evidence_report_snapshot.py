@@ -10,7 +10,7 @@ from report_contents import LEAK_BYTES, code_lines, made_trace, stacks
 from sample_views import MIB
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
 from tidegauge.core.evidence import StackGrowth
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge_exporter.evidence_report_snapshot import (
     GROWN,
     MOST_BLOCKS,

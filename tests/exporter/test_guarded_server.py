@@ -15,14 +15,14 @@ from socketserver import TCPServer
 import pytest
 
 from sample_views import node_view
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.http_api import HttpApi, json_route
 from tidegauge.cluster.route_access import Access
-from tidegauge.cluster.web_door_files import DoorSettings
-from tidegauge.cluster.web_door_start import ClosedDoor, open_door
-from tidegauge.core.web_access import OPEN_DOOR, Door
-from tidegauge_exporter import guarded_server
-from tidegauge_exporter.guarded_server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, Limits
+from tidegauge.settings import Settings
+from tidegauge.web import server as guarded_server
+from tidegauge.web.access import OPEN_DOOR, Door
+from tidegauge.web.door_files import DoorSettings
+from tidegauge.web.door_start import ClosedDoor, open_door
+from tidegauge.web.server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, Limits
 from tidegauge_exporter.notify.receiver import Receiver
 from tidegauge_exporter.server import MetricsServer
 from waiting import PATIENCE_S

@@ -13,12 +13,12 @@ from html_text import Page
 from sample_views import GIB, LEAK, MIB, NOW_S
 from scheduler_values import decision, finding, incident, oom_record, record
 from slack_stories import FOUND
-from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, Outcome
-from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.evidence.brief import EvidenceBrief
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition, Outcome
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.core.owners import CodeLine
 from tidegauge.core.verdicts import OK, Band, Severity
 from tidegauge_exporter.incident_report import render_incident
 from tidegauge_exporter.incident_sections import MOST_LINES

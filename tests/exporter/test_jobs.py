@@ -8,9 +8,9 @@ from prometheus_client.samples import Sample
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from sample_views import LOOP, NOW_S, job_view, rank_summary
 from tidegauge.core.ids import JobId, JobKey
-from tidegauge.core.loop_figures import LoopFigures, SlurmLabels
-from tidegauge.core.sightings import job_key
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.incidents.loop_figures import LoopFigures, SlurmLabels
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView
 from tidegauge_exporter.jobs import job_metrics

@@ -12,7 +12,7 @@ import pytest
 from evidence_runs import run_script
 from gpu.watching import watched
 from tidegauge.agent.nvml import open_nvml
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.settings import Settings
+from tidegauge.settings import Settings
 
 
 def plain(value: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 from integration.needs import missing
 from tidegauge.cluster.engine_launch import QUIET, free_port
-from tidegauge.launch.processes import descendants, is_alive
+from tidegauge.osproc.processes import descendants, is_alive
 from tidegauge_scheduler_hooks.ports import SchedulerError
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJobsApi
 

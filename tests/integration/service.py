@@ -18,7 +18,7 @@ from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cluster import client
 from tidegauge.cluster.service_record import ServiceRecord, StateFiles, read_address, read_record
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.processes import all_processes, descendants, session_members
+from tidegauge.osproc.processes import all_processes, descendants, session_members
 
 T = TypeVar("T")
 

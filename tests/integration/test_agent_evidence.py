@@ -17,15 +17,15 @@ from integration.service import eventually
 from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.runner import AgentRunner
-from tidegauge.agent.settings import Settings
 from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.evidence import Evidence, EvidenceReason
-from tidegauge.core.evidence_request import Window, evidence_request
+from tidegauge.core.evidence.request import Window, evidence_request
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.probe.activation.launch import activation_environ
+from tidegauge.settings import Settings
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
 

@@ -31,7 +31,7 @@ from scheduler_hooks.carry_out_bench import (
 )
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
 from tidegauge.cluster.store import open_store
-from tidegauge.core.actions import ActionKind, DecisionRecord, Outcome
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 
 CHECKPOINT, REQUEUE = wanted(ActionKind.CHECKPOINT), wanted(ActionKind.REQUEUE)

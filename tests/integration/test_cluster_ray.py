@@ -24,7 +24,7 @@ from fake_node import MIB, FakeClock, FakeRank, identity
 from integration.service import Service, eventually
 from tidegauge.cluster.engine_launch import engine_environ
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
-from tidegauge.launch.processes import identity_of
+from tidegauge.osproc.processes import identity_of
 
 pytestmark = pytest.mark.timeout(300)
 

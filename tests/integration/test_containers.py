@@ -28,10 +28,10 @@ from integration.needs import missing
 from tidegauge.agent.containers import WALK_EVERY_S, Containers
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.procfs import ProcFs
-from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import RankView
+from tidegauge.settings import Settings
 
 UID, VICTIM_UID = 5001, 5002
 WITHIN_S = 60.0

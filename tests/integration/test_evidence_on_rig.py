@@ -10,7 +10,7 @@ import pytest
 from evidence_checks import check_leak
 from evidence_runs import EvidenceRun, run_leak, run_script
 from fakegpu.rig import Rig
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 
 pytestmark = pytest.mark.rig
 

@@ -15,9 +15,9 @@ from fleet.series import Replay, choose, replays
 from integration.service import eventually
 from leakseries.machine import Row, feed
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.agent.settings import Settings
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.verdicts import LeakState
+from tidegauge.settings import Settings
 
 MIB = 1 << 20
 

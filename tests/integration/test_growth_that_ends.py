@@ -15,7 +15,7 @@ import pytest
 from fakegpu.rig import Rig
 from integration.service import Service, eventually
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.evidence_words import advice_of, because_lines
+from tidegauge.core.evidence.words import advice_of, because_lines
 from tidegauge.core.wire import from_wire
 from tidegauge.probe.activation.launch import activation_environ
 

@@ -12,7 +12,7 @@ import pytest
 
 from fakegpu.rig import Rig
 from tidegauge.agent.job_settings import JobSettingsFiles
-from tidegauge.core.job_settings import JobSettings
+from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.probe.activation.launch import activation_environ
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(180)]

@@ -23,14 +23,14 @@ from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.launches import Launches
 from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.procfs import ProcFs
-from tidegauge.core.actions import ActionKind, RankTarget
 from tidegauge.core.ids import JobId, JobKey, ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.incidents.actions import ActionKind, RankTarget
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE, Reply
 from tidegauge.core.run_dirs import socket_name
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
-from tidegauge.launch.processes import descendants, identity_of, is_alive, send_signal
+from tidegauge.osproc.processes import descendants, identity_of, is_alive, send_signal
 from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
 from tidegauge_scheduler_hooks.ports import ChangedError, Presence, RequeueChanges
 from whole_lines import whole_lines

@@ -19,16 +19,16 @@ from integration.service import eventually
 from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.runner import AgentRunner
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.core.actions import RankTarget
-from tidegauge.core.fraction import fraction_environ
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import RankTarget
+from tidegauge.core.jobs.fraction import fraction_environ
 from tidegauge.core.oom import OomKind, explain_oom, explanation_for
 from tidegauge.core.orders import GONE
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge.probe.activation.launch import activation_environ
+from tidegauge.settings import Settings
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(400)]
 

@@ -26,10 +26,10 @@ from tidegauge.agent.containers import WALK_EVERY_S, Containers
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.pods import PATIENCE_S, PodBook
 from tidegauge.agent.procfs import ProcFs
-from tidegauge.agent.settings import Settings
-from tidegauge.core.kubernetes import PodCgroup, PodFacts, PodPlace
+from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts, PodPlace
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import RankView
+from tidegauge.settings import Settings
 
 UID = 5001
 CONTAINER = "7f3a" * 16

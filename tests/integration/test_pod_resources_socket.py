@@ -25,8 +25,8 @@ from tidegauge.agent.pod_resources import (
     open_pod_resources,
 )
 from tidegauge.agent.ports import HeldBy
-from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.settings import Settings
 
 try:
     import grpc

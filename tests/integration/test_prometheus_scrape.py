@@ -22,7 +22,7 @@ import pytest
 from integration.needs import missing
 from integration.prometheus_server import PrometheusServer, prometheus_binary, running_prometheus
 from sample_views import GIB, LEAK, MIB, gpu_view, job_view, node_view, rank_view
-from tidegauge.core.kubernetes import PodPlace
+from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge_exporter.jobs import job_metrics
 from tidegauge_exporter.server import MetricsServer

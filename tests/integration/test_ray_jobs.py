@@ -19,11 +19,11 @@ from integration.ray_cluster import INSIDE, PYTHON, RayCluster, ray_cluster
 from integration.service import eventually
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld, PortContract
-from tidegauge.core.actions import JobTarget
 from tidegauge.core.ids import JobId
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.actions import JobTarget
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView
-from tidegauge.launch.processes import identity_of, is_alive
+from tidegauge.osproc.processes import identity_of, is_alive
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, Presence, RequeueChanges

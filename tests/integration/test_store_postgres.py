@@ -13,7 +13,7 @@ from integration.postgres_server import PostgresServer, postgres_binaries, runni
 from scheduler_values import decision
 from store_contract import StoreContract, opened
 from tidegauge.cluster.store import Store, StoreError, open_store
-from tidegauge.core.actions import AuditError
+from tidegauge.core.incidents.actions import AuditError
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -23,7 +23,6 @@ from fakegpu.rig import Rig
 from integration.service import eventually
 from integration.upgrade_releases import old_code, probe_environ, say, service_environ, why_not
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.escalation_desk import NO_SUCH_COMMAND
 from tidegauge.core.orders import Order, OrderResult, OrderTo
@@ -31,6 +30,7 @@ from tidegauge.core.ring_layout import LAYOUT_VERSION
 from tidegauge.core.views import RankView
 from tidegauge.core.wire import to_json
 from tidegauge.probe.activation.launch import activation_environ
+from tidegauge.settings import Settings
 from upgrade_fixtures import ring
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(360)]
@@ -160,7 +160,7 @@ REPORT = """
 import base64, pickle, sys, time
 from pathlib import Path
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.settings import Settings
+from tidegauge.settings import Settings
 agent = open_node_agent(Settings(run_dir=Path(sys.argv[1])))
 until_s = time.monotonic() + 120
 while not any(rank.steps > 5 for rank in agent.view().ranks) and time.monotonic() < until_s:

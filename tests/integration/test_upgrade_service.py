@@ -19,7 +19,7 @@ import pytest
 from fakegpu.rig import Rig
 from integration.service import Service, eventually
 from integration.upgrade_releases import old_code, probe_environ, service_environ, why_not
-from tidegauge.launch.processes import is_alive
+from tidegauge.osproc.processes import is_alive
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 

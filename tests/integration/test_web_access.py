@@ -28,11 +28,11 @@ from tidegauge.cluster import client
 from tidegauge.cluster.client import ApiAccess
 from tidegauge.cluster.service_record import read_address
 from tidegauge.cluster.store import open_store
-from tidegauge.cluster.web_tokens import make_token, token_line
-from tidegauge.core.actions import Outcome
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, LocalRank
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState
-from tidegauge.launch.processes import identity_of
+from tidegauge.core.incidents.actions import Outcome
+from tidegauge.osproc.processes import identity_of
+from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 pytestmark = pytest.mark.timeout(300)

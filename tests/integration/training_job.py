@@ -20,7 +20,7 @@ from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.ring_reader import RingReader
 from tidegauge.core.ids import ProcessId, RankIdentity
 from tidegauge.core.samples import EventCode, Sample
-from tidegauge.launch.processes import descendants, is_alive
+from tidegauge.osproc.processes import descendants, is_alive
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from typing import Any
 
 from scheduler_hooks.fake_scheduler import UID, FakeEvidenceRanks, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
 from scheduler_values import decision, target
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 from tidegauge_scheduler_hooks.ports import Audit

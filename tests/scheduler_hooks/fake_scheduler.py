@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sample_views import identity, job_view, rank_summary
-from tidegauge.core.actions import (
+from tidegauge.core.ids import JobId, JobKey
+from tidegauge.core.incidents.actions import (
     BREAKERS,
     ActionKind,
     AuditError,
@@ -23,8 +24,7 @@ from tidegauge.core.actions import (
     RankTarget,
     SchedulerFacts,
 )
-from tidegauge.core.ids import JobId, JobKey
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import (

@@ -21,9 +21,9 @@ from dataclasses import replace
 
 import pytest
 
-from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobId
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.ports import (

@@ -10,8 +10,8 @@ from fake_ranks import FakeRanks
 from fake_ray_jobs import FakeRayJobs
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld
-from tidegauge.core.actions import JobTarget
 from tidegauge.core.ids import JobId, JobKey, ProcessId
+from tidegauge.core.incidents.actions import JobTarget
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings

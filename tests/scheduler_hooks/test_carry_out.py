@@ -9,8 +9,8 @@ import pytest
 from scheduler_hooks.carry_out_bench import GRACE_S, START_S, TURN_S, Bench, of_user, wanted
 from scheduler_hooks.fake_scheduler import FakeJob, raising
 from scheduler_values import target
-from tidegauge.core.actions import ActionKind, Outcome
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 NOTIFY, CHECKPOINT, CAP = wanted(ActionKind.NOTIFY), wanted(ActionKind.CHECKPOINT), wanted(ActionKind.CAP)

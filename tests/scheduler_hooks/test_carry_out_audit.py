@@ -19,7 +19,7 @@ from scheduler_hooks.carry_out_bench import (
 )
 from scheduler_hooks.fake_scheduler import FakeJob
 from tidegauge.cluster.policy_clock import PolicyClock
-from tidegauge.core.actions import ActionKind, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 
 CAP = wanted(ActionKind.CAP)

@@ -26,7 +26,7 @@ from scheduler_hooks.carry_out_bench import (
     wanted,
 )
 from scheduler_hooks.fake_scheduler import FakeJob, raising
-from tidegauge.core.actions import ActionKind, Decision, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Decision, Outcome
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 NOTIFY, CAP, CHECKPOINT = wanted(ActionKind.NOTIFY), wanted(ActionKind.CAP), wanted(ActionKind.CHECKPOINT)

@@ -11,7 +11,7 @@ from scheduler_hooks.carry_out_bench import (
     wanted,
 )
 from scheduler_hooks.fake_scheduler import FakeJob, raising
-from tidegauge.core.actions import ActionKind, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, TemporaryError
 
 REQUEUE = wanted(ActionKind.REQUEUE)

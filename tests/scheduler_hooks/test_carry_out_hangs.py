@@ -19,7 +19,7 @@ from scheduler_hooks.carry_out_bench import (
     wanted,
 )
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler
-from tidegauge.core.actions import ActionKind, Decision, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Decision, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.closed_loop import workers_for
 from waiting import PATIENCE_S

@@ -13,9 +13,9 @@ import pytest
 from scheduler_hooks.carry_out_bench import START_S, TURN_S, Bench, of_user, wanted
 from scheduler_hooks.fake_scheduler import UID, FakeEvidenceRanks, FakeJob, FakeScheduler
 from scheduler_values import target
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
 from tidegauge.core.ids import JobKey
-from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
+from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge_scheduler_hooks.call_turns import MOST_REMEMBERED, Turns
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_values import JOB, target
-from tidegauge.core.actions import GroupTarget, JobTarget
+from tidegauge.core.incidents.actions import GroupTarget, JobTarget
 from tidegauge_scheduler_hooks.checkpoint import MEASURE_S, RankCheckpoint
 from tidegauge_scheduler_hooks.ports import CheckpointProgress, CheckpointStage, TemporaryError
 from training_ranks import FakeCommands, FakeTime, TrainingRank

@@ -17,14 +17,14 @@ from sample_views import GIB, LEAK, MIB, identity, job_view, rank_summary, uuid_
 from scheduler_hooks.fake_scheduler import UID, FakeJob, FakeScheduler, FakeWorld, MemoryAudit
 from scheduler_hooks.test_telling import FakeMessenger
 from scheduler_values import decision, incident
-from tidegauge.core.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
 from tidegauge.core.evidence import CauseFound
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, JobKey, ProcessId
-from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState
-from tidegauge.core.loop_figures import SlurmLabels
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.actions import ActionKind, AuditError, Disposition, Outcome, SchedulerFacts, Switches
+from tidegauge.core.incidents.evidence import EvidenceNews
+from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.verdicts import OK, Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop

@@ -9,9 +9,9 @@ import pytest
 
 from sample_views import GIB, MIB, identity, job_view, rank_summary, uuid_of
 from scheduler_values import scheduler_facts
-from tidegauge.core.actions import CheckpointWay, JobFacts, RankTarget, SchedulerFacts
 from tidegauge.core.ids import JobId, JobKey, ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.incidents.actions import CheckpointWay, JobFacts, RankTarget, SchedulerFacts
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.facts import end_with, job_facts, surroundings
 

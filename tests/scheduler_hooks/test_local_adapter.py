@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sample_views import identity, job_view, rank_summary
-from tidegauge.core.actions import ActionKind, JobTarget
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.incidents.actions import ActionKind, JobTarget
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE, Reply
-from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.local.adapter import BUSY_RETRY_S, LocalScheduler

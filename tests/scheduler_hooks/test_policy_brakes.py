@@ -11,10 +11,10 @@ import pytest
 from policy_runs import Run, policy
 from sample_views import NOW_S
 from scheduler_values import JOB, facts, incident, record, scheduler_facts, target
-from tidegauge.core.actions import ActionKind, GroupTarget, JobFacts, Outcome, RankTarget
-from tidegauge.core.evidence_brief import EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence.brief import EvidenceBrief, EvidenceCause
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents import IncidentCause, IncidentKey, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, GroupTarget, JobFacts, Outcome, RankTarget
 from tidegauge.core.verdicts import Severity
 from tidegauge_scheduler_hooks.policy.brakes import BRAKES, PASSING
 from tidegauge_scheduler_hooks.policy.state import PolicyState

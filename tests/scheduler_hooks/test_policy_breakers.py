@@ -10,8 +10,8 @@ from policy_runs import Run, policy
 from sample_views import NOW_S
 from scheduler_hooks.fake_scheduler import MemoryAudit
 from scheduler_values import decision, facts, record, target
-from tidegauge.core.actions import BREAKER, USER_BREAKER, ActionKind, Decision, Disposition, JobFacts, Outcome
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import BREAKER, USER_BREAKER, ActionKind, Decision, Disposition, JobFacts, Outcome
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 
 CAP = "[{action: cap}]"

@@ -10,9 +10,9 @@ import pytest
 from policy_runs import Run, policy
 from sample_views import NOW_S
 from scheduler_values import JOB, facts, incident, target
-from tidegauge.core.actions import CheckpointWay, GroupTarget, Outcome, RankTarget
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import Closure, IncidentState
+from tidegauge.core.incidents.actions import CheckpointWay, GroupTarget, Outcome, RankTarget
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.policy.decide import next_look_s
 from tidegauge_scheduler_hooks.policy.models import Policy

@@ -9,8 +9,8 @@ import pytest
 
 from policy_runs import Run
 from scheduler_values import facts, scheduler_facts
-from tidegauge.core.actions import Outcome
 from tidegauge.core.incidents import IncidentCause, IncidentKey
+from tidegauge.core.incidents.actions import Outcome
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.policy.files import load_policy
 

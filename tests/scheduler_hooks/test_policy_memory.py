@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from scheduler_values import decision
-from tidegauge.core.actions import ActionKind
+from tidegauge.core.incidents.actions import ActionKind
 from tidegauge_scheduler_hooks.policy.layers import Layers
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 

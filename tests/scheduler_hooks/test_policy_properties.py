@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 
 from policy_worlds import EDITS, JOBS, MODES, Turn, World, ask_again, courses, hasty_policies, play, policies
-from tidegauge.core.actions import ActionKind, Decision, Disposition, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Decision, Disposition, Outcome
 from tidegauge_scheduler_hooks.policy.models import Policy
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 

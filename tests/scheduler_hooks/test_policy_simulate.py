@@ -7,9 +7,9 @@ from typing import Any
 
 from sample_views import NOW_S
 from scheduler_values import facts, incident
-from tidegauge.core.actions import ActionKind, Disposition
 from tidegauge.core.ids import JobKey, OwnedJob
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, Disposition
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_scheduler_hooks.policy.files import load_policy
 from tidegauge_scheduler_hooks.policy.simulate import Simulation, simulate

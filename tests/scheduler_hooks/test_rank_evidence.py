@@ -10,8 +10,8 @@ import pytest
 
 from scheduler_hooks.carry_out_bench import Bench, wanted
 from scheduler_values import finding, incident
-from tidegauge.core.actions import ActionKind, Outcome, RankTarget
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import ActionKind, Outcome, RankTarget
 from tidegauge.core.orders import GONE
 from tidegauge_scheduler_hooks.ports import PermanentError, Reply, TemporaryError
 from tidegauge_scheduler_hooks.rank_evidence import ask_for_evidence

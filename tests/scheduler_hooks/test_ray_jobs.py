@@ -11,8 +11,8 @@ import pytest
 from fake_ray_jobs import Fault, ray_jobs_server, says
 from scheduler_hooks.port_contract import ContractWorld, PortContract
 from scheduler_hooks.ray_jobs_world import UID, UNCHANGED, UPLOADED, RayWorld, end
-from tidegauge.core.actions import ActionKind
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,

@@ -14,7 +14,7 @@ from fake_ray_jobs import Fault, drop, half, ray_jobs_server, says
 from scheduler_hooks.fake_scheduler import MemoryAudit
 from scheduler_hooks.ray_jobs_world import UNCHANGED, RayWorld, end
 from scheduler_values import decision
-from tidegauge.core.actions import ActionKind, JobTarget, Outcome
+from tidegauge.core.incidents.actions import ActionKind, JobTarget, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from sample_views import job_view
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
-from tidegauge.core.actions import SchedulerFacts
 from tidegauge.core.ids import JobId, JobKey, ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
-from tidegauge.core.sightings import job_key
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.incidents.actions import SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import TemporaryError
 from tidegauge_scheduler_hooks.scheduler_watch import ASK_EVERY_S, SchedulerWatch

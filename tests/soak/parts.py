@@ -12,7 +12,7 @@ from footprint import name_of
 from soak.gauges import look_at_file, look_at_folder, look_at_process, rows_of
 from soak.judgement import BoundWatch, CountWatch, MemoryWatch, Verdict
 from tidegauge.cluster.service_record import StateFiles
-from tidegauge.launch.processes import descendants
+from tidegauge.osproc.processes import descendants
 
 MIB = 1 << 20
 LOGS_MOST_BYTES = 16 * MIB

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from loop_store import FakeAudit, FakeIncidents, FakeStore, real_store
 from scheduler_values import decision, incident, record
-from tidegauge.core.actions import Outcome
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import Outcome
 
 INCIDENTS = 300
 """More than any page shows unless it is asked for more."""

@@ -23,7 +23,7 @@ from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, Process
 from tidegauge.core.ring_layout import DEFAULT_CAPACITY, RingHeader
 from tidegauge.core.run_dirs import ring_name
 from tidegauge.core.samples import EventCode, RecordKind
-from tidegauge.launch.processes import identity_of
+from tidegauge.osproc.processes import identity_of
 from tidegauge.probe.readings import Counts
 from tidegauge.probe.ring_writer import RingWriter
 from tidegauge.probe.run_folder import RunFolder, open_run_folder

@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeVar
 
 from tidegauge.agent.ports import HeldBy, ProcessFacts
 from tidegauge.core.ids import JobId, RankIdentity, made_up_job_id
-from tidegauge.core.kubernetes import SCHEDULER as KUBERNETES
-from tidegauge.core.kubernetes import PodCgroup, PodFacts, PodPlace, job_id, namespace_of
-from tidegauge.core.slurm import SCHEDULER as SLURM
-from tidegauge.core.slurm import SlurmPlace, array_name
+from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
+from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts, PodPlace, job_id, namespace_of
+from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
+from tidegauge.core.jobs.slurm import SlurmPlace, array_name
 
 MAX_ATTEMPT = 1 << 31
 """As in a ring."""

@@ -17,7 +17,7 @@ from tidegauge.agent.folders import NotNowError, RefusedError, closing_fd
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.agent.ways_in import entered
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.tenants import Tenant, itself
+from tidegauge.core.jobs.tenants import Tenant, itself
 
 
 @dataclass(eq=False)

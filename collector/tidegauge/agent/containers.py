@@ -22,9 +22,9 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.tenant_time import Turns
 from tidegauge.agent.ways_in import entered
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant, itself
 from tidegauge.core.proc_stat import parse_proc_stat
 from tidegauge.core.proc_status import effective_uid
-from tidegauge.core.tenants import Tenant, itself
 
 LOOK_EVERY_S = 1.0
 """How often candidates are looked at, and containers searched for run directories."""

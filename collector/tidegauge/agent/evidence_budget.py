@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.tenants import Tenant
 
 HOUR_S = 3600.0
 PIECES_OF_TENANT = 30

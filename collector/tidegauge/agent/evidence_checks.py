@@ -16,8 +16,8 @@ from tidegauge.agent.folders import RefusedError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.contents import decompressed, is_zlib
 from tidegauge.core import wire
+from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, MOST_TEXT, RankEvidence
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.rank_evidence import MOST_HOLDERS, MOST_TEXT, RankEvidence
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, PackedSnapshot, SnapshotFormatError, unpack
 from tidegauge.core.text import one_line

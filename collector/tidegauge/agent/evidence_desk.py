@@ -20,7 +20,6 @@ from tidegauge.agent.evidence_files import EvidenceFinder, FoundFiles, RankFolde
 from tidegauge.agent.evidence_making import NodeWord, job_of
 from tidegauge.agent.evidence_waiting import WaitingEvidence
 from tidegauge.agent.evidence_work import EvidenceWork
-from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.folders import RefusedError
 from tidegauge.agent.growth_bounds import GrowthBounds
 from tidegauge.agent.ports import Clock, SourceHealth
@@ -29,9 +28,10 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.snapshot_shelf import SnapshotShelf
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import tenant_of, tenant_of_rank
 from tidegauge.core.shared_bounds import PeerBound
-from tidegauge.core.tenants import tenant_of, tenant_of_rank
 from tidegauge.core.views import GpuView, RankView
+from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 

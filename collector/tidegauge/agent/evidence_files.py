@@ -17,8 +17,8 @@ from tidegauge.agent.folders import NotNowError, RefusedError, UserFolder
 from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name, snapshot_name
-from tidegauge.core.tenants import Tenant
 from tidegauge.core.units import format_bytes
 
 LOOK_EVERY_S = 2.0

@@ -18,10 +18,10 @@ from tidegauge.analysis.diff import Comparison, compare
 from tidegauge.analysis.packed_snapshots import from_packed
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import Evidence, SnapshotRef
+from tidegauge.core.evidence.cause_input import CauseInput
+from tidegauge.core.evidence.rank_evidence import MOST_TEXT, RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
-from tidegauge.core.rank_evidence import MOST_TEXT, RankEvidence
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.core.text import one_line

@@ -13,10 +13,10 @@ from tidegauge.agent.growth_bounds import GrowthBounds
 from tidegauge.agent.patient_store import PatientStore
 from tidegauge.agent.ports import Clock
 from tidegauge.agent.remote_store import RemoteStore
-from tidegauge.agent.settings import Settings
 from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
 from tidegauge.agent.snapshot_store import FolderStore, SnapshotStore, StoreError
-from tidegauge.agent.steady_clock import SteadyClock
+from tidegauge.settings import Settings
+from tidegauge.steady_clock import SteadyClock
 
 _log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.diff import Comparison
-from tidegauge.core.bound_finding import find_bound
-from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, MOST_LIVE, Evidence, SnapshotRef, StackGrowth
-from tidegauge.core.evidence_causes import name_cause
+from tidegauge.core.evidence.bound_finding import find_bound
+from tidegauge.core.evidence.cause_input import CauseInput
+from tidegauge.core.evidence.causes import name_cause
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import MOST_TEXT, NO_FACTS, RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import MOST_TEXT, NO_FACTS, RankEvidence
 from tidegauge.core.text import one_line
 
 _NOTHING = CauseInput()

@@ -15,12 +15,12 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
-from tidegauge.agent.state_files import clear_drafts, write_state
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.tenants import Tenant, tenant_of
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.units import format_bytes
+from tidegauge.state_files import clear_drafts, write_state
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from tidegauge.agent.snapshot_shelf import SnapshotShelf
 from tidegauge.agent.snapshot_store import StoreError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.core.evidence import Evidence, SnapshotRef
-from tidegauge.core.rank_evidence import MOST_TEXT
+from tidegauge.core.evidence.rank_evidence import MOST_TEXT
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.text import one_line
 

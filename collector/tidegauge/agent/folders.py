@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS
-from tidegauge.core.tenants import Tenant
 
 if TYPE_CHECKING:  # it needs pydantic, and `tidegauge attach` finds a process's socket without
-    from tidegauge.agent.settings import Settings
+    from tidegauge.settings import Settings
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.rank_groups import NameOfGroup, RankGroup, RankGroups, member_of
+from tidegauge.core.jobs.rank_groups import NameOfGroup, RankGroup, RankGroups, member_of
 from tidegauge.core.views import RankView
 
 _Job = tuple[str, int]

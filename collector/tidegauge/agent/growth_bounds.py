@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.state_files import write_state
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
+from tidegauge.core.evidence.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.shared_bounds import PeerBound, holds_for_peer
 from tidegauge.core.views import RankView
+from tidegauge.state_files import write_state
 
 _log = logging.getLogger(__name__)
 

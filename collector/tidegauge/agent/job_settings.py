@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from tidegauge.agent.folders import watched_run_dirs
 from tidegauge.agent.safe_files import DIRECTORY, RefusedError, Signature, open_checked, opened
-from tidegauge.agent.settings import Settings
-from tidegauge.core.job_settings import MAX_FILE_BYTES, JobSettings, decode, digest, encode, settings_name
+from tidegauge.core.jobs.settings import MAX_FILE_BYTES, JobSettings, decode, digest, encode, settings_name
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS, SETTINGS_FOLDER
 from tidegauge.files import replace_file
+from tidegauge.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class JobSettingsFiles:
         self._problem: str | None = None
 
     def digest(self) -> str | None:
-        """``core.job_settings.digest`` of what lies here; ``None`` while it cannot be written or read. Cheap when
+        """``core.jobs.settings.digest`` of what lies here; ``None`` while it cannot be written or read. Cheap when
         nothing has changed."""
         if self._problem is not None:
             return None

@@ -19,8 +19,8 @@ from tidegauge.agent.folders import RefusedError, RunDir, UserFolder
 from tidegauge.agent.safe_files import opened_folder
 from tidegauge.agent.tenant_time import Turns
 from tidegauge.agent.user_folders import UserFolders
+from tidegauge.core.jobs.tenants import Tenant, itself
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
-from tidegauge.core.tenants import Tenant, itself
 
 MAX_LAUNCHES = 512
 MAX_LAUNCHES_PER_TENANT = 128

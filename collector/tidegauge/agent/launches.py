@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.folders import NotNowError, RefusedError, RunDir, UserFolder
 from tidegauge.agent.launch_names import LaunchNames, RecordPlace
 from tidegauge.agent.ports import ProcSource
@@ -20,11 +19,12 @@ from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
-from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.jobs.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
+from tidegauge.core.jobs.launches import LaunchSummary
+from tidegauge.core.jobs.tenants import Tenant, itself
 from tidegauge.core.run_dirs import launch_socket_name, process_of
-from tidegauge.core.tenants import Tenant, itself
 from tidegauge.core.views import RankView
+from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 

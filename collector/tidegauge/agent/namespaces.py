@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.views import RankView
 
 

@@ -42,7 +42,6 @@ from tidegauge.agent.ports import (
 from tidegauge.agent.procfs import ProcFs, in_initial_pid_namespace
 from tidegauge.agent.ring_search import MAX_RANKS, MAX_S_FOR_RINGS, RingSearch
 from tidegauge.agent.search import Search
-from tidegauge.agent.settings import Settings
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.slurm_node import open_slurm
 from tidegauge.agent.slurm_records import SlurmRecords
@@ -52,12 +51,13 @@ from tidegauge.agent.watches import Watches
 from tidegauge.agent.witnesses import Witnesses
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.kubernetes import PodFacts
+from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.rank_groups import NameOfGroup
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo
-from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
-from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import GpuView, NodeSummary, NodeView, RankView
+from tidegauge.settings import Settings
 
 _log = logging.getLogger(__name__)
 

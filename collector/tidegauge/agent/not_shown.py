@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from tidegauge.agent.few_lines import FewLines
 from tidegauge.core.ids import ProcessId
+from tidegauge.rate_limited_log import FewLines
 
 MOST_REMEMBERED = 4096
 """Processes by reason; beyond that they are forgotten, and counted again."""

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult, OrderTo
-from tidegauge.core.tenants import Tenant
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tidegauge.core.kubernetes import PodCgroup
+from tidegauge.core.jobs.kubernetes import PodCgroup
 
 _UID = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 """Of a pod from the API server, or of a static one, whose uid is a hash of its manifest."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tidegauge.agent.pod_resources_wire import holders_by_device
 from tidegauge.agent.ports import HeldBy, HolderSource, NoHolders, SourceHealth
-from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.settings import Settings
 
 _log = logging.getLogger(__name__)
 

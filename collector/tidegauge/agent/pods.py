@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from tidegauge.agent.ports import NoPlace
-from tidegauge.core.kubernetes import PodCgroup, PodFacts
+from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
 
 PATIENCE_S = 10.0
 """For how long a rank waits for the head's word before it is shown without."""

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from tidegauge.core.ids import DeviceUuid, JobId, ProcessId
-from tidegauge.core.kubernetes import PodCgroup
-from tidegauge.core.slurm import SlurmJobRecord, SlurmPlace
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.kubernetes import PodCgroup
+from tidegauge.core.jobs.slurm import SlurmJobRecord, SlurmPlace
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.verdicts import Verdict
 
 

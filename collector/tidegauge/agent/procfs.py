@@ -16,9 +16,9 @@ from tidegauge.agent.resident import OpenStatms, parse_statm
 from tidegauge.agent.user_namespaces import owner_of_user_namespace
 from tidegauge.core.host_memory import proportional_bytes
 from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 from tidegauge.core.proc_status import effective_uid, status_numbers
-from tidegauge.core.slurm import SlurmPlace
 
 NESTED_REFRESH_S = 5.0
 """Looking through all processes for one in a container costs about 30 us each: not more often than this."""

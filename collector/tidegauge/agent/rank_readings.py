@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tidegauge.core.cause_input import MemoryGrowth
+from tidegauge.core.evidence.cause_input import MemoryGrowth
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.views import GpuView, RankView
 

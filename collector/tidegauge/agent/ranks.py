@@ -11,9 +11,9 @@ from tidegauge.agent.limits import cap_bytes, others_bytes, process_limit_bytes
 from tidegauge.agent.placement import place
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
 from tidegauge.agent.rank_names import RankNames
-from tidegauge.core.fraction import fraction_of_settings
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
+from tidegauge.core.jobs.fraction import fraction_of_settings
 from tidegauge.core.samples import EventCode, OomRecord, Sample
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import RankView
@@ -101,7 +101,8 @@ class RankState:
 
     def _measure(self, series: DeviceSeries, gpus: Sequence[GpuReading], mono_ns: int) -> None:
         """A figure that is shown is NVML's proof that the process is on the GPU beside it, and makes it a neighbour
-        there (``core.sightings.is_neighbour``): none outlives the poll that said so, nor a change of the GPU."""
+        there (``core.incidents.observations.is_neighbour``): none outlives the poll that said so, nor a change of the
+        GPU."""
         before = self._gpu
         used = self._locate(series.device, gpus)
         if before is not None and self._gpu is not None and self._gpu.uuid != before.uuid:

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from tidegauge.agent.retention import StoredSnapshot
 from tidegauge.agent.snapshot_store import KeyTakenError, StoreError, check_key
-from tidegauge.agent.state_files import write_state
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
+from tidegauge.state_files import write_state
 
 WHOLE_AT_ONCE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
 """Where an object appears when all of it is there: others get a draft that is renamed."""

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidegauge.agent.discovery import Place, RingFile, RingFinder
-from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.folders import NotNowError
 from tidegauge.agent.namespaces import NamespacesOfPods
 from tidegauge.agent.ports import ProcessFacts, ProcSource
 from tidegauge.agent.ring_reader import RingBlankError, RingReader, read_header
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.ring_layout import LayoutError
-from tidegauge.core.tenants import Tenant
+from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 

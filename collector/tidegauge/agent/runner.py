@@ -11,12 +11,12 @@ from typing import Protocol
 
 from tidegauge.agent.orders import OrderCarrier
 from tidegauge.agent.report_pace import ReportPace
-from tidegauge.core.job_settings import JobSettings
-from tidegauge.core.kubernetes import PodFacts
+from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.rank_groups import NameOfGroup
+from tidegauge.core.jobs.settings import JobSettings
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult
-from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
-from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import NodeSummary
 
 _log = logging.getLogger(__name__)

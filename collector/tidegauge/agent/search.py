@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from tidegauge.agent.containers import Containers
 from tidegauge.agent.discovery import RingFile
 from tidegauge.agent.evidence_desk import EvidenceDesk
-from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.launches import Launches
 from tidegauge.agent.ports import Clock
 from tidegauge.agent.ring_search import FoundRing, RingSearch
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.source_health import SourceHealths
+from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 
-from tidegauge.agent.few_lines import FewLines
+from tidegauge.rate_limited_log import FewLines
 
 
 class SkipCounts:

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import IO, NamedTuple
 
-from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import JobId
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.text import one_line
+from tidegauge.settings import Settings
 
 TIMEOUT_S = 5.0
 """A node under heavy load takes a second; a slurmstepd that hangs would hold the command up for ever."""

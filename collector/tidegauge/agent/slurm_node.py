@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tidegauge.agent.ports import NoPlace, NoSteps, ProcSource, SourceHealth, StepSource
-from tidegauge.agent.settings import Settings
 from tidegauge.agent.slurm_listpids import TIMEOUT_S, ListPids, StepList, find_scontrol, scontrol_environ
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.jobs.slurm import SlurmPlace
+from tidegauge.settings import Settings
 
 _log = logging.getLogger(__name__)
 

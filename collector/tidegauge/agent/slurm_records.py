@@ -17,7 +17,7 @@ from time import monotonic
 
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import JobId
-from tidegauge.core.slurm import SlurmJobRecord
+from tidegauge.core.jobs.slurm import SlurmJobRecord
 
 _log = logging.getLogger(__name__)
 

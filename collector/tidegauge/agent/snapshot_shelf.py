@@ -13,7 +13,7 @@ from tidegauge.agent.retention import what_to_delete
 from tidegauge.agent.snapshot_store import KeyTakenError, SnapshotStore, StoreError, snapshot_key
 from tidegauge.analysis.snapshot_files import write_packed
 from tidegauge.core.evidence import SnapshotRef
-from tidegauge.core.tenants import tenant_of_rank
+from tidegauge.core.jobs.tenants import tenant_of_rank
 from tidegauge.core.units import format_bytes
 from tidegauge.core.views import RankView
 

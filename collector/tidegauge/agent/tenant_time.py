@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from tidegauge.core.tenants import Tenant, itself
+from tidegauge.core.jobs.tenants import Tenant, itself
 
 MAX_CPU_S = 0.02
 """Of processor time for a tenant, look and kind of work."""

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from tidegauge.agent.discovery import Place, RingFile
 from tidegauge.agent.evidence_files import RankFolder
-from tidegauge.agent.few_lines import FewLines
 from tidegauge.agent.groups import GroupsOfNode
 from tidegauge.agent.host_memory import HostMemorySource
 from tidegauge.agent.namespaces import NamespacesOfPods
@@ -25,11 +24,12 @@ from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.rank_groups import NameOfGroup
+from tidegauge.core.jobs.rank_groups import NameOfGroup
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import socket_name
-from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import RankView, with_fields
+from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from tidegauge.agent.ports import (
     RecordSource,
     StepSource,
 )
-from tidegauge.core.kubernetes import PodFacts
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.slurm import SlurmPlace
 
 
 class Word(NamedTuple):

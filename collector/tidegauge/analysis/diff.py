@@ -21,9 +21,9 @@ from tidegauge.analysis.live_stacks import (
 )
 from tidegauge.core.allocator.trace import BlockState, Trace
 from tidegauge.core.evidence import PrivatePools, StackGrowth
-from tidegauge.core.held_memory import DEFAULT_POOL
-from tidegauge.core.owners import CodeLine, asking_line, is_library
-from tidegauge.core.workspaces import BlockOnStream, Workspaces, grown_workspaces
+from tidegauge.core.evidence.held_memory import DEFAULT_POOL
+from tidegauge.core.evidence.owners import CodeLine, asking_line, is_library
+from tidegauge.core.evidence.workspaces import BlockOnStream, Workspaces, grown_workspaces
 
 THROUGH_SHARE = 0.9
 """A line that this share of the growth came through is the place to look at, whatever lines below it allocated."""

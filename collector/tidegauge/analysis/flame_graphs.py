@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from tidegauge.analysis.live_stacks import StackWeight
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.text import one_line
 
 NO_STACK = "(no stack recorded)"

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.live_stacks import NO_STACK_KEY, Lines, UsedBlock
-from tidegauge.core.owners import CodeLine, asking_line
+from tidegauge.core.evidence.owners import CodeLine, asking_line
 
 ANOTHER_LENGTH = 4
 """Two blocks of one stack may be the same tensor of another length if one is at most so many times the other."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tidegauge.core.allocator.trace import Action, BlockState, Frame, Stack, Trace
-from tidegauge.core.held_memory import DEFAULT_POOL
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.held_memory import DEFAULT_POOL
+from tidegauge.core.evidence.owners import CodeLine
 
 Lines = tuple[CodeLine, ...]
 """A stack, innermost first; empty where none was recorded."""

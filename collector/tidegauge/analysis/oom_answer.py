@@ -12,11 +12,10 @@ from tidegauge.analysis.oom_log import Found, FoundElsewhere
 from tidegauge.analysis.oom_snapshot import OomSnapshot
 from tidegauge.analysis.trials import WhatIf, titled
 from tidegauge.analysis.whatif_words import export_line
-from tidegauge.core import oom_words as words
 from tidegauge.core.alloc_conf import parse_alloc_conf
-from tidegauge.core.held_memory import HeldMemory
-from tidegauge.core.oom import OomKind, OomVerdict, explain_case
-from tidegauge.core.oom_case import CONTEXTS_BYTES, OomCase
+from tidegauge.core.evidence.held_memory import HeldMemory
+from tidegauge.core.oom import OomKind, OomVerdict, explain_case, words
+from tidegauge.core.oom.case import CONTEXTS_BYTES, OomCase
 from tidegauge.core.units import format_bytes
 
 REJECTED = "rejected"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional
 
-from tidegauge.core.oom_case import OomCase
+from tidegauge.core.oom.case import OomCase
 
 NOT_AVAILABLE_BYTES = 1 << 60
 """NVML's "not available" is 2**64 - 1 and is printed as a size (17179869184.00 GiB): nothing beyond this is one."""

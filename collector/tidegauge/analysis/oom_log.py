@@ -15,7 +15,7 @@ from typing import NamedTuple, Optional
 
 from tidegauge.analysis.oom_elsewhere import MAPPING_FAILED, Elsewhere, recognise
 from tidegauge.analysis.oom_forms import OomText, parse_message, starts
-from tidegauge.core.owners import is_library
+from tidegauge.core.evidence.owners import is_library
 
 LINES_BEFORE = 400
 """Of the ranks together: a traceback of 40 calls through torch.compile has some 200."""

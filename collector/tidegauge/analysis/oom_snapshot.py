@@ -12,10 +12,10 @@ from typing import NamedTuple, Optional
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots import Snapshot
 from tidegauge.core.allocator.trace import Action, BlockState, Stack, Trace
-from tidegauge.core.held_memory import SMALL_SEGMENT_BYTES, FreeBlock, HeldMemory, hold
+from tidegauge.core.evidence.held_memory import SMALL_SEGMENT_BYTES, FreeBlock, HeldMemory, hold
+from tidegauge.core.evidence.owners import CodeLine, LiveBlock
 from tidegauge.core.oom import is_expandable
-from tidegauge.core.oom_case import OomCase
-from tidegauge.core.owners import CodeLine, LiveBlock
+from tidegauge.core.oom.case import OomCase
 
 MOST_BYTES = 1 << 60
 _LARGE_BYTES = 10 << 20

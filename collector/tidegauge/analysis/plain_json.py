@@ -8,7 +8,7 @@ from tidegauge.analysis.live_stacks import code_lines
 from tidegauge.analysis.packed_snapshots import plain
 from tidegauge.analysis.snapshot_traces import Snapshot
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 
 
 def plain_snapshot(snapshot: Snapshot) -> dict[str, Any]:

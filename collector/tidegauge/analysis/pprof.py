@@ -11,7 +11,7 @@ from typing import Optional
 
 from tidegauge.analysis.flame_graphs import MOST_NAME, NO_STACK
 from tidegauge.analysis.live_stacks import Lines
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.text import one_line
 
 SampleTypes = Sequence[tuple[str, str]]

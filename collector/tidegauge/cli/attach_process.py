@@ -23,7 +23,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 from tidegauge.core.proc_status import status_numbers
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS, run_dirs, socket_name
-from tidegauge.launch.processes import PROC
+from tidegauge.osproc.processes import PROC
 from tidegauge.probe.identity import claimed_place
 
 MAX_FILE_BYTES = 16 << 20

@@ -11,7 +11,7 @@ from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.agent.procfs import slurm_place_of
 from tidegauge.cli.attach_process import SeenProcess, see, socket_of
 from tidegauge.core.text import one_line
-from tidegauge.launch.processes import PROC, all_processes, descendants, descends, stat_of
+from tidegauge.osproc.processes import PROC, all_processes, descendants, descends, stat_of
 
 
 class Target(NamedTuple):

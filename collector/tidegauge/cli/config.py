@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidegauge.cli.errors import FINE, USAGE, CommandError, need
 from tidegauge.cli.output import print_table
-from tidegauge.core.job_variables import IN_JOBS
+from tidegauge.core.jobs.variables import IN_JOBS
 
 if TYPE_CHECKING:
-    from tidegauge.agent.settings import Settings
+    from tidegauge.settings import Settings
 
 HELP = "show every setting, its value and where the value comes from; make a token for the API"
 
@@ -93,7 +93,7 @@ def _show(args: argparse.Namespace) -> int:
 def _make_token(args: argparse.Namespace) -> int:
     """The token is nowhere but in what is printed: the file holds its digest."""
     need("pydantic", extra="agent", what="the service")
-    from tidegauge.cluster.web_tokens import make_token, token_line
+    from tidegauge.web.tokens import make_token, token_line
 
     token = make_token()
     try:
@@ -139,7 +139,7 @@ def explain(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -
 
 def _resolve(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
     pydantic = need("pydantic", extra="agent", what="the service")
-    from tidegauge.agent.settings import Settings
+    from tidegauge.settings import Settings
 
     names = set(Settings.model_fields)
     given: dict[str, tuple[Any, str]] = {}

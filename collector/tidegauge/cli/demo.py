@@ -21,8 +21,8 @@ from tidegauge.cli.output import live_table
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import ANSWER_S
 from tidegauge.cluster import client
-from tidegauge.core.evidence_brief import EvidenceBrief
-from tidegauge.core.evidence_words import brief_sentences
+from tidegauge.core.evidence.brief import EvidenceBrief
+from tidegauge.core.evidence.words import brief_sentences
 from tidegauge.core.incidents import Incident
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Verdict, state_word

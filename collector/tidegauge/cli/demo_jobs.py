@@ -13,7 +13,7 @@ from tidegauge.cli.errors import CommandError
 from tidegauge.cli.run import job_environ
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.processes import descendants, end_processes, identity_of, stat_of
+from tidegauge.osproc.processes import descendants, end_processes, identity_of, stat_of
 
 SCRIPT = Path(__file__).with_name("demo_job.py")
 STOP_WITHIN_S = 10.0

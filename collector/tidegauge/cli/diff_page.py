@@ -9,8 +9,8 @@ from tidegauge.analysis.diff import Comparison, LineGrowth
 from tidegauge.analysis.oom_answer import RECORD_STACKS
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.evidence import StackGrowth
-from tidegauge.core.held_memory import line_name
-from tidegauge.core.owners import CodeLine, is_library
+from tidegauge.core.evidence.held_memory import line_name
+from tidegauge.core.evidence.owners import CodeLine, is_library
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 

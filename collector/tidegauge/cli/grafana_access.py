@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError, need
 
 if TYPE_CHECKING:
-    from tidegauge.agent.settings import Settings
+    from tidegauge.settings import Settings
     from tidegauge_exporter.grafana.client import GrafanaClient
 
 TOKEN_VARIABLE = "TIDEGAUGE_GRAFANA_TOKEN"
@@ -64,7 +64,7 @@ def grafana_of(args: argparse.Namespace, settings: Settings) -> Iterator[Grafana
 
 
 def _token(args: argparse.Namespace, settings: Settings) -> str:
-    from tidegauge_exporter.notify.secrets import SecretError, read_secret
+    from tidegauge.secrets import SecretError, read_secret
 
     try:
         token = read_secret(args.token_file or settings.grafana_token_file, os.environ, TOKEN_VARIABLE)

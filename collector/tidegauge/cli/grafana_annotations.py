@@ -17,8 +17,8 @@ from tidegauge.cli.output import print_table
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
 from tidegauge.cli.times import ago, moment, since_unix_s
-from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord
 
 if TYPE_CHECKING:
     from tidegauge_exporter.grafana.annotations import Remark

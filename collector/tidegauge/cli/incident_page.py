@@ -7,12 +7,12 @@ from typing import Optional
 
 from tidegauge.cli.timeline import MODE_WORDS, Entry
 from tidegauge.cli.times import clock, day, moment
-from tidegauge.core.actions import USER_BREAKER, DecisionRecord, LoopStatus
-from tidegauge.core.evidence_words import brief_sentences
+from tidegauge.core.evidence.words import brief_sentences
 from tidegauge.core.incidents import Incident, IncidentState, RankFinding
+from tidegauge.core.incidents.actions import USER_BREAKER, DecisionRecord, LoopStatus
+from tidegauge.core.incidents.wording import CLOSURES, further_name, incident_sentence, meaning, rate, since, time_left
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_band, format_bytes, format_duration
-from tidegauge.core.wording import CLOSURES, further_name, incident_sentence, meaning, rate, since, time_left
 
 RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "nontorch", "limit", "since step",
                "per step", "out of memory in")  # fmt: skip

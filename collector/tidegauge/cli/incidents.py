@@ -17,11 +17,11 @@ from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
 from tidegauge.cli.timeline import last_action, timeline
 from tidegauge.cli.times import ago, moment, since_unix_s
-from tidegauge.core.actions import DecisionRecord, LoopStatus
-from tidegauge.core.grades import GradeAnswer
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
+from tidegauge.core.incidents.grades import GradeAnswer
+from tidegauge.core.incidents.wording import list_ranks, ranks_besides, rate, time_left
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import list_ranks, ranks_besides, rate, time_left
 
 HELP = "list what is wrong with jobs' memory, or tell the whole story of one incident"
 

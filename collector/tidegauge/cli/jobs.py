@@ -13,14 +13,14 @@ from tidegauge.cli.errors import BAD_NEWS, FINE
 from tidegauge.cli.job_names import job_name
 from tidegauge.cli.output import print_table
 from tidegauge.cli.service_api import add_api_arguments, ask, whose
-from tidegauge.core.evidence_words import end_words
-from tidegauge.core.growth_bound import GrowthBound
-from tidegauge.core.kubernetes import PROFILE_LABEL
-from tidegauge.core.slurm import SlurmPlace, array_name
+from tidegauge.core.evidence.growth_bound import GrowthBound
+from tidegauge.core.evidence.words import end_words
+from tidegauge.core.incidents.wording import list_ranks
+from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.slurm import SlurmPlace, array_name
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import OK, LeakState, Severity, Verdict, state_word
 from tidegauge.core.wire import from_wire
-from tidegauge.core.wording import list_ranks
 
 HELP = "list the jobs that are watched, and which of their ranks grow"
 

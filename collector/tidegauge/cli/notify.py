@@ -11,7 +11,7 @@ from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
 
 if TYPE_CHECKING:
-    from tidegauge.agent.settings import Settings
+    from tidegauge.settings import Settings
     from tidegauge_exporter.slack.chat import Chat, Message
 
 HELP = "say a word on Slack: in the channel, and with --user to the owner of a job"
@@ -59,7 +59,7 @@ def _say(whom: str, find: Callable[[], str | None], chat: Chat, message: Message
 def _chat(settings: Settings) -> Chat:
     need("slack_sdk", extra="slack", what="talking to Slack")
     from tidegauge.cluster.telling import SLACK_TOKEN
-    from tidegauge_exporter.notify.secrets import SecretError, read_secret
+    from tidegauge.secrets import SecretError, read_secret
     from tidegauge_exporter.slack.client import SlackChat
     from tidegauge_exporter.slack.people import People
 

@@ -10,8 +10,8 @@ from tidegauge.analysis.oom_log import Found, OomLog, Place
 from tidegauge.analysis.oom_snapshot import OomSnapshot
 from tidegauge.cli.oom_whatif import Tried
 from tidegauge.cli.output import print_table, print_wrapped
-from tidegauge.core.held_memory import HeldMemory, free_words, owner_name
-from tidegauge.core.owners import CodeLine, Owner
+from tidegauge.core.evidence.held_memory import HeldMemory, free_words, owner_name
+from tidegauge.core.evidence.owners import CodeLine, Owner
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 

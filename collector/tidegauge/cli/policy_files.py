@@ -10,7 +10,7 @@ from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.policy_summary import print_summary
 from tidegauge.cli.service_api import add_api_arguments, ask, read
-from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents.actions import LoopStatus
 
 
 def prepare_check(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from tidegauge.cli.errors import FINE, USAGE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read, send, whose
 from tidegauge.cli.times import ago, day, since_unix_s
-from tidegauge.core.grades import (
+from tidegauge.core.incidents.grades import (
     EXAMPLES,
     GRADE_WORDS,
     MAX_COMMENT_CHARS,
@@ -25,9 +25,9 @@ from tidegauge.core.grades import (
     precision_rows,
     why_not_counted,
 )
+from tidegauge.core.incidents.wording import capitalised
 from tidegauge.core.units import format_duration
 from tidegauge.core.wire import to_wire
-from tidegauge.core.wording import capitalised
 
 HEADER = ("incidents", "told", "would tell", "answered", "leak", "not a leak", "precision of those answered")
 DEFAULT_SINCE_S = 30 * 86_400.0

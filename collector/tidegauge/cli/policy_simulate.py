@@ -15,10 +15,10 @@ from tidegauge.cli.policy_files import need_policy, read_file
 from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
 from tidegauge.cli.timeline import whence
 from tidegauge.cli.times import ago, moment, since_unix_s
-from tidegauge.core.actions import Decision, Disposition, JobFacts
 from tidegauge.core.incidents import IncidentChange
+from tidegauge.core.incidents.actions import Decision, Disposition, JobFacts
+from tidegauge.core.incidents.wording import name_job
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import name_job
 
 if TYPE_CHECKING:
     from tidegauge_scheduler_hooks.policy.models import Policy

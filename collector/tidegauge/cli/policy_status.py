@@ -11,8 +11,8 @@ from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.service_api import add_api_arguments, ask, read
 from tidegauge.cli.timeline import MODE_WORDS, became, whence
 from tidegauge.cli.times import ago, clock, moment, since_unix_s
-from tidegauge.core.actions import DecisionRecord, LoopStatus
-from tidegauge.core.wording import name_job
+from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
+from tidegauge.core.incidents.wording import name_job
 
 LOG_HEADER = ("time", "incident", "job", "user", "action", "outcome", "policy", "why")
 DAY_S = 86400.0

@@ -17,11 +17,11 @@ from tidegauge.cli.detect import judge_series
 from tidegauge.cli.errors import USAGE, CommandError, bad_file
 from tidegauge.cli.report_snapshots import RankSnapshot, in_order, read_rank_snapshot, tried_settings
 from tidegauge.cli.step_series import BadSeriesError, StepRow, read_step_series
-from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import Evidence
+from tidegauge.core.evidence.cause_input import CauseInput
+from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.wire import from_wire
 

@@ -20,12 +20,12 @@ from tidegauge.cli.report_snapshots import RankSnapshot, read_rank_snapshot, tri
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read
 from tidegauge.cluster.memory_api import RankMemory
 from tidegauge.cluster.overview import JobPage, RankLine
-from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.wording import capitalised, further_name, job_and_run, name_ranks
 from tidegauge.core.verdicts import OK, Verdict
-from tidegauge.core.wording import capitalised, further_name, job_and_run, name_ranks
 
 if TYPE_CHECKING:
     from tidegauge_exporter.evidence_report_values import RankCurve, ReportContent

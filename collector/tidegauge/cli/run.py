@@ -12,9 +12,9 @@ import time
 from fractions import Fraction
 
 from tidegauge.cli.errors import USAGE, CommandError
-from tidegauge.core.fraction import start_fraction
 from tidegauge.core.ids import MADE_UP
-from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
+from tidegauge.core.jobs.fraction import start_fraction
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.checkpoint_files import PATH_VARIABLE

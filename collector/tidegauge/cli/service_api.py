@@ -124,7 +124,7 @@ def api_to_ask(args: argparse.Namespace) -> str:
 
 def api_access(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> client.ApiAccess:
     """What to show to an API that ``--api`` names. Raises ``CommandError`` for a token that cannot be used."""
-    from tidegauge_exporter.notify.secrets import SecretError, read_secret
+    from tidegauge.secrets import SecretError, read_secret
 
     if not args.api:
         return client.NO_ACCESS

@@ -12,7 +12,7 @@ from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import add_api_arguments
-from tidegauge.core.evidence_request import MAX_EVENTS
+from tidegauge.core.evidence.request import MAX_EVENTS
 from tidegauge.core.wire import to_wire
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from tidegauge.cli.job_names import Named, SeveralJobsError, meant
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import ask, read
 from tidegauge.cli.service_wishes import LOOK_EVERY_S, asks_here, until, wish
-from tidegauge.core.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.evidence import Evidence, EvidenceReason
-from tidegauge.core.evidence_request import evidence_request, window_for
+from tidegauge.core.evidence.request import evidence_request, window_for
 from tidegauge.core.ids import JobKey
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.escalation import SEARCH_AND_TRIP_S
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView, RankSummary, job_array_name
 from tidegauge.core.wire import to_wire

@@ -18,12 +18,12 @@ from tidegauge.analysis.diff import Comparison, compare
 from tidegauge.cli.attach_targets import Target
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.snapshot_ranks import NoAnswerError, ask_rank, claimed_by, read_file, read_written, socket_of_target
-from tidegauge.core.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.evidence import Evidence, EvidenceReason
-from tidegauge.core.evidence_request import Window, evidence_request
-from tidegauge.core.evidence_words import advice_of, because_lines, cause_words, evidence_sentence, holder_sentence
+from tidegauge.core.evidence.rank_evidence import RankEvidence
+from tidegauge.core.evidence.request import Window, evidence_request
+from tidegauge.core.evidence.words import advice_of, because_lines, cause_words, evidence_sentence, holder_sentence
 from tidegauge.core.ids import JobKey
-from tidegauge.core.rank_evidence import RankEvidence
+from tidegauge.core.incidents.escalation import SEARCH_AND_TRIP_S
 from tidegauge.core.run_dirs import evidence_name
 from tidegauge.core.text import one_line
 

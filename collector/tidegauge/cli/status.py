@@ -13,8 +13,8 @@ from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.policy_status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
 from tidegauge.cluster.client import TIMEOUT_S
-from tidegauge.core.actions import LoopStatus
-from tidegauge.core.web_access import split_scheme
+from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.web.access import split_scheme
 
 HELP = "say whether the service is up and every node's agent reports"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition
-from tidegauge.core.grades import GradeAnswer, answer_in_words
 from tidegauge.core.incidents import ChangeKind
-from tidegauge.core.wording import OUTCOME_WORDS
+from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, Disposition
+from tidegauge.core.incidents.grades import GradeAnswer, answer_in_words
+from tidegauge.core.incidents.wording import OUTCOME_WORDS
 
 MODE_WORDS = {
     "observe": "everything is decided and written down, nothing is done",

@@ -17,7 +17,7 @@ from tidegauge.cli.top_screens import Source
 from tidegauge.cli.top_service import Incidents
 from tidegauge.cli.top_views import ClusterScreen, JobScreen
 from tidegauge.cluster.overview import Overview
-from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey
 
 SAID_S = 20.0

@@ -12,9 +12,9 @@ from tidegauge.cli.top_cells import LUXURY, Cell, Column, Tone, cut, sparkline
 from tidegauge.cli.top_model import IncidentLine, JobRow
 from tidegauge.cluster.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.wording import list_ranks, ranks_besides, time_left
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import Band, LeakState, Severity, state_word
-from tidegauge.core.wording import list_ranks, ranks_besides, time_left
 
 SOON_S = 3600.0
 """Out of memory within the hour is red."""

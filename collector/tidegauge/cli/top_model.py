@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from tidegauge.cli.job_names import Named, SeveralJobsError, meant
 from tidegauge.cluster.overview import JobLine, RankLine
-from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import DecisionRecord
 
 
 class Sort(str, Enum):

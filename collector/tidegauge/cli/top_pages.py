@@ -20,8 +20,8 @@ from tidegauge.cli.top_service import IncidentStory
 from tidegauge.cluster.overview import JobLine, Overview
 from tidegauge.core.ids import OwnedJob
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.wording import incident_sentence
 from tidegauge.core.verdicts import Severity, state_word
-from tidegauge.core.wording import incident_sentence
 
 Line = Sequence[Cell]
 

@@ -12,15 +12,15 @@ from tidegauge.cli.top_cells import Cell, Tone, bars, cut
 from tidegauge.cli.top_columns import rank_state
 from tidegauge.cli.top_pages import Line
 from tidegauge.cluster.overview import RankLine
-from tidegauge.core.evidence_brief import EvidenceBrief
-from tidegauge.core.evidence_words import brief_sentences, end_words
+from tidegauge.core.evidence.brief import EvidenceBrief
+from tidegauge.core.evidence.words import brief_sentences, end_words
 from tidegauge.core.host_memory import TOLD_GROWTH_BYTES, grown_most
 from tidegauge.core.incidents import CAUSE_OF_SIGNAL, IncidentCause
+from tidegauge.core.incidents.wording import does, hint, host_growth, outlook, rate, since
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.core.verdicts import LeakState, Signal
-from tidegauge.core.wording import does, hint, host_growth, outlook, rate, since
 
 LOWEST_BARS, HIGHEST_BARS = 2, 12
 """Lines of one picture; a taller one tells no more."""

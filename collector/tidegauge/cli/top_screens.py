@@ -22,7 +22,7 @@ from tidegauge.cli.top_pages import Line
 from tidegauge.cli.top_service import Incidents, IncidentStory
 from tidegauge.cli.top_table import RowTable, text_of
 from tidegauge.cluster.overview import JobPage, Overview
-from tidegauge.core.evidence_brief import EvidenceBrief
+from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_duration

@@ -15,11 +15,11 @@ from tidegauge.cli.service_wishes import asks_here, wish
 from tidegauge.cli.top_model import IncidentLine
 from tidegauge.cluster.client import TIMEOUT_S
 from tidegauge.cluster.overview import JobPage, Overview
-from tidegauge.core.actions import DecisionRecord, LoopStatus
 from tidegauge.core.evidence import EvidenceReason
-from tidegauge.core.evidence_request import Window, evidence_request
+from tidegauge.core.evidence.request import Window, evidence_request
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
 from tidegauge.core.memory_history import MemoryPoint
 
 MOST_INCIDENTS = 50

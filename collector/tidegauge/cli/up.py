@@ -16,12 +16,12 @@ from tidegauge.cli.errors import FINE, USAGE, CommandError, need
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import API_TOKEN
-from tidegauge.core.web_access import split_scheme
 from tidegauge.files import replace_file
+from tidegauge.web.access import split_scheme
 
 if TYPE_CHECKING:
-    from tidegauge.agent.settings import Settings
     from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles
+    from tidegauge.settings import Settings
 
 HELP = "start the service on this node: the coordinator and an agent, or with --join an agent alone"
 
@@ -98,8 +98,8 @@ def check_installed() -> None:
 
 def _check_web_access(settings: Settings) -> None:
     """Once the service runs, files that cannot be used only close its pages; here somebody can still mend them."""
-    from tidegauge.cluster.web_config_values import WebConfigError
-    from tidegauge.cluster.web_door_start import check_door
+    from tidegauge.web.config_values import WebConfigError
+    from tidegauge.web.door_start import check_door
 
     try:
         check_door(settings)
@@ -109,8 +109,8 @@ def _check_web_access(settings: Settings) -> None:
 
 def _warning(spec: NodeSpec) -> str | None:
     """What of this node's pages is open to others; ``None``: nothing to warn of."""
-    from tidegauge.agent.settings import Settings
-    from tidegauge.cluster.web_door_start import what_is_open
+    from tidegauge.settings import Settings
+    from tidegauge.web.door_start import what_is_open
 
     try:
         return what_is_open(Settings(**spec.settings), what="the API, with /metrics," if spec.is_head else "/metrics")

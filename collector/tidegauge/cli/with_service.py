@@ -49,7 +49,7 @@ from tidegauge.cluster.service_record import (
 from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
 
 if TYPE_CHECKING:
-    from tidegauge.agent.settings import Settings
+    from tidegauge.settings import Settings
 
 SAVE_EVERY_S = 10.0
 """So old are results at most where the service ends before the command: Slurm ends all processes of a job at once."""
@@ -86,7 +86,7 @@ def own_run_dir(allocation: Allocation, *, uid: int, site: Path = SITE_RUN_DIR) 
 
 def job_service_settings(environ: Mapping[str, str], *, state_dir: Path, run_dir: str | None) -> Settings:
     """Raises ``CommandError`` for a configuration file that is wrong."""
-    from tidegauge.agent.settings import Settings
+    from tidegauge.settings import Settings
 
     known = {f"TIDEGAUGE_{name.upper()}" for name in Settings.model_fields} | {"TIDEGAUGE_CONFIG"}
     theirs = load_settings(argparse.Namespace(), {name: environ[name] for name in known & environ.keys()})

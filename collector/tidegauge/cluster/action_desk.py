@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tidegauge.agent.settings import Settings
-from tidegauge.agent.steady_clock import SteadyClock
 from tidegauge.cluster.action_switch import ActionSwitch
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.policy_clock import PolicyClock
@@ -22,11 +20,13 @@ from tidegauge.cluster.schedulers import open_schedulers
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.telling import Tell, TellingBoard
-from tidegauge.core.actions import AuditError, Decision, LoopStatus
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incident_steps import IncidentRules
-from tidegauge.core.loop_figures import SlurmLabels
+from tidegauge.core.incidents.actions import AuditError, Decision, LoopStatus
+from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.incidents.steps import IncidentRules
 from tidegauge.core.verdicts import Severity
+from tidegauge.settings import Settings
+from tidegauge.steady_clock import SteadyClock
 
 if TYPE_CHECKING:
     from tidegauge_scheduler_hooks.ports import Messenger

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tidegauge.core.actions import Switches
+from tidegauge.core.incidents.actions import Switches
 from tidegauge.files import replace_file
 
 LONGEST_REASON = 200

@@ -10,8 +10,8 @@ from typing import Protocol
 from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.runner import AgentRunner, Reporter
-from tidegauge.agent.settings import Settings
 from tidegauge.core.views import NodeView
+from tidegauge.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
 from tidegauge.cluster.whereabouts import present_nodes
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
-from tidegauge.core.incident_evidence import EvidenceNews
 from tidegauge.core.incidents import Incident
-from tidegauge.core.kubernetes import PodFacts
+from tidegauge.core.incidents.evidence import EvidenceNews
+from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.rank_groups import RankGroup
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.core.rank_groups import RankGroup
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 
 STALE_AFTER_S = 10.0

@@ -30,11 +30,11 @@ from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.ownership import Ownership, seen_by
 from tidegauge.cluster.short_pauses import COLLECT_EVERY_S, collect
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
-from tidegauge.core.loop_figures import LoopFigures
+from tidegauge.core.incidents.loop_figures import LoopFigures
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, NodeSummary
-from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
+from tidegauge.web.access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Escalation and evidence inside the coordinator: a turn every two seconds, in a thread of its own.
 
-A turn writes down the evidence that came, asks ranks that are suspected (``core.escalation`` says which), and passes on
-what people asked for. Who was asked is not written down; after a restart what is in the database says when each rank
-was last looked at, and a rank that is still recording answers that it is busy.
+A turn writes down the evidence that came, asks ranks that are suspected (``core.incidents.escalation`` says which), and
+passes on what people asked for. Who was asked is not written down; after a restart what is in the database says when
+each rank was last looked at, and a rank that is still recording answers that it is busy.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.evidence_keeper import EvidenceTable
 from tidegauge.cluster.policy_clock import PolicyClock
-from tidegauge.core.actions import AuditError, RankTarget
-from tidegauge.core.escalation import Ask, EscalationState, escalate, learnt, refused
+from tidegauge.core.incidents.actions import AuditError, RankTarget
+from tidegauge.core.incidents.escalation import Ask, EscalationState, escalate, learnt, refused
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.orders import Reply
-from tidegauge.core.sightings import job_key
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tidegauge.agent.few_lines import FewLines
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.views import Event, EventKind
-from tidegauge.core.tenants import Tenant, tenant_of_rank
+from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import LeakState, Severity, Verdict, state_word
 from tidegauge.core.views import RankSummary
+from tidegauge.rate_limited_log import FewLines
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Protocol
 from tidegauge.cluster.http_api import BadRequestError, NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.memory_api import JobAsked
 from tidegauge.cluster.ownership import Owns
-from tidegauge.core.actions import AuditError
 from tidegauge.core.evidence import Evidence, brief_of
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incident_evidence import belongs, says_most_first
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import AuditError
+from tidegauge.core.incidents.evidence import belongs, says_most_first
 
 MOST_PIECES = 16
 """In one answer: some 6 MB."""

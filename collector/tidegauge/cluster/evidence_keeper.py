@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incident_evidence import EvidenceNews, newest_of_ranks, news_of
+from tidegauge.core.incidents.evidence import EvidenceNews, newest_of_ranks, news_of
 
 log = logging.getLogger(__name__)
 

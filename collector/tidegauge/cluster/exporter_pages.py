@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator_service import Pages
+from tidegauge.settings import Settings
 from tidegauge_exporter.grade_page import render_no_question, render_question
 from tidegauge_exporter.incident_report import render_incident
 from tidegauge_exporter.jobs import job_metrics

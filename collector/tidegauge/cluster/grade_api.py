@@ -21,10 +21,10 @@ from tidegauge.cluster.http_api import (
 )
 from tidegauge.cluster.loop_api import FEW, MANY, away, visible_incident
 from tidegauge.cluster.loop_reads import GradeReads, LoopStore
-from tidegauge.core.actions import AuditError
-from tidegauge.core.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer
 from tidegauge.core.incidents import Incident
-from tidegauge.core.web_access import Viewer
+from tidegauge.core.incidents.actions import AuditError
+from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer
+from tidegauge.web.access import Viewer
 
 log = logging.getLogger(__name__)
 

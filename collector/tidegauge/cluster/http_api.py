@@ -20,11 +20,11 @@ from socketserver import TCPServer
 from urllib.parse import parse_qsl
 
 from tidegauge.cluster.form_senders import is_from_here
-from tidegauge.cluster.local_server import LocalServing
 from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
-from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
 from tidegauge.core.wire import to_json
-from tidegauge_exporter.guarded_server import GuardedMixIn, GuardedRequest, Limits
+from tidegauge.web.access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
+from tidegauge.web.local_server import LocalServing
+from tidegauge.web.server import GuardedMixIn, GuardedRequest, Limits
 
 log = logging.getLogger(__name__)
 

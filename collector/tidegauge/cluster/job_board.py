@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidegauge.cluster.jobs import RankOnNode, alarm_first, job_of, job_views
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import JobKey, OwnedJob, ProcessId
-from tidegauge.core.rank_groups import NameOfGroup, RankGroup, RankGroups
+from tidegauge.core.jobs.rank_groups import NameOfGroup, RankGroup, RankGroups
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary

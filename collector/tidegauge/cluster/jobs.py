@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from tidegauge.core.detector.peers import judge_job
 from tidegauge.core.ids import GlobalRank, JobKey, OwnedJob, ProcessId
-from tidegauge.core.launches import LaunchSummary
-from tidegauge.core.rank_groups import GroupMember, Place, RankGroup, RankGroups, member_of
+from tidegauge.core.jobs.launches import LaunchSummary
+from tidegauge.core.jobs.rank_groups import GroupMember, Place, RankGroup, RankGroups, member_of
 from tidegauge.core.shared_bounds import with_shared_bounds
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary

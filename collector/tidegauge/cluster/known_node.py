@@ -10,9 +10,9 @@ from tidegauge.agent.ring_search import MAX_RANKS
 from tidegauge.cluster.report_pacing import stale_limit_s
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import ProcessId, RankKey
-from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.jobs.launches import LaunchSummary
+from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank
 from tidegauge.core.memory_history import MemoryHistory, MemoryPoint
-from tidegauge.core.tenants import Tenant, tenant_of_rank
 from tidegauge.core.views import NodeSummary, RankSummary
 
 CLOCK_STEP_S = 60.0

@@ -12,15 +12,15 @@ from typing import NamedTuple
 from tidegauge.cluster.http_api import Answer, NotFoundError, Request, Route, UnavailableError, json_route
 from tidegauge.cluster.loop_reads import LoopStore
 from tidegauge.cluster.views import NodeHealth, NodeStatus
-from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentChange
-from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.incidents.wording import change_in_words
 from tidegauge.core.views import JobView
-from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import Wire, to_json, to_wire
-from tidegauge.core.wording import change_in_words
+from tidegauge.web.access import EVERYBODY, Viewer
 
 FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""

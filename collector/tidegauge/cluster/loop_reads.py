@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tidegauge.cluster.evidence_api import EvidenceReads
-from tidegauge.core.actions import DecisionRecord
-from tidegauge.core.grades import GradeAnswer, GradedIncident
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange
-from tidegauge.core.loop_figures import OpenIncident
+from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.grades import GradeAnswer, GradedIncident
+from tidegauge.core.incidents.loop_figures import OpenIncident
 
 
 class IncidentReads(Protocol):

@@ -9,7 +9,7 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.http_api import Request, Route, json_route
 from tidegauge.cluster.ownership import may_see
 from tidegauge.core.memory_history import MemoryPoint
-from tidegauge.core.web_access import Viewer
+from tidegauge.web.access import Viewer
 
 MOST_RANKS = 64
 """Ranks in one answer, the ones to look at first: about 1 MB."""

@@ -9,18 +9,18 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.service_record import StateFiles, local_api
 from tidegauge.cluster.story_feed import ApiFeed
 from tidegauge.cluster.telling import GRAFANA_TOKEN, MAIL_PASSWORD, NOTIFY_TOKEN, SLACK_TOKEN, Told
-from tidegauge.cluster.web_door_start import open_door
-from tidegauge.core.actions import Decision
+from tidegauge.core.incidents.actions import Decision
+from tidegauge.secrets import SecretError, read_secret
+from tidegauge.settings import Settings
+from tidegauge.web.door_start import open_door
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.notebook import NotebookError
 from tidegauge_exporter.notify.open import NotifyConfig, NotifyService, open_notifier
 from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.secrets import SecretError, read_secret
 from tidegauge_exporter.notify.values import Story
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from tidegauge.cluster.loop_api import FEW, MANY
 from tidegauge.cluster.memory_api import MOST_JOB_ID_CHARS, RankMemory
 from tidegauge.cluster.overview import JobPage, Overview
 from tidegauge.cluster.views import Event, NodeStatus, ServiceStatus
-from tidegauge.core.actions import DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
 from tidegauge.core.views import JobView
 
 LARGEST = 10**15 - 1

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegauge.core.actions import RankTarget
 from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
 from tidegauge.core.text import one_line
 

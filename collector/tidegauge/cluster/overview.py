@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from tidegauge.cluster.jobs import look_first
 from tidegauge.cluster.views import NodeHealth, NodeStatus
-from tidegauge.core.actions import LoopStatus
-from tidegauge.core.growth_bound import GrowthBound
+from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey
-from tidegauge.core.kubernetes import PodPlace
+from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from tidegauge.core.views import JobView, RankSummary, job_array_name
 from tidegauge.core.wire import Wire, to_wire

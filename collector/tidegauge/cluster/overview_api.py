@@ -20,10 +20,10 @@ from tidegauge.cluster.loop_api import status_for
 from tidegauge.cluster.memory_api import JobAsked, rank_asked
 from tidegauge.cluster.overview import MOST_JOBS, JobLines, JobPage, job_page, overview
 from tidegauge.cluster.ownership import seen_by
-from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.views import JobView, RankSummary
-from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import to_wire, wire_json
+from tidegauge.web.access import EVERYBODY, Viewer
 
 KEPT_S = 0.9
 """How long an answer is given again: a little less than the second after which a screen asks anew."""

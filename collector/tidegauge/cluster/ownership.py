@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidegauge.core.ids import JobKey
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView
-from tidegauge.core.web_access import Viewer
+from tidegauge.web.access import Viewer
 
 
 class IncidentOwners(Protocol):

@@ -19,7 +19,6 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.agent_keeper import EngineError
 from tidegauge.cluster.agent_service import AgentService
 from tidegauge.cluster.announcing import announce
@@ -27,8 +26,9 @@ from tidegauge.cluster.engine_launch import NODE_SPEC_VARIABLE
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec
 from tidegauge.cluster.telling import Told, is_notifier_wanted, tells_owners
 from tidegauge.cluster.views import EngineNode, ReportReply
-from tidegauge.core.actions import Decision
+from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.views import NodeSummary
+from tidegauge.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class CoordinatorActor:
         from tidegauge.cluster.evidence_asks import EvidenceAsks
         from tidegauge.cluster.exporter_pages import exporter_pages
         from tidegauge.cluster.short_pauses import keep_pauses_short
-        from tidegauge.cluster.web_door_start import open_door
+        from tidegauge.web.door_start import open_door
 
         keep_pauses_short()
         spec, files = _this_node()
@@ -196,7 +196,7 @@ class AgentActor:
     """One node's agent as an actor. All its work is done by threads begun here, so that a restart begins them too."""
 
     def __init__(self, node_id: str) -> None:
-        from tidegauge.cluster.web_door_start import open_door
+        from tidegauge.web.door_start import open_door
         from tidegauge_exporter.server import MetricsServer
         from tidegauge_exporter.service_discovery import advertised_address
 

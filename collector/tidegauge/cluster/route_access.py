@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from tidegauge.core.web_access import Viewer
+from tidegauge.web.access import Viewer
 
 
 class Access(Enum):

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.settings_desk import JobSettingsDesk
 from tidegauge.cluster.store import StoreError
+from tidegauge.settings import Settings
 
 SLURM_COMMANDS = ("squeue", "scontrol", "scancel")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cluster import client
 from tidegauge.cluster.engine_dirs import remove_engine_dir
 from tidegauge.cluster.service_record import (
@@ -27,13 +26,14 @@ from tidegauge.cluster.service_record import (
 from tidegauge.cluster.supervisor import Pace
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.processes import (
+from tidegauge.osproc.processes import (
     end_processes,
     is_alive,
     send_signal,
     session_members,
     stat_of,
 )
+from tidegauge.steady_clock import read_boot_id
 
 FIRST_AGENT_TIMEOUT_S = 60.0
 """From "the engine runs" to the first report of this node's agent; 2-4 s where the machine is not busy."""

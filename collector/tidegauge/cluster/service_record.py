@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.core.ids import ProcessId
 from tidegauge.files import replace_file
-from tidegauge.launch.processes import identity_of, is_alive
+from tidegauge.osproc.processes import identity_of, is_alive
+from tidegauge.steady_clock import read_boot_id
 
 LONGEST_ENGINE_DIR = 40
 """Ray puts sockets at ``<dir>/session_<33 characters>/sockets/plasma_store``, and unix(7) allows 107 bytes."""

@@ -1,7 +1,7 @@
 """Settings for later attempts of jobs: kept on the head's disk, handed to the agents in the replies to their reports.
 
 It is the hooks' ``SettingsDesk``. One set for all nodes, because nobody knows where a job will start next; agents say
-which set lies on their node (``core.job_settings.digest``) and get the whole of it when it is another.
+which set lies on their node (``core.jobs.settings.digest``) and get the whole of it when it is another.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tidegauge.core.actions import AuditError
-from tidegauge.core.job_settings import JobSettings, decode, digest, encode
+from tidegauge.core.incidents.actions import AuditError
+from tidegauge.core.jobs.settings import JobSettings, decode, digest, encode
 from tidegauge.core.views import NodeSummary
 from tidegauge.files import replace_file
 

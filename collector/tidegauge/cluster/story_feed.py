@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from tidegauge.cluster import client
-from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.memory_history import MemoryPoint, PackedPoints
 from tidegauge.core.wire import from_wire
 from tidegauge_exporter.notify.ports import RetryLaterError

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cluster.coordinator_care import CoordinatorCare
 from tidegauge.cluster.engine_dirs import free_bytes, open_log, prepare_engine_dir, remove_engine_dir
 from tidegauge.cluster.engine_launch import answers, engine_environ, explain, start_command
@@ -36,8 +35,9 @@ from tidegauge.cluster.service_record import (
 )
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.kernel_calls import become_subreaper
-from tidegauge.launch.processes import descendants, end_processes, identity_of, is_alive
+from tidegauge.osproc.kernel_calls import become_subreaper
+from tidegauge.osproc.processes import descendants, end_processes, identity_of, is_alive
+from tidegauge.steady_clock import read_boot_id
 
 log = logging.getLogger("tidegauge.cluster.supervisor")
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tidegauge.agent.settings import Settings
-from tidegauge.core.actions import Decision
+from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.units import format_duration
+from tidegauge.settings import Settings
 
 SLACK_TOKEN, GRAFANA_TOKEN, NOTIFY_TOKEN = (f"TIDEGAUGE_{name}_TOKEN" for name in ("SLACK", "GRAFANA", "NOTIFY"))
 MAIL_PASSWORD = "TIDEGAUGE_MAIL_PASSWORD"

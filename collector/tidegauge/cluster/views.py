@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tidegauge.core.job_settings import JobSettings
-from tidegauge.core.kubernetes import PodFacts
+from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.rank_groups import NameOfGroup
+from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.orders import Order
-from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
 from tidegauge.core.verdicts import LeakState, Verdict
 from tidegauge.core.views import GpuView
-from tidegauge.core.web_access import DoorProblem
+from tidegauge.web.access import DoorProblem
 
 
 class NodeHealth(str, Enum):

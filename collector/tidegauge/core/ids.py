@@ -115,7 +115,7 @@ class JobKey(NamedTuple):
     """One group of ranks in one attempt of one user's job.
 
     ``uid`` is the kernel's: a job id outside a scheduler is only a claim. A job has several groups of ranks where
-    several launches run side by side in it (two ``srun``, a trainer and an evaluator): ``core.rank_groups``.
+    several launches run side by side in it (two ``srun``, a trainer and an evaluator): ``core.jobs.rank_groups``.
     """
 
     job_id: str

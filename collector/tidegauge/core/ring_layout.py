@@ -26,7 +26,8 @@ MAX_DEVICES = 64
 """More than any machine has; a header that claims more is damaged or hostile."""
 MAX_CAPACITY = 1 << 16
 CHECKPOINT_WAYS = ("callback", "signal", "none")
-"""``RankIdentity.checkpoint``: the values of ``core.actions.CheckpointWay``, which training processes do not import."""
+"""``RankIdentity.checkpoint``: the values of ``core.incidents.actions.CheckpointWay``, which training processes do not
+import."""
 DEFAULT_CAPACITY = 4096
 """Records per device: 40 s of 10 ms steps between two reads of the agent, in 1 MiB that is sparse until used."""
 

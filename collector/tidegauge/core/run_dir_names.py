@@ -13,7 +13,7 @@ DEFAULT_RUN_DIRS = ("/run/tidegauge", "/dev/shm/tidegauge")
 """The site's folder (1777, made by the service) and the one that a job can always make for itself."""
 
 SETTINGS_FOLDER = "jobs"
-"""Below a run directory: settings for later attempts of jobs (``core.job_settings``). Belongs to the service and is
+"""Below a run directory: settings for later attempts of jobs (``core.jobs.settings``). Belongs to the service and is
 writable for nobody else."""
 
 

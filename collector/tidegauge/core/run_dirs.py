@@ -49,7 +49,7 @@ def snapshot_name(process: ProcessId, suffix: str) -> str:
 
 
 def evidence_name(process: ProcessId) -> str:
-    """File name of what the probe found (``core.rank_evidence.RankEvidence`` as JSON): written last of all."""
+    """File name of what the probe found (``core.evidence.rank_evidence.RankEvidence`` as JSON): written last of all."""
     return _name(process, EVIDENCE_SUFFIX)
 
 
@@ -64,7 +64,7 @@ def names_beside(process: ProcessId) -> tuple[str, ...]:
 
 
 def launch_name(process: ProcessId) -> str:
-    """File name of the record that a ``tidegauge run`` keeps of its job (``core.launches``)."""
+    """File name of the record that a ``tidegauge run`` keeps of its job (``core.jobs.launches``)."""
     return _name(process, LAUNCH_SUFFIX)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
-from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict, free_bytes
+from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict, free_bytes
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.verdicts import LeakState, Signal, Verdict
 from tidegauge.core.views import RankSummary

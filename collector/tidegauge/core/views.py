@@ -11,14 +11,14 @@ from functools import cached_property
 from typing import Optional
 
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.growth_bound import GrowthBound
+from tidegauge.core.evidence.growth_bound import GrowthBound
 from tidegauge.core.host_memory import HostProcess, NodeMemory
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId, RankIdentity, RankKey
-from tidegauge.core.kubernetes import PodPlace
-from tidegauge.core.launches import LaunchSummary
+from tidegauge.core.jobs.kubernetes import PodPlace
+from tidegauge.core.jobs.launches import LaunchSummary
+from tidegauge.core.jobs.slurm import SlurmPlace, array_name
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.samples import OomRecord
-from tidegauge.core.slurm import SlurmPlace, array_name
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
 
 
@@ -83,7 +83,7 @@ class RankView:
     parent: Optional[ProcessId] = None
     """The living rank that it descends from, else its parent process when it was found, as the kernel says."""
     group: str = ""
-    """Its group of ranks by the name that people see (``core.rank_groups``); empty where the job has one group."""
+    """Its group of ranks by the name that people see (``core.jobs.rank_groups``); empty where the job has one group."""
 
     @property
     def key(self) -> RankKey:
@@ -237,7 +237,8 @@ class NodeSummary:
     order_results: tuple[OrderResult, ...] = ()
     """What came of the coordinator's orders since the last report that was answered."""
     settings_digest: Optional[str] = None
-    """``core.job_settings.digest`` of the settings for jobs that lie on this node; ``None``: they cannot be written."""
+    """``core.jobs.settings.digest`` of the settings for jobs that lie on this node; ``None``: they cannot be
+    written."""
     slurm_node: Optional[bool] = None
     """Whether this is a node of Slurm's, where jobs run; ``None``: the agent does not say."""
     evidence: tuple[Evidence, ...] = ()

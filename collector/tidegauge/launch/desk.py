@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Optional
 
 from tidegauge.core.alloc_conf import merge_alloc_conf
-from tidegauge.core.job_variables import FRACTION_VARIABLE
-from tidegauge.core.launch_record import MAX_DECISIONS, MAX_ID, MAX_TEXTS, LaunchRecord
-from tidegauge.core.launches import LaunchState
+from tidegauge.core.jobs.launch_record import MAX_DECISIONS, MAX_ID, MAX_TEXTS, LaunchRecord
+from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.text import one_line
 
 CHANGED, BUSY, REFUSED = "changed", "busy", "refused"

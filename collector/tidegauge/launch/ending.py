@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.processes import send_signal
+from tidegauge.osproc.processes import send_signal
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5
 """Between two looks at who is left: a look costs about 30 us for each process of the machine."""

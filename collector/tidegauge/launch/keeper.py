@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from typing import Optional
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.job_variables import ATTEMPT_VARIABLE
-from tidegauge.core.launch_record import LaunchRecord
-from tidegauge.core.launches import LaunchState
+from tidegauge.core.jobs.launch_record import LaunchRecord
+from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.launch.desk import Desk
 from tidegauge.launch.ending import Ending
-from tidegauge.launch.kernel_calls import Arrived, SignalFile
 from tidegauge.launch.launch_files import TOUCH_EVERY_S, LaunchFiles
-from tidegauge.launch.processes import descendants, descends, identity_of, send_signal
 from tidegauge.launch.terminal import say
+from tidegauge.osproc.kernel_calls import Arrived, SignalFile
+from tidegauge.osproc.processes import descendants, descends, identity_of, send_signal
 from tidegauge.probe.command_socket import CommandSocket
 
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

@@ -18,7 +18,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.oom_snapshot import OomSnapshot, look_into
 from tidegauge.analysis.snapshots import read_stream
 from tidegauge.core.ids import DeviceUuid, RankIdentity
-from tidegauge.core.oom_of_rank import last_oom, oom_words
+from tidegauge.core.oom.of_rank import last_oom, oom_words
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import RING_SUFFIX, oom_snapshot_name, process_of
 from tidegauge.core.samples import Sample

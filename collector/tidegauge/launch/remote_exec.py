@@ -23,8 +23,8 @@ from typing import NamedTuple, Optional
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.text import one_line
 from tidegauge.launch import remote_script
-from tidegauge.launch.processes import PROC, identity_of, is_alive
 from tidegauge.launch.remote_folder import OUTCOME, SharedFolder
+from tidegauge.osproc.processes import PROC, identity_of, is_alive
 
 FIRST_PYTHON = (3, 14)
 MAX_SAID_BYTES = 4096

@@ -9,15 +9,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
-from tidegauge.core.job_variables import KEEPER_VARIABLE as KEEPER_VARIABLE
-from tidegauge.core.launch_record import LaunchRecord
-from tidegauge.core.launches import LaunchState
+from tidegauge.core.jobs.launch_record import LaunchRecord
+from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.variables import KEEPER_VARIABLE as KEEPER_VARIABLE
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
 from tidegauge.core.text import one_line
 from tidegauge.launch.keeper import READ_SIGNALS, Keeper, Launch
-from tidegauge.launch.kernel_calls import SignalFile, become_subreaper
 from tidegauge.launch.launch_files import open_launch_files
-from tidegauge.launch.processes import descends, identity_of
+from tidegauge.osproc.kernel_calls import SignalFile, become_subreaper
+from tidegauge.osproc.processes import descends, identity_of
 
 _OTHERS = (
     ("SLURM_JOB_ID", "Slurm"),

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from tidegauge.core.rank_evidence import HolderSearch, RankFacts
+from tidegauge.core.evidence.rank_evidence import HolderSearch, RankFacts
 from tidegauge.probe.backend import Backend
 from tidegauge.probe.boundary_calls import BoundaryCalls
 from tidegauge.probe.checkpoint_ask import RefusedError

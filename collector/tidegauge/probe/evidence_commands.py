@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidegauge.core.rank_evidence import HolderSearch
+from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.core.run_dirs import ASKED_SUFFIX
 from tidegauge.core.wire import to_wire
 from tidegauge.probe.boundary_calls import BoundaryCalls

@@ -6,8 +6,8 @@ from __future__ import annotations
 import threading
 import zlib
 
+from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.rank_evidence import RankEvidence
 from tidegauge.core.run_dirs import (
     EARLY_SUFFIX,
     LATE_SUFFIX,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Optional
 
-from tidegauge.core.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.probe.evidence_files import EvidenceFiles

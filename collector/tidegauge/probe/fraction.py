@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Optional
 
-from tidegauge.core.job_variables import parse_fraction
+from tidegauge.core.jobs.variables import parse_fraction
 
 if TYPE_CHECKING:
     from tidegauge.probe.backend import Backend  # which needs this module through ``identity``

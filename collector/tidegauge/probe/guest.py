@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Optional
 
 from tidegauge import __version__
-from tidegauge.core.job_variables import FRACTION_VARIABLE, SHARE_VARIABLE
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode
 from tidegauge.probe.backend import Backend

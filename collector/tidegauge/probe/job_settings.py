@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs more to import than all of this
     from collections.abc import Mapping, MutableMapping
 
-    from tidegauge.core.job_settings import JobSettings
+    from tidegauge.core.jobs.settings import JobSettings
 
 TOLD_VARIABLE = "TIDEGAUGE_SETTINGS_TOLD"
 """What a process has told the job, for those that it starts: torchrun tells, its ranks do not tell again."""
@@ -71,7 +71,7 @@ def tell(news: str, environ: MutableMapping[str, str]) -> None:
 
 
 def _taken(settings: JobSettings, restarts: int, environ: MutableMapping[str, str]) -> str | None:
-    from tidegauge.core.job_settings import changes
+    from tidegauge.core.jobs.settings import changes
 
     if restarts < settings.from_restart:
         return None
@@ -85,7 +85,7 @@ def _taken(settings: JobSettings, restarts: int, environ: MutableMapping[str, st
 
 def _read(run_dir: str, job_id: str) -> JobSettings:
     """The settings for a job of ours. Raises ``_Refused``, ``ValueError`` and ``OSError``."""
-    from tidegauge.core.job_settings import decode, settings_name
+    from tidegauge.core.jobs.settings import decode, settings_name
     from tidegauge.probe.own_user import outer_uid
 
     name = settings_name(job_id)
@@ -99,7 +99,7 @@ def _read(run_dir: str, job_id: str) -> JobSettings:
 
 def _content(folder: str, name: str) -> bytes:
     """Of a file that only root or we can have written. In folders of others not even the file is opened."""
-    from tidegauge.core.job_settings import MAX_FILE_BYTES
+    from tidegauge.core.jobs.settings import MAX_FILE_BYTES
 
     folder_fd = os.open(folder, _FOLDER)
     try:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Optional
 
-from tidegauge.core.held_memory import HeldMemory
+from tidegauge.core.evidence.held_memory import HeldMemory
 from tidegauge.core.ids import RankIdentity
-from tidegauge.core.job_variables import EXPLAIN_OOM_VARIABLE, KEEPER_VARIABLE
+from tidegauge.core.jobs.variables import EXPLAIN_OOM_VARIABLE, KEEPER_VARIABLE
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
 from tidegauge.core.samples import Sample
 from tidegauge.core.text import one_line
@@ -63,7 +63,7 @@ def tell(
 
     Raises ``OSError`` if nothing can be printed.
     """
-    from tidegauge.core.oom_of_rank import last_oom, oom_words  # brings the detector, which no other job needs
+    from tidegauge.core.oom.of_rank import last_oom, oom_words  # brings the detector, which no other job needs
 
     if sys.__stderr__ is None:  # closed when Python began: whatever file has its number now is the job's own
         return

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.core.held_memory import FreeBlock, HeldMemory, hold
+from tidegauge.core.evidence.held_memory import FreeBlock, HeldMemory, hold
+from tidegauge.core.evidence.owners import CodeLine, LiveBlock
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.owners import CodeLine, LiveBlock
 from tidegauge.core.run_dirs import oom_snapshot_name
 from tidegauge.probe.backend import Backend
 from tidegauge.probe.rank_snapshot import counted

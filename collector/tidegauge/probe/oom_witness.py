@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Optional
 
-from tidegauge.core.held_memory import HeldMemory
+from tidegauge.core.evidence.held_memory import HeldMemory
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.backend import Backend

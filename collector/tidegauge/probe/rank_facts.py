@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Optional, TypeVar
 
-from tidegauge.core.rank_evidence import RankFacts
+from tidegauge.core.evidence.rank_evidence import RankFacts
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.census import instances, with_subclasses
 from tidegauge.probe.holders.graphs import Graphs

@@ -10,11 +10,11 @@ import html
 import json
 from dataclasses import dataclass
 
-from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord, DecisionStatus, Disposition
+from tidegauge.core.incidents.wording import CLOSURES, OUTCOME_WORDS, incident_sentence
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import CLOSURES, OUTCOME_WORDS, incident_sentence
 from tidegauge_exporter.grafana.port import Annotation
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story

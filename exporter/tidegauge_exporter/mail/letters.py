@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from tidegauge.core.actions import Decision, DecisionRecord
 from tidegauge.core.incidents import Incident, IncidentState
-from tidegauge.core.slurm import SCHEDULER as SLURM
+from tidegauge.core.incidents.actions import Decision, DecisionRecord
+from tidegauge.core.incidents.wording import capitalised, evidence_in_words, evidence_sentences, incident_sentence
+from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.verdicts import Severity
-from tidegauge.core.wording import capitalised, evidence_in_words, evidence_sentences, incident_sentence
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.blocks import Link

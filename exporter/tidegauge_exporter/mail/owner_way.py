@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tidegauge.core.actions import Decision, DecisionRecord
+from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.addresses import address_of
 from tidegauge_exporter.mail.letters import Letter, evidence_letter, followup_letter, owner_letter

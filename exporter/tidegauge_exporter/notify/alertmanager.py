@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.wording import incident_sentence, meaning
 from tidegauge.core.verdicts import Severity
-from tidegauge.core.wording import incident_sentence, meaning
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError

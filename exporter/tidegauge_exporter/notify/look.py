@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidegauge.core.actions import Decision, DecisionRecord
 from tidegauge.core.incidents import IncidentChange
+from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import AlertGroup, Story
 from tidegauge_exporter.slack.chat import Message

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Outcome
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
 from tidegauge_exporter.notify.attempts import Attempts
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tidegauge.core.wording import incident_sentence, name_job
+from tidegauge.core.incidents.wording import incident_sentence, name_job
 from tidegauge_exporter.notify.look import Plot
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Chat, Posted

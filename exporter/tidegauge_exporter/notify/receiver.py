@@ -15,8 +15,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 
-from tidegauge.core.web_access import OPEN_DOOR, Door
-from tidegauge_exporter.guarded_server import GuardedMixIn, GuardedRequest, Limits
+from tidegauge.web.access import OPEN_DOOR, Door
+from tidegauge.web.server import GuardedMixIn, GuardedRequest, Limits
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.values import AlertGroup
 from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group

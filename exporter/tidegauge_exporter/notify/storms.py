@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from tidegauge.core.tenants import Tenant, tenant_of
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.look import Look

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from tidegauge.core.actions import Decision, DecisionRecord, DecisionStatus, Disposition
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
-from tidegauge.core.wording import best_evidence
+from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, Disposition
+from tidegauge.core.incidents.wording import best_evidence
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.chat import Message
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge_exporter.slack.chat import Posted
 
 SLACK = "slack"

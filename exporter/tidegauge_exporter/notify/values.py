@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.memory_history import MemoryPoint
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tidegauge.core.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
-from tidegauge.core.wording import capitalised
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
+from tidegauge.core.incidents.wording import capitalised
 from tidegauge_exporter.slack.text import clock
 
 DONE_SIGN: Final = "\N{WHITE HEAVY CHECK MARK}"

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from tidegauge.core.incidents import Closure, Incident, IncidentCause, IncidentState
+from tidegauge.core.incidents.wording import name_job
 from tidegauge.core.verdicts import Band, Severity
-from tidegauge.core.wording import name_job
 from tidegauge_exporter.slack.text import clock_band, time_left
 
 OPEN_SIGNS: Final = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange, IncidentState, RankFinding
-from tidegauge.core.units import format_bytes, format_duration
-from tidegauge.core.wording import (
+from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.wording import (
     CLOSURES,
     capitalised,
     change_in_words,
@@ -16,6 +15,7 @@ from tidegauge.core.wording import (
     name_ranks,
     rate,
 )
+from tidegauge.core.units import format_bytes, format_duration
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.blocks import Block, Link, context, fields, header, is_web, link_row, message, paragraph

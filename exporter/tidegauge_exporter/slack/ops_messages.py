@@ -9,8 +9,8 @@ from typing import Final
 from urllib.parse import quote
 
 from tidegauge.core.incidents import Incident, IncidentState
+from tidegauge.core.incidents.wording import capitalised
 from tidegauge.core.verdicts import Severity
-from tidegauge.core.wording import capitalised
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Alert, AlertGroup, Story
 from tidegauge_exporter.slack.blocks import Link, context, header, link_row, message, paragraph

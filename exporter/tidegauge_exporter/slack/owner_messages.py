@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidegauge.core.actions import Decision, DecisionRecord
-from tidegauge.core.wording import capitalised, evidence_in_words
+from tidegauge.core.incidents.actions import Decision, DecisionRecord
+from tidegauge.core.incidents.wording import capitalised, evidence_in_words
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.blocks import context, header, message, paragraph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tidegauge.core.actions import Decision, DecisionRecord
+from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.look import Look, Plot
 from tidegauge_exporter.notify.plots import upload_plot

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tidegauge.core.actions import Decision
 from tidegauge.core.incidents import Incident
-from tidegauge.core.wording import capitalised, evidence_sentences, incident_sentence, meaning
+from tidegauge.core.incidents.actions import Decision
+from tidegauge.core.incidents.wording import capitalised, evidence_sentences, incident_sentence, meaning
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.headlines import as_of, end_by_clock, end_by_time_left, headline, your_job
 from tidegauge_exporter.slack.text import clock, tidy, tidy_lines

@@ -1,7 +1,7 @@
 """Who a user of the cluster is on Slack: a file of names, or the same name at the site's e-mail domain.
 
 The name is the kernel's owner of the process, never what a job says of itself: nobody gets somebody else's messages
-by claiming a name. On Kubernetes uids tell nothing, and it is the workload's own word (``core.kubernetes.OWNER``).
+by claiming a name. On Kubernetes uids tell nothing, and it is the workload's own word (``core.jobs.kubernetes.OWNER``).
 """
 
 from __future__ import annotations

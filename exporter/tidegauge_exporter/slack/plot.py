@@ -22,8 +22,8 @@ from matplotlib.patches import Patch
 from PIL import Image
 
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.wording import capitalised, name_job, rate
 from tidegauge.core.units import IEC_UNITS, format_bytes
-from tidegauge.core.wording import capitalised, name_job, rate
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.headlines import end_by_clock, end_by_time_left, headline
 from tidegauge_exporter.slack.plot_values import Fan, Layer, Plot, plot_values

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegauge.core.actions import Decision, DecisionRecord
-from tidegauge.core.evidence_brief import EvidenceBrief
-from tidegauge.core.evidence_words import file_name
+from tidegauge.core.evidence.brief import EvidenceBrief
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.words import file_name
 from tidegauge.core.incidents import Incident, IncidentChange
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.text import DASH, tidy
 

@@ -7,11 +7,21 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobKey
-from tidegauge.core.job_variables import FRACTION_VARIABLE
-from tidegauge.core.kubernetes import ACTIONS, CHANGES, INCIDENT, KEEP, MAY_REQUEUE, REMARK, REQUEUE, SCHEDULER, STOPPED
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.kubernetes import (
+    ACTIONS,
+    CHANGES,
+    INCIDENT,
+    KEEP,
+    MAY_REQUEUE,
+    REMARK,
+    REQUEUE,
+    SCHEDULER,
+    STOPPED,
+)
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.kubernetes.events import (

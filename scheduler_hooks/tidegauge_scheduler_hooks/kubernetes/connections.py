@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidegauge_exporter.guarded_server import PromptShutdownMixIn, hang_up
+from tidegauge.web.server import PromptShutdownMixIn, hang_up
 
 
 @dataclass

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME
-from tidegauge.core.job_settings import JobSettings, changes
-from tidegauge.core.job_variables import ATTEMPT_VARIABLE
-from tidegauge.core.kubernetes import ATTEMPT, CHANGES, COPY_OF, INCIDENT, REMARK, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, INCIDENT, REMARK, REQUEUE, STOPPED
+from tidegauge.core.jobs.settings import JobSettings, changes
+from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, RequeueOrder, encode, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, at

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from tidegauge.core.actions import ActionKind, SchedulerFacts
-from tidegauge.core.kubernetes import KEEP, MAY_REQUEUE, SCHEDULER
+from tidegauge.core.incidents.actions import ActionKind, SchedulerFacts
+from tidegauge.core.jobs.kubernetes import KEEP, MAY_REQUEUE, SCHEDULER
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import gpu_share
 from tidegauge_scheduler_hooks.kubernetes.owners import Owned, State, at

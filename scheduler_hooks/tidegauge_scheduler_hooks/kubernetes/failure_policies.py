@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 
-from tidegauge.core.kubernetes import INCIDENT, LEAK_CONDITION, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import INCIDENT, LEAK_CONDITION, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.owners import is_true
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, ConflictError, KubeApi, Object

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidegauge.core.job_settings import MAX_VALUE_CHARS
+from tidegauge.core.jobs.settings import MAX_VALUE_CHARS
 
 MAX_BYTES = 4096
 MAX_ATTEMPT = 1_000_000

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.core.kubernetes import ATTEMPT, CHANGES, INCIDENT, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INCIDENT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import TRAINJOB, Kind, Path, at
 from tidegauge_scheduler_hooks.kubernetes.ports import Object

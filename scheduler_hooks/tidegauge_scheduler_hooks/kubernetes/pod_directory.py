@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidegauge.core.kubernetes import OWNER, PROFILE_LABEL, PodFacts
+from tidegauge.core.jobs.kubernetes import OWNER, PROFILE_LABEL, PodFacts
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     Kind,
     Owned,

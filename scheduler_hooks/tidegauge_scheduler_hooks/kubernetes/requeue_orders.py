@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidegauge.core.actions import JobTarget
-from tidegauge.core.job_settings import may_set
+from tidegauge.core.incidents.actions import JobTarget
+from tidegauge.core.jobs.settings import may_set
 from tidegauge_scheduler_hooks.kubernetes.copies import COPIED_KINDS
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, Incident, RequeueOrder, Stopped, encode, merged
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, next_attempt

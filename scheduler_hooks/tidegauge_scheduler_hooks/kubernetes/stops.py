@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from tidegauge.core.kubernetes import REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.kueue import (
     QUEUE_WORKLOADS,
     active_patch,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tidegauge.core.kubernetes import (
+from tidegauge.core.jobs.kubernetes import (
     ACTIONS,
     ATTEMPT,
     CHANGES,
@@ -59,7 +59,7 @@ GITOPS = (
 """Labels and annotations by which Argo CD and Flux know their objects: they put back what somebody else changes."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-"""RFC 1123, as ``core.kubernetes.namespace_of`` wants it."""
+"""RFC 1123, as ``core.jobs.kubernetes.namespace_of`` wants it."""
 
 Intent = TypeVar("Intent")
 

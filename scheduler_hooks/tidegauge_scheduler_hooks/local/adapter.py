@@ -10,11 +10,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobKey, ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import GONE
-from tidegauge.core.sightings import job_key
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RANK_TIMEOUT_S, RankCheckpoint
 from tidegauge_scheduler_hooks.ports import (

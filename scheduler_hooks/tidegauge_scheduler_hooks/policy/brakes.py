@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidegauge.core.actions import BREAKER, USER_BREAKER, ActionKind
-from tidegauge.core.incident_evidence import shows_cuda_graphs
 from tidegauge.core.incidents import IncidentCause, IncidentState
+from tidegauge.core.incidents.actions import BREAKER, USER_BREAKER, ActionKind
+from tidegauge.core.incidents.evidence import shows_cuda_graphs
+from tidegauge.core.incidents.wording import name_ranks
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import name_ranks
 from tidegauge_scheduler_hooks.policy import limits
 from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE, too_new
 from tidegauge_scheduler_hooks.policy.case import (

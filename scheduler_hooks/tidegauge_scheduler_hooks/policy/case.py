@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegauge.core.actions import ActionKind, JobFacts
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import ActionKind, JobFacts
 from tidegauge_scheduler_hooks.policy.conditions import matches_any
 from tidegauge_scheduler_hooks.policy.ladder import Step
 from tidegauge_scheduler_hooks.policy.models import Exempt, Policy, Rule

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from tidegauge.core.actions import JobFacts
 from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.incidents import Incident, IncidentCause
+from tidegauge.core.incidents.actions import JobFacts
 from tidegauge.core.verdicts import Severity
 from tidegauge_scheduler_hooks.policy.durations import Duration
 

@@ -9,8 +9,8 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tidegauge.core.actions import BREAKERS, ActionKind, Decision, Disposition, JobFacts
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import BREAKERS, ActionKind, Decision, Disposition, JobFacts
 from tidegauge_scheduler_hooks.policy import texts
 from tidegauge_scheduler_hooks.policy.brakes import PASSING, Held, held_back
 from tidegauge_scheduler_hooks.policy.case import Case, requeues_used, wants_new_checkpoint

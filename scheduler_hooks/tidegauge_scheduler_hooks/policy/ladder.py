@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tidegauge.core.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
 from tidegauge_scheduler_hooks.policy.marks import Mark
 from tidegauge_scheduler_hooks.policy.models import Mode, Rule, carries_out
 from tidegauge_scheduler_hooks.policy.rungs import Rung, StopRung, stops

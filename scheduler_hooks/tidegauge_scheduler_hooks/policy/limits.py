@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegauge.core.actions import ActionKind
 from tidegauge.core.ids import OwnedJob
-from tidegauge.core.tenants import Tenant, tenant_of
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy.case import Case, wants_new_checkpoint
 from tidegauge_scheduler_hooks.policy.ladder import stop_after

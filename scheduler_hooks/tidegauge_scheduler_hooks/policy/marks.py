@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegauge.core.actions import BREAKERS, ActionKind, Decision, Disposition, Outcome
 from tidegauge.core.ids import JobKey, ProcessId
-from tidegauge.core.tenants import Tenant, tenant_of
+from tidegauge.core.incidents.actions import BREAKERS, ActionKind, Decision, Disposition, Outcome
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.policy.models import carries_out
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tidegauge.core.actions import ActionKind
+from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.verdicts import Severity
 from tidegauge_scheduler_hooks.policy.conditions import Globs, PolicyModel, When, not_empty
 from tidegauge_scheduler_hooks.policy.durations import Duration

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, TypeGuard, Union
 
 from pydantic import AfterValidator, Field
 
-from tidegauge.core.actions import ActionKind
+from tidegauge.core.incidents.actions import ActionKind
 from tidegauge_scheduler_hooks.policy.allocator_settings import check_settings
 from tidegauge_scheduler_hooks.policy.conditions import PolicyModel, Settings
 from tidegauge_scheduler_hooks.policy.durations import Duration

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidegauge.core.actions import ActionKind, Decision, Disposition, JobFacts, JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobKey, OwnedJob
 from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.incidents.actions import ActionKind, Decision, Disposition, JobFacts, JobTarget, SchedulerFacts
 from tidegauge_scheduler_hooks.policy.decide import decide, next_look_s
 from tidegauge_scheduler_hooks.policy.models import Policy
 from tidegauge_scheduler_hooks.policy.state import PolicyState

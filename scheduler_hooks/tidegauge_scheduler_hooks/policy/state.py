@@ -13,9 +13,17 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from tidegauge.core.actions import BREAKERS, USER_BREAKER, ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.ids import JobKey, OwnedJob
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.incidents.actions import (
+    BREAKERS,
+    USER_BREAKER,
+    ActionKind,
+    Decision,
+    DecisionRecord,
+    Disposition,
+    Outcome,
+)
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge_scheduler_hooks.policy.layers import Layers
 from tidegauge_scheduler_hooks.policy.marks import Mark, mark_of
 

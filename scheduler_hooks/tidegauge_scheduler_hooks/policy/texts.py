@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from tidegauge.core.actions import ActionKind, JobFacts
 from tidegauge.core.alloc_conf import CUDA_NAME, merge_alloc_conf
 from tidegauge.core.incidents import Incident, IncidentCause
-from tidegauge.core.kubernetes import namespace_of
+from tidegauge.core.incidents.actions import ActionKind, JobFacts
+from tidegauge.core.incidents.wording import capitalised, further_name, guidance, incident_sentence, name_job, time_left
+from tidegauge.core.jobs.kubernetes import namespace_of
 from tidegauge.core.units import format_duration
-from tidegauge.core.wording import capitalised, further_name, guidance, incident_sentence, name_job, time_left
 from tidegauge_scheduler_hooks.policy.allocator_settings import EXPANDABLE
 from tidegauge_scheduler_hooks.policy.case import Case, exemption, requeues_used, warnings_given
 from tidegauge_scheduler_hooks.policy.conditions import settings_in_force

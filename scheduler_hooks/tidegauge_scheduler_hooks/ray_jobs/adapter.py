@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegauge.core.actions import ActionKind, JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobKey
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.actions import ActionKind, JobTarget, SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.ports import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tidegauge.core.alloc_conf import CUDA_NAME, conf_names, merge_alloc_conf
-from tidegauge.core.job_variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
+from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.ports import PermanentError, RequeueChanges
 from tidegauge_scheduler_hooks.ray_jobs.api import RayJob

@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tidegauge.core.actions import JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobKey
-from tidegauge.core.sightings import job_key
-from tidegauge.core.slurm import KEEP, MAY_REQUEUE, SCHEDULER, comment_words
+from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, SCHEDULER, comment_words
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.ports import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tidegauge.core.actions import ActionKind, SchedulerFacts
 from tidegauge.core.ids import scheduler_restarts
-from tidegauge.core.sightings import job_key
-from tidegauge.core.slurm import KEEP, MAY_REQUEUE, comment_words
+from tidegauge.core.incidents.actions import ActionKind, SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.slurm.gpu_shares import gpu_share
 from tidegauge_scheduler_hooks.slurm.job_looks import Run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tidegauge.core.actions import JobTarget
-from tidegauge.core.job_settings import JobSettings, decode, encode, settings_name
-from tidegauge.core.job_variables import FRACTION_VARIABLE
+from tidegauge.core.incidents.actions import JobTarget
+from tidegauge.core.jobs.settings import JobSettings, decode, encode, settings_name
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge_scheduler_hooks.ports import PermanentError, RequeueChanges, SettingsDesk, TemporaryError
 
 LAID_DOWN_WITHIN_S = 30.0

@@ -14,7 +14,7 @@ from tidegauge.agent.attribution import MAX_ATTEMPT, Attribution, Evidence, attr
 from tidegauge.agent.ports import NoPlace, ProcessFacts, SourceHealth
 from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.ids import JobId, ProcessId, RankIdentity
-from tidegauge.core.slurm import SlurmJobRecord, SlurmPlace
+from tidegauge.core.jobs.slurm import SlurmJobRecord, SlurmPlace
 from tidegauge.core.views import RankView
 
 ALICE = 5001

@@ -18,7 +18,7 @@ from tidegauge.agent.evidence_files import EvidenceFinder, FoundFiles, RankFolde
 from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.tenants import Tenant
 
 NOW_S = 1.7e9
 SOMEBODY = Tenant(1001)
@@ -40,7 +40,7 @@ from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
 from tidegauge.agent.snapshot_store import FolderStore
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.tenants import Tenant
 
 class Deadly(FolderStore):
     def put(self, key, content, *, at_unix_s):

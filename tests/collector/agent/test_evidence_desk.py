@@ -35,17 +35,17 @@ from tidegauge.agent.evidence_files import MOST_EVIDENCE_BYTES
 from tidegauge.agent.evidence_making import MOST_WIRE_BYTES
 from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT
 from tidegauge.agent.evidence_work import EvidenceWork
-from tidegauge.agent.few_lines import LINES_PER_MINUTE
-from tidegauge.agent.settings import Settings
 from tidegauge.analysis.snapshot_files import read_snapshot, write_packed
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.evidence_brief import EvidenceCause
+from tidegauge.core.evidence.brief import EvidenceCause
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, ProcessId
-from tidegauge.core.kubernetes import PodCgroup, PodFacts
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, evidence_name, names_beside, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, pack
+from tidegauge.rate_limited_log import LINES_PER_MINUTE
+from tidegauge.settings import Settings
 
 DONE_S = 60.0
 

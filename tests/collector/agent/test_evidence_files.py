@@ -25,11 +25,11 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import compare
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, HolderKind, RankEvidence
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.rank_evidence import MOST_HOLDERS, HolderKind, RankEvidence
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name
 from tidegauge.core.snapshot_columns import MAGIC, pack
-from tidegauge.core.tenants import Tenant
 
 MOST = 1 << 20
 

@@ -20,12 +20,12 @@ from tidegauge.analysis.snapshots import read_bytes
 from tidegauge.cli.report_files import content_of_files
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, Evidence, PrivatePools
-from tidegauge.core.evidence_brief import EvidenceCause
+from tidegauge.core.evidence.brief import EvidenceCause
+from tidegauge.core.evidence.cause_input import CauseInput
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import MOST_TEXT
 from tidegauge.core.ids import JobKey
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import MOST_TEXT
 from tidegauge.core.verdicts import LeakState, Signal, Verdict
 
 EVIL = "/home/ada/\x1b]0;owned\x07\u202e\r\ntrain.py"

@@ -11,8 +11,8 @@ from evidence_values import evidence
 from sample_views import GIB, gpu_view, rank_view
 from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT, WaitingEvidence
 from tidegauge.agent.rank_readings import MOST_POINTS, RankReadings, growth_since
-from tidegauge.core.cause_input import MemoryGrowth
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.evidence.cause_input import MemoryGrowth
+from tidegauge.core.jobs.tenants import Tenant
 
 
 def test_a_piece_outlives_the_agent(tmp_path: Path) -> None:

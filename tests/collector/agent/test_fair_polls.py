@@ -20,7 +20,7 @@ from tidegauge.agent.ring_search import (
 )
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
-from tidegauge.core.kubernetes import PodCgroup
+from tidegauge.core.jobs.kubernetes import PodCgroup
 from tidegauge.core.verdicts import OK, Verdict
 
 DEVICES, CAPACITY = 64, 4096

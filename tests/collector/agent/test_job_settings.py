@@ -15,8 +15,8 @@ import pytest
 import tidegauge.agent.job_settings as under_test
 from fake_node import FakeClock
 from tidegauge.agent.job_settings import LOOK_AGAIN_S, JobSettingsFiles, open_job_settings
-from tidegauge.agent.settings import Settings
-from tidegauge.core.job_settings import JobSettings, digest, encode
+from tidegauge.core.jobs.settings import JobSettings, digest, encode
+from tidegauge.settings import Settings
 
 ONE = JobSettings("4711", 1001, 1, alloc_conf={"expandable_segments": "True"})
 OTHER = JobSettings("4712", 1002, 3, environ={"TIDEGAUGE_MEMORY_FRACTION": "0.5"})
@@ -251,7 +251,7 @@ def as_a_plain_user(run_dir: Path) -> subprocess.CompletedProcess[str]:
         import os, sys, logging
         from pathlib import Path
         from tidegauge.agent.job_settings import JobSettingsFiles
-        from tidegauge.core.job_settings import JobSettings
+        from tidegauge.core.jobs.settings import JobSettings
         logging.basicConfig(format="%(message)s")
         os.setgid(5001); os.setuid(5001)
         files = JobSettingsFiles([Path(sys.argv[1])])

@@ -19,10 +19,10 @@ from tidegauge.agent.launches import LOOK_EVERY_S, Launches
 from tidegauge.agent.ports import ProcessFacts
 from tidegauge.agent.safe_files import OpenFolder, opened_folder
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launch_record import LaunchRecord, encode_launch_record
-from tidegauge.core.launches import LaunchState
+from tidegauge.core.jobs.launch_record import LaunchRecord, encode_launch_record
+from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dirs import launch_name
-from tidegauge.core.tenants import Tenant
 
 ME = os.geteuid()
 

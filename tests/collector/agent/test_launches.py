@@ -14,8 +14,8 @@ from tidegauge.agent.folders import HostRunDir
 from tidegauge.agent.launches import LOOK_EVERY_S, SEARCH_S, Launches
 from tidegauge.agent.ports import ProcessFacts
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launch_record import MAX_RECORD_BYTES, LaunchRecord, encode_launch_record
-from tidegauge.core.launches import LaunchState
+from tidegauge.core.jobs.launch_record import MAX_RECORD_BYTES, LaunchRecord, encode_launch_record
+from tidegauge.core.jobs.launches import LaunchState
 from tidegauge.core.orders import GONE, Order, OrderTo
 from tidegauge.core.run_dirs import launch_name, launch_socket_name
 

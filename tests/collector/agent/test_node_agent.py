@@ -17,25 +17,25 @@ from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, i
 from open_files import open_below
 from tidegauge.agent.containers import Containers
 from tidegauge.agent.discovery import Place
-from tidegauge.agent.few_lines import LINES_PER_MINUTE
 from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_agent
 from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ports import ProcessFacts
 from tidegauge.agent.ring_reader import MAX_SANE
 from tidegauge.agent.ring_search import MAX_RANKS_PER_TENANT
-from tidegauge.agent.settings import Settings
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.host_memory import HostMemory, HostProcess
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId
-from tidegauge.core.kubernetes import PodCgroup
-from tidegauge.core.launch_record import LaunchRecord, encode_launch_record
-from tidegauge.core.launches import LaunchState
-from tidegauge.core.rank_groups import NameOfGroup
+from tidegauge.core.jobs.kubernetes import PodCgroup
+from tidegauge.core.jobs.launch_record import LaunchRecord, encode_launch_record
+from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.core.jobs.rank_groups import NameOfGroup
 from tidegauge.core.ring_layout import HEADER_BYTES, LAYOUT_VERSION, MAGIC
 from tidegauge.core.run_dirs import launch_name
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.core.verdicts import OK, Band, LeakState, Signal, Verdict
 from tidegauge.core.views import RankView
+from tidegauge.rate_limited_log import LINES_PER_MINUTE
+from tidegauge.settings import Settings
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, MAX_THREADS_PER_TENANT, OrderCarrier, carry_out
 from tidegauge.agent.process_socket import ProcessSocket
 from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult, OrderTo
-from tidegauge.core.tenants import Tenant
 
 PATIENCE_S = 60.0
 PROCESS = ProcessId(4242, 777)

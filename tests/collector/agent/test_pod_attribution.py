@@ -14,8 +14,8 @@ from tidegauge.agent.pods import PATIENCE_S, REFRESH_S, PodBook
 from tidegauge.agent.ports import HeldBy, NoPlace, ProcessFacts, SourceHealth
 from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.ids import JobId, RankIdentity
-from tidegauge.core.kubernetes import PodCgroup, PodFacts, PodPlace
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts, PodPlace
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.views import RankView
 
 UID = 1000

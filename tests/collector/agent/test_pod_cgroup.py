@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.agent.pod_cgroup import container_of, pod_cgroup_of
-from tidegauge.core.kubernetes import PodCgroup
+from tidegauge.core.jobs.kubernetes import PodCgroup
 
 UID = "8a1c4f3e-09b2-4d5e-8f10-1234567890ab"
 UID_ = UID.replace("-", "_")

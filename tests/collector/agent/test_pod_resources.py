@@ -15,8 +15,8 @@ from kubelet_answers import Claim, Container, Pod, encode
 from tidegauge.agent.pod_resources import KubeletError, PodResources, open_pod_resources
 from tidegauge.agent.pod_resources_wire import holders_by_device
 from tidegauge.agent.ports import HeldBy, NoHolders, SourceHealth
-from tidegauge.agent.settings import Settings
 from tidegauge.core.ids import DeviceUuid
+from tidegauge.settings import Settings
 
 MIG = "MIG-22222222-2222-2222-2222-222222222222"
 TRAIN = HeldBy("team-a", "llm-0", "train")

@@ -9,7 +9,7 @@ import pytest
 from fake_node import FakeClock
 from tidegauge.agent.pods import MAX_PODS, PATIENCE_S, REFRESH_S, PodBook
 from tidegauge.agent.ports import NoPlace
-from tidegauge.core.kubernetes import PodCgroup, PodFacts
+from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
 
 MAIN = "a" * 64
 SIDE = "b" * 64

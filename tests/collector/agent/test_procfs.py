@@ -16,9 +16,9 @@ from fake_node import FakeClock
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
 from tidegauge.agent.procfs import NESTED_REFRESH_S, ProcFs, slurm_place_of
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.kubernetes import PodCgroup
-from tidegauge.core.slurm import SlurmPlace
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.kubernetes import PodCgroup
+from tidegauge.core.jobs.slurm import SlurmPlace
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.probe.process_facts import process_id
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -12,9 +12,9 @@ import pytest
 from fake_node import GIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
 from tidegauge.agent.rank_names import MOST_LABELS, MOST_NAMES
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankKey
+from tidegauge.core.incidents.observations import is_neighbour
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.samples import Sample
-from tidegauge.core.sightings import is_neighbour
-from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import RankView
 
 Says = Callable[[int], dict[str, object]]

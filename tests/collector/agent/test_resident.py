@@ -132,7 +132,7 @@ import os, resource, sys
 from pathlib import Path
 from tidegauge.agent.node_agent import open_node_agent
 from tidegauge.agent.resident import OpenStatms
-from tidegauge.agent.settings import Settings
+from tidegauge.settings import Settings
 from tidegauge.core.ids import ProcessId
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -14,8 +14,8 @@ from tidegauge.agent.retention import StoredSnapshot, what_to_delete
 from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
 from tidegauge.agent.snapshot_store import FolderStore, StoreError
 from tidegauge.core.evidence import SnapshotRef
-from tidegauge.core.kubernetes import PodPlace
-from tidegauge.core.tenants import Tenant, tenant_of_rank
+from tidegauge.core.jobs.kubernetes import PodPlace
+from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0

@@ -11,12 +11,12 @@ from fake_node import FakeClock
 from tidegauge.agent.runner import AgentRunner, Beat
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.job_settings import JobSettings, digest
-from tidegauge.core.kubernetes import PodFacts
+from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.rank_groups import NameOfGroup
+from tidegauge.core.jobs.settings import JobSettings, digest
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult, OrderTo
-from tidegauge.core.rank_groups import NameOfGroup
 from tidegauge.core.shared_bounds import PeerBound
-from tidegauge.core.tenants import Tenant
 from tidegauge.core.views import NodeSummary
 from waiting import PATIENCE_S
 

@@ -15,7 +15,7 @@ from tidegauge.agent.discovery import RingFile, RingFinder
 from tidegauge.agent.search import STALE_AFTER_S
 from tidegauge.agent.watches import Watches
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
-from tidegauge.core.kubernetes import PodCgroup
+from tidegauge.core.jobs.kubernetes import PodCgroup
 from waiting import eventually
 
 VICTIM, NEWCOMER = ProcessId(7, 7), ProcessId(9, 9)

@@ -11,9 +11,9 @@ from fake_node import FakeNode, identity
 from tidegauge.agent import watches
 from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.core.ids import GlobalRank, LocalRank, ProcessId
-from tidegauge.core.kubernetes import PodCgroup, PodFacts
+from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
+from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderTo
-from tidegauge.core.tenants import Tenant
 
 FACTS = [PodFacts(pod, namespace, pod, "job", "Job") for pod, namespace in (("one", "a"), ("two", "a"), ("else", "b"))]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.agent.settings import Settings
 from tidegauge.agent.slurm_listpids import MAX_OUTPUT_BYTES, ListPids, find_scontrol, parse_listpids, scontrol_environ
 from tidegauge.core.ids import JobId
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.jobs.slurm import SlurmPlace
+from tidegauge.settings import Settings
 from waiting import PATIENCE_S
 
 TABLE = """\

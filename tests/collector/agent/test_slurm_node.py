@@ -11,7 +11,6 @@ import pytest
 
 from fake_node import FakeClock, FakeProcs
 from tidegauge.agent.ports import NoPlace, NoSteps, ProcessFacts, SourceHealth
-from tidegauge.agent.settings import Settings
 from tidegauge.agent.slurm_listpids import TIMEOUT_S, StepList
 from tidegauge.agent.slurm_node import (
     NO_NODE_S,
@@ -23,7 +22,8 @@ from tidegauge.agent.slurm_node import (
     open_slurm,
 )
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.jobs.slurm import SlurmPlace
+from tidegauge.settings import Settings
 from waiting import PATIENCE_S as TEST_PATIENCE_S
 
 RANK = ProcessId(500, 9000)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidegauge.agent.slurm_records import MAX_RECORD_BYTES, SlurmRecords, parse_record
 from tidegauge.core.ids import JobId
-from tidegauge.core.slurm import SlurmJobRecord
+from tidegauge.core.jobs.slurm import SlurmJobRecord
 
 FULL = b"""\
 JOB_ID=124

@@ -19,7 +19,6 @@ from tidegauge.agent.evidence_opening import open_store
 from tidegauge.agent.patient_store import PatientStore
 from tidegauge.agent.remote_store import RemoteStore, public_name
 from tidegauge.agent.retention import StoredSnapshot
-from tidegauge.agent.settings import Settings
 from tidegauge.agent.snapshot_store import (
     FolderStore,
     KeyTakenError,
@@ -29,6 +28,7 @@ from tidegauge.agent.snapshot_store import (
     snapshot_key,
 )
 from tidegauge.core.ids import JobKey
+from tidegauge.settings import Settings
 
 JOB = JobKey("team-a/llm", 2, 1001)
 NOW_S = 1_700_000_000.25

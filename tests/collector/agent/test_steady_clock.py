@@ -13,7 +13,7 @@ from sample_views import rank_view
 from tidegauge.agent.evidence_budget import EvidenceBudget
 from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
 from tidegauge.agent.snapshot_store import FolderStore
-from tidegauge.agent.steady_clock import MOST_AHEAD_S, SAVE_EVERY_S, SteadyClock, boottime_s, read_boot_id
+from tidegauge.steady_clock import MOST_AHEAD_S, SAVE_EVERY_S, SteadyClock, boottime_s, read_boot_id
 
 DAY_S = 86_400.0
 YEAR_S = 365 * DAY_S

@@ -13,7 +13,7 @@ from tidegauge.agent.container_run_dirs import Container, ContainerPoll, Contain
 from tidegauge.agent.folders import NotNowError
 from tidegauge.agent.tenant_time import MAX_CPU_S, WALL_SHARE, TenantTime, Turns
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.tenants import Tenant
+from tidegauge.core.jobs.tenants import Tenant
 
 ONE, OTHER = Tenant(1000), Tenant(2000)
 

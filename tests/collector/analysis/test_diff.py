@@ -19,7 +19,7 @@ from tidegauge.analysis.snapshot_traces import trace_with_memory
 from tidegauge.analysis.snapshots import read_bytes
 from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
 from tidegauge.core.evidence import PrivatePools
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 
 DATA = Path(__file__).parents[2] / "data" / "snapshots"
 MIB = 1 << 20

@@ -25,7 +25,7 @@ from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.analysis.snapshot_traces import Snapshot
 from tidegauge.analysis.snapshots import read_bytes
 from tidegauge.analysis.torch_pickle import torch_pickle, torch_snapshot
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 
 DATA = Path(__file__).parents[2] / "data"
 ORIGINAL = DATA / "snapshots" / "outputs_kept.late.pickle.gz"

@@ -13,8 +13,8 @@ from fakes.fake_grafana import TOKEN, FakeGrafana, Reply, grafana_server
 from loop_store import FakeIncidents, FakeStore, serving, told_store
 from scheduler_values import incident
 from tidegauge.cli.main import main
-from tidegauge.core.actions import LoopStatus
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import LoopStatus
 
 UIDS = {"tidegauge-fleet", "tidegauge-job", "tidegauge-rank", "tidegauge-incidents"}
 OBSERVING = LoopStatus("observe", None)

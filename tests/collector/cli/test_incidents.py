@@ -17,10 +17,10 @@ from tidegauge.cli import incident_page
 from tidegauge.cli.main import main
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, day
-from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, LoopStatus, Outcome, UnderWay
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incident_evidence import with_evidence
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition, LoopStatus, Outcome, UnderWay
+from tidegauge.core.incidents.evidence import with_evidence
 from tidegauge.core.verdicts import Severity
 
 REQUEUE = UnderWay("1:leak-requeue:3:1", ActionKind.REQUEUE, incident().key.job, NOW_S - 30.0, "waiting, 120 s left")

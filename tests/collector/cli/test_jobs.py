@@ -13,10 +13,10 @@ from tidegauge.cli.job_names import job_name, short_job_name
 from tidegauge.cli.jobs import nothing_watched
 from tidegauge.cli.main import main
 from tidegauge.cluster.http_api import HttpApi, json_route
-from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict
+from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, known_as
-from tidegauge.core.kubernetes import PodPlace
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.jobs.kubernetes import PodPlace
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import Band, LeakState
 from tidegauge.core.views import JobView
 

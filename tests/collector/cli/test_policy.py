@@ -16,7 +16,7 @@ from tidegauge.cli import policy_status, policy_switch
 from tidegauge.cli.main import main
 from tidegauge.cluster.action_switch import ActionSwitch
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, prepare_state_dir, write_spec
-from tidegauge.core.actions import ActionKind, LoopStatus, UnderWay
+from tidegauge.core.incidents.actions import ActionKind, LoopStatus, UnderWay
 
 STATUS = LoopStatus("act", None, incidents_open=1)
 POLICY = """

@@ -12,16 +12,16 @@ import pytest
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from scheduler_values import decision, incident
-from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import main
 from tidegauge.cli.times import day
-from tidegauge.cluster.web_door_start import open_door
-from tidegauge.cluster.web_tokens import make_token, token_line
-from tidegauge.core.actions import DecisionRecord, DecisionStatus, Disposition, LoopStatus, Outcome
-from tidegauge.core.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradeAnswer
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, IncidentChange
-from tidegauge.core.web_access import Door
+from tidegauge.core.incidents.actions import DecisionRecord, DecisionStatus, Disposition, LoopStatus, Outcome
+from tidegauge.core.incidents.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradeAnswer
+from tidegauge.settings import Settings
+from tidegauge.web.access import Door
+from tidegauge.web.door_start import open_door
+from tidegauge.web.tokens import make_token, token_line
 
 STATUS = LoopStatus("observe", None)
 NAMES = ("ada", "grace", "boss")

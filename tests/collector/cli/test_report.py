@@ -23,10 +23,10 @@ from tidegauge.cluster.http_api import HttpApi, NotFoundError, Request, json_rou
 from tidegauge.cluster.loop_api import loop_routes
 from tidegauge.cluster.memory_api import RankMemory
 from tidegauge.cluster.overview import JobPage, job_page
-from tidegauge.core.actions import LoopStatus
 from tidegauge.core.evidence import Evidence, SnapshotRef
+from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.incidents import ChangeKind, IncidentChange
-from tidegauge.core.rank_evidence import RankEvidence
+from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.snapshot_columns import pack
 from tidegauge.core.verdicts import OK
 from tidegauge.core.wire import to_json

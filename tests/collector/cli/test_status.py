@@ -9,7 +9,7 @@ import pytest
 
 from tidegauge.cli.main import main
 from tidegauge.cluster.http_api import HttpApi, Route, json_route
-from tidegauge.core.actions import LoopStatus
+from tidegauge.core.incidents.actions import LoopStatus
 
 SERVICE = {
     "cluster": "lab", "version": "1", "jobs_running": 2, "jobs_leaking": 1, "healthy": True, "nodes": [],

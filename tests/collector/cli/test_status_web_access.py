@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from still_service import AwayEngine, StillLoop
-from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import main
 from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
 from tidegauge.cluster.evidence_asks import EvidenceAsks
 from tidegauge.cluster.exporter_pages import exporter_pages
-from tidegauge.cluster.web_door_start import open_door
-from tidegauge.cluster.web_tokens import make_token, token_line
 from tidegauge.core.views import NodeSummary
+from tidegauge.settings import Settings
+from tidegauge.web.door_start import open_door
+from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 TOKENS = {"ada": make_token(), "root": make_token()}

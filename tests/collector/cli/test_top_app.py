@@ -17,7 +17,7 @@ from tidegauge.cli.top_page_screens import IncidentScreen
 from tidegauge.cli.top_screens import LiveScreen
 from tidegauge.cli.top_table import RowTable
 from tidegauge.core.ids import JobId, JobKey
-from tidegauge.core.incident_evidence import with_evidence
+from tidegauge.core.incidents.evidence import with_evidence
 from top_reader import Reader, read
 from top_world import World
 

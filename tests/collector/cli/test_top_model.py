@@ -26,7 +26,7 @@ from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.overview import JobLine, RankLine, job_line, job_page
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents import IncidentCause, IncidentKey
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity
 
 TASK = SlurmPlace(JobId("4711"), "0", array_job_id=4700, array_task_id=3)

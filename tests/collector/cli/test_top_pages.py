@@ -28,10 +28,10 @@ from tidegauge.cli.top_pages import Line, headline, help_lines, incident_headlin
 from tidegauge.cli.top_rank import over_time, rank_page
 from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.overview import RankLine, job_page
-from tidegauge.core.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents import Closure, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from top_world import World

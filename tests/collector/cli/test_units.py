@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import build_parser
 from tidegauge.cluster.service_record import LONGEST_ENGINE_DIR
+from tidegauge.settings import Settings
 
 SYSTEMD = Path(__file__).parents[3] / "deploy/systemd"
 UNITS = sorted(SYSTEMD.glob("*.service"))

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cli import up
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, prepare_state_dir, write_address
-from tidegauge.launch.processes import identity_of
+from tidegauge.osproc.processes import identity_of
+from tidegauge.steady_clock import read_boot_id
 
 
 @pytest.mark.parametrize(

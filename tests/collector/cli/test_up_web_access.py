@@ -13,8 +13,8 @@ from tidegauge.cli import up
 from tidegauge.cli.main import main
 from tidegauge.cluster import service_control
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir
-from tidegauge.cluster.web_tokens import make_token, token_line
-from tidegauge.launch.processes import identity_of
+from tidegauge.osproc.processes import identity_of
+from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 CLOSES = "Set web_config_file or api_tokens_file (docs/web_access.md), as by --set web_config_file=FILE"

@@ -12,7 +12,7 @@ import pytest
 from scheduler_values import JOB, incident
 from tidegauge.cli.main import main
 from tidegauge.core.ids import JobId
-from tidegauge.core.job_settings import settings_name
+from tidegauge.core.jobs.settings import settings_name
 from tidegauge_exporter.grafana.annotations import annotations_of, tag
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story

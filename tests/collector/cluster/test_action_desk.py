@@ -8,11 +8,11 @@ import pytest
 
 from still_service import StillLoop
 from store_contract import closed, opened
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import DAY_S, ActionDesk, Opened, open_actions
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, open_store, sqlite_url
+from tidegauge.settings import Settings
 
 NOW_S = 1.8e9
 YEAR_S = 365 * DAY_S

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidegauge.cluster.action_switch import LONGEST_REASON, ActionSwitch
-from tidegauge.core.actions import Switches
+from tidegauge.core.incidents.actions import Switches
 
 NOON_S = 1_800_000_000.0
 NOW_S = 1_800_000_100.0

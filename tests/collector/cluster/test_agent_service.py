@@ -12,11 +12,11 @@ import pytest
 
 from direct_reporter import DirectReporter
 from tidegauge.agent.node_agent import NodeAgent, StaleViewError, open_node_agent
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.agent_service import AgentService
 from tidegauge.cluster.views import ReportReply
-from tidegauge.core.job_settings import JobSettings, digest
+from tidegauge.core.jobs.settings import JobSettings, digest
 from tidegauge.core.views import NodeSummary, NodeView
+from tidegauge.settings import Settings
 from tidegauge_exporter.server import MetricsServer
 from waiting import PATIENCE_S
 

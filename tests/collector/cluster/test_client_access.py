@@ -15,15 +15,15 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import main
 from tidegauge.cluster import client
 from tidegauge.cluster.client import ApiAccess, ApiError
 from tidegauge.cluster.http_api import HttpApi, Request, json_route
 from tidegauge.cluster.route_access import Access
 from tidegauge.cluster.service_record import StateFiles, local_api, write_address
-from tidegauge.cluster.web_door_start import open_door
-from tidegauge.cluster.web_tokens import make_token, token_line
+from tidegauge.settings import Settings
+from tidegauge.web.door_start import open_door
+from tidegauge.web.tokens import make_token, token_line
 from waiting import PATIENCE_S
 from web_certificates import Authority
 

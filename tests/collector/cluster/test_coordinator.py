@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from sample_views import LEAK, MIB, identity, rank_summary
-from tidegauge.agent.few_lines import LINES_PER_MINUTE
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.event_log import MAX_EVENTS
 from tidegauge.cluster.known_node import MOST_RANKS_KEPT
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
-from tidegauge.core.growth_bound import BoundState, GrowthBound, bounded_verdict
+from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal
 from tidegauge.core.views import NodeSummary, RankSummary
+from tidegauge.rate_limited_log import LINES_PER_MINUTE
 
 SUSPECTED = LEAK._replace(state=LeakState.SUSPECTED)
 

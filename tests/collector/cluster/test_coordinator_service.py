@@ -15,7 +15,6 @@ import pytest
 
 from sample_views import LEAK, identity, rank_summary
 from still_service import AwayEngine
-from tidegauge.agent.settings import Settings
 from tidegauge.cli.main import main
 from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.coordinator import Coordinator
@@ -26,7 +25,8 @@ from tidegauge.cluster.store import StoreError
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
-from tidegauge.core.web_access import OPEN_DOOR, OpenDoor, Viewer
+from tidegauge.settings import Settings
+from tidegauge.web.access import OPEN_DOOR, OpenDoor, Viewer
 from tidegauge_exporter.jobs import job_metrics
 from waiting import PATIENCE_S
 

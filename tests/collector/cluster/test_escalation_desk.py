@@ -17,9 +17,9 @@ from tidegauge.cluster.escalation_desk import LOOK_EVERY_S, EscalationDesk
 from tidegauge.cluster.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
 from tidegauge.cluster.views import ReportReply
-from tidegauge.core.escalation import EscalationRules
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.escalation import EscalationRules
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.views import NodeSummary
 

@@ -11,10 +11,10 @@ from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from tidegauge.cluster import client
 from tidegauge.cluster.evidence_api import MOST_PIECES
-from tidegauge.core.actions import LoopStatus
 from tidegauge.core.evidence import CauseFound, Evidence
-from tidegauge.core.evidence_brief import EvidenceCause
+from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.wire import from_wire
 
 STATUS = LoopStatus("act", None)

@@ -23,9 +23,9 @@ from tidegauge.cluster.evidence_keeper import (
     KeptPiece,
 )
 from tidegauge.cluster.store import KeptEvidence
-from tidegauge.core.actions import AuditError
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.views import NodeSummary
 
 

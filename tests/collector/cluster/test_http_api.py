@@ -27,7 +27,7 @@ from tidegauge.cluster.http_api import (
     json_route,
 )
 from tidegauge.cluster.route_access import Access
-from tidegauge.core.web_access import OpenDoor, Refusal, Viewer
+from tidegauge.web.access import OpenDoor, Refusal, Viewer
 from waiting import PATIENCE_S
 
 

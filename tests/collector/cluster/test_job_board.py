@@ -16,8 +16,8 @@ from tidegauge.cluster.job_board import JobBoard
 from tidegauge.cluster.jobs import RankOnNode, alarm_first, job_of, job_views, jobs_of
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import JobId, JobKey, ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
-from tidegauge.core.rank_groups import RankGroups
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
+from tidegauge.core.jobs.rank_groups import RankGroups
 from tidegauge.core.verdicts import OK, LeakState
 from tidegauge.core.views import JobView, NodeSummary, RankSummary
 

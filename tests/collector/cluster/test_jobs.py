@@ -10,10 +10,10 @@ from sample_views import LEAK, identity, rank_summary
 from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.ownership import may_see
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import RankSummary
-from tidegauge.core.web_access import Viewer
+from tidegauge.web.access import Viewer
 
 
 def on(

@@ -30,15 +30,15 @@ from tidegauge.cluster.loop_api import (
 )
 from tidegauge.cluster.store import Store
 from tidegauge.cluster.views import NodeHealth, NodeStatus
-from tidegauge.core.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
-from tidegauge.core.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.incidents.wording import change_in_words
 from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView
-from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import from_wire
-from tidegauge.core.wording import change_in_words
+from tidegauge.web.access import EVERYBODY, Viewer
 
 STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1)
 PAGES = ("/api/v1/incidents", "/api/v1/incident", "/api/v1/incident-changes", "/api/v1/decisions")

@@ -15,8 +15,8 @@ from fake_node import FakeClock
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.order_desk import OrderDesk, reply_of
 from tidegauge.cluster.views import ReportReply
-from tidegauge.core.actions import RankTarget
 from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.orders import GONE, Order, OrderResult, OrderTo, Reply
 from tidegauge.core.views import NodeSummary
 from tidegauge_scheduler_hooks.ports import ProcessCommands

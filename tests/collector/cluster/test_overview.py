@@ -15,9 +15,9 @@ from tidegauge.cluster.jobs import RankOnNode, jobs_of
 from tidegauge.cluster.overview import MOST_JOBS, JobPage, Overview, job_line, job_page, overview
 from tidegauge.cluster.overview_api import Kept
 from tidegauge.cluster.views import NodeHealth, NodeStatus
-from tidegauge.core.actions import LoopStatus
 from tidegauge.core.ids import JobId
-from tidegauge.core.kubernetes import PodPlace
+from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import GpuView, JobView, RankSummary
 from tidegauge.core.wire import from_wire, to_wire

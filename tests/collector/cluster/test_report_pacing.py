@@ -13,8 +13,8 @@ from tidegauge.cluster.coordinator import STALE_AFTER_S, Coordinator
 from tidegauge.cluster.order_desk import TALK_S
 from tidegauge.cluster.report_pacing import MOST_QUICK_NODES, MOST_REPORTS_PER_S, SOON_S, stale_limit_s
 from tidegauge.cluster.views import EngineNode, NodeHealth
-from tidegauge.core.actions import RankTarget
 from tidegauge.core.ids import JobId, JobKey, ProcessId
+from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.orders import OrderResult, Reply
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary

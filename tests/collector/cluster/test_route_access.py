@@ -18,7 +18,6 @@ from evidence_values import evidence
 from sample_views import LEAK, identity, rank_summary
 from scheduler_values import decision, finding, incident
 from still_service import AwayEngine, StillLoop
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.action_desk import ActionDesk, Opened
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.coordinator_service import CoordinatorService
@@ -28,16 +27,17 @@ from tidegauge.cluster.grade_api import GradeDesk
 from tidegauge.cluster.http_api import FORM_TYPE, Answer, HttpApi, Request, UnavailableError
 from tidegauge.cluster.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.cluster.store import Store, StoreError, open_store
-from tidegauge.cluster.web_door_start import open_door
-from tidegauge.cluster.web_tokens import make_token, token_line
-from tidegauge.core.actions import ActionKind, LoopStatus, Outcome, UnderWay
-from tidegauge.core.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradedIncident
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange
+from tidegauge.core.incidents.actions import ActionKind, LoopStatus, Outcome, UnderWay
+from tidegauge.core.incidents.grades import EXAMPLES, RULE, RULE_NOTE, Grade, GradedIncident
+from tidegauge.core.incidents.wording import capitalised
 from tidegauge.core.views import NodeSummary, RankSummary
-from tidegauge.core.web_access import EVERYBODY, Viewer
 from tidegauge.core.wire import from_wire
-from tidegauge.core.wording import capitalised
+from tidegauge.settings import Settings
+from tidegauge.web.access import EVERYBODY, Viewer
+from tidegauge.web.door_start import open_door
+from tidegauge.web.tokens import make_token, token_line
 from waiting import PATIENCE_S
 
 NAMES = ("ada", "bob", "root", "prometheus")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.schedulers import open_schedulers, words
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import StoreError
+from tidegauge.settings import Settings
 
 TESTS = Path(__file__).parents[2]
 KUBECONFIG = """

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.steady_clock import read_boot_id
 from tidegauge.cluster import service_control
 from tidegauge.cluster.service_record import (
     LONGEST_ENGINE_DIR,
@@ -30,7 +29,8 @@ from tidegauge.cluster.service_record import (
     write_spec,
 )
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch.processes import identity_of
+from tidegauge.osproc.processes import identity_of
+from tidegauge.steady_clock import read_boot_id
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from tidegauge.cluster.settings_desk import (
     SettingsKeptError,
 )
 from tidegauge.cluster.views import EngineNode, ReportReply
-from tidegauge.core.actions import AuditError
 from tidegauge.core.ids import JobId
-from tidegauge.core.job_settings import JobSettings, digest, encode
+from tidegauge.core.incidents.actions import AuditError
+from tidegauge.core.jobs.settings import JobSettings, digest, encode
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.probe.job_settings import take_settings
 from tidegauge_scheduler_hooks.ports import SettingsDesk

@@ -16,8 +16,8 @@ import pytest
 from scheduler_values import decision
 from store_contract import StoreContract, opened
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
-from tidegauge.core.actions import ActionKind, AuditError, Outcome
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import ActionKind, AuditError, Outcome
 from tidegauge.core.verdicts import Band
 
 OLD = Path(__file__).parents[2] / "data" / "store"

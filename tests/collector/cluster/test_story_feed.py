@@ -13,8 +13,8 @@ from scheduler_values import incident
 from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, json_route
 from tidegauge.cluster.loop_api import loop_routes
 from tidegauge.cluster.story_feed import ApiFeed
-from tidegauge.core.actions import LoopStatus
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge_exporter.notify.ports import RetryLaterError
 

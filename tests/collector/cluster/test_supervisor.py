@@ -23,7 +23,7 @@ from tidegauge.cluster.service_record import (
 )
 from tidegauge.cluster.supervisor import Pace
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch.processes import descendants, is_alive, send_signal
+from tidegauge.osproc.processes import descendants, is_alive, send_signal
 
 SUPERVISE = """
 import sys

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.cluster.web_config import MOST_BYTES, parse_web_config
-from tidegauge.cluster.web_config_values import Pem, RateLimit, WebConfig, WebConfigError
-from tidegauge.cluster.web_tls import certificate_files, server_context
+from tidegauge.web.config import MOST_BYTES, parse_web_config
+from tidegauge.web.config_values import Pem, RateLimit, WebConfig, WebConfigError
+from tidegauge.web.tls import certificate_files, server_context
 from web_certificates import Authority
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"

@@ -10,14 +10,14 @@ from typing import Any
 import bcrypt
 import pytest
 
-from tidegauge.agent.settings import Settings
-from tidegauge.cluster import web_door
-from tidegauge.cluster.web_config_values import WebConfigError
-from tidegauge.cluster.web_door import BROKEN_AGAIN_S, LATER, WebDoor
-from tidegauge.cluster.web_door_files import DoorSettings, read_door_files
-from tidegauge.cluster.web_door_start import ClosedDoor, check_door, open_door
-from tidegauge.cluster.web_tokens import make_token, token_line
-from tidegauge.core.web_access import EVERYBODY, OPEN_DOOR, Refusal, Viewer
+from tidegauge.settings import Settings
+from tidegauge.web import door as web_door
+from tidegauge.web.access import EVERYBODY, OPEN_DOOR, Refusal, Viewer
+from tidegauge.web.config_values import WebConfigError
+from tidegauge.web.door import BROKEN_AGAIN_S, LATER, WebDoor
+from tidegauge.web.door_files import DoorSettings, read_door_files
+from tidegauge.web.door_start import ClosedDoor, check_door, open_door
+from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 PASSWORD = "CANARY-password"

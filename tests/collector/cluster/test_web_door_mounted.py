@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.settings import Settings
-from tidegauge.cluster.web_door import WebDoor
-from tidegauge.cluster.web_door_files import DoorFileError, DoorSettings
-from tidegauge.cluster.web_door_start import check_door
-from tidegauge.cluster.web_tokens import make_token, token_line
-from tidegauge.core.web_access import Refusal, Viewer
-from tidegauge_exporter.notify.secrets import others_may
+from tidegauge.secrets import others_may
+from tidegauge.settings import Settings
+from tidegauge.web.access import Refusal, Viewer
+from tidegauge.web.door import WebDoor
+from tidegauge.web.door_files import DoorFileError, DoorSettings
+from tidegauge.web.door_start import check_door
+from tidegauge.web.tokens import make_token, token_line
 from web_certificates import Authority
 
 HEADS_USER = 10001

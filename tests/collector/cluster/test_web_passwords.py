@@ -7,7 +7,7 @@ import threading
 import bcrypt
 import pytest
 
-from tidegauge.cluster.web_passwords import (
+from tidegauge.web.passwords import (
     ALL_BURST,
     LONGEST_PASSWORD_BYTES,
     MOST_REMEMBERED,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cli.main import main
-from tidegauge.cluster.web_tokens import make_token, name_of, read_tokens, token_line
-from tidegauge_exporter.notify.secrets import SecretError
+from tidegauge.secrets import SecretError
+from tidegauge.web.tokens import make_token, name_of, read_tokens, token_line
 
 
 def file_of(folder: Path, text: str, mode: int = 0o600) -> Path:

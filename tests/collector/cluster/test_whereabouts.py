@@ -14,9 +14,9 @@ from tidegauge.cluster.coordinator import Coordinator
 from tidegauge.cluster.known_node import KnownNode, RankOfProcess
 from tidegauge.cluster.views import EngineNode
 from tidegauge.cluster.whereabouts import present_nodes
-from tidegauge.core.actions import RankTarget
 from tidegauge.core.ids import JobKey, ProcessId
-from tidegauge.core.launches import LaunchState, LaunchSummary
+from tidegauge.core.incidents.actions import RankTarget
+from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.orders import OrderResult
 from tidegauge.core.views import NodeSummary, RankSummary
 from waiting import PATIENCE_S, eventually

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from evidence_values import news, nothing_found
 from examples import fewer
 from sample_views import LEAK, NOW_S, identity, job_view, rank_summary
-from tidegauge.core.escalation import (
+from tidegauge.core.evidence import CauseFound, EvidenceReason
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound
+from tidegauge.core.evidence.request import LONG_WINDOW, Window, evidence_request, window_for
+from tidegauge.core.ids import JobId, JobKey
+from tidegauge.core.incidents.escalation import (
     SEARCH_AND_TRIP_S,
     Ask,
     EscalationRules,
@@ -22,12 +27,7 @@ from tidegauge.core.escalation import (
     refused,
     under_way,
 )
-from tidegauge.core.evidence import CauseFound, EvidenceReason
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
-from tidegauge.core.evidence_request import LONG_WINDOW, Window, evidence_request, window_for
-from tidegauge.core.growth_bound import BoundState, GrowthBound
-from tidegauge.core.ids import JobId, JobKey
-from tidegauge.core.incident_evidence import EvidenceNews, news_of
+from tidegauge.core.incidents.evidence import EvidenceNews, news_of
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import JobView, RankSummary
 

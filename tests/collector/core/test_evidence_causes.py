@@ -6,14 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidegauge.core.cause_signs import Source
 from tidegauge.core.evidence import PrivatePools, StackGrowth
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
-from tidegauge.core.evidence_causes import RULES, CauseInput, MemoryGrowth, name_cause
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.causes import RULES, CauseInput, MemoryGrowth, name_cause
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
+from tidegauge.core.evidence.signs import Source
+from tidegauge.core.evidence.workspaces import Workspaces, grown_workspaces
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
-from tidegauge.core.workspaces import Workspaces, grown_workspaces
 
 MIB = 1 << 20
 STEPS = 30

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from evidence_values import HOLDER, LINE, evidence
 from sample_views import MIB
-from tidegauge.core import evidence_words
 from tidegauge.core.evidence import Evidence, StackGrowth, brief_of
-from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
-from tidegauge.core.evidence_words import (
+from tidegauge.core.evidence import words as evidence_words
+from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import HolderSearch
+from tidegauge.core.evidence.words import (
     CAUSES,
     CONFIDENCES,
     because_lines,
@@ -26,8 +28,6 @@ from tidegauge.core.evidence_words import (
     line_words,
     named_holder,
 )
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import HolderSearch
 
 BRIEF = brief_of(evidence())
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import rank_summary, uuid_of
-from tidegauge.core.fraction import (
+from tidegauge.core.jobs.fraction import (
     CONTEXT_BYTES,
     LEAST_BYTES,
     cap_of_job,

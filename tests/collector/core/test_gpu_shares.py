@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge.core.gpu_shares import gres_count, mps_limits, shard_share, share_of_parts
+from tidegauge.core.jobs.gpu_shares import gres_count, mps_limits, shard_share, share_of_parts
 
 
 def test_mps_limits_by_ordinal_and_by_uuid() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge.core.grades import (
+from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.incidents.grades import (
     EXAMPLES,
     RULE,
     Grade,
@@ -16,7 +17,6 @@ from tidegauge.core.grades import (
     why_not_counted,
     wilson_interval,
 )
-from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.verdicts import Severity
 
 LEAK, NOT_A_LEAK = Grade.LEAK, Grade.NOT_A_LEAK

@@ -10,12 +10,15 @@ import pytest
 from evidence_values import evidence
 from incident_watch import Watch, job
 from sample_views import GIB, LEAK, MIB, rank_summary
-from tidegauge.core.bound_finding import find_bound
-from tidegauge.core.cause_input import CauseInput
 from tidegauge.core.evidence import StackGrowth, brief_of
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
-from tidegauge.core.evidence_causes import name_cause
-from tidegauge.core.evidence_words import (
+from tidegauge.core.evidence.bound_finding import find_bound
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.cause_input import CauseInput
+from tidegauge.core.evidence.causes import name_cause
+from tidegauge.core.evidence.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import ContainerBound, Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.words import (
     advice_of,
     because_lines,
     bound_advice,
@@ -23,16 +26,13 @@ from tidegauge.core.evidence_words import (
     brief_sentences,
     end_words,
 )
-from tidegauge.core.growth_bound import BoundState, BoundWatch, GrowthBound, bounded_verdict
-from tidegauge.core.incident_evidence import news_of
-from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker
+from tidegauge.core.evidence.workspaces import Workspaces, grown_workspaces
 from tidegauge.core.incidents import IncidentState
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import ContainerBound, Holder, HolderKind, HolderSearch
+from tidegauge.core.incidents.evidence import news_of
+from tidegauge.core.incidents.tracker import IncidentRules, IncidentTracker
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import RankSummary
 from tidegauge.core.wire import from_wire, to_wire
-from tidegauge.core.workspaces import Workspaces, grown_workspaces
 
 LINE = CodeLine("/home/ada/train.py", 41, "features")
 STEPS, EACH = 30, 4 * MIB

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.core.held_memory import FreeBlock, HeldMemory, free_words, hold, owner_lines
-from tidegauge.core.owners import CodeLine, LiveBlock, asking_line, is_library, owners_of
+from tidegauge.core.evidence.held_memory import FreeBlock, HeldMemory, free_words, hold, owner_lines
+from tidegauge.core.evidence.owners import CodeLine, LiveBlock, asking_line, is_library, owners_of
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PRIVATE = (0, 7)

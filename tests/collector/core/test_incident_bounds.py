@@ -9,9 +9,9 @@ import pytest
 from incident_watch import OOM, RULES, Watch, job, two_ranks
 from sample_views import GIB, LEAK, rank_summary
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incident_figures import MOST_CONCERNED, MOST_ERRORS
 from tidegauge.core.incidents import RankFinding
-from tidegauge.core.oom_memory import MOST_KNOWN, OomMemory
+from tidegauge.core.incidents.figures import MOST_CONCERNED, MOST_ERRORS
+from tidegauge.core.incidents.known_errors import MOST_KNOWN, OomMemory
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, Band, Severity
 from tidegauge.core.views import JobView, RankSummary

@@ -12,9 +12,10 @@ from evidence_values import LINE, NAMED, evidence, news, nothing_found
 from sample_views import NOW_S
 from scheduler_values import incident
 from tidegauge.core.evidence import CauseFound
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
-from tidegauge.core.growth_bound import BoundState, GrowthBound
-from tidegauge.core.incident_evidence import (
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound
+from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.incidents.evidence import (
     BELONGS_TO,
     MOST_RANKS,
     MOST_SNAPSHOTS,
@@ -27,7 +28,6 @@ from tidegauge.core.incident_evidence import (
     snapshot_place,
     with_evidence,
 )
-from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.verdicts import Band
 
 

@@ -9,7 +9,7 @@ import pytest
 from evidence_values import evidence
 from incident_watch import RULES, Watch, job, two_ranks
 from sample_views import LEAK, rank_summary
-from tidegauge.core.incident_evidence import news_of
+from tidegauge.core.incidents.evidence import news_of
 from tidegauge.core.verdicts import OK, Band, Verdict
 from tidegauge.core.views import JobView
 

@@ -11,9 +11,9 @@ import pytest
 from incident_watch import OOM, RULES, Watch, ended, job, two_ranks
 from sample_views import GIB, LEAK, identity, rank_summary, uuid_of
 from tidegauge.core.ids import DeviceUuid, JobId, JobKey, ProcessId
-from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker, Tenant
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentState
-from tidegauge.core.kubernetes import PodPlace
+from tidegauge.core.incidents.tracker import IncidentRules, IncidentTracker, Tenant
+from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import JobView

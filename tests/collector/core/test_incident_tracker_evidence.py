@@ -9,11 +9,11 @@ import pytest
 from evidence_values import evidence, news
 from sample_views import LEAK, NOW_S, job_view, rank_summary
 from tidegauge.core.evidence import CauseFound
-from tidegauge.core.evidence_brief import Confidence, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incident_evidence import EvidenceNews, news_of
-from tidegauge.core.incident_tracker import IncidentRules, IncidentTracker
 from tidegauge.core.incidents import Incident, IncidentCause, IncidentChange, IncidentState
+from tidegauge.core.incidents.evidence import EvidenceNews, news_of
+from tidegauge.core.incidents.tracker import IncidentRules, IncidentTracker
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 from tidegauge.core.views import JobView
 

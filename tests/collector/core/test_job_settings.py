@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME, parse_alloc_conf
-from tidegauge.core.job_settings import JobSettings, changes, decode, digest, encode, may_set, settings_name
-from tidegauge.core.job_variables import FRACTION_VARIABLE
+from tidegauge.core.jobs.settings import JobSettings, changes, decode, digest, encode, may_set, settings_name
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 
 NAMES = st.sampled_from(
     [FRACTION_VARIABLE, "TIDEGAUGE_GPU_SHARE", CUDA_NAME, GENERAL_NAME, HIP_NAME, "LD_PRELOAD", "PATH", "TIDEGAUGE_",

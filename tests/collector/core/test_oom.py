@@ -17,7 +17,7 @@ from tidegauge.core.oom import (
     explanation_for,
     usable_bytes_of,
 )
-from tidegauge.core.oom_case import OomCase
+from tidegauge.core.oom.case import OomCase
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, LeakState, Severity, Signal, Verdict
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.rank_groups import GroupMember, RankGroup, RankGroups
+from tidegauge.core.jobs.rank_groups import GroupMember, RankGroup, RankGroups
 
 
 def member(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.core.actions import CheckpointWay
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, RankIdentity
+from tidegauge.core.incidents.actions import CheckpointWay
 from tidegauge.core.ring_layout import (
     CHECKPOINT_WAYS,
     HEADER_BYTES,

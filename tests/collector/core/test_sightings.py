@@ -9,8 +9,8 @@ from scheduler_values import finding, incident
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.incidents import IncidentCause
-from tidegauge.core.kubernetes import PodPlace
-from tidegauge.core.sightings import living_culprits, see_growth
+from tidegauge.core.incidents.observations import living_culprits, see_growth
+from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import Severity, Signal
 
 OWN = HostProcess(ProcessId(1001, 5), "python", 2 * GIB, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.core.ids import JobId
-from tidegauge.core.slurm import SlurmPlace, array_name, comment_words
+from tidegauge.core.jobs.slurm import SlurmPlace, array_name, comment_words
 
 
 @pytest.mark.parametrize(

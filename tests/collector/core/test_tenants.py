@@ -10,8 +10,8 @@ import pytest
 
 from sample_views import rank_summary
 from tidegauge.core.ids import JobKey
-from tidegauge.core.kubernetes import PodPlace
-from tidegauge.core.tenants import Tenant, tenant_of, tenant_of_rank
+from tidegauge.core.jobs.kubernetes import PodPlace
+from tidegauge.core.jobs.tenants import Tenant, tenant_of, tenant_of_rank
 
 REPOSITORY = Path(__file__).parents[3]
 PRODUCT = ("collector/tidegauge", "exporter/tidegauge_exporter", "scheduler_hooks/tidegauge_scheduler_hooks")

@@ -12,8 +12,8 @@ import pytest
 
 from sample_views import LEAK, job_view
 from scheduler_values import JOB, decision, facts, finding, incident, oom_record, record
-from tidegauge.core.actions import ActionKind, LoopStatus, Outcome, UnderWay
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.incidents.actions import ActionKind, LoopStatus, Outcome, UnderWay
 from tidegauge.core.verdicts import OK, Band, LeakState
 from tidegauge.core.wire import from_wire, to_json, to_wire, wire_json
 

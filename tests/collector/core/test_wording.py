@@ -12,12 +12,11 @@ from evidence_values import evidence
 from sample_views import MIB, NOW_S
 from scheduler_values import finding, incident, oom_record
 from tidegauge.core.evidence import brief_of
-from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, IncidentKey
-from tidegauge.core.verdicts import Band, Severity
-from tidegauge.core.wording import (
+from tidegauge.core.incidents.wording import (
     capitalised,
     change_in_words,
     does,
@@ -31,6 +30,7 @@ from tidegauge.core.wording import (
     name_ranks,
     time_left,
 )
+from tidegauge.core.verdicts import Band, Severity
 
 FOUR = tuple(finding(rank) for rank in (3, 0, 1, 2))
 OOM = IncidentCause.OUT_OF_MEMORY

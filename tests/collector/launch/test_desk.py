@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launch_record import MAX_DECISIONS, MAX_ID, LaunchRecord, decode_launch_record, encode_launch_record
-from tidegauge.core.launches import LaunchState
+from tidegauge.core.jobs.launch_record import (
+    MAX_DECISIONS,
+    MAX_ID,
+    LaunchRecord,
+    decode_launch_record,
+    encode_launch_record,
+)
+from tidegauge.core.jobs.launches import LaunchState
 from tidegauge.launch.desk import MAX_SAID, Desk
 
 STOPS = ("requeue", "hold", "cancel")

@@ -15,8 +15,8 @@ import pytest
 
 from kept_jobs import KeptJob, ask, job_environ, keep_command, wait_for_end
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.launches import LaunchState
-from tidegauge.launch.processes import identity_of, is_alive, send_signal
+from tidegauge.core.jobs.launches import LaunchState
+from tidegauge.osproc.processes import identity_of, is_alive, send_signal
 
 READY = 'echo "up $TIDEGAUGE_ATTEMPT"; '
 SLEEP = READY + "exec sleep 600"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch.processes import (
+from tidegauge.osproc.processes import (
     descendants,
     end_processes,
     identity_of,

@@ -15,9 +15,9 @@ import pytest
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.launch import remote_exec, remote_script
-from tidegauge.launch.processes import identity_of
 from tidegauge.launch.remote_exec import NotExecutedError, RemoteTarget, begin_probe
 from tidegauge.launch.remote_folder import MAX_OUTCOME_BYTES, OUTCOME, SharedFolder
+from tidegauge.osproc.processes import identity_of
 
 PACKAGE = str(Path(inspect.getfile(remote_script)).parents[1])
 TORCH = """

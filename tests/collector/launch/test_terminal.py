@@ -15,7 +15,7 @@ import pytest
 
 from kept_jobs import ask, job_environ, keep_command
 from tidegauge.core.run_dirs import launch_socket_name
-from tidegauge.launch.processes import descendants, identity_of
+from tidegauge.osproc.processes import descendants, identity_of
 from waiting import PATIENCE_S
 
 CTRL_C, CTRL_Z = b"\x03", b"\x1a"

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from probe_fakes import MIB, FakeBackend, block, torch_snapshot
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
 from tidegauge.probe.evidence_files import EvidenceFiles

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 from probe_fakes import MIB, FakeBackend, FakeOptimizer, block, facts_of_this_process, torch_snapshot
-from tidegauge.core.rank_evidence import NO_FACTS, Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderKind, HolderSearch
 from tidegauge.core.snapshot_columns import unpack
 from tidegauge.probe.boundary_calls import BoundaryCalls
 from tidegauge.probe.command_socket import MOST_REPLY_BYTES

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
 from fake_tensors import FunctionBase, Module, Node, Optimizer, Tensor, fake_tensor_torch
-from tidegauge.core.rank_evidence import Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.probe.checkpoint_ask import RefusedError
 from tidegauge.probe.holders import search_holders
 from tidegauge.probe.holders.pace import LONGEST_SLICE_S, AtBoundary

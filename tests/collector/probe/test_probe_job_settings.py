@@ -16,7 +16,7 @@ from typing import Optional
 
 import tidegauge
 from open_files import open_below
-from tidegauge.core.job_settings import JobSettings, encode
+from tidegauge.core.jobs.settings import JobSettings, encode
 from tidegauge.probe.job_settings import TOLD_VARIABLE, take_settings, tell
 
 UID = os.getuid()
@@ -180,7 +180,7 @@ class Refusing(SettingsTestCase):
                 os.chown(self.lay(wanted(uid=5001)), owner, -1)
                 os.chown(self.folder, owner, -1)
                 code = (
-                    "import os, sys; sys.path.insert(0, sys.argv[1]); import tidegauge.core.job_settings;"
+                    "import os, sys; sys.path.insert(0, sys.argv[1]); import tidegauge.core.jobs.settings;"
                     "from tidegauge.probe.job_settings import take_settings;"
                     "take_settings(dict(os.environ));"  # imports all that it needs: the user may not enter the checkout
                     "os.setgid(5001); os.setuid(5001); environ = dict(os.environ); take_settings(environ);"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from loop_store import told_store
 from sample_views import NOW_S
 from scheduler_values import JOB, decision, incident
-from tidegauge.core.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
 from tidegauge_exporter.grafana.annotations import Remark, annotations_of, tag
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story

@@ -10,8 +10,8 @@ import pytest
 from fakes.fake_grafana import TOKEN, FakeGrafana, Reply, grafana_server
 from sample_views import NOW_S
 from scheduler_values import JOB, decision, incident
-from tidegauge.core.actions import ActionKind, DecisionRecord, DecisionStatus, Outcome
 from tidegauge.core.incidents import Closure, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Outcome
 from tidegauge_exporter.grafana.client import GrafanaClient
 from tidegauge_exporter.grafana.port import GrafanaRefusedError
 from tidegauge_exporter.grafana.sink import GrafanaSink

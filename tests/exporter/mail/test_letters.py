@@ -14,8 +14,8 @@ from html_text import Page
 from sample_views import NOW_S
 from scheduler_values import decision, record
 from slack_stories import FOUND, closed, explained, leak, notify_decision, out_of_memory
-from tidegauge.core.actions import ActionKind, Outcome
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.letters import Letter, evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.notify.values import Story

@@ -14,7 +14,7 @@ import pytest
 
 from exporter.notify.telling import LINKS, MEMORY, Clock, Crash, decided, done, draw, story
 from scheduler_values import decision
-from tidegauge.core.actions import ActionKind
+from tidegauge.core.incidents.actions import ActionKind
 from tidegauge_exporter.mail.owner_way import STRANGER_FOR_S, MailWay
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.notify.notebook import Notebook

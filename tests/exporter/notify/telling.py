@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from sample_views import NOW_S
 from scheduler_values import JOB, decision, incident, record
-from tidegauge.core.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentChange, IncidentKey, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links

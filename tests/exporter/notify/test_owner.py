@@ -22,9 +22,9 @@ from exporter.notify.telling import (
 )
 from scheduler_values import decision
 from slack_stories import FOUND
-from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition
-from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.incidents import IncidentState
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.owner import OwnerMessages, tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge_exporter.notify.secrets import LONGEST_SECRET_BYTES, SecretError, read_secret
+from tidegauge.secrets import LONGEST_SECRET_BYTES, SecretError, read_secret
 
 NAME = "TIDEGAUGE_TOKEN"
 TOKEN = "xoxb-not-a-real-one"

@@ -24,8 +24,8 @@ from exporter.notify.telling import (
 )
 from sample_views import NOW_S
 from slack_stories import FOUND
-from tidegauge.core.actions import ActionKind, Disposition
 from tidegauge.core.incidents import ChangeKind, IncidentState
+from tidegauge.core.incidents.actions import ActionKind, Disposition
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError

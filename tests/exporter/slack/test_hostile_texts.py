@@ -14,9 +14,9 @@ from fakes.block_kit import block_problems, control_sequences, skeleton, text_ob
 from sample_views import NOW_S
 from scheduler_values import decision, record
 from slack_stories import ALL, FOUND, leak, notify_decision
-from tidegauge.core.actions import ActionKind, DecisionRecord, Disposition, Outcome
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.incidents import ChangeKind, IncidentChange
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition, Outcome
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Alert, AlertGroup, Story
 from tidegauge_exporter.slack.chat import Message

@@ -20,9 +20,9 @@ from slack_stories import (
     outside,
     recovering,
 )
-from tidegauge.core.actions import ActionKind, DecisionStatus, Disposition, Outcome
-from tidegauge.core.evidence_brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, IncidentChange
+from tidegauge.core.incidents.actions import ActionKind, DecisionStatus, Disposition, Outcome
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.notify.values import Story

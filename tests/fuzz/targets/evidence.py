@@ -13,8 +13,8 @@ from rank_windows import window
 from tidegauge.agent.evidence_checks import LARGEST, MOST_ROWS, MOST_UNPACKED_BYTES, read_evidence, read_snapshot
 from tidegauge.agent.folders import RefusedError
 from tidegauge.analysis.contents import decompressed
+from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, MOST_TEXT
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.rank_evidence import MOST_HOLDERS, MOST_TEXT
 from tidegauge.core.wire import to_json, to_wire
 
 DATA = Path(__file__).parents[2] / "data" / "snapshots"

@@ -11,11 +11,11 @@ from fuzz.oracles import require
 from fuzz.target import Target
 from sample_views import job_view
 from scheduler_values import decision, incident, record
-from tidegauge.core import job_settings
-from tidegauge.core.actions import DecisionRecord
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import Incident
-from tidegauge.core.job_settings import JobSettings
+from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.jobs import settings as job_settings
+from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import from_wire, to_json, to_wire
 from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group

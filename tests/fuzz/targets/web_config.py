@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from fuzz.oracles import require
 from fuzz.target import Target
-from tidegauge.cluster.web_config import parse_web_config
-from tidegauge.cluster.web_config_values import WebConfigError
+from tidegauge.web.config import parse_web_config
+from tidegauge.web.config_values import WebConfigError
 
 SECRET = "SECRETHASHSECRET"
 _HASH = f"$2y$10${SECRET}{'a' * 37}"

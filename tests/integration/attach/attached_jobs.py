@@ -16,7 +16,7 @@ from tidegauge.agent.ring_reader import RingReader
 from tidegauge.cli.main import main
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.samples import Sample
-from tidegauge.launch.processes import descendants, is_alive
+from tidegauge.osproc.processes import descendants, is_alive
 from tidegauge.probe.activation.launch import activation_environ
 
 ROOT = Path(__file__).parents[3]

@@ -16,7 +16,7 @@ from matrix import pythons
 from tidegauge.agent.procfs import DATA_WORKER
 from tidegauge.cli.attach_process import see
 from tidegauge.core.samples import EventCode, RecordKind, Sample
-from tidegauge.launch.processes import descendants
+from tidegauge.osproc.processes import descendants
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(600)]
 

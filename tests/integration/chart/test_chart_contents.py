@@ -15,8 +15,8 @@ import tidegauge
 from integration.chart.checks import problems
 from integration.chart.pods import pods_in
 from integration.chart.rendering import CHART, NAMESPACE, ROOT, Rendered, render, values_of, with_registry
-from tidegauge.agent.settings import Settings
-from tidegauge.core.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
+from tidegauge.settings import Settings
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, parse_options
 
 OBSERVABILITY = ROOT / "deploy" / "observability"

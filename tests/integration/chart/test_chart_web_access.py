@@ -12,8 +12,8 @@ import yaml
 from integration.chart.checks import problems
 from integration.chart.pods import pods_in
 from integration.chart.rendering import CHART, NAMESPACE, Object, Rendered, render, values_of, with_registry
-from tidegauge.agent.settings import Settings
-from tidegauge.cluster.web_door_files import DoorSettings
+from tidegauge.settings import Settings
+from tidegauge.web.door_files import DoorSettings
 
 HEAD = f"gpu-memory-tidegauge-head.{NAMESPACE}.svc"
 PODS = ("StatefulSet", "DaemonSet")

@@ -12,7 +12,7 @@ from typing import Any
 import tidegauge
 from integration.kubernetes.target import Connection, eventually, pod
 from kube_standins.images import Image
-from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import SecretCertificate, trust
 from tidegauge_scheduler_hooks.kubernetes.injection.names import INSTALL_COMMAND
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions

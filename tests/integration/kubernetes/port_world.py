@@ -17,9 +17,9 @@ from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.kubernetes.workload_samples import SUBMITTED_WITH, workload
 from scheduler_hooks.port_contract import ContractWorld
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.job_settings import JobSettings, changes
-from tidegauge.core.kubernetes import CHANGES, INJECTED, SCHEDULER, PodPlace
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, SCHEDULER, PodPlace
+from tidegauge.core.jobs.settings import JobSettings, changes
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint

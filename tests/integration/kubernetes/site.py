@@ -26,7 +26,7 @@ from integration.server_process import free_port
 from integration.service import Service, eventually
 from kube_standins.jobset import StandInJobSets
 from kube_standins.node import StandInNode, why_no_node
-from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import renewed
 from whole_lines import whole_lines
 

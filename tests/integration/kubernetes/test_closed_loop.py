@@ -13,7 +13,7 @@ from integration.closed_loop_site import LADDER, check_went_on, done, to_the_req
 from integration.kubernetes.site import CAP, JOBS, JOBSETS, KubeSite, open_site
 from integration.kubernetes.target import KubeTarget
 from integration.service import eventually
-from tidegauge.core.kubernetes import ACTIONS, ATTEMPT, FRACTION, LEAK_CONDITION, REQUEUE
+from tidegauge.core.jobs.kubernetes import ACTIONS, ATTEMPT, FRACTION, LEAK_CONDITION, REQUEUE
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(1200)]
 

@@ -20,7 +20,7 @@ from integration.kubernetes.controller_process import ControllerProcess, run_to_
 from integration.kubernetes.target import WITHIN_S, Connection, KubeTarget, eventually
 from integration.server_process import free_port
 from kube_emulator import Emulator
-from tidegauge.core.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION, PROFILE_LABEL, REQUEUE
+from tidegauge.core.jobs.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION, PROFILE_LABEL, REQUEUE
 from tidegauge_scheduler_hooks.kubernetes.intents import Incident, RequeueOrder, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.patches import suspend_patch

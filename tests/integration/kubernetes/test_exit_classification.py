@@ -12,7 +12,7 @@ import yaml
 
 from integration.kubernetes.target import KubeTarget, eventually
 from kube_standins.jobset import StandInJobSets
-from tidegauge.core.kubernetes import LEAK_CONDITION
+from tidegauge.core.jobs.kubernetes import LEAK_CONDITION
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, Kind, at, condition, is_true
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, KubeApi, Patch

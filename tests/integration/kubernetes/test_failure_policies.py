@@ -10,8 +10,8 @@ import pytest
 from integration.kubernetes.controller_process import running_controller
 from integration.kubernetes.port_world import ApiWorld, name_of
 from integration.kubernetes.target import KubeTarget
-from tidegauge.core.kubernetes import LEAK_CONDITION
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.kubernetes import LEAK_CONDITION
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.kubernetes.owners import State, is_true, state
 from tidegauge_scheduler_hooks.ports import RequeueChanges, TemporaryError

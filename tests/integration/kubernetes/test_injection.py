@@ -20,7 +20,7 @@ from integration.kubernetes.injected_pods import (
 )
 from integration.kubernetes.stand_in_pods import open_bench, shell
 from integration.kubernetes.target import Connection, KubeTarget, eventually, pod
-from tidegauge.core.kubernetes import CHANGES, INJECTED, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import SecretCertificate
 from tidegauge_scheduler_hooks.kubernetes.injection.names import PYTHONPATH_ENTRY
 

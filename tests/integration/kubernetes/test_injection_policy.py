@@ -19,7 +19,14 @@ from celpy.adapter import json_to_cel
 from fakes.kube_patches import patched
 from integration.kubernetes.injected_pods import PROBE_IMAGE, asking, dry_run
 from integration.kubernetes.target import Connection, KubeTarget, eventually, pod
-from tidegauge.core.kubernetes import CHECKPOINT_PATH, CONTAINERS, FRACTION, IMAGE_PYTHONPATH, INJECTED, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import (
+    CHECKPOINT_PATH,
+    CONTAINERS,
+    FRACTION,
+    IMAGE_PYTHONPATH,
+    INJECTED,
+    PROFILE_LABEL,
+)
 from tidegauge_scheduler_hooks.kubernetes.injection.names import INIT_CONTAINER, POLICY_VERSION, VOLUME
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_injection

@@ -18,11 +18,11 @@ from integration.kubernetes.stand_in_pods import Bench, open_bench, python, shel
 from integration.kubernetes.target import KubeTarget
 from kube_standins.api import Object
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.agent.settings import Settings
-from tidegauge.core.kubernetes import PodFacts, PodPlace
+from tidegauge.core.jobs.kubernetes import PodFacts, PodPlace
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import RankView
 from tidegauge.probe.activation.launch import activation_environ
+from tidegauge.settings import Settings
 
 GIB = 1 << 30
 COLLECTOR = Path(tidegauge.__file__).parents[1]

@@ -16,8 +16,8 @@ import pytest
 from fakegpu.rig import Rig
 from integration.allocator.recordings import rig_of
 from matrix import FIRST_TORCH, torches
-from tidegauge.core.owners import CodeLine, asking_line
-from tidegauge.core.rank_evidence import RankEvidence
+from tidegauge.core.evidence.owners import CodeLine, asking_line
+from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
 from tidegauge.probe.activation.launch import activation_environ

@@ -12,13 +12,13 @@ from browser import Tab, chromium, open_tab
 from integration.needs import missing
 from sample_views import NOW_S
 from scheduler_values import incident
-from tidegauge.agent.settings import Settings
 from tidegauge.cluster.exporter_pages import exporter_pages
 from tidegauge.cluster.grade_api import GradeDesk
 from tidegauge.cluster.http_api import Answer, HttpApi
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.incidents import ChangeKind, IncidentChange
-from tidegauge.core.web_access import OpenDoor, Viewer
+from tidegauge.settings import Settings
+from tidegauge.web.access import OpenDoor, Viewer
 
 NAME = "head.example"
 """Of loopback for this browser: no secure context, as a head without TLS is for other machines."""

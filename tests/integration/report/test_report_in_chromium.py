@@ -12,7 +12,7 @@ from integration.service import eventually
 from report_contents import code_lines, content, evidence, made_trace, stacks, story
 from tidegauge.core.allocator.trace import Frame
 from tidegauge.core.evidence import StackGrowth
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge_exporter.evidence_report import render_evidence_report
 
 PARTS = ("chart", "growth", "live", "map", "history")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from integration.service import Finished, Service, eventually
-from tidegauge.launch.processes import descendants
+from tidegauge.osproc.processes import descendants
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -14,8 +14,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.agent.settings import Settings
 from tidegauge.core.views import RankView
+from tidegauge.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 AS_USER = Path(__file__).with_name("as_user.py")

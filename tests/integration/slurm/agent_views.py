@@ -9,7 +9,7 @@ from pathlib import Path
 
 from integration.agent_console import plain
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.settings import Settings
+from tidegauge.settings import Settings
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ from integration.slurm.box import SlurmBox
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld
 from scheduler_hooks.slurm.fake_slurm import FakeDesk, environ_of
-from tidegauge.core.actions import JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.sightings import job_key
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint

@@ -10,7 +10,7 @@ from integration.slurm import task_environ
 from integration.slurm.box import SlurmBox
 from integration.slurm.conftest import StartBox
 from integration.slurm.task_environ import in_job, in_task, seen
-from tidegauge.core.slurm import comment_words
+from tidegauge.core.jobs.slurm import comment_words
 
 LUA = Path(__file__).resolve().parents[3] / "deploy/slurm/lua"
 WORDS = "sweep 7, tidegauge:profile=stats,tidegauge:fraction=0.5;TideGauge:Keep"

@@ -14,7 +14,7 @@ import pytest
 from integration.slurm.conftest import StartBox
 from integration.slurm.port_world import JOB, Cluster, SlurmWorld
 from scheduler_hooks.port_contract import ContractWorld, PortContract, stop
-from tidegauge.core.actions import ActionKind, JobTarget
+from tidegauge.core.incidents.actions import ActionKind, JobTarget
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, Presence, RequeueChanges, TemporaryError
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 

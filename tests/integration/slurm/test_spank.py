@@ -15,7 +15,7 @@ from integration.slurm.box import SlurmBox
 from integration.slurm.conftest import StartBox
 from integration.slurm.spank_site import SOURCE, Site
 from integration.slurm.task_environ import in_job, in_task, seen
-from tidegauge.core.fraction import start_fraction
+from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER
 
 PROLOG = """#!/bin/sh

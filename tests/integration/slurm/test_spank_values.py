@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from integration.needs import missing
-from tidegauge.core.job_variables import parse_fraction
+from tidegauge.core.jobs.variables import parse_fraction
 from tidegauge.probe.activation.launch import PYTHONPATH_FOLDER, activation_environ
 from tidegauge.probe.checkpoint_signal import ALLOWED, parse_signal
 from tidegauge.probe.levels import LEVELS

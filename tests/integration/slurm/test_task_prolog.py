@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from integration.slurm import task_environ
 from integration.slurm.conftest import StartBox
 from integration.slurm.task_environ import Environ, in_job, in_task
-from tidegauge.core.fraction import start_fraction
-from tidegauge.core.job_variables import parse_fraction
+from tidegauge.core.jobs.fraction import start_fraction
+from tidegauge.core.jobs.variables import parse_fraction
 from tidegauge.probe.activation.launch import activation_environ
 from tidegauge.probe.levels import LEVELS
 

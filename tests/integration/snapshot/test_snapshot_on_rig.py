@@ -17,7 +17,7 @@ from fakegpu.rig import Rig
 from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.cli.snapshot_evidence import SENTENCES
 from tidegauge.core.evidence import Evidence
-from tidegauge.core.evidence_brief import EvidenceCause
+from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.wire import from_wire
 from tidegauge.probe.activation.launch import activation_environ
 

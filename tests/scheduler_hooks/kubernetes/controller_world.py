@@ -7,7 +7,7 @@ from typing import Any
 from fakes.kube import Call, FakeKube
 from scheduler_hooks.kubernetes.fake_controllers import FIRST_S, FakeControllers, uid_of
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by, workload
-from tidegauge.core.kubernetes import INCIDENT, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.look import Look
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler

@@ -13,8 +13,8 @@ from typing import Any
 
 from fakes.kube import FakeKube
 from scheduler_hooks.kubernetes.workload_samples import owned_by, template
-from tidegauge.core.job_settings import JobSettings, changes
-from tidegauge.core.kubernetes import CHANGES, INJECTED, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import CHANGES, INJECTED, REQUEUE, STOPPED
+from tidegauge.core.jobs.settings import JobSettings, changes
 from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
 from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, Stopped, decode_changes, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fakes.kube_patches import patched
-from tidegauge.core.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_injection
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch

@@ -11,10 +11,10 @@ from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.kubernetes.fake_controllers import FakeControllers, uid_of
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, workload
 from scheduler_hooks.port_contract import ContractWorld
-from tidegauge.core.actions import JobTarget, SchedulerFacts
 from tidegauge.core.ids import JobId, ProcessId
-from tidegauge.core.kubernetes import COPY_OF, SCHEDULER, PodPlace
-from tidegauge.core.sightings import job_key
+from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.jobs.kubernetes import COPY_OF, SCHEDULER, PodPlace
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint

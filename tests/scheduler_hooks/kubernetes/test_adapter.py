@@ -9,8 +9,8 @@ import pytest
 
 from scheduler_hooks.kubernetes.kube_world import UNCHANGED, KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by
-from tidegauge.core.actions import ActionKind
-from tidegauge.core.kubernetes import (
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.jobs.kubernetes import (
     ACTIONS,
     ATTEMPT,
     COPY_OF,

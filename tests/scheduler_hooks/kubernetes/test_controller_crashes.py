@@ -15,8 +15,8 @@ from scheduler_hooks.kubernetes.controller_world import (
     change_before,
     kill_before,
 )
-from tidegauge.core.job_variables import FRACTION_VARIABLE
-from tidegauge.core.kubernetes import REMARK, REQUEUE
+from tidegauge.core.jobs.kubernetes import REMARK, REQUEUE
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 from tidegauge_scheduler_hooks.ports import TemporaryError
 

@@ -16,7 +16,7 @@ from scheduler_hooks.kubernetes.controller_world import (
     writes,
 )
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE
-from tidegauge.core.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION
+from tidegauge.core.jobs.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import MARKED_AT_ONCE
 from tidegauge_scheduler_hooks.kubernetes.intents import Incident, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOBSETS, KINDS

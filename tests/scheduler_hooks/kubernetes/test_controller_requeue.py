@@ -9,8 +9,8 @@ import pytest
 
 from scheduler_hooks.kubernetes.controller_world import ControllerWorld, Process, change_before, writes
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by
-from tidegauge.core.job_variables import FRACTION_VARIABLE
-from tidegauge.core.kubernetes import ATTEMPT, CHANGES, COPY_OF, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, REQUEUE, STOPPED
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge_scheduler_hooks.kubernetes.intents import Stopped, decode_stopped, encode
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS

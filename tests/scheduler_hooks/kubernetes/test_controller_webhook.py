@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fakes.kube import FakeKube
-from tidegauge.core.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.controller.figures import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
 from tidegauge_scheduler_hooks.kubernetes.controller.upkeep import NamedNamespaces, Upkeep, WatchedNamespaces

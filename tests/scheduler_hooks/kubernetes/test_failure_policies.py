@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_hooks.kubernetes.kube_world import UNCHANGED, KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE
-from tidegauge.core.kubernetes import ACTIONS, INCIDENT, KEEP, LEAK_CONDITION
+from tidegauge.core.jobs.kubernetes import ACTIONS, INCIDENT, KEEP, LEAK_CONDITION
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.kubernetes.owners import JOBSETS, State, state
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler_hooks.kubernetes.injection_pods import Pod, environ, injected, plan, pod
-from tidegauge.core.kubernetes import CHANGES, FRACTION, IMAGE_PYTHONPATH
+from tidegauge.core.jobs.kubernetes import CHANGES, FRACTION, IMAGE_PYTHONPATH
 from tidegauge_scheduler_hooks.kubernetes.injection import names
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 

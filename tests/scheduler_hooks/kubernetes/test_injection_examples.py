@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tidegauge.core.kubernetes import PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.plan import Injection, plan_injection
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fakes.kube_patches import patched
 from scheduler_hooks.kubernetes.injection_pods import Pod, environ, injected, plan, pod
-from tidegauge.core.kubernetes import (
+from tidegauge.core.jobs.kubernetes import (
     CHANGES,
     CHECKPOINT_PATH,
     CHECKPOINT_SIGNAL,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.kube_patches import patched
-from tidegauge.core.kubernetes import INJECTED, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import INJECTED, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.review import MAX_POD_BYTES, Injector, ReviewCounts
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_hooks.kubernetes.kube_world import UNCHANGED, KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by
-from tidegauge.core.kubernetes import REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import REQUEUE, STOPPED
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
 from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fakes.kube_patches import patched
 from scheduler_hooks.kubernetes.workload_samples import workload
-from tidegauge.core.kubernetes import ATTEMPT, CHANGES, INCIDENT, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INCIDENT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, RequeueOrder, decode_changes, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, PYTORCHJOB, TRAINJOB, Kind, at
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch, suspend_patch

@@ -9,7 +9,7 @@ import pytest
 from fakes.kube import FakeKube
 from scheduler_hooks.kubernetes.kube_world import KubeWorld
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by, workload
-from tidegauge.core.kubernetes import ATTEMPT, COPY_OF, OWNER, PROFILE_LABEL, PodFacts, namespace_of
+from tidegauge.core.jobs.kubernetes import ATTEMPT, COPY_OF, OWNER, PROFILE_LABEL, PodFacts, namespace_of
 from tidegauge_scheduler_hooks.kubernetes.owners import JOBSETS, KINDS
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, Object

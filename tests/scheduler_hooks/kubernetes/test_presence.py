@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_hooks.kubernetes.workload_samples import workload
-from tidegauge.core.kubernetes import ATTEMPT, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import ATTEMPT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, COPIED, HOLD, RequeueOrder, Stopped, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.presence import presence_of

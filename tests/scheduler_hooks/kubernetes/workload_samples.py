@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.core.kubernetes import ACTIONS, PROFILE_LABEL
+from tidegauge.core.jobs.kubernetes import ACTIONS, PROFILE_LABEL
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
 
 NAMESPACE = "team-a"

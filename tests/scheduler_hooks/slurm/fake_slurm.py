@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegauge.core.job_settings import JobSettings, changes
+from tidegauge.core.jobs.settings import JobSettings, changes
 from tidegauge_scheduler_hooks.slurm.bounded_run import Finished
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_hooks.slurm.fake_slurm import RELEASES, recorded
-from tidegauge.core.slurm import KEEP, MAY_REQUEUE, comment_words
+from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob, read_jobs
 
 BYTES_OF = {release: recorded(release) for release in RELEASES}

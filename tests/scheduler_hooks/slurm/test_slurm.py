@@ -16,9 +16,9 @@ from scheduler_hooks.slurm.fake_slurm import (
     says,
 )
 from scheduler_hooks.slurm.slurm_world import UNCHANGED, SlurmWorld, slurm_view
-from tidegauge.core.actions import ActionKind
 from tidegauge.core.ids import JobId
-from tidegauge.core.slurm import SlurmPlace
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge_scheduler_hooks.ports import (
     PermanentError,
     RequeueChanges,

@@ -14,8 +14,8 @@ from scheduler_hooks.slurm.fake_slurm import (
     says,
 )
 from scheduler_hooks.slurm.slurm_world import UNCHANGED, SlurmWorld
-from tidegauge.core.actions import ActionKind, AuditError
-from tidegauge.core.job_settings import JobSettings
+from tidegauge.core.incidents.actions import ActionKind, AuditError
+from tidegauge.core.jobs.settings import JobSettings
 from tidegauge_scheduler_hooks.ports import (
     ChangedError,
     CheckpointStage,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_hooks.slurm.fake_slurm import UID
-from tidegauge.core.slurm import comment_words
+from tidegauge.core.jobs.slurm import comment_words
 from tidegauge_scheduler_hooks.ports import Presence
 from tidegauge_scheduler_hooks.slurm.gpu_shares import MAX_NODES, expand, gpu_share, needs_nodes
 from tidegauge_scheduler_hooks.slurm.job_looks import JobLook, Run, parse_incarnation, parse_look, presence_of

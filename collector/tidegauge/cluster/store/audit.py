@@ -11,8 +11,8 @@ from tidegauge.cluster.store import counts
 from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.tables import decisions, incidents
 from tidegauge.cluster.store.values import DECISION, column_name, column_text
-from tidegauge.core.actions import BREAKERS, Decision, DecisionRecord, DecisionStatus, Disposition, Outcome
 from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import BREAKERS, Decision, DecisionRecord, DecisionStatus, Disposition, Outcome
 
 _UNFINISHED = [status.value for status in DecisionStatus if status is not DecisionStatus.FINISHED]
 

@@ -19,7 +19,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from tidegauge.core.actions import AuditError
+from tidegauge.core.incidents.actions import AuditError
 
 BUSY_TIMEOUT_S = 5.0
 """How long a transaction waits for another process's: a backup or a slow disk, not a person at a prompt."""

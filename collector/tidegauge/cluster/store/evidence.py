@@ -15,7 +15,7 @@ from tidegauge.cluster.store.tables import evidence, incidents
 from tidegauge.cluster.store.values import EVIDENCE, column_name
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
-from tidegauge.core.tenants import Tenant, tenant_of
+from tidegauge.core.jobs.tenants import Tenant, tenant_of
 
 MOST_CHARACTERS = 400_000
 """Of one piece: ten times one with all its stacks. They come from a job."""

@@ -11,9 +11,9 @@ from tidegauge.cluster.store.database import ROWS_AT_ONCE, Database, StoreError
 from tidegauge.cluster.store.incidents import read_incident
 from tidegauge.cluster.store.tables import decisions, grades, incidents
 from tidegauge.cluster.store.values import column_name, column_text
-from tidegauge.core.actions import ActionKind, Disposition, Outcome
-from tidegauge.core.grades import Grade, GradeAnswer, GradedIncident
 from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
+from tidegauge.core.incidents.grades import Grade, GradeAnswer, GradedIncident
 
 MAX_ANSWERS = 20
 """Of one person to one incident, the latest: they are its record, and nobody is to fill the disk with them."""

@@ -13,7 +13,7 @@ from tidegauge.cluster.store.tables import decisions, incident_changes, incident
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
-from tidegauge.core.loop_figures import OpenIncident
+from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Severity
 
 

@@ -13,7 +13,7 @@ from tidegauge.cluster.store.grades import GradeStore
 from tidegauge.cluster.store.incidents import IncidentStore
 from tidegauge.cluster.store.schema import upgrade
 from tidegauge.cluster.store.tables import decisions, grades, incident_changes, incidents
-from tidegauge.core.actions import DecisionStatus
+from tidegauge.core.incidents.actions import DecisionStatus
 
 
 @dataclass(frozen=True)

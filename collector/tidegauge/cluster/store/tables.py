@@ -93,7 +93,7 @@ evidence = Table(
     Index("evidence_by_time", "kept_s"),
 )
 """Pieces of evidence. An id counts within its job only: a rank writes it into a file, and may write any. Which incident
-a piece belongs to is not written down: a rule says so (``core.incident_evidence``), also of later incidents."""
+a piece belongs to is not written down: a rule says so (``core.incidents.evidence``), also of later incidents."""
 
 grades = Table(
     "grades",

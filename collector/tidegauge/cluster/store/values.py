@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from tidegauge.core.actions import Decision
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import Decision
 
 V = TypeVar("V")
 _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")

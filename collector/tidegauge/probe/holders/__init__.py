@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidegauge.core.rank_evidence import HolderSearch
+from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.probe.holders.pace import AtBoundary
 from tidegauge.probe.holders.search import Search
 

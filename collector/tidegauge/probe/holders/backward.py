@@ -12,7 +12,7 @@ import types
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import bound_of
 from tidegauge.probe.holders.frames import local_values, running_frames

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Optional
 
-from tidegauge.core.rank_evidence import ContainerBound
+from tidegauge.core.evidence.rank_evidence import ContainerBound
 from tidegauge.probe.holders.trails import Trail, Via
 
 

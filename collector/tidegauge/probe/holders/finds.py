@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from tidegauge.core.rank_evidence import ContainerBound
+from tidegauge.core.evidence.rank_evidence import ContainerBound
 from tidegauge.probe.holders.fills import Fills
 from tidegauge.probe.holders.graphs import Graph, Graphs, fits
 from tidegauge.probe.holders.pace import Work

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.core.owners import CodeLine, is_library
+from tidegauge.core.evidence.owners import CodeLine, is_library
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import bound_of, may_be_bounded
 from tidegauge.probe.holders.finds import Finds

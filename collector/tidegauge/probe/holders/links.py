@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import LRU_CACHE, bound_of, cache_info, queue_bound
 from tidegauge.probe.holders.frames import local_values

@@ -12,7 +12,7 @@ import types
 from itertools import islice
 from typing import Any, Optional
 
-from tidegauge.core.owners import CodeLine, is_library
+from tidegauge.core.evidence.owners import CodeLine, is_library
 from tidegauge.core.text import one_line
 
 MOST_NAME = 60

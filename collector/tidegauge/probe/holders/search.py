@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.core.rank_evidence import MOST_HOLDERS, Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, Holder, HolderKind, HolderSearch
 from tidegauge.core.units import format_bytes
 from tidegauge.probe.holders.backward import Backward, Origin
 from tidegauge.probe.holders.census import instances, with_subclasses

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, Optional
 
-from tidegauge.core.owners import CodeLine
+from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.probe.holders.bounds import ItemBound
 
 

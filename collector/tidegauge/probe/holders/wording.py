@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Optional
 
-from tidegauge.core.owners import CodeLine
-from tidegauge.core.rank_evidence import MOST_TEXT, ContainerBound, Holder, HolderKind
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import MOST_TEXT, ContainerBound, Holder, HolderKind
 from tidegauge.probe.holders.finds import Group
 from tidegauge.probe.holders.trails import Step, Via, passes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from tidegauge.core.kubernetes import INCIDENT, REQUEUE
+from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE
 from tidegauge_scheduler_hooks.kubernetes.controller.steps import Surroundings, is_marked
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.kueue import find_queue_workload

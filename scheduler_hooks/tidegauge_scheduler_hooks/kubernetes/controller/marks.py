@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tidegauge.core.kubernetes import LEAK_CONDITION
+from tidegauge.core.jobs.kubernetes import LEAK_CONDITION
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, ConflictError, KubeApi, NotFoundError, Object, Patch
 
 REASON_ON, REASON_OFF = "GpuMemoryLeaks", "IncidentOver"

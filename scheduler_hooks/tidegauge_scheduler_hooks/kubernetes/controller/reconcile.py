@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tidegauge.core.kubernetes import INCIDENT, REQUEUE, STOPPED
+from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, STOPPED
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.look import Look

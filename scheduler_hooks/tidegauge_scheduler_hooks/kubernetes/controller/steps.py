@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tidegauge.core.kubernetes import LEAK_CONDITION, REQUEUE
+from tidegauge.core.jobs.kubernetes import LEAK_CONDITION, REQUEUE
 from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
 from tidegauge_scheduler_hooks.kubernetes.intents import COPIED, RequeueOrder, decode_requeue

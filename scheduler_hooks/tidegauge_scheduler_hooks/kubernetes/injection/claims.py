@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.core.kubernetes import ATTEMPT, COPY_OF
+from tidegauge.core.jobs.kubernetes import ATTEMPT, COPY_OF
 
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 """How often JobSet's controller started the whole set again."""

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tidegauge.core.alloc_conf import CUDA_NAME, GENERAL_NAME, HIP_NAME
-from tidegauge.core.job_settings import MAX_FILE_BYTES, JobSettings, changes, decode
-from tidegauge.core.kubernetes import CHANGES
+from tidegauge.core.jobs.kubernetes import CHANGES
+from tidegauge.core.jobs.settings import MAX_FILE_BYTES, JobSettings, changes, decode
 from tidegauge_scheduler_hooks.kubernetes.injection.names import OWN_PYTHONPATH, PYTHONPATH_ENTRY
 
 _ALLOCATOR = (CUDA_NAME, GENERAL_NAME, HIP_NAME)

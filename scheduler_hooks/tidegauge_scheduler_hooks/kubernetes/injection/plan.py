@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tidegauge.core.fraction import start_fraction
-from tidegauge.core.job_settings import JobSettings
-from tidegauge.core.job_variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
-from tidegauge.core.kubernetes import (
+from tidegauge.core.jobs.fraction import start_fraction
+from tidegauge.core.jobs.kubernetes import (
     CHANGES,
     CHECKPOINT_PATH,
     CHECKPOINT_SIGNAL,
@@ -23,6 +21,8 @@ from tidegauge.core.kubernetes import (
     PROFILE_LABEL,
     job_id,
 )
+from tidegauge.core.jobs.settings import JobSettings
+from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
 from tidegauge_scheduler_hooks.kubernetes.injection.claims import claimed_attempt, claimed_name
 from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
 from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, LEVELS, VERSION, VOLUME

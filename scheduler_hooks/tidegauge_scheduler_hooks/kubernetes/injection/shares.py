@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.core.gpu_shares import share_of_parts
-from tidegauge.core.job_variables import parse_fraction
+from tidegauge.core.jobs.gpu_shares import share_of_parts
+from tidegauge.core.jobs.variables import parse_fraction
 
 FRACTION_ANNOTATION = "gpu-fraction"
 """Of Run:ai and of the KAI scheduler, which place by it and leave it to the job to keep to it."""

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 from typing import Any, Protocol
 
-from tidegauge_exporter.guarded_server import hang_up
+from tidegauge.web.server import hang_up
 from tidegauge_scheduler_hooks.kubernetes.connections import BoundedMixIn, Connections
 
 PATH = "/mutate"

@@ -1,0 +1,265 @@
+"""What to change, in words that fit the code at hand: by its names of holders, files and lines, as far as known.
+
+One sentence per cause and per what is known of the place; without a place there is no advice that would be more than a
+guess. Pure. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Optional
+
+from tidegauge.core.evidence.cause_input import SMALLEST_BYTES, CauseInput
+from tidegauge.core.evidence.rank_evidence import Holder
+from tidegauge.core.evidence.words import ARROW, container_of, holder_words, line_words, named_holder
+from tidegauge.core.units import format_bytes
+
+_VIEW = "a view of a "
+"""In the path to a tensor that is smaller than the storage that it keeps."""
+_CACHE = "lru_cache"
+_ONE_GRAPH = "one graph"
+"""How ``Holder.detail`` begins where one tensor carries it all."""
+_TRACEBACK = f"{ARROW}traceback"
+"""What follows an exception in a path."""
+_APPENDED = frozenset({"list", "deque"})
+_SHORTEST_PLURAL = 4
+_MOST_OF_A_NAME = 30
+
+
+Advice = Callable[[CauseInput], Optional[str]]
+
+
+def _about_the_holder(words: Callable[[CauseInput, Holder], str]) -> Advice:
+    def advise(case: CauseInput) -> Optional[str]:
+        return None if case.holder is None else words(case, case.holder)
+
+    advise.__doc__ = words.__doc__
+    return advise
+
+
+@_about_the_holder
+def container(case: CauseInput, holder: Holder) -> str:
+    """Tensors in lists, dicts, attributes, variables."""
+    one, kind = _one_of(holder), container_of(holder)
+    if holder.bound is not None:
+        count = f"{holder.bound.items:,} of {holder.bound.most_items:,}"
+        return f"{named_holder(holder)} has a bound ({count}): look for what else grows beside it"
+    keeps = f"{named_holder(holder)} keeps a tensor {_how_often(case)}"
+    if (holder.name or "").startswith(_CACHE):
+        return f"{named_holder(holder)} keeps a tensor for every argument: give it a `maxsize`, or call `cache_clear()`"
+    if _VIEW in holder.path:
+        return f"{keeps}, and a view keeps all of its storage: {_put_in(holder)} `{one}.clone()`, or `{one}.cpu()`"
+    if _of_one_number(case):
+        return f"{keeps}: {_put_in(holder)} `{one}.item()`, which is a Python number"
+    if kind is None and holder.tensors == 1:
+        place = "" if case.line is None else f", at {line_words(case.line)}"
+        return (
+            f"{named_holder(holder)} is one tensor that becomes larger{place}: bound its length, or keep the older "
+            "part on the CPU"
+        )
+    if kind is None:
+        return (
+            f"{named_holder(holder)} keeps tensors alive: let go of them when the step is done, or keep "
+            f"`{one}.detach().cpu()`"
+        )
+    bound = "a deque with `maxlen`" if kind in _APPENDED else "deleting the entries that are done with"
+    return (
+        f"{keeps}: {_put_in(holder)} `{one}.item()` where a number is enough, else `{one}.detach().cpu()`; "
+        f"or bound it, by {bound}"
+    )
+
+
+def graph(case: CauseInput) -> Optional[str]:
+    """A tensor that carries its graph."""
+    holder = case.holder
+    if holder is None or holder.name is None:
+        place = _line(case)
+        return None if place is None else (
+            f"the graph of what {place} computes is kept: if it is an evaluation, run it under `torch.no_grad()`; else "
+            "look for its result where it is summed up or stored, and use `.item()` or `.detach()` there"
+        )  # fmt: skip
+    if holder.container is None and (holder.detail or "").startswith(_ONE_GRAPH):
+        return (
+            f"{named_holder(holder)} carries the graph of every step that went into it: add `loss.item()` (or "
+            "`loss.detach()`) to it, not the tensor"
+        )
+    one = _one_of(holder)
+    return (
+        f"{named_holder(holder)} keeps tensors together with the graphs that made them: {_put_in(holder)} "
+        f"`{one}.item()`, or `{one}.detach()` where a tensor is needed"
+    )
+
+
+@_about_the_holder
+def closure(_: CauseInput, holder: Holder) -> str:
+    """A function with tensors in its cells."""
+    return (
+        f"{named_holder(holder)} holds tensors in a closure: pass them as arguments, or let the function that is kept "
+        "capture only `.detach().cpu()` copies and numbers"
+    )
+
+
+@_about_the_holder
+def hook(_: CauseInput, holder: Holder) -> str:
+    """A hook that stores what it sees."""
+    return (
+        f"{named_holder(holder)} keeps what the hook sees at each call: store `output.detach().cpu()` (or a statistic "
+        "of it) and clear it each step, and call `remove()` on the handle when the hook is done"
+    )
+
+
+@_about_the_holder
+def exception(_: CauseInput, holder: Holder) -> str:
+    """An exception with its traceback."""
+    return (
+        f"an exception that is kept ({holder.path.partition(_TRACEBACK)[0]}) keeps every local variable of the calls "
+        "that failed: store `str(error)` or `traceback.format_exc()`, or call "
+        "`traceback.clear_frames(error.__traceback__)` first"
+    )
+
+
+@_about_the_holder
+def cycle(case: CauseInput, holder: Holder) -> str:
+    """Objects that hold each other."""
+    gc_words = (
+        "nothing collects them, because gc is off: call `gc.collect()` every so many steps, or"
+        if case.facts.gc_enabled is False
+        else "they live until the garbage collector comes by:"
+    )
+    return (
+        f"objects hold each other ({holder_words(holder.path)}), and {gc_words} break the cycle, with `weakref.ref` "
+        "for the way back"
+    )
+
+
+def optimizer(case: CauseInput) -> str:
+    """Optimizers that are made again."""
+    seen = [] if case.facts.optimizers is None else [f"{case.facts.optimizers:,} optimizers are alive"]
+    seen += [] if case.holder is None else [f"what grew is reached through {holder_words(case.holder.path)}"]
+    told = f" ({'; '.join(seen)})" if seen else ""
+    return (
+        "make the optimizer once and change its `param_groups`, or let go of the old one and of its scheduler before "
+        f"making another{told}"
+    )
+
+
+def cuda_graphs(case: CauseInput) -> str:
+    """Private pools, of which nothing comes back while their graphs live."""
+    graphs, pools = case.facts.cuda_graphs, case.late_pools
+    seen = [f"{graphs:,} CUDA graphs are alive"] if graphs else []
+    seen += [] if pools is None else [f"private pools hold {format_bytes(pools.reserved_bytes)}"]
+    seen += [] if case.pools_line is None else [f"most of it was reserved by {line_words(case.pools_line)}"]
+    told = f" ({'; '.join(seen)})" if seen else ""
+    return (
+        f"record fewer CUDA graphs, and into one pool{told}: pad inputs to a few sizes, make one `pool = "
+        "torch.cuda.graph_pool_handle()` and give `pool=pool` to each `torch.cuda.graph` (such graphs must not run at "
+        "the same time, and results are to be copied before the next one runs), and let go of graphs that are done "
+        'with; with `torch.compile(mode="reduce-overhead")` use fewer shapes, or '
+        "`torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True` and `torch._dynamo.mark_dynamic`. "
+        "`expandable_segments:True` does not help"
+    )
+
+
+def fragmentation(_: CauseInput) -> str:
+    """The allocator's pieces."""
+    return (
+        "run it with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; `tidegauge whatif` on a snapshot of it says "
+        "what that and other settings would have needed"
+    )
+
+
+def communicators(case: CauseInput) -> str:
+    """Process groups."""
+    groups = case.facts.process_groups
+    many = "" if groups is None else f" (there are {groups:,})"
+    return (
+        f"make each process group once and use it again, or call `torch.distributed.destroy_process_group(group)` when "
+        f"one is done with{many}"
+    )
+
+
+def outside(_: CauseInput) -> str:
+    """Something that calls CUDA itself."""
+    return (
+        "look at what takes GPU memory in this process without PyTorch: CUDA extensions, other libraries (CuPy, JAX, "
+        "NVIDIA DALI), process groups and streams that are made in a loop"
+    )
+
+
+def other_process(_: CauseInput) -> str:
+    """Somebody else on the card."""
+    return "it is not this rank: `nvidia-smi` on its host says which process it is, and the scheduler whose"
+
+
+def dataloader_worker(case: CauseInput) -> str:
+    """Child processes with CUDA contexts."""
+    cure = (
+        "return CPU tensors from the dataset and `collate_fn`, and move them in the training loop (`pin_memory=True`, "
+        "`.to(device, non_blocking=True)`)"
+    )
+    held = f"{case.gpu_children:,}, {format_bytes(case.children_bytes or 0)}"
+    if case.data_workers:
+        return f"DataLoader workers of the rank use the GPU ({held}): {cure}"
+    return f"child processes of the rank use the GPU ({held}): if they are DataLoader workers, {cure}"
+
+
+def pinned(_: CauseInput) -> str:
+    """Page-locked host memory."""
+    return (
+        "pinned memory is cached by its size and not given back: use pinned buffers again, of one size, and lower "
+        "`num_workers` or `prefetch_factor` of loaders with `pin_memory=True`"
+    )
+
+
+def host_graph(case: CauseInput) -> str:
+    """A chain of autograd nodes in host memory."""
+    advice = graph(case)
+    return advice or (
+        "something sums up or stores losses together with their graphs: after `backward()` these cost little on the "
+        "GPU and much on the host; use `loss.item()`"
+    )
+
+
+def workspaces(_: CauseInput) -> str:
+    """Streams on which matrix products run."""
+    return "make the streams once and use them again, instead of one for each piece of work"
+
+
+def line_alone(case: CauseInput) -> Optional[str]:
+    """Only the line is known."""
+    place = _line(case)
+    return None if place is None else f"what {place} allocates stays alive: look for what keeps a reference to it"
+
+
+def _line(case: CauseInput) -> Optional[str]:
+    return None if case.line is None else line_words(case.line)
+
+
+def _how_often(case: CauseInput) -> str:
+    steps, line = case.window_steps or 0, case.line
+    blocks = sum(one.blocks for one in case.growth if one.line == line and one.grown_bytes > 0)
+    return "of each step" if line is None or not steps or blocks >= 0.9 * steps else "now and then, and gives none back"
+
+
+def _of_one_number(case: CauseInput) -> bool:
+    """Whether what grows at the main line are blocks of the smallest size."""
+    sizes = {one.block_bytes for one in case.growth if one.line == case.line and one.grown_bytes > 0}
+    return sizes == {SMALLEST_BYTES}
+
+
+def _put_in(holder: Holder) -> str:
+    return "append" if container_of(holder) in _APPENDED else "store"
+
+
+def _one_of(holder: Holder) -> str:
+    """What one of its items may be called: ``loss`` of ``self.losses``; ``tensor`` where its name tells nothing."""
+    name = (holder.name or "").rsplit(".", 1)[-1]
+    if not name.isidentifier() or not name.isascii() or len(name) > _MOST_OF_A_NAME:
+        return "tensor"
+    if "loss" in name.lower():
+        return "loss"
+    if name.endswith("ies"):
+        return f"{name[:-3]}y"
+    if len(name) >= _SHORTEST_PLURAL and name.endswith("s") and not name.endswith(("ss", "us", "is")):
+        return name[:-1]
+    return "tensor"

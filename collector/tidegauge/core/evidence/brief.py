@@ -1,0 +1,66 @@
+"""The short of a piece of evidence: what an incident, a message and a table say of it.
+
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from tidegauge.core.evidence.growth_bound import GrowthBound
+from tidegauge.core.evidence.owners import CodeLine
+
+
+class EvidenceCause(str, Enum):
+    """Why memory grows, as far as evidence goes (docs/evidence.md lists what each rests on)."""
+
+    RETAINED_GRAPH = "retained_graph"
+    PYTHON_CONTAINER = "python_container"
+    CLOSURE = "closure"
+    HOOK = "hook"
+    EXCEPTION_FRAME = "exception_frame"
+    CYCLE = "cycle"
+    OPTIMIZER_REBUILT = "optimizer_rebuilt"
+    CUDA_GRAPHS = "cuda_graphs"
+    """Private pools: of each CUDA graph that is recorded without ``pool=``, of each ``MemPool``."""
+    FRAGMENTATION = "fragmentation"
+    COMMUNICATORS = "communicators"
+    OUTSIDE_ALLOCATOR = "outside_allocator"
+    OTHER_PROCESS = "other_process"
+    DATALOADER_WORKER = "dataloader_worker"
+    PINNED_HOST = "pinned_host"
+    CUBLAS_WORKSPACES = "cublas_workspaces"
+    UNKNOWN = "unknown"
+
+
+class Confidence(str, Enum):
+    """How well a cause is founded."""
+
+    NAMED = "named"
+    """Two independent lines of evidence agree."""
+    LIKELY = "likely"
+    """One does, and none contradicts it."""
+    UNKNOWN = "unknown"
+
+
+class EvidenceBrief(NamedTuple):
+    """The short of it, as an incident carries it."""
+
+    evidence_id: str
+    rank: int
+    at_unix_s: float
+    line: Optional[CodeLine] = None
+    """The line whose blocks grew most."""
+    grown_bytes: Optional[int] = None
+    """By that line, within ``window_steps``."""
+    window_steps: Optional[int] = None
+    through: Optional[CodeLine] = None
+    """The innermost line of the user's that nearly all growth came through, where it is not ``line``."""
+    holder: Optional[str] = None
+    """``Holder.path`` of the one that holds most."""
+    cause: EvidenceCause = EvidenceCause.UNKNOWN
+    confidence: Confidence = Confidence.UNKNOWN
+    advice: Optional[str] = None
+    bound: Optional[GrowthBound] = None
+    """As the rank's node sees it now, where it says so."""

@@ -1,0 +1,107 @@
+"""What a cause is named from: a comparison of snapshots, a holder search, the detector's verdict, figures beside them.
+
+Whoever collects evidence fills it in; ``core.evidence.causes`` reads it. Bytes throughout; ``None`` is not known, and
+then not taken for a reason. Pure. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from tidegauge.core.evidence import PrivatePools, StackGrowth
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderSearch, RankFacts
+from tidegauge.core.evidence.workspaces import Workspaces
+from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
+
+MAIN_SHARE = 0.4
+"""A holder or a line of less than this part of what grew does not explain it."""
+SMALLEST_BYTES = 512
+"""The allocator's smallest block: what a tensor of one number takes."""
+
+
+class MemoryGrowth(NamedTuple):
+    """By how much readings rose over one and the same time: since the verdict's onset where that is known, else over
+    the window. Negative: they fell."""
+
+    allocated_bytes: Optional[int] = None
+    reserved_bytes: Optional[int] = None
+    nontorch_bytes: Optional[int] = None
+    inactive_split_bytes: Optional[int] = None
+    host_bytes: Optional[int] = None
+    """Of the rank's process tree (``RankView.host_rss_bytes``)."""
+    alloc_retries: Optional[int] = None
+    other_processes_bytes: Optional[int] = None
+    """Of processes on the same GPU that Tidegauge does not watch, the rank's children left out."""
+    children_bytes: Optional[int] = None
+    """Of the rank's own child processes on any GPU."""
+
+
+class CauseInput(NamedTuple):
+    """One window on one rank."""
+
+    growth: tuple[StackGrowth, ...] = ()
+    """What lives longer than the window by allocation stack (``analysis.diff``), the largest first."""
+    grown_bytes: Optional[int] = None
+    """Live bytes at the late snapshot less those at the early one."""
+    reserved_grown_bytes: Optional[int] = None
+    """Reserved bytes at the late snapshot less those at the early one."""
+    unused_bytes: Optional[int] = None
+    """Reserved outside of private pools and not in use, at the late snapshot."""
+    early_pools: Optional[PrivatePools] = None
+    late_pools: Optional[PrivatePools] = None
+    pools_line: Optional[CodeLine] = None
+    """The line that asked for most of what private pools reserved within the window."""
+    window_steps: Optional[int] = None
+    search: Optional[HolderSearch] = None
+    facts: RankFacts = NO_FACTS
+    """At the end of the window."""
+    early_facts: RankFacts = NO_FACTS
+    """At its beginning."""
+    verdict: Verdict = OK
+    readings: MemoryGrowth = MemoryGrowth()
+    gpu_children: int = 0
+    """Child processes of the rank that hold memory of a GPU now (NVML)."""
+    children_bytes: Optional[int] = None
+    """What they hold."""
+    data_workers: int = 0
+    """Those of them that are DataLoader's workers by their name, or that ``multiprocessing`` started."""
+    late_step: Optional[int] = None
+    live_bytes: Optional[int] = None
+    """Live bytes at the late snapshot."""
+    allocated_bytes: Optional[int] = None
+    """As last read."""
+    workspaces: Optional[Workspaces] = None
+    """Of cuBLAS, where they became more."""
+
+    @property
+    def signal(self) -> Optional[Signal]:
+        """What the detector says grows; ``None`` where it has nothing to say."""
+        return None if self.verdict.state is LeakState.OK else self.verdict.signal
+
+    @property
+    def grew(self) -> bool:
+        """Whether more is alive at the end of the window, as far as anybody compared."""
+        return (self.grown_bytes or 0) > 0
+
+    @property
+    def holder(self) -> Optional[Holder]:
+        """The one that explains most of what was looked for; ``None`` without one."""
+        if self.search is None or not self.search.holders:
+            return None
+        first = max(self.search.holders, key=lambda one: one.held_bytes)
+        return first if first.held_bytes >= MAIN_SHARE * self.search.wanted_bytes else None
+
+    @property
+    def line(self) -> Optional[CodeLine]:
+        """The line that most of the growth came from; ``None`` where no stack was recorded."""
+        by_line = self.bytes_by_line()
+        return max(by_line, key=lambda line: by_line[line], default=None)
+
+    def bytes_by_line(self) -> dict[CodeLine, int]:
+        """Growth of each line of the user's own code."""
+        by_line: dict[CodeLine, int] = {}
+        for one in self.growth:
+            if one.line is not None and one.grown_bytes > 0:
+                by_line[one.line] = by_line.get(one.line, 0) + one.grown_bytes
+        return by_line

@@ -1,0 +1,130 @@
+"""What the allocator of one device held at one moment: who owned what was in use, and what was free to no avail.
+
+Pure: made of the blocks of a snapshot, of the own process or from a file. Bytes throughout. Source-compatible with
+Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Optional
+
+from tidegauge.core.evidence.owners import CodeLine, LiveBlock, Owner, owners_of
+from tidegauge.core.units import format_bytes
+
+DEFAULT_POOL = (0, 0)
+SMALL_SEGMENT_BYTES = 2 << 20
+"""A request that needs a segment of this size goes to the small pool, any larger one to the large pool."""
+MOST_TOLD_OWNERS = 5
+MOST_NAME = 100
+
+
+class FreeBlock(NamedTuple):
+    """A block that nobody uses."""
+
+    size_bytes: int
+    stream: int
+    """``cudaStream_t``: a block serves requests of its stream alone."""
+    is_large: bool
+    pool: tuple[int, int]
+    """``segment_pool_id``."""
+
+
+class HeldMemory(NamedTuple):
+    """Of one device."""
+
+    owners: tuple[Owner, ...]
+    """The largest first."""
+    live_bytes: int
+    live_blocks: int
+    without_stack_bytes: int
+    """Of ``live_bytes``: allocated when no stacks were recorded."""
+    pending_bytes: int
+    """Freed by their owners, and kept until other streams are done with them (``record_stream``)."""
+    free_bytes: int
+    """Unused, outside of private pools."""
+    private_free_bytes: int
+    """Unused in the private pools of CUDA graphs and ``MemPool``."""
+    free: tuple[FreeBlock, ...]
+    """Outside of private pools, the largest first."""
+
+    def largest_for(self, wanted_bytes: Optional[int], stream: Optional[int] = None) -> Optional[FreeBlock]:
+        """The largest free block of the small or large pool, whichever a segment of ``wanted_bytes`` belongs to."""
+        for block in self.free:
+            fits_pool = wanted_bytes is None or block.is_large == (wanted_bytes > SMALL_SEGMENT_BYTES)
+            if fits_pool and stream in (None, block.stream):
+                return block
+        return None
+
+
+def hold(live: Iterable[LiveBlock], free: Iterable[FreeBlock], *, pending_bytes: int) -> HeldMemory:
+    """Sum up the blocks of a device."""
+    live = tuple(live)
+    common, private_free_bytes = [], 0
+    for block in free:
+        if block.pool == DEFAULT_POOL:
+            common.append(block)
+        else:
+            private_free_bytes += block.size_bytes
+    return HeldMemory(
+        owners=tuple(owners_of(live)),
+        live_bytes=sum(block.size_bytes for block in live),
+        live_blocks=len(live),
+        without_stack_bytes=sum(block.size_bytes for block in live if not block.stack),
+        pending_bytes=pending_bytes,
+        free_bytes=sum(block.size_bytes for block in common),
+        private_free_bytes=private_free_bytes,
+        free=tuple(sorted(common, reverse=True)),
+    )
+
+
+def free_words(held: HeldMemory, wanted_bytes: Optional[int]) -> str:
+    """What was free, for people, in a sentence."""
+    if not held.free_bytes:
+        return "Nothing that the allocator held was free."
+    largest = held.largest_for(wanted_bytes)
+    text = f"{format_bytes(held.free_bytes)} that the allocator held were free, in {_count(len(held.free), 'block')}"
+    if largest is not None:
+        text += f"; the largest that the request could have used has {format_bytes(largest.size_bytes)}"
+    else:
+        text += ", none of them in the pool of this request"
+    streams = len({block.stream for block in held.free})
+    return text + (f". They belong to {streams} streams." if streams > 1 else ".")
+
+
+def owner_words(owner: Owner, live_bytes: int) -> str:
+    """One owner, for people: "3.2 GiB (41 %) in 51 blocks of 64.0 MiB: train.py:32 in forward"."""
+    size = "" if owner.block_bytes is None or owner.blocks == 1 else f" of {format_bytes(owner.block_bytes)}"
+    text = f"{format_bytes(owner.held_bytes)} ({_share(owner.held_bytes, live_bytes)}) in "
+    return f"{text}{_count(owner.blocks, 'block')}{size}: {owner_name(owner)}"
+
+
+def owner_name(owner: Owner) -> str:
+    """Where an owner's blocks come from: "train.py:18 in helper, from train.py:32 in forward". Not yet printable."""
+    if owner.line is None:
+        return owner.what or "no stack was recorded"
+    return line_name(owner.line) + (f", from {line_name(owner.caller)}" if owner.caller is not None else "")
+
+
+def line_name(line: CodeLine) -> str:
+    """The end of its path, its number and its function."""
+    filename = line.filename if len(line.filename) <= MOST_NAME else f"...{line.filename[-MOST_NAME:]}"
+    return f"{filename}:{line.line} in {line.function[:MOST_NAME]}"
+
+
+def owner_lines(held: HeldMemory, most: int = MOST_TOLD_OWNERS) -> Sequence[str]:
+    """The largest owners; where no stacks were recorded, the largest groups of blocks of one size."""
+    return [owner_words(owner, held.live_bytes) for owner in held.owners[:most] if owner.held_bytes >= _worth(held)]
+
+
+def _worth(held: HeldMemory) -> float:
+    """What is less than half a per cent explains nothing."""
+    return held.live_bytes / 200
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "-"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,362 @@
+"""Signs: what in the evidence speaks for a cause. Each is one look at one source, and says what it saw.
+
+Signs of different sources are independent of each other: the holder search walks references, the snapshots are the
+allocator's, readings are what the run showed from outside, NVML is the driver's, facts are the process's own word.
+Pure. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from tidegauge.core.evidence import PrivatePools, StackGrowth
+from tidegauge.core.evidence.cause_input import MAIN_SHARE, CauseInput
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import HolderKind
+from tidegauge.core.evidence.words import holder_words, line_words
+from tidegauge.core.units import format_bytes
+from tidegauge.core.verdicts import Signal
+
+MATERIAL_BYTES = 64 << 20
+"""Outside of snapshots, less than this is noise: contexts and libraries take and give back some MiB at any time."""
+MOST_FEW, LEAST_MANY = 2, 4
+"""One kind of tensor has one or two block sizes; what a forward pass saves has many."""
+NOBODYS_SHARE = 0.2
+"""Of what was looked for; what little is found then is something else."""
+
+_TOLD_IN_DETAIL = frozenset({HolderKind.AUTOGRAD, HolderKind.CYCLE})
+"""Kinds of holders whose path does not say all: how many nodes, through what objects hold themselves."""
+
+
+POOLS_SHARE = 0.5
+"""Growth lies in private pools where this part of it does, or more."""
+STILL_SHARE = 0.01
+"""Of what was gained since the growth began: a window that has seen no more has not seen it."""
+
+
+class Source(str, Enum):
+    """Where a sign comes from."""
+
+    HOLDERS = "holder search"
+    SNAPSHOTS = "snapshots"
+    READINGS = "readings"
+    NVML = "NVML"
+    PROCESS = "the process"
+
+
+class Sign(NamedTuple):
+    """One line of evidence."""
+
+    source: Source
+    words: str
+    """What is looked at, for the documentation."""
+    seen: Callable[[CauseInput], Optional[str]]
+    """What was seen, as a sentence for people; ``None``: it was not."""
+
+
+def held_by(*kinds: HolderKind, words: str) -> Sign:
+    """What holds most of it is of one of these kinds."""
+
+    def seen(case: CauseInput) -> Optional[str]:
+        holder = case.holder
+        if holder is None or holder.kind not in kinds or case.search is None:
+            return None
+        share = f"{min(100 * holder.held_bytes / max(case.search.wanted_bytes, 1), 100):.0f} %"
+        told = holder.detail.partition("; ")[0] if holder.detail and holder.kind in _TOLD_IN_DETAIL else None
+        detail = f" ({told})" if told else ""
+        return f"{share} of what grew is held by {holder_words(holder.path)}{detail}"
+
+    return Sign(Source.HOLDERS, words, seen)
+
+
+def _held_by_nobody(case: CauseInput) -> Optional[str]:
+    search = case.search
+    if search is None or search.problem is not None or search.wanted_bytes <= 0 or _many_sizes(case) is None:
+        return None
+    if case.holder is not None and case.holder.kind is not HolderKind.NATIVE:
+        return None
+    python_bytes = sum(one.held_bytes for one in search.holders if one.kind is not HolderKind.NATIVE)
+    if python_bytes > NOBODYS_SHARE * search.wanted_bytes:
+        return None
+    return "no object of Python's holds what grew, as with tensors that autograd saved"
+
+
+def _few_sizes(case: CauseInput) -> Optional[str]:
+    line, grown_bytes = case.line, sum(case.bytes_by_line().values())
+    if line is None or case.bytes_by_line()[line] < MAIN_SHARE * grown_bytes:
+        return None
+    sizes = _sizes(_at(case, line))
+    if len(sizes) > MOST_FEW or None in sizes:
+        return None
+    named = " and ".join(format_bytes(size) for size in sorted(size for size in sizes if size is not None))
+    return f"{line_words(line)} leaves blocks of {named} behind, as one kind of tensor does"
+
+
+def _larger(case: CauseInput) -> Optional[str]:
+    holder, line = case.holder, case.line
+    if holder is None or holder.tensors != 1 or line is None or sum(one.blocks for one in _at(case, line)) > 1:
+        return None
+    return f"one block of {line_words(line)} is larger at the end of the window"
+
+
+def _evenly(case: CauseInput) -> Optional[str]:
+    line, steps = case.line, case.window_steps or 0
+    if line is None or steps < 4:
+        return None
+    blocks = sum(one.blocks for one in _at(case, line))
+    each = round(blocks / steps)
+    if each >= 1 and abs(blocks - each * steps) <= max(0.1 * steps, 1):
+        return f"{line_words(line)} leaves {each:,} block{'s' * (each != 1)} behind each step"
+    every = round(steps / blocks) if blocks >= 3 else 0
+    if every >= 2 and abs(blocks * every - steps) <= every:
+        return f"{line_words(line)} leaves a block behind every {every:,} steps"
+    return None
+
+
+def _many_sizes(case: CauseInput) -> Optional[str]:
+    growing = [one for one in case.growth if one.grown_bytes > 0]
+    by_size: dict[Optional[int], int] = {}
+    for one in growing:
+        by_size[one.block_bytes] = by_size.get(one.block_bytes, 0) + one.grown_bytes
+    kinds = len(by_size) + sum(one.block_bytes is None for one in growing)
+    if kinds < LEAST_MANY:
+        return None
+    return "what grew has many block sizes, as what a forward pass saves for backward"
+
+
+def _by_an_optimizer(case: CauseInput) -> Optional[str]:
+    whole = sum(one.grown_bytes for one in case.growth if one.grown_bytes > 0)
+    made = sum(one.grown_bytes for one in case.growth if one.grown_bytes > 0 and _in_an_optimizer(one))
+    if not whole or made < MAIN_SHARE * whole:
+        return None
+    return f"{100 * made / whole:.0f} % of what grew was allocated inside torch.optim: state of an optimizer"
+
+
+def _parameters_again(case: CauseInput) -> Optional[str]:
+    parameters, grown = case.facts.parameter_bytes or 0, case.grown_bytes or 0
+    times = round(grown / parameters) if parameters > 0 else 0
+    if not 1 <= times <= 20 or abs(grown - times * parameters) > 0.05 * parameters:
+        return None
+    return f"what grew is {times} times as large as all parameters ({format_bytes(parameters)})"
+
+
+def _more_optimizers(case: CauseInput) -> Optional[str]:
+    return _rose(case.early_facts.optimizers, case.facts.optimizers, "optimizers that are alive")
+
+
+def _more_groups(case: CauseInput) -> Optional[str]:
+    return _rose(case.early_facts.process_groups, case.facts.process_groups, "process groups")
+
+
+def _more_nodes(case: CauseInput) -> Optional[str]:
+    early, late = case.early_facts.graph_nodes, case.facts.graph_nodes
+    if early is None or late is None or late - early < max(early, case.window_steps or 0, 1):
+        return None
+    return _rose(early, late, "autograd nodes that kept tensors lead to")
+
+
+def _more_pinned(case: CauseInput) -> Optional[str]:
+    early, late = case.early_facts.pinned_bytes, case.facts.pinned_bytes
+    if early is None or late is None or late - early < max(MATERIAL_BYTES, (case.readings.host_bytes or 0) // 2):
+        return None
+    return f"pinned host memory rose from {format_bytes(early)} to {format_bytes(late)}"
+
+
+def _more_graphs(case: CauseInput) -> Optional[str]:
+    return _rose(case.early_facts.cuda_graphs, case.facts.cuda_graphs, "CUDA graphs that are alive")
+
+
+def _more_pools(case: CauseInput) -> Optional[str]:
+    early, late = case.early_pools, case.late_pools
+    return None if early is None or late is None else _rose(early.pools, late.pools, "private pools")
+
+
+def _in_private_pools(case: CauseInput) -> Optional[str]:
+    early, late = case.early_pools, case.late_pools
+    if early is None or late is None:
+        return None
+    if case.signal is Signal.ALLOCATED:
+        # In one pool tensors may be kept by anything: a job may allocate all that it has in a MemPool.
+        return _grew_in_pools(case, late.live_bytes - early.live_bytes, case.grown_bytes) if _more_pools(case) else None
+    if late.unused_bytes < _main_part_since_onset(case):
+        return None
+    rose = late.reserved_bytes - early.reserved_bytes
+    seen = None if _stood_still(case) else _grew_in_pools(case, rose, case.reserved_grown_bytes)
+    return seen or _unused_in_pools(case, late)
+
+
+def _grew_in_pools(case: CauseInput, rose: int, whole: Optional[int]) -> Optional[str]:
+    least = MATERIAL_BYTES if case.signal is None else 1
+    if whole is None or rose < max(POOLS_SHARE * whole, least):
+        return None
+    return (
+        f"{format_bytes(rose)} of the {format_bytes(max(whole, rose))} that were gained between the two snapshots lie "
+        "in private pools (CUDA graphs, MemPool)"
+    )
+
+
+def _unused_in_pools(case: CauseInput, late: PrivatePools) -> Optional[str]:
+    """Growth that no tensor explains lies where unused memory lies, whatever the window has seen of it."""
+    if case.unused_bytes is None or case.unused_bytes >= _main_part_since_onset(case):
+        return None
+    return (
+        f"{format_bytes(late.unused_bytes)} lie unused in private pools (CUDA graphs, MemPool), and "
+        f"{format_bytes(case.unused_bytes)} elsewhere"
+    )
+
+
+def _stood_still(case: CauseInput) -> bool:
+    grown = case.reserved_grown_bytes
+    return grown is not None and grown <= STILL_SHARE * (case.verdict.grown_bytes or 0)
+
+
+def _main_part_since_onset(case: CauseInput) -> float:
+    return POOLS_SHARE * (case.verdict.grown_bytes or 0)
+
+
+def _gc_off(case: CauseInput) -> Optional[str]:
+    return "Python's cyclic garbage collector is off (gc.disable())" if case.facts.gc_enabled is False else None
+
+
+def _reserved_alone(case: CauseInput) -> Optional[str]:
+    rose, live = case.readings.reserved_bytes, case.readings.allocated_bytes
+    if case.signal is Signal.RESERVED:
+        return "the allocator reserves ever more, beyond what live tensors explain"
+    if rose is None or live is None or rose < MATERIAL_BYTES or rose < 2 * live:
+        return None
+    return f"the allocator reserved {format_bytes(rose)} more, while live tensors took {format_bytes(live)} more"
+
+
+def _reserved_outside_pools(case: CauseInput) -> Optional[str]:
+    """As ``_reserved_alone``, unless it lies in private pools, or may, of which the window has seen nothing."""
+    pools = case.late_pools
+    may = pools is not None and _stood_still(case) and pools.unused_bytes >= max(_main_part_since_onset(case), 1)
+    return None if may or _in_private_pools(case) is not None else _reserved_alone(case)
+
+
+def _scattered(case: CauseInput) -> Optional[str]:
+    pieces, retries = case.readings.inactive_split_bytes or 0, case.readings.alloc_retries or 0
+    if pieces < MATERIAL_BYTES and retries <= 0:
+        return None
+    seen = [f"unused pieces of split blocks grew by {format_bytes(pieces)}"] * (pieces >= MATERIAL_BYTES)
+    seen += [f"the allocator had to free its cache and try again ({retries:,} times)"] * (retries > 0)
+    return " and ".join(seen)
+
+
+def _live_is_flat(case: CauseInput) -> Optional[str]:
+    outside = max(case.readings.reserved_bytes or 0, case.readings.nontorch_bytes or 0, case.verdict.grown_bytes or 0)
+    if case.grown_bytes is None or case.grown_bytes > max(outside // 10, 0):
+        return None
+    return "live tensors did not grow between the two snapshots"
+
+
+def _outside_grows(case: CauseInput) -> Optional[str]:
+    rose = case.readings.nontorch_bytes
+    if case.signal is Signal.NONTORCH:
+        return "the process takes ever more of the GPU outside PyTorch's allocator"
+    if rose is None or rose < MATERIAL_BYTES or rose <= (case.readings.reserved_bytes or 0):
+        return None
+    return f"the process took {format_bytes(rose)} more of the GPU outside PyTorch's allocator"
+
+
+def _host_grows(case: CauseInput) -> Optional[str]:
+    return "the rank's memory on the host grows" if case.signal is Signal.HOST else None
+
+
+def _others_grow(case: CauseInput) -> Optional[str]:
+    rose, own = case.readings.other_processes_bytes, max(case.grown_bytes or 0, case.readings.reserved_bytes or 0)
+    if rose is None or rose < MATERIAL_BYTES or rose < 2 * own:
+        return None
+    return f"other processes took {format_bytes(rose)} more of the GPU"
+
+
+def _children_hold(case: CauseInput) -> Optional[str]:
+    held, rose = case.children_bytes or 0, case.readings.children_bytes or 0
+    explains = rose > max(case.grown_bytes or 0, MATERIAL_BYTES) or (case.signal is None and not case.grew)
+    if not case.gpu_children or held < MATERIAL_BYTES or not explains:
+        return None
+    who = "1 child process holds" if case.gpu_children == 1 else f"{case.gpu_children:,} child processes hold"
+    return f"{who} {format_bytes(held)} of GPU memory"
+
+
+def _are_workers(case: CauseInput) -> Optional[str]:
+    if not case.data_workers:
+        return None
+    return f"{case.data_workers:,} of them were started as DataLoader starts its workers"
+
+
+def _more_workspaces(case: CauseInput) -> Optional[str]:
+    found = case.workspaces
+    if found is None or not found.block_bytes or found.grown_bytes < MAIN_SHARE * max(case.grown_bytes or 0, 1):
+        return None
+    size, more = format_bytes(found.block_bytes), found.grown_bytes // found.block_bytes
+    return (
+        f"{more:,} blocks of {size}, as cuBLAS is given for each stream, came on new ones: {found.streams:,} have one"
+    )
+
+
+def _held_natively(case: CauseInput) -> Optional[str]:
+    holder = case.holder
+    if holder is None or holder.kind is not HolderKind.NATIVE:
+        return None
+    return "no object of Python's holds what grew"
+
+
+def _rose(early: Optional[int], late: Optional[int], what: str) -> Optional[str]:
+    if early is None or late is None or late <= early:
+        return None
+    return f"{what} rose from {early:,} to {late:,} within the window"
+
+
+def _at(case: CauseInput, line: CodeLine) -> list[StackGrowth]:
+    return [one for one in case.growth if one.line == line and one.grown_bytes > 0]
+
+
+def _sizes(growth: list[StackGrowth]) -> set[Optional[int]]:
+    return {one.block_bytes for one in growth}
+
+
+def _in_an_optimizer(one: StackGrowth) -> bool:
+    return any("/torch/optim/" in frame.filename.replace("\\", "/") for frame in one.stack)
+
+
+HELD_BY_NOBODY = Sign(Source.HOLDERS, "no object of Python's holds it, and it has many block sizes", _held_by_nobody)
+MORE_WORKSPACES = Sign(
+    Source.SNAPSHOTS, "blocks of the size of cuBLAS's workspaces came, each on another stream", _more_workspaces
+)
+HELD_NATIVELY = Sign(Source.HOLDERS, "no object of Python's holds it", _held_natively)
+FEW_SIZES = Sign(Source.SNAPSHOTS, "most of it comes from one line, in one or two block sizes", _few_sizes)
+LARGER = Sign(Source.SNAPSHOTS, "that line has one block, which is larger at the end", _larger)
+EVENLY = Sign(Source.SNAPSHOTS, "that line leaves as many blocks behind each step (or every so many steps)", _evenly)
+MANY_SIZES = Sign(Source.SNAPSHOTS, "it has four block sizes or more, as what a forward pass saves", _many_sizes)
+BY_AN_OPTIMIZER = Sign(Source.SNAPSHOTS, "most of it was allocated inside `torch.optim`", _by_an_optimizer)
+PARAMETERS_AGAIN = Sign(Source.PROCESS, "it is 1, 2, 3 … times as large as all parameters", _parameters_again)
+MORE_OPTIMIZERS = Sign(Source.PROCESS, "more optimizers are alive at the end of the window", _more_optimizers)
+MORE_GROUPS = Sign(Source.PROCESS, "process groups were made within the window, and kept", _more_groups)
+MORE_NODES = Sign(Source.PROCESS, "kept tensors lead to twice as many autograd nodes, or more, at the end", _more_nodes)
+MORE_PINNED = Sign(Source.PROCESS, "pinned host memory rose, by half of what the host's did at least", _more_pinned)
+GC_OFF = Sign(Source.PROCESS, "the cyclic garbage collector is off", _gc_off)
+MORE_GRAPHS = Sign(Source.PROCESS, "more CUDA graphs are alive at the end of the window", _more_graphs)
+MORE_POOLS = Sign(Source.SNAPSHOTS, "there are more private pools at the end of the window", _more_pools)
+IN_PRIVATE_POOLS = Sign(
+    Source.SNAPSHOTS,
+    "half of what grew, or more, lies in private pools (live tensors: in pools that have become more)",
+    _in_private_pools,
+)
+RESERVED_OUTSIDE_POOLS = Sign(
+    Source.READINGS,
+    "reserved memory grows beyond what live tensors explain, and not in private pools as far as snapshots show",
+    _reserved_outside_pools,
+)
+RESERVED_ALONE = Sign(Source.READINGS, "reserved memory grows beyond what live tensors explain", _reserved_alone)
+SCATTERED = Sign(
+    Source.READINGS, "unused pieces of split blocks grow, or allocations had to be tried again", _scattered
+)
+LIVE_IS_FLAT = Sign(Source.SNAPSHOTS, "live tensors do not grow between the snapshots", _live_is_flat)
+OUTSIDE_GROWS = Sign(Source.NVML, "the process's bytes less what PyTorch reserves grow", _outside_grows)
+HOST_GROWS = Sign(Source.READINGS, "host memory of the rank grows", _host_grows)
+OTHERS_GROW = Sign(Source.NVML, "other processes on the GPU grow, and more than the rank", _others_grow)
+CHILDREN_HOLD = Sign(Source.NVML, "child processes of the rank hold GPU memory, and that explains more", _children_hold)
+ARE_WORKERS = Sign(Source.PROCESS, "they were started by `multiprocessing`, as DataLoader starts workers", _are_workers)

@@ -1,0 +1,255 @@
+"""Evidence in plain words: one place, so that commands, reports, messages and pages agree. Values in, text out.
+
+Names of files, functions and variables come from the job: they are cut here, and made fit to be shown by whoever shows
+them. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Optional
+
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
+from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound
+from tidegauge.core.evidence.owners import CodeLine
+from tidegauge.core.evidence.rank_evidence import Holder, HolderSearch
+from tidegauge.core.units import format_bytes
+
+MOST_NAME = 60
+MOST_PATH = 160
+ARROW = " -> "
+"""Between a holder and what it leads to, in ``Holder.path``."""
+_TENSOR = re.compile(r"[\w.]+\[[\d, ]*\]( |$)")
+"""Where a path comes to the tensor: ``Tensor[8,128,4096] float32``."""
+_CONTAINER = re.compile(r"(\w+), [\d,]+ items?\)")
+_NAME = re.compile(r"[\w.]+")
+
+CAUSES = {
+    EvidenceCause.RETAINED_GRAPH: "a retained autograd graph",
+    EvidenceCause.PYTHON_CONTAINER: "tensors kept by Python objects",
+    EvidenceCause.CLOSURE: "tensors kept by a function's closure",
+    EvidenceCause.HOOK: "a hook that stores tensors",
+    EvidenceCause.EXCEPTION_FRAME: "an exception that is kept with its frames",
+    EvidenceCause.CYCLE: "reference cycles that are not collected",
+    EvidenceCause.OPTIMIZER_REBUILT: "optimizers that are made again and kept",
+    EvidenceCause.CUDA_GRAPHS: "private pools of CUDA graphs (or MemPool)",
+    EvidenceCause.FRAGMENTATION: "fragmentation",
+    EvidenceCause.COMMUNICATORS: "communicators (process groups) that pile up",
+    EvidenceCause.OUTSIDE_ALLOCATOR: "memory taken outside PyTorch's allocator",
+    EvidenceCause.OTHER_PROCESS: "another process on the GPU",
+    EvidenceCause.DATALOADER_WORKER: "child processes that hold GPU memory, such as DataLoader workers",
+    EvidenceCause.PINNED_HOST: "pinned host memory",
+    EvidenceCause.CUBLAS_WORKSPACES: "workspaces of cuBLAS, one per stream and handle",
+    EvidenceCause.UNKNOWN: "not known",
+}
+"""Each cause as a noun."""
+_UNITS = {"lru_cache": "answers", "list": "slots", "cublas": "workspaces"}
+"""What a bound counts, by its kind; else items."""
+_SMALLER = {
+    "lru_cache": "lower its `maxsize`",
+    "deque": "lower its `maxlen`",
+    "Queue": "lower its `maxsize`",
+    "list": "make it shorter",
+    "cublas": "make fewer streams, or take them from a few that are made once",
+}
+"""What makes it smaller, by its kind."""
+CONFIDENCES = {
+    Confidence.NAMED: "two independent lines of evidence agree",
+    Confidence.LIKELY: "one line of evidence says so, and none contradicts it",
+    Confidence.UNKNOWN: "no line of evidence is clear enough",
+}
+"""How well a cause is founded, as a clause."""
+
+
+def line_words(line: CodeLine) -> str:
+    """ "train.py:41 in step": the last part of the path is what people know a file by."""
+    return f"{file_name(line.filename)}:{line.line} in {line.function[:MOST_NAME]}"
+
+
+def file_name(path: str) -> str:
+    """The last part of a path, of either kind of slash."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1][-MOST_NAME:]
+
+
+def holder_words(path: str) -> str:
+    """The path without the tensor that it leads to: "train.py: Trainer.history (list, 412 items)"."""
+    first, *further = path.split(ARROW)
+    return ARROW.join([first, *itertools.takewhile(lambda part: not _TENSOR.match(part), further)])[:MOST_PATH]
+
+
+def named_holder(holder: Holder) -> str:
+    """What the code calls it: "`losses` (list, train.py)"; its path where it has no name."""
+    if holder.name is None:
+        return holder_words(holder.path)
+    container = container_of(holder)
+    about = [container] if container else []
+    about += [file_name(holder.where.filename)] if holder.where is not None and holder.where.filename else []
+    name = holder.name[:MOST_NAME]
+    quoted = f"`{name}`" if _NAME.fullmatch(name) else name
+    return quoted + (f" ({', '.join(about)[:MOST_NAME]})" if about else "")
+
+
+def container_of(holder: Holder) -> Optional[str]:
+    """What the name stands for: the ``list`` of "Trainer.seen (list, 9 items) -> tuple (2 items) -> Tensor[8]", where
+    ``Holder.container`` is what holds the tensor itself."""
+    _, found, rest = holder.path.partition(f"{holder.name} (")
+    named = _CONTAINER.match(rest) if holder.name and found else None
+    return named[1] if named else holder.container
+
+
+def brief_line(brief: EvidenceBrief) -> Optional[str]:
+    """Where and by whom, for a cell or a headline: "train.py:41 in step, held by train.py: losses (list, 412 items)".
+
+    ``None`` where neither is known.
+    """
+    where = None if brief.line is None else line_words(brief.line)
+    held = None if brief.holder is None else f"held by {holder_words(brief.holder)}"
+    return ", ".join(filter(None, (where, held))) or None
+
+
+def brief_facts(brief: EvidenceBrief) -> str:
+    """What grew and where, what holds it, and why, in sentences, as far as it is known."""
+    held = None if brief.holder is None else f"It is held by {brief.holder[:MOST_PATH]}."
+    ends = None if brief.bound is None else _sentence(bound_words(brief.bound))
+    return " ".join(filter(None, (_grown(brief), held, _cause(brief), ends)))
+
+
+def brief_sentences(brief: EvidenceBrief) -> tuple[str, ...]:
+    """``brief_facts``, and then what to change, where something can be said."""
+    advice = _sentence(_advice(brief.advice, brief.bound))
+    return (brief_facts(brief), *([] if advice is None else [advice]))
+
+
+def evidence_sentence(evidence: Evidence) -> str:
+    """All of it in one sentence: "97 % of what grew in 30 steps was allocated at train.py:41 in step (11.6 MiB a step);
+    it is held by train.py: Trainer.history (list, 412 items)"."""
+    rank, steps = f"rank {evidence.rank}", _in_steps(evidence.window_steps)
+    if evidence.grown_bytes is None:
+        return f"Nothing was compared on {rank}: there are no two snapshots of it."
+    if evidence.grown_bytes <= 0:
+        return f"Nothing grew on {rank}{steps}: no more is alive at the end of the window than at its beginning."
+    whole = max(evidence.grown_bytes, 1)
+    first = evidence.growth[0] if evidence.growth else None
+    if first is None or first.line is None:
+        return f"{format_bytes(whole)} more is alive on {rank}{steps}; no stack tells where it was allocated."
+    grown = sum(one.grown_bytes for one in evidence.growth if one.line == first.line)
+    share = f"{min(100 * grown / whole, 100):.0f} %"
+    text = f"{share} of what grew on {rank}{steps} was allocated at {line_words(first.line)}"
+    text += _a_step(grown, evidence.window_steps, " ({})")
+    if evidence.through not in (None, first.line):
+        text += f", by way of {line_words(evidence.through)}"
+    holders = evidence.search.holders if evidence.search is not None else ()
+    return f"{text}; it is held by {holder_words(holders[0].path)}." if holders else f"{text}."
+
+
+def holder_sentence(search: HolderSearch) -> Optional[str]:
+    """What holds most of what was looked for: "train.py: losses (list, 412 items) -> Tensor[] holds 97 % of it (30
+    tensors, 15.0 KiB)."; ``None``: nothing was found."""
+    if not search.holders:
+        return None
+    first = search.holders[0]
+    share = "" if search.wanted_bytes <= 0 else f" {min(100 * first.held_bytes / search.wanted_bytes, 100):.0f} % of it"
+    tensors = f"{first.tensors:,} tensor{'s' * (first.tensors != 1)}"
+    return f"{first.path[:MOST_PATH]} holds{share} ({tensors}, {format_bytes(first.held_bytes)})."
+
+
+def because_lines(evidence: Evidence) -> Sequence[str]:
+    """What the cause rests on, and how the growth ends where that is known, each as a sentence."""
+    ends = [] if evidence.bound is None else [bound_words(evidence.bound)]
+    return [sentence for sentence in map(_sentence, (*evidence.cause.because, *ends)) if sentence]
+
+
+def advice_of(evidence: Evidence) -> Optional[str]:
+    """What to change, as a clause, by the state of what bounds the growth where something does."""
+    return _advice(evidence.cause.advice, evidence.bound)
+
+
+def _advice(advice: Optional[str], bound: Optional[GrowthBound]) -> Optional[str]:
+    return advice if bound is None else bound_advice(bound)
+
+
+def cause_words(cause: EvidenceCause, confidence: Confidence) -> str:
+    """The cause with how sure it is, as a clause: "the cause is a retained autograd graph"."""
+    if cause is EvidenceCause.UNKNOWN or confidence is Confidence.UNKNOWN:
+        return "the cause is not known"
+    return f"the {'likely ' if confidence is Confidence.LIKELY else ''}cause is {CAUSES[cause]}"
+
+
+def bound_words(bound: GrowthBound) -> str:
+    """How the growth ends, as a clause: "`features` (lru_cache, train.py) fills, and ends at about 3.1 GiB (214 of 220
+    answers)"."""
+    units = _UNITS.get(bound.kind, "items")
+    count = f"{bound.items:,} of {bound.most_items:,} {units}"
+    name = bound.what[: 2 * MOST_NAME]
+    if bound.state is BoundState.REFUTED:
+        return (
+            f"{name} was to end at about {_end(bound)} ({bound.most_items:,} {units}), and memory has grown beyond "
+            "that: something else grows"
+        )
+    if bound.state is BoundState.UNRELATED:
+        return f"{name} has a bound ({count}), and what grows now is something else"
+    if bound.state is BoundState.TOO_LARGE:
+        return f"{name} fills ({count}), and {end_words(bound)}: out of memory before it is full"
+    if bound.items >= bound.most_items:
+        return f"{name} is full ({count}): what it holds ends at about {_end(bound)}"
+    return f"{name} fills, and ends at about {_end(bound)} ({count})"
+
+
+def end_words(bound: GrowthBound) -> str:
+    """Where the growth ends, in short: "ends at about 3.1 GiB", "needs 352.0 MiB more than there is"; empty where
+    something else grows."""
+    if bound.state is BoundState.TOO_LARGE:
+        missing = bound.missing_bytes
+        return f"needs {format_bytes(missing)} more than there is" if missing else "takes about all there is"
+    return f"ends at about {_end(bound)}" if bound.explains_growth else ""
+
+
+def bound_advice(bound: GrowthBound) -> str:
+    """What to do about it."""
+    lower = _SMALLER.get(bound.kind, "lower its bound")
+    if not bound.explains_growth:
+        return "look into the rank once more (`tidegauge snapshot`): what the last look found does not explain it"
+    if bound.state is BoundState.TOO_LARGE:
+        return lower
+    if bound.state is None:
+        return f"it ends by itself; {lower} if that is more than there is"
+    return f"nothing to do; {lower} if the memory is needed for something else"
+
+
+def _end(bound: GrowthBound) -> str:
+    """In use by tensors: "3.1 GiB", "3.1 to 4.0 GiB" where items differ."""
+    low, likely, high = (format_bytes(end) for end in bound.end_bytes)
+    return likely if bound.end_bytes.high - bound.end_bytes.low <= 0.1 * bound.end_bytes.likely else f"{low} to {high}"
+
+
+def _grown(brief: EvidenceBrief) -> Optional[str]:
+    if brief.line is None:
+        return None
+    if not brief.grown_bytes or brief.grown_bytes < 0:
+        return f"The line that grows most on rank {brief.rank} is {line_words(brief.line)}."
+    kept = format_bytes(brief.grown_bytes) + _a_step(brief.grown_bytes, brief.window_steps, " ({})")
+    text = f"Rank {brief.rank} kept {kept}{_in_steps(brief.window_steps)} that {line_words(brief.line)} allocated"
+    return text + ("." if brief.through in (None, brief.line) else f", by way of {line_words(brief.through)}.")
+
+
+def _cause(brief: EvidenceBrief) -> Optional[str]:
+    return _sentence(cause_words(brief.cause, brief.confidence))
+
+
+def _in_steps(steps: Optional[int]) -> str:
+    return "" if steps is None or steps <= 0 else f" in {steps:,} step{'s' * (steps != 1)}"
+
+
+def _a_step(grown_bytes: int, steps: Optional[int], form: str) -> str:
+    return "" if steps is None or steps <= 1 else form.format(f"{format_bytes(grown_bytes / steps)} a step")
+
+
+def _sentence(text: Optional[str]) -> Optional[str]:
+    """With a capital letter in front and a full stop at the end; a name of code's stays as it is: `x`, train.py:41."""
+    if not text or text.isspace():
+        return None
+    is_word = text.split(maxsplit=1)[0].rstrip(",").isalpha()
+    return (text[:1].upper() if is_word else text[:1]) + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

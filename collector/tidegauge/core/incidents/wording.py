@@ -1,0 +1,307 @@
+"""Findings in plain words: one place, so that commands, reports, messages to owners and the policy's reasons agree.
+
+Values in, text out; quantities are written by ``core.units``. Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from tidegauge.core.evidence.brief import EvidenceBrief
+from tidegauge.core.evidence.words import brief_line, brief_sentences, cause_words
+from tidegauge.core.host_memory import HostProcess
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, RankFinding
+from tidegauge.core.incidents.actions import Outcome
+from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.verdicts import Band, Severity
+
+OUTCOME_WORDS = {
+    Outcome.DONE: "done",
+    Outcome.FAILED: "failed",
+    Outcome.UNVERIFIED: "was accepted, but not seen to happen",
+    Outcome.NO_PROOF: "brought no proof in time",
+    Outcome.SUPERSEDED: "not done, because it was overtaken",
+    Outcome.STOPPED: "not done, because actions were stopped",
+}
+"""How a decision that was to be carried out ended."""
+MOST_RANKS_NAMED = 6
+"""More are counted in a sentence."""
+MOST_RANKS_IN_A_CELL = 4
+_FROM_CODE = re.compile(r"_|\w[.(]\w|\(\)")
+"""In the first word of a sentence: it is a name from the job's code."""
+
+
+class _Words(NamedTuple):
+    one: str
+    """What one rank does; ``{rate}`` is "12.0 MiB per step", or "memory" where that is not known."""
+    several: str
+    hint: str
+    """Where to look."""
+
+
+_WORDS = {
+    IncidentCause.LEAK: _Words(
+        "leaks {rate}",
+        "leak",
+        "Live tensors pile up: something keeps a reference from step to step. The usual places are lists of losses or "
+        "outputs without .detach(), module hooks that store activations, and caches without a bound.",
+    ),
+    IncidentCause.FRAGMENTATION: _Words(
+        "reserves {rate} beyond what its tensors need",
+        "reserve memory beyond what their tensors need",
+        "The allocator holds ever more memory while live tensors do not grow: free pieces do not fit what is asked "
+        "for (fragmentation), or each new CUDA graph keeps a private pool. Evidence tells which. The usual cure for "
+        "fragmentation is expandable_segments:True in PyTorch's allocator configuration.",
+    ),
+    IncidentCause.CUDA_GRAPHS: _Words(
+        "grows by {rate} in private pools of CUDA graphs",
+        "grow in private pools of CUDA graphs",
+        "CUDA graphs keep private pools, which nothing else can use: record fewer of them (pad inputs to a few sizes), "
+        "and into one pool (pool= of torch.cuda.graph). No allocator setting helps.",
+    ),
+    IncidentCause.OUTSIDE_ALLOCATOR: _Words(
+        "grows by {rate} outside PyTorch's allocator",
+        "grow outside PyTorch's allocator",
+        "The process takes device memory that PyTorch does not know of: new NCCL communicators (process groups made "
+        "in a loop), other CUDA libraries or extensions that call cudaMalloc.",
+    ),
+    IncidentCause.HOST_MEMORY: _Words(
+        "leaks {rate} of host memory",
+        "leak host memory",
+        "The rank's memory on the host grows: often a loss that is kept with its graph, which costs little on the GPU "
+        "and much in RAM. It ends with the node's OOM killer.",
+    ),
+    IncidentCause.OUT_OF_MEMORY: _Words(
+        "ran out of memory",
+        "ran out of memory",
+        "PyTorch's allocator could not get what a step asked for; the job sees torch.OutOfMemoryError.",
+    ),
+    IncidentCause.SHARE_EXCEEDED: _Words(
+        "takes more of its GPU than the share that its job asked for",
+        "take more of their GPUs than the share that their job asked for",
+        "The GPU is shared: what this job takes beyond its share, the other jobs on it may lack.",
+    ),
+}
+
+_CHILD_HINT = (
+    "It is a child of the rank. In a DataLoader's worker, the dataset or a transform usually keeps what it loads, and "
+    "each worker does so for itself. It ends with the node's OOM killer."
+)
+
+_GROWS = {IncidentCause.LEAK: "", IncidentCause.HOST_MEMORY: " in host memory"}
+"""Of causes that are called leaks: where it grows, while nobody can know that it is one."""
+
+CLOSURES = {
+    Closure.RECOVERED: "it stopped and did not come back",
+    Closure.JOB_ENDED: "no process of this attempt lives any more",
+    Closure.CULPRITS_ENDED: "the ranks that did it have ended, and no other does it",
+}
+"""Why an incident was closed."""
+
+
+def incident_sentence(incident: Incident) -> str:
+    """The incident in one sentence: who, what, since when, and when it ends."""
+    cause, job = incident.key.cause, name_job(incident.called)
+    if not incident.findings:
+        return f"Ranks of {job} {do(cause, incident.severity)}."
+    worst = incident.findings[0]
+    concerned = len(incident.findings) + incident.ranks_left_out
+    if concerned == 1:
+        return f"Rank {worst.rank} of {job} {_does_so(incident, worst)}"
+    if not incident.common:
+        who, alike = name_ranks(incident.ranks, left_out=incident.ranks_left_out), ""
+    elif concerned == incident.world_size:
+        who, alike = f"all {incident.world_size} ranks", " alike"
+    else:
+        who, alike = f"{concerned} of {incident.world_size} ranks", " alike"
+    first = f"The one to look at first, rank {worst.rank}, {_does_so(incident, worst)}"
+    return f"{capitalised(who)} of {job} {do(cause, incident.severity)}{alike}. {first}"
+
+
+def change_in_words(change: IncidentChange) -> str:
+    """What happened to an incident: "severity rose to critical: rank 1, 12.0 MiB per step, out of memory in 14 min"."""
+    incident = change.incident
+    if change.kind is ChangeKind.CLOSED:
+        return f"closed: {CLOSURES[incident.closure]}" if incident.closure is not None else "closed"
+    if change.kind is ChangeKind.RECOVERING:
+        return "recovering: it has stopped, and is closed if it does not come back for a while"
+    if change.kind is ChangeKind.EVIDENCE:
+        return evidence_in_words(incident)
+    happened = {
+        ChangeKind.OPENED: f"opened, severity {incident.severity.value}",
+        ChangeKind.ESCALATED: f"severity rose to {incident.severity.value}",
+        ChangeKind.EASED: f"severity fell to {incident.severity.value}",
+        ChangeKind.SPREAD: "it spread to more ranks",
+        ChangeKind.REOPENED: "it came back",
+        ChangeKind.UPDATED: "new figures",
+    }
+    end, speed = time_left(incident.seconds_to_oom), rate(incident.bytes_per_step)
+    figures = [list_ranks(incident.ranks, common=incident.common, left_out=incident.ranks_left_out)]
+    figures += [f"{speed} per step"] * (speed is not None) + [f"out of memory in {end}"] * (end is not None)
+    return f"{happened[change.kind]}: {', '.join(figures)}"
+
+
+def evidence_in_words(incident: Incident) -> str:
+    """What is known best: "the line is known: train.py:41 in step, held by train.py: losses (list, 412 items); the
+    cause is tensors kept by Python objects"."""
+    if not incident.evidence:
+        return "evidence was collected"
+    first = incident.evidence[0]
+    where, why = brief_line(first), cause_words(first.cause, first.confidence)
+    if where is None:
+        return f"evidence was collected on rank {first.rank}: {why}"
+    return f"the {'line' if first.line is not None else 'holder'} is known: {where}; {why}"
+
+
+def guidance(incident: Incident) -> str:
+    """Where to look: what an out-of-memory error was, else what evidence says, else the usual places."""
+    return incident.explanation or " ".join(evidence_sentences(incident)) or meaning(incident)
+
+
+def evidence_sentences(incident: Incident) -> tuple[str, ...]:
+    """The best piece of evidence in sentences; none while nothing is known but that something grows."""
+    best = best_evidence(incident)
+    return () if best is None else brief_sentences(best)
+
+
+def best_evidence(incident: Incident) -> Optional[EvidenceBrief]:
+    """The first piece that says where, by whom or why."""
+    return next((one for one in incident.evidence if brief_line(one) or one.advice), None)
+
+
+def does(
+    cause: IncidentCause, bytes_per_step: Optional[Band] = None, severity: Optional[Severity] = Severity.CRITICAL
+) -> str:
+    """What one rank does: "leaks 12.0 MiB per step"; as long as it is not dangerous, "grows by 12.0 MiB per step"."""
+    amount = rate(bytes_per_step)
+    if severity is not Severity.CRITICAL and cause in _GROWS:
+        return f"grows{f' by {amount} per step' if amount else ''}{_GROWS[cause]}"
+    return _WORDS[cause].one.format(rate=f"{amount} per step" if amount else "memory")
+
+
+def do(cause: IncidentCause, severity: Severity) -> str:
+    """What several ranks do: "leak", "grow outside PyTorch's allocator"."""
+    if severity is not Severity.CRITICAL and cause in _GROWS:
+        return f"grow{_GROWS[cause]}"
+    return _WORDS[cause].several
+
+
+def hint(cause: IncidentCause) -> str:
+    """Where to look, by what happens."""
+    return _WORDS[cause].hint
+
+
+def meaning(incident: Incident) -> str:
+    """Where to look, by what happens; for host memory, in which process."""
+    worst = incident.findings[0] if incident.findings else None
+    if incident.key.cause is not IncidentCause.HOST_MEMORY or worst is None or worst.host_process is None:
+        return hint(incident.key.cause)
+    return host_growth(worst.host_process, rank=worst.process.pid)
+
+
+def host_growth(grown: HostProcess, *, rank: int) -> str:
+    """Which process of a rank grew most on the host, and where to look then. ``rank``: the pid of the rank itself."""
+    which = f"process {grown.process.pid} ({grown.name})"
+    told = f"{capitalised(which)} grew most: by {format_bytes(grown.grown_bytes)} to {format_bytes(grown.held_bytes)}."
+    return f"{told} {hint(IncidentCause.HOST_MEMORY) if grown.process.pid == rank else _CHILD_HINT}"
+
+
+def since(onset_step: Optional[int]) -> str:
+    """ " since step 1,234", or nothing."""
+    return "" if onset_step is None else f" since step {onset_step:,}"
+
+
+def outlook(severity: Optional[Severity], seconds: Optional[Band], steps: Optional[Band] = None) -> str:
+    """How it ends, as the rest of a sentence: "; at this rate it runs out of memory in 14-22 min."."""
+    if severity is Severity.NOTE:
+        return "; at this rate it would take weeks to matter."
+    end = time_left(seconds, steps)
+    return f"; at this rate it runs out of memory in {end}." if end else "."
+
+
+def time_left(seconds: Optional[Band], steps: Optional[Band] = None) -> Optional[str]:
+    """ "14-22 min", or in steps where time is not known; ``None`` without an end in sight."""
+    if seconds is not None:
+        return None if math.isinf(seconds.low) else format_band(seconds)
+    if steps is not None and not math.isinf(steps.low):
+        return format_band(steps, lambda count: f"{count:,.0f} steps")
+    return None
+
+
+def rate(bytes_per_step: Optional[Band]) -> Optional[str]:
+    """The likely growth per step: "12.0 MiB"."""
+    return None if bytes_per_step is None else format_bytes(bytes_per_step.likely)
+
+
+def name_job(job: JobKey) -> str:
+    """ "job 4711", "job 4711 (step 1, attempt 2)": the first attempt is 0 and goes without saying."""
+    more = [*filter(None, [job.group]), *([f"attempt {job.attempt}"] if job.attempt else [])]
+    return f"job {job.job_id} ({', '.join(more)})" if more else f"job {job.job_id}"
+
+
+def job_and_run(incident: Incident) -> str:
+    """The job in a row of facts: "4711", "4711, step 1, attempt 2"."""
+    job = incident.called
+    return ", ".join(filter(None, (job.job_id, job.group, f"attempt {job.attempt}" if job.attempt else "")))
+
+
+def further_name(incident: Incident) -> Optional[str]:
+    """What the job is called beside ``Incident.called``: the name that was given to it, unless its id says it already
+    (``team-a/train`` is the workload ``train``), and the id of a job that goes by another name."""
+    job_id, shown, given = incident.key.job.job_id, incident.called.job_id, incident.job_name
+    is_news = given is not None and given != shown and not job_id.endswith(f"/{given}")
+    return ", ".join(filter(None, (given if is_news else None, None if job_id == shown else job_id))) or None
+
+
+def name_ranks(ranks: Sequence[int], *, left_out: int = 0) -> str:
+    """In a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks". ``left_out``: how many there are besides."""
+    if left_out or len(ranks) > MOST_RANKS_NAMED:
+        return f"{len(ranks) + left_out} ranks"
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    numbers = [str(number) for number in sorted(ranks)]
+    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
+def list_ranks(ranks: Sequence[int], *, common: bool, left_out: int = 0) -> str:
+    """In a table's cell, in the order given: "rank 3", "rank 0, 3 and 5 more", "all alike (64)", "-". ``left_out``: how
+    many there are besides."""
+    if not ranks:
+        return "-"
+    if common:
+        return f"all alike ({len(ranks) + left_out})"
+    named = ranks[:MOST_RANKS_IN_A_CELL]
+    more = len(ranks) - len(named) + left_out
+    return f"rank {', '.join(map(str, named))}" + (f" and {more} more" if more > 0 else "")
+
+
+def ranks_besides(shortened: Incident, ranks: Sequence[int]) -> int:
+    """How many ranks an incident is about beside these, of which ``shortened`` has the first with their figures."""
+    return len(shortened.findings) + shortened.ranks_left_out - len(ranks)
+
+
+def capitalised(text: str) -> str:
+    """With a capital letter in front, the rest as it is; a name from code (``append_loss``) stays what it is."""
+    first = text.partition(" ")[0]
+    return text if _FROM_CODE.search(first) else text[:1].upper() + text[1:]
+
+
+def _does_so(incident: Incident, worst: RankFinding) -> str:
+    cause = incident.key.cause
+    if not cause.is_growth:
+        return f"{does(cause)}{_at_the_oom(worst)}."
+    grows = does(cause, incident.bytes_per_step, incident.severity)
+    return f"{grows}{since(incident.onset_step)}{outlook(incident.severity, incident.seconds_to_oom)}"
+
+
+def _at_the_oom(finding: RankFinding) -> str:
+    oom = finding.oom
+    if oom is None:
+        return ""
+    return (
+        f" at step {oom.step:,}: {format_bytes(oom.wanted_bytes)} were wanted, {format_bytes(oom.free_bytes)} were free"
+    )

@@ -1,0 +1,127 @@
+"""Kubernetes in Tidegauge's words: where a process is, what the API server says of its pod, what is written on objects.
+
+Values only. The agent sees a pod's uid in a process's cgroup; who the pod is knows the API server, whom the head asks
+(``tidegauge_scheduler_hooks.kubernetes``), so that no agent needs any right there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Optional
+
+SCHEDULER = "kubernetes"
+"""As the probe and ``tidegauge_job_info`` call it."""
+
+PREFIX = "tidegauge.dev/"
+
+# What owners write on a workload (or on its pod template; PROFILE also on a namespace, for all pods that say nothing).
+PROFILE_LABEL = PREFIX + "memory-profile"
+"""Label: ``off``, ``dormant``, ``stats``, ``auto``, ``trace``; ``true`` and the empty text mean ``auto``."""
+FRACTION = PREFIX + "memory-fraction"
+"""Annotation: above 0 and at most 1."""
+CONTAINERS = PREFIX + "containers"
+"""Annotation: names, separated by commas, of the containers to watch. Default: those that ask for a GPU, else all."""
+IMAGE_PYTHONPATH = PREFIX + "pythonpath"
+"""Annotation: the ``PYTHONPATH`` that the image sets, which cannot be read from outside (the probe goes before it)."""
+ACTIONS = PREFIX + "actions"
+"""Annotation or label: words separated by commas, ``keep`` (leave it alone) and ``requeue`` (may be started again)."""
+OWNER = PREFIX + "owner"
+"""Annotation: who is told, as Slack and mail know them. Default: the namespace."""
+CHECKPOINT_SIGNAL = PREFIX + "checkpoint-signal"
+CHECKPOINT_PATH = PREFIX + "checkpoint-path"
+"""Annotations for ``TIDEGAUGE_CHECKPOINT_…``."""
+
+KEEP, MAY_REQUEUE = "keep", "requeue"
+"""Words in ``ACTIONS``."""
+
+# What Tidegauge writes.
+INJECTED = PREFIX + "injected"
+"""Annotation of a pod: version of what was put into it; a pod that has it is not touched again."""
+ATTEMPT = PREFIX + "attempt"
+"""Annotation of the workload and of its pod templates: how often Tidegauge started it again."""
+CHANGES = PREFIX + "changes"
+"""Annotation of pod templates, JSON ``{"environ": {…}, "alloc_conf": {…}}``: what the next attempt is started with,
+in the words of ``core.jobs.settings``. The injection reads it, as a pod's environment cannot be changed otherwise."""
+REQUEUE = PREFIX + "requeue"
+"""Annotation of a suspended workload: it is to be started again once its pods are gone (``RequeueOrder`` as JSON)."""
+STOPPED = PREFIX + "stopped"
+"""Annotation of a workload that was held or stopped, JSON ``{"decision", "action", "reason", "at"}``."""
+COPY_OF = PREFIX + "copy-of"
+"""Label of a workload that was submitted again as a copy (its environment had to change): the first one's name, under
+which the job stays known."""
+INCIDENT = PREFIX + "incident"
+"""Annotation of a workload with an incident: what is told to its owner. Put on its pods as ``LEAK_CONDITION``."""
+REMARK = PREFIX + "remark"
+"""Annotation of a workload: the latest remark."""
+LEAK_CONDITION = PREFIX + "GpuMemoryIncident"
+"""Condition of pods that ``podFailurePolicy`` can match (``onPodConditions``)."""
+
+
+class PodCgroup(NamedTuple):
+    """The pod that a process is in, as its cgroup says: the kernel's word, which a process in a pod cannot change."""
+
+    pod_uid: str
+    container_id: Optional[str]
+    """As the container runtime counts: 64 hexadecimal digits."""
+
+
+class PodPlace(NamedTuple):
+    """Where in Kubernetes a process is. ``namespace``, ``pod`` and ``container`` are never its own word."""
+
+    pod_uid: str
+    namespace: Optional[str] = None
+    pod: Optional[str] = None
+    container: Optional[str] = None
+    job_known: bool = False
+    """The head has said which workload the pod belongs to. Without that no adapter acts on the rank."""
+
+    @property
+    def full_name(self) -> Optional[str]:
+        """``namespace/pod``, as people write it; ``None`` until both are known."""
+        return None if self.namespace is None or self.pod is None else f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """A pod as the API server knows it, and the workload that it belongs to: what agents attribute ranks by."""
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    job_name: str
+    """Name of the topmost owner that Tidegauge knows (``Job``, ``JobSet``, ``TrainJob`` …), else of the pod."""
+    kind: str
+    """Of that owner; ``Pod`` for a bare pod or one whose owner is of an unknown kind."""
+    attempt: int = 0
+    """Starts of the workload before this pod's, by Tidegauge (``ATTEMPT``) and by its own controller (a JobSet's
+    restarts, failures of a pod's index)."""
+    user_name: str = ""
+    """By ``OWNER``, else the namespace."""
+    containers: Mapping[str, str] = field(default_factory=dict)
+    """Names by container id (64 digits, no ``containerd://``)."""
+
+    @property
+    def job_id(self) -> str:
+        return job_id(self.namespace, self.job_name)
+
+
+_JOB_ID = re.compile(r"([a-z0-9-]{1,63})/[a-z0-9.-]{1,253}")
+"""Namespace and name: RFC 1123, as Kubernetes wants them."""
+
+
+def job_id(namespace: str, name: str) -> str:
+    """``namespace/name``: how a workload is called in labels, commands and messages."""
+    return f"{namespace}/{name}"
+
+
+def namespace_of(job: str) -> Optional[str]:
+    """The namespace in a ``job_id`` of ours; ``None`` for any other, which agents let no pod have."""
+    found = _JOB_ID.fullmatch(job)
+    return None if found is None else found[1]
+
+
+def words(text: Optional[str]) -> frozenset[str]:
+    """The words of ``ACTIONS``."""
+    return frozenset(word.strip().lower() for word in (text or "").split(",")) - {""}

@@ -1,0 +1,100 @@
+"""Why a rank ran out of memory, from what its ring holds and what it held then: the same words wherever it is told.
+
+For whoever has the samples: ``tidegauge run`` after the job's end, the probe at the end of its own process. Pure.
+Source-compatible with Python 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+from tidegauge.core.detector import RankDetector
+from tidegauge.core.evidence.held_memory import HeldMemory, free_words, owner_lines
+from tidegauge.core.ids import RankIdentity
+from tidegauge.core.oom import explain_oom
+from tidegauge.core.samples import TICKS_ALONE_S, EventCode, OomRecord, RecordKind, Sample
+from tidegauge.core.verdicts import OK, LeakState, Verdict
+
+
+def last_oom(samples: Sequence[Sample]) -> Optional[Sample]:
+    """The record of the last out-of-memory error, or ``None``."""
+    ooms = [sample for sample in samples if sample.event is EventCode.OUT_OF_MEMORY]
+    return max(ooms, key=lambda sample: sample.mono_ns, default=None)
+
+
+def oom_words(
+    who: RankIdentity,
+    samples: Sequence[Sample],
+    oom: Sample,
+    held: Optional[HeldMemory] = None,
+    *,
+    others_bytes: Optional[int] = None,
+) -> list[str]:
+    """Lines for people: what it was, who held the memory, what was free. ``held`` is of the moment of ``oom``;
+    ``others_bytes`` is what other processes are known to have held on that GPU.
+    """
+    largest = None if held is None else held.largest_for(oom.event_a)
+    explained = explain_oom(
+        OomRecord(
+            at_unix_s=oom.wall_ns / 1e9,
+            step=oom.step,
+            wanted_bytes=oom.event_a,
+            free_bytes=oom.event_b,
+            limit_bytes=oom.event_c,
+            allocated_bytes=oom.allocated_bytes,
+            reserved_bytes=oom.reserved_bytes,
+            private_free_bytes=_private_free_bytes(samples, oom) if held is None else held.private_free_bytes,
+        ),
+        verdict=_verdict(samples, oom),
+        cap_fraction=who.limit_fraction,
+        others_bytes=others_bytes,
+        largest_free_bytes=None if largest is None else largest.size_bytes,
+        alloc_conf=who.alloc_conf,
+    )
+    lines = [f"rank {who.rank} ran out of memory at step {oom.step}: {explained.sentence}"]
+    if held is not None:
+        lines += [f"  {line}" for line in owner_lines(held)]
+        lines += [f"  {free_words(held, oom.event_a)}"]
+    return lines
+
+
+def _private_free_bytes(samples: Sequence[Sample], oom: Sample) -> int:
+    noted = (sample for sample in samples if sample.event is EventCode.POOLS_AT_OOM and sample.device == oom.device)
+    return next((sample.event_a for sample in noted if sample.mono_ns >= oom.mono_ns), 0)
+
+
+def _verdict(samples: Sequence[Sample], oom: Sample) -> Verdict:
+    """The detector's word on the steps that the ring still holds; where none ended for long before ``oom`` (inference,
+    an evaluation), on the ticks since the last one, unless the steps had shown a leak."""
+    steps: list[Sample] = []
+    ticks: list[Sample] = []
+    for sample in samples:
+        if sample.device != oom.device or sample.mono_ns > oom.mono_ns:
+            continue
+        if sample.kind is RecordKind.STEP and (not steps or sample.step > steps[-1].step):
+            steps.append(sample)
+            ticks = []
+        elif sample.kind is RecordKind.TICK:
+            ticks.append(sample)
+    by_steps = _judge(steps, oom)
+    if by_steps.state is LeakState.LEAK or not ticks:
+        return by_steps
+    if (oom.mono_ns - ticks[0].mono_ns) / 1e9 < TICKS_ALONE_S:
+        return by_steps
+    return _judge(ticks, oom)._replace(onset_step=None, bytes_per_step=None, steps_to_oom=None)
+
+
+def _judge(points: Sequence[Sample], oom: Sample) -> Verdict:
+    detector = RankDetector()
+    for number, sample in enumerate(points, 1):
+        detector.update(
+            step=sample.step if sample.kind is RecordKind.STEP else number,
+            time_s=sample.mono_ns / 1e9,
+            allocated_bytes=sample.allocated_bytes,
+            reserved_bytes=sample.reserved_bytes,
+            allocated_peak_bytes=sample.allocated_peak_bytes,
+            inactive_split_bytes=sample.inactive_split_bytes,
+            limit_bytes=oom.event_c or None,
+        )
+    return detector.look_now() if points else OK

@@ -1,0 +1,88 @@
+"""Unix time that nobody can set: what ages files must not jump with the host's clock, or a year goes by in a second.
+
+While the host is up, time is counted from its boot (CLOCK_BOOTTIME), also across restarts of the agent. The first start
+after a boot has the host's clock to go by: it may lead back before the last known time never, and past it by a day at
+most. So the time for which a host was off does not age what it keeps, and a wrong clock costs a day at most.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tidegauge.state_files import write_state
+
+_log = logging.getLogger(__name__)
+
+MOST_AHEAD_S = 86_400.0
+SAVE_EVERY_S = 600.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id() -> str:
+    """Changes at every boot; start ticks count from there, so a pid and its ticks mean nothing across a reboot."""
+    return BOOT_ID.read_text().strip()
+
+
+def boottime_s() -> float:
+    """Seconds since the boot, those of a suspended host included; no setting of the clock changes it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SteadyClock:
+    """Thread-safe. ``path`` is a small file of the agent's own; one that cannot be written or read costs what it is
+    for, and is said once."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        wall_s: Callable[[], float] = time.time,
+        since_boot_s: Callable[[], float] = boottime_s,
+        boot_id: Callable[[], str] = read_boot_id,
+    ) -> None:
+        self._path = path
+        self._since_boot_s = since_boot_s
+        self._boot_id = boot_id()
+        self._lock = threading.Lock()
+        self._failing = False
+        self._offset_s = self._begin_s(wall_s()) - since_boot_s()
+        self._saved_s = float("-inf")
+
+    def unix_s(self) -> float:
+        """Unix seconds, as far as the host's clock was right when they were first counted."""
+        with self._lock:
+            since_boot_s = self._since_boot_s()
+            now_s = since_boot_s + self._offset_s
+            if since_boot_s - self._saved_s >= SAVE_EVERY_S:
+                self._saved_s = since_boot_s
+                self._save(now_s, since_boot_s)
+        return now_s
+
+    def _begin_s(self, wall_s: float) -> float:
+        try:
+            kept = json.loads(self._path.read_bytes())
+            last_s, since_boot_s, boot_id = float(kept["unix_s"]), float(kept["since_boot_s"]), str(kept["boot_id"])
+        except FileNotFoundError:
+            return wall_s
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("%s cannot be used (%s): time begins at the host's clock", self._path, error)
+            return wall_s
+        if boot_id == self._boot_id:
+            return last_s + max(0.0, self._since_boot_s() - since_boot_s)
+        return min(max(wall_s, last_s), last_s + MOST_AHEAD_S)
+
+    def _save(self, now_s: float, since_boot_s: float) -> None:
+        kept = {"unix_s": now_s, "since_boot_s": since_boot_s, "boot_id": self._boot_id}
+        try:
+            write_state(self._path, json.dumps(kept).encode())
+        except OSError as error:
+            if not self._failing:
+                _log.warning("%s cannot be written: %s", self._path, error.strerror or error)
+            self._failing = True
+        else:
+            self._failing = False

@@ -1,0 +1,1 @@
+"""HTTP servers of Tidegauge: connections, TLS, passwords, tokens and roles. Knows no page."""

@@ -1,0 +1,134 @@
+"""The files that say who may come in: read into one state, noticed when they change, and never weaker by a mistake."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegauge.secrets import SecretError
+from tidegauge.settings import Settings
+from tidegauge.web.config import parse_web_config
+from tidegauge.web.config_values import WebConfig, WebConfigError
+from tidegauge.web.tls import certificate_files, server_context
+from tidegauge.web.tokens import ApiToken, read_tokens
+
+MEND_BROKEN = "mend it: it is read again by itself; a restart of the service before that would close its pages"
+UNDO = "put it back as it was, or, if this is meant, restart the service (`tidegauge down`, `tidegauge up`)"
+
+
+class DoorFileError(WebConfigError):
+    """One of a door's files cannot be used."""
+
+    def __init__(self, message: str, file: Path, *, advice: str = MEND_BROKEN) -> None:
+        super().__init__(message)
+        self.file = file
+        """As the settings name it."""
+        self.advice = advice
+        """What to do next while the last good state is in force."""
+
+
+@dataclass(frozen=True)
+class DoorSettings:
+    """What of the settings is about who may come in."""
+
+    web_config_file: Path | None = None
+    tokens_file: Path | None = None
+    admins: frozenset[str] = frozenset()
+    metrics_readers: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, settings: Settings) -> DoorSettings:
+        return cls(
+            settings.web_config_file, settings.api_tokens_file, _names(settings.api_admins),
+            _names(settings.metrics_readers),
+        )  # fmt: skip
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing is asked of anybody."""
+        return self.web_config_file is None and self.tokens_file is None
+
+
+@dataclass(frozen=True)
+class DoorState:
+    """All files as they were when they were last good."""
+
+    config: WebConfig
+    context: ssl.SSLContext | None
+    tokens: tuple[ApiToken, ...]
+    asks_names: bool
+
+
+WITHOUT_FILES = DoorState(WebConfig(), None, (), asks_names=False)
+"""What is in force where the settings name none."""
+
+Signature = tuple[tuple[str | int, ...], ...]
+
+
+def read_door_files(settings: DoorSettings) -> tuple[DoorState, Signature]:
+    """What they say, and the signature of what was read. Raises ``DoorFileError``."""
+    config, context = WebConfig(), None
+    tokens: tuple[ApiToken, ...] = ()
+    file, before = settings.web_config_file, signature_of(settings, config)
+    if file is not None:
+        try:
+            config = parse_web_config(_text(file))
+            before += signature_of(settings, config)[len(before) :]
+            context = None if config.tls is None else server_context(config.tls, file.parent)
+        except WebConfigError as error:
+            raise DoorFileError(f"web_config_file {file}: {error}", file) from None
+    if settings.tokens_file is not None:
+        try:
+            tokens = read_tokens(settings.tokens_file)
+        except SecretError as error:
+            raise DoorFileError(f"api_tokens_file: {error}", settings.tokens_file) from None
+    # Taken before the files were read: what changed meanwhile is read again.
+    return DoorState(config, context, tokens, bool(config.users) or settings.tokens_file is not None), before
+
+
+def check_not_weaker(old: DoorState, new: DoorState, settings: DoorSettings) -> None:
+    """A file that was emptied by mistake must not open the door. Raises ``DoorFileError``."""
+    file = settings.web_config_file
+    if file is None:
+        return  # tokens alone switch neither
+    if (old.context is None) is not (new.context is None):
+        changed = "TLS was switched on or off"
+    elif old.asks_names and not new.asks_names:
+        changed = "it has no basic_auth_users any more"
+    else:
+        return
+    raise DoorFileError(f"web_config_file {file}: {changed}, which takes a restart of the service", file, advice=UNDO)
+
+
+def signature_of(settings: DoorSettings, config: WebConfig) -> Signature:
+    """Changes when one of the files does. Follows links: that is how Kubernetes replaces mounted secrets."""
+    files = [file for file in (settings.web_config_file, settings.tokens_file) if file is not None]
+    if config.tls is not None and settings.web_config_file is not None:
+        files += certificate_files(config.tls, settings.web_config_file.parent)
+    return tuple(_file_signature(file) for file in files)
+
+
+def _names(text: str | None) -> frozenset[str]:
+    return frozenset(name for name in (part.strip() for part in (text or "").split(",")) if name)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WebConfigError(f"it cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise WebConfigError("it is no text") from None
+
+
+def _file_signature(file: Path) -> tuple[str | int, ...]:
+    """With mode and owner: a file of tokens that others may read from now on is to be noticed."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return (str(file),)
+    return (
+        str(file), status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode, status.st_uid, status.st_gid,
+    )  # fmt: skip
