@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.agent.evidence_piece import Whose, evidence_of
+from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.diff import Comparison, compare
 from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.core.evidence import CauseFound

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegauge.agent.containers import Containers
-from tidegauge.agent.evidence_opening import open_evidence_desk
+from tidegauge.agent.containers.discovery import Containers
+from tidegauge.agent.evidence.opening import open_evidence_desk
+from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.node_agent import NodeAgent
-from tidegauge.agent.pods import PodBook
 from tidegauge.agent.ports import (
     Detector,
     GpuReading,
@@ -22,8 +22,8 @@ from tidegauge.agent.ports import (
     ProcessUsage,
     SourceHealth,
 )
+from tidegauge.agent.ranks.watches import WALL_SHARE
 from tidegauge.agent.tenant_time import TenantTime
-from tidegauge.agent.watches import WALL_SHARE
 from tidegauge.core.host_memory import HostMemory, NodeMemory
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.jobs.kubernetes import PodCgroup

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.folders import DIRECTORY, closing_fd
+from tidegauge.agent.run_dirs.folders import DIRECTORY, closing_fd
 from tidegauge.core.jobs.tenants import Tenant
 
 

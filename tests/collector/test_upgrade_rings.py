@@ -13,7 +13,7 @@ import pytest
 
 import upgrade_fixtures as fixtures
 from fake_node import FakeClock, FakeRank
-from tidegauge.agent.ring_reader import RingReader
+from tidegauge.agent.rings.reader import RingReader
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.ring_layout import (
     HEADER_BYTES,

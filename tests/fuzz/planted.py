@@ -44,14 +44,14 @@ BUGS = (
     Planted(
         "a number of several bytes in a protobuf message is taken for one of one byte",
         "pods",
-        "tidegauge/agent/pod_resources_wire.py",
+        "tidegauge/agent/kubernetes/pod_resources_wire.py",
         "            _, at = _varint(message, at)\n            continue",
         "            at += 1\n            continue",
     ),
     Planted(
         "a record's figures are believed",
         "ring",
-        "tidegauge/agent/ring_reader.py",
+        "tidegauge/agent/rings/reader.py",
         "return bool(max(figures) <= MAX_SANE)",
         "return True",
     ),
@@ -65,7 +65,7 @@ BUGS = (
     Planted(
         "an evidence file is opened by the name that a job gives",
         "evidence",
-        "tidegauge/agent/evidence_checks.py",
+        "tidegauge/agent/evidence/checks.py",
         'return found\n    search',
         'return found\n    open("/dev/null").close()\n    search',
     ),

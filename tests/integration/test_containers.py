@@ -25,9 +25,9 @@ from integration.namespaces import (
     start_container,
 )
 from integration.needs import missing
-from tidegauge.agent.containers import WALK_EVERY_S, Containers
+from tidegauge.agent.containers.discovery import WALK_EVERY_S, Containers
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.agent.procfs import ProcFs
+from tidegauge.agent.processes.procfs import ProcFs
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import RankView

@@ -19,10 +19,10 @@ import pytest
 
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld, PortContract
-from tidegauge.agent.folders import HostRunDir, UserFolder
-from tidegauge.agent.launches import Launches
-from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
-from tidegauge.agent.procfs import ProcFs
+from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
+from tidegauge.agent.processes.procfs import ProcFs
+from tidegauge.agent.rings.launches import Launches
+from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents.actions import ActionKind, RankTarget
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary

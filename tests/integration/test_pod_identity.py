@@ -22,10 +22,10 @@ import pytest
 from fake_node import FakeClock
 from integration.namespaces import COLLECTOR, need_namespaces, rank_command, start_container
 from integration.needs import missing
-from tidegauge.agent.containers import WALK_EVERY_S, Containers
+from tidegauge.agent.containers.discovery import WALK_EVERY_S, Containers
+from tidegauge.agent.kubernetes.pods import PATIENCE_S, PodBook
 from tidegauge.agent.node_agent import NodeAgent
-from tidegauge.agent.pods import PATIENCE_S, PodBook
-from tidegauge.agent.procfs import ProcFs
+from tidegauge.agent.processes.procfs import ProcFs
 from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts, PodPlace
 from tidegauge.core.orders import Order, OrderTo
 from tidegauge.core.views import RankView
@@ -43,7 +43,7 @@ HIERARCHIES = [
 """Version 2, alone or beside version 1, and one of version 1: those that are mounted here."""
 SHOW = """
 import os, sys
-from tidegauge.agent.pod_cgroup import pod_cgroup_of
+from tidegauge.agent.kubernetes.cgroup import pod_cgroup_of
 print(pod_cgroup_of(open(f"/proc/{sys.argv[1]}/cgroup").read()))
 print(open(f"/proc/{sys.argv[1]}/cgroup").read())
 """

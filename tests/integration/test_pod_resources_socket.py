@@ -15,8 +15,8 @@ import pytest
 
 from integration.needs import missing
 from kubelet_answers import Container, Pod, encode
-from tidegauge.agent import pod_resources
-from tidegauge.agent.pod_resources import (
+from tidegauge.agent.kubernetes import pod_resources
+from tidegauge.agent.kubernetes.pod_resources import (
     LIST,
     MAX_RESPONSE_BYTES,
     KubeletError,

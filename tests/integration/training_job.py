@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tidegauge.agent.folders import HostRunDir, UserFolder
-from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
-from tidegauge.agent.ring_reader import RingReader
+from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
+from tidegauge.agent.rings.reader import RingReader
+from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.core.ids import ProcessId, RankIdentity
 from tidegauge.core.samples import EventCode, Sample
 from tidegauge.osproc.processes import descendants, is_alive

@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegauge.agent.folders import watched_run_dirs
-from tidegauge.agent.safe_files import DIRECTORY, RefusedError, Signature, open_checked, opened
+from tidegauge.agent.run_dirs.folders import watched_run_dirs
+from tidegauge.agent.run_dirs.safe_files import DIRECTORY, RefusedError, Signature, open_checked, opened
 from tidegauge.core.jobs.settings import MAX_FILE_BYTES, JobSettings, decode, digest, encode, settings_name
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS, SETTINGS_FOLDER
 from tidegauge.files import replace_file

@@ -12,20 +12,15 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tidegauge.agent.containers import Containers
-from tidegauge.agent.discovery import RingFinder
-from tidegauge.agent.evidence_desk import EvidenceDesk
-from tidegauge.agent.evidence_opening import open_evidence_desk
-from tidegauge.agent.folders import HostRunDir, RunDir, watched_run_dirs
-from tidegauge.agent.gpu_children import GpuChildren
-from tidegauge.agent.host_memory import HostMemorySource, NoHostMemory, open_host_memory
-from tidegauge.agent.launches import Launches
-from tidegauge.agent.limits import unwatched_bytes
-from tidegauge.agent.namespaces import NamespacesOfPods
+from tidegauge.agent.attribution.namespaces import NamespacesOfPods
+from tidegauge.agent.attribution.sources import Witnesses
+from tidegauge.agent.containers.discovery import Containers
+from tidegauge.agent.evidence.desk import EvidenceDesk
+from tidegauge.agent.evidence.opening import open_evidence_desk
+from tidegauge.agent.kubernetes.pod_resources import open_pod_resources
+from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.nvml import open_nvml
 from tidegauge.agent.orders import Sockets, carry_out
-from tidegauge.agent.pod_resources import open_pod_resources
-from tidegauge.agent.pods import PodBook
 from tidegauge.agent.ports import (
     Clock,
     DetectorFactory,
@@ -39,16 +34,21 @@ from tidegauge.agent.ports import (
     StepSource,
     SystemClock,
 )
-from tidegauge.agent.procfs import ProcFs, in_initial_pid_namespace
-from tidegauge.agent.ring_search import MAX_RANKS, MAX_S_FOR_RINGS, RingSearch
+from tidegauge.agent.processes.gpu_children import GpuChildren
+from tidegauge.agent.processes.host_memory import HostMemorySource, NoHostMemory, open_host_memory
+from tidegauge.agent.processes.procfs import ProcFs, in_initial_pid_namespace
+from tidegauge.agent.ranks.limits import unwatched_bytes
+from tidegauge.agent.ranks.watches import Watches
+from tidegauge.agent.rings.discovery import RingFinder
+from tidegauge.agent.rings.launches import Launches
+from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_S_FOR_RINGS, RingSearch
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, watched_run_dirs
 from tidegauge.agent.search import Search
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.slurm_node import open_slurm
-from tidegauge.agent.slurm_records import SlurmRecords
+from tidegauge.agent.slurm.node import open_slurm
+from tidegauge.agent.slurm.records import SlurmRecords
 from tidegauge.agent.source_health import SourceHealths
 from tidegauge.agent.tenant_time import TenantTime
-from tidegauge.agent.watches import Watches
-from tidegauge.agent.witnesses import Witnesses
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts

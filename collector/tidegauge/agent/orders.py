@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
+from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult, OrderTo

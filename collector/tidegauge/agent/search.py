@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from tidegauge.agent.containers import Containers
-from tidegauge.agent.discovery import RingFile
-from tidegauge.agent.evidence_desk import EvidenceDesk
-from tidegauge.agent.launches import Launches
+from tidegauge.agent.containers.discovery import Containers
+from tidegauge.agent.evidence.desk import EvidenceDesk
 from tidegauge.agent.ports import Clock
-from tidegauge.agent.ring_search import FoundRing, RingSearch
+from tidegauge.agent.rings.discovery import RingFile
+from tidegauge.agent.rings.launches import Launches
+from tidegauge.agent.rings.new_rings import FoundRing, RingSearch
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.source_health import SourceHealths
 from tidegauge.rate_limited_log import FewLines

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidegauge.agent.procfs import ProcFs
+from tidegauge.agent.processes.procfs import ProcFs
 from tidegauge.cli.attach_targets import NoTargetError, Target, targets_of
 from tidegauge.cli.attach_ways import Outcome, attach, detach
 from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError

@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegauge.agent.folders import HostRunDir, RefusedError, RunDir, UserFolder, closing_fd
-from tidegauge.agent.process_socket import ProcessSocket
-from tidegauge.agent.procfs import DATA_WORKER
-from tidegauge.agent.safe_files import look_at, opened_folder
-from tidegauge.agent.ways_in import entered
+from tidegauge.agent.containers.ways_in import entered
+from tidegauge.agent.processes.command_socket import ProcessSocket
+from tidegauge.agent.processes.procfs import DATA_WORKER
+from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, RunDir, UserFolder, closing_fd
+from tidegauge.agent.run_dirs.safe_files import look_at, opened_folder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 from tidegauge.core.proc_status import status_numbers

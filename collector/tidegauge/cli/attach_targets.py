@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Optional
 
-from tidegauge.agent.process_socket import ProcessSocket
-from tidegauge.agent.procfs import slurm_place_of
+from tidegauge.agent.processes.command_socket import ProcessSocket
+from tidegauge.agent.processes.procfs import slurm_place_of
 from tidegauge.cli.attach_process import SeenProcess, see, socket_of
 from tidegauge.core.text import one_line
 from tidegauge.osproc.processes import PROC, all_processes, descendants, descends, stat_of

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
+from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.cli.attach_process import SeenProcess, socket_of
 from tidegauge.cli.attach_targets import Target
 from tidegauge.launch.remote_exec import FIRST_PYTHON, NotExecutedError, RemoteTarget, begin_probe

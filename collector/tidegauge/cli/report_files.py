@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidegauge.agent.evidence_checks import bounded
-from tidegauge.agent.evidence_piece import Whose, evidence_of
+from tidegauge.agent.evidence.checks import bounded
+from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import compare
 from tidegauge.cli.detect import judge_series

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from tidegauge.agent.snapshot_store import StoreError, check_key
+from tidegauge.agent.evidence.snapshot_store import StoreError, check_key
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.job_names import Named, SeveralJobsError, meant

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Optional
 
-from tidegauge.agent.evidence_checks import read_evidence
-from tidegauge.agent.evidence_files import MOST_EVIDENCE_BYTES
-from tidegauge.agent.evidence_making import ReadSnapshot, read_trace
-from tidegauge.agent.evidence_piece import Whose, evidence_of
-from tidegauge.agent.folders import RefusedError
+from tidegauge.agent.evidence.checks import read_evidence
+from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES
+from tidegauge.agent.evidence.making import ReadSnapshot, read_trace
+from tidegauge.agent.evidence.piece import Whose, evidence_of
+from tidegauge.agent.run_dirs.folders import RefusedError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import Comparison, compare
 from tidegauge.cli.attach_targets import Target

@@ -9,11 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.agent.evidence_checks import number_of, read_snapshot
-from tidegauge.agent.evidence_files import MOST_SNAPSHOT_BYTES, OpenFile
-from tidegauge.agent.folders import RefusedError
-from tidegauge.agent.process_socket import NotAskedError, ProcessSocket, ask
-from tidegauge.agent.safe_files import open_checked, opened_folder
+from tidegauge.agent.evidence.checks import number_of, read_snapshot
+from tidegauge.agent.evidence.files import MOST_SNAPSHOT_BYTES, OpenFile
+from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
+from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.agent.run_dirs.safe_files import open_checked, opened_folder
 from tidegauge.cli.attach_targets import Target
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.ids import ProcessId

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from tidegauge.agent.ring_search import MAX_RANKS
+from tidegauge.agent.rings.new_rings import MAX_RANKS
 from tidegauge.cluster.report_pacing import stale_limit_s
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import ProcessId, RankKey

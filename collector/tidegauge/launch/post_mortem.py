@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Optional
 
-from tidegauge.agent.ring_reader import RingBlankError, RingReader
+from tidegauge.agent.rings.reader import RingBlankError, RingReader
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.oom_snapshot import OomSnapshot, look_into
 from tidegauge.analysis.snapshots import read_stream

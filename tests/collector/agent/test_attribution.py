@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import PID, FakeNode, FakeRank, FakeRecords, FakeSteps, identity
-from tidegauge.agent.attribution import MAX_ATTEMPT, Attribution, Evidence, attribute
+from tidegauge.agent.attribution.rules import MAX_ATTEMPT, Attribution, Evidence, attribute
+from tidegauge.agent.attribution.sources import Witnesses, Word
 from tidegauge.agent.ports import NoPlace, ProcessFacts, SourceHealth
-from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.ids import JobId, ProcessId, RankIdentity
 from tidegauge.core.jobs.slurm import SlurmJobRecord, SlurmPlace
 from tidegauge.core.views import RankView

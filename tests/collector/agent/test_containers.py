@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent import containers
-from tidegauge.agent.container_run_dirs import Container
-from tidegauge.agent.containers import (
+from tidegauge.agent.containers import discovery as containers
+from tidegauge.agent.containers.discovery import (
     LOOK_EVERY_S,
     MAX_CONTAINERS,
     MAX_CONTAINERS_PER_TENANT,
     WALK_EVERY_S,
     Containers,
 )
-from tidegauge.agent.folders import RunDir
-from tidegauge.agent.safe_files import mount_of, opened
+from tidegauge.agent.containers.run_dirs import Container
+from tidegauge.agent.run_dirs.folders import RunDir
+from tidegauge.agent.run_dirs.safe_files import mount_of, opened
+from tidegauge.agent.run_dirs.user_folders import UserFolders
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.user_folders import UserFolders
 
 
 class Machine:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegauge.agent.device_series import DeviceSeries
+from tidegauge.agent.ranks.device_series import DeviceSeries
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode, RecordKind, Sample
 from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict

@@ -11,7 +11,7 @@ import pytest
 
 from fake_node import FakeClock, FakeRank
 from fake_run_dirs import FakeContainerRunDir
-from tidegauge.agent.discovery import (
+from tidegauge.agent.rings.discovery import (
     BLANK_GRACE_S,
     MAX_OPENS_PER_POLL,
     MAX_RINGS_PER_FOLDER,
@@ -19,9 +19,9 @@ from tidegauge.agent.discovery import (
     RingFile,
     RingFinder,
 )
-from tidegauge.agent.folders import HostRunDir
+from tidegauge.agent.run_dirs.folders import HostRunDir
+from tidegauge.agent.run_dirs.user_folders import GIVES_WAY_S
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.user_folders import GIVES_WAY_S
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import oom_snapshot_name, ring_name, socket_name
 
@@ -268,7 +268,7 @@ def test_a_ring_among_folders_that_took_all_places_is_found_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who has a range in /etc/subuid owns 65,536 uids, and may make a folder for each."""
-    monkeypatch.setattr("tidegauge.agent.user_folders.MAX_FOLDERS_OF_CONTAINER", 64)
+    monkeypatch.setattr("tidegauge.agent.run_dirs.user_folders.MAX_FOLDERS_OF_CONTAINER", 64)
     for uid in range(100_000, 100_100):
         (tmp_path / str(uid)).mkdir()
     finder = RingFinder(lambda: [FakeContainerRunDir(tmp_path)], SkipCounts(logging.getLogger("test")))
@@ -291,7 +291,7 @@ def test_whose_rings_are_opened_goes_on_where_the_last_poll_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rings without a process are set aside and opened again and again: nobody may wait for all of them for long."""
-    monkeypatch.setattr("tidegauge.agent.discovery.MAX_OPENS_PER_POLL", 4)
+    monkeypatch.setattr("tidegauge.agent.rings.discovery.MAX_OPENS_PER_POLL", 4)
     for uid in range(40):
         FakeRank(tmp_path, FakeClock(), uid=5000 + uid)
     finder = RingFinder(lambda: [FakeContainerRunDir(tmp_path)], SkipCounts(logging.getLogger("test")))
@@ -306,7 +306,7 @@ def test_whose_rings_are_opened_goes_on_where_the_last_poll_ended(
 def test_the_nodes_own_run_directories_share_what_is_opened_at_a_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegauge.agent.discovery.MAX_OPENS_PER_POLL", 3)
+    monkeypatch.setattr("tidegauge.agent.rings.discovery.MAX_OPENS_PER_POLL", 3)
     run_dirs = [HostRunDir(tmp_path / name) for name in ("one", "two")]
     for run_dir in run_dirs:
         folder = run_dir.path / str(os.getuid())

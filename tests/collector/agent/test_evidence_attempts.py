@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rank_windows import leave_window, window
-from tidegauge.agent.evidence_attempts import HOLD_S, MOST_TRIES, MOST_UNFINISHED, EvidenceAttempts
-from tidegauge.agent.evidence_files import EvidenceFinder, FoundFiles, RankFolder
-from tidegauge.agent.folders import HostRunDir, UserFolder
+from tidegauge.agent.evidence.attempts import HOLD_S, MOST_TRIES, MOST_UNFINISHED, EvidenceAttempts
+from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolder
+from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
@@ -29,16 +29,16 @@ import logging, os, signal, sys
 from pathlib import Path
 from rank_windows import leave_window
 from sample_views import rank_view
-from tidegauge.agent.evidence_attempts import EvidenceAttempts
-from tidegauge.agent.evidence_budget import EvidenceBudget
-from tidegauge.agent.evidence_files import EvidenceFinder, RankFolder
-from tidegauge.agent.evidence_making import NodeWord
-from tidegauge.agent.evidence_waiting import WaitingEvidence
-from tidegauge.agent.evidence_work import EvidenceWork
-from tidegauge.agent.folders import HostRunDir, RefusedError, UserFolder
+from tidegauge.agent.evidence.attempts import EvidenceAttempts
+from tidegauge.agent.evidence.budget import EvidenceBudget
+from tidegauge.agent.evidence.files import EvidenceFinder, RankFolder
+from tidegauge.agent.evidence.making import NodeWord
+from tidegauge.agent.evidence.waiting import WaitingEvidence
+from tidegauge.agent.evidence.work import EvidenceWork
+from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, UserFolder
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
-from tidegauge.agent.snapshot_store import FolderStore
+from tidegauge.agent.evidence.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.evidence.snapshot_store import FolderStore
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
 

@@ -29,12 +29,12 @@ from rank_windows import (
     put,
     window,
 )
-from tidegauge.agent.evidence_budget import PIECES_OF_TENANT
-from tidegauge.agent.evidence_checks import MOST_HEAD_BYTES
-from tidegauge.agent.evidence_files import MOST_EVIDENCE_BYTES
-from tidegauge.agent.evidence_making import MOST_WIRE_BYTES
-from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT
-from tidegauge.agent.evidence_work import EvidenceWork
+from tidegauge.agent.evidence.budget import PIECES_OF_TENANT
+from tidegauge.agent.evidence.checks import MOST_HEAD_BYTES
+from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES
+from tidegauge.agent.evidence.making import MOST_WIRE_BYTES
+from tidegauge.agent.evidence.waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT
+from tidegauge.agent.evidence.work import EvidenceWork
 from tidegauge.analysis.snapshot_files import read_snapshot, write_packed
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from fake_node import PID
 from open_files import open_below
 from rank_windows import compressed, early, late, leave_snapshot, leave_window, put, window
-from tidegauge.agent.evidence_checks import MOST_ROWS, read_evidence, read_snapshot
-from tidegauge.agent.evidence_files import LOOK_EVERY_S, EvidenceFinder, FoundFiles, RankFolder
-from tidegauge.agent.evidence_making import read_trace
-from tidegauge.agent.folders import HostRunDir, RefusedError, UserFolder
+from tidegauge.agent.evidence.checks import MOST_ROWS, read_evidence, read_snapshot
+from tidegauge.agent.evidence.files import LOOK_EVERY_S, EvidenceFinder, FoundFiles, RankFolder
+from tidegauge.agent.evidence.making import read_trace
+from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, UserFolder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.diff import compare

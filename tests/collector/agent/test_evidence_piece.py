@@ -13,7 +13,7 @@ import pytest
 from evidence_values import evidence as some_evidence
 from fake_node import PID
 from rank_windows import MIB, compressed, packed, put, window
-from tidegauge.agent.evidence_piece import Whose, evidence_of
+from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.diff import compare
 from tidegauge.analysis.packed_snapshots import from_packed
 from tidegauge.analysis.snapshots import read_bytes

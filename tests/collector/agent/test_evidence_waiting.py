@@ -9,8 +9,8 @@ import pytest
 
 from evidence_values import evidence
 from sample_views import GIB, gpu_view, rank_view
-from tidegauge.agent.evidence_waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT, WaitingEvidence
-from tidegauge.agent.rank_readings import MOST_POINTS, RankReadings, growth_since
+from tidegauge.agent.evidence.readings import MOST_POINTS, RankReadings, growth_since
+from tidegauge.agent.evidence.waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT, WaitingEvidence
 from tidegauge.core.evidence.cause_input import MemoryGrowth
 from tidegauge.core.jobs.tenants import Tenant
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import FakeNode, FakeRank, ScriptedDetector, identity
-from tidegauge.agent import ring_search, watches
-from tidegauge.agent.pods import PATIENCE_S
-from tidegauge.agent.ring_reader import RingReader
-from tidegauge.agent.ring_search import (
+from tidegauge.agent.kubernetes.pods import PATIENCE_S
+from tidegauge.agent.ranks import watches
+from tidegauge.agent.rings import new_rings as ring_search
+from tidegauge.agent.rings.new_rings import (
     MAX_NEW_DEVICES_PER_TENANT_AND_LOOK,
     MAX_ORPHANS_READ_PER_LOOK,
     SURELY_UNWRITTEN_S,
 )
+from tidegauge.agent.rings.reader import RingReader
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup

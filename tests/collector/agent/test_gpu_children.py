@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fake_node import GIB, UUID0, UUID1, FakeNode, gpu_reading, identity
-from tidegauge.agent.procfs import DATA_WORKER, ProcFs
+from tidegauge.agent.processes.procfs import DATA_WORKER, ProcFs
 from tidegauge.core.ids import GlobalRank, ProcessId
 from tidegauge.core.views import RankView
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.host_limits import CgroupRooms, read_node_memory
+from tidegauge.agent.processes.host_limits import CgroupRooms, read_node_memory
 from tidegauge.core.host_memory import NodeMemory
 
 GIB = 1 << 30

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from fake_node import GIB, MIB, FakeClock
-from tidegauge.agent.host_limits import CgroupRooms
-from tidegauge.agent.host_memory import (
+from tidegauge.agent.ports import ProcessUsage
+from tidegauge.agent.processes.host_limits import CgroupRooms
+from tidegauge.agent.processes.host_memory import (
     CPU_BURST_S,
     CPU_SHARE,
     LONGEST_END_S,
@@ -20,8 +21,7 @@ from tidegauge.agent.host_memory import (
     SETTLING_LOOKS,
     HostMemoryMeter,
 )
-from tidegauge.agent.ports import ProcessUsage
-from tidegauge.agent.procfs import ProcFs
+from tidegauge.agent.processes.procfs import ProcFs
 from tidegauge.core.host_memory import HostMemory, HostProcess, NodeMemory, kib_field
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat

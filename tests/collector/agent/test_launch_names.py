@@ -12,12 +12,12 @@ import pytest
 
 from fake_node import FakeProcs
 from fake_run_dirs import FakeContainerRunDir
-from tidegauge.agent import launch_names
-from tidegauge.agent.container_run_dirs import Container, ContainerPoll, ContainerRunDir
-from tidegauge.agent.folders import HostRunDir, RunDir, UserFolder
-from tidegauge.agent.launches import LOOK_EVERY_S, Launches
+from tidegauge.agent.containers.run_dirs import Container, ContainerPoll, ContainerRunDir
 from tidegauge.agent.ports import ProcessFacts
-from tidegauge.agent.safe_files import OpenFolder, opened_folder
+from tidegauge.agent.rings import launch_names
+from tidegauge.agent.rings.launches import LOOK_EVERY_S, Launches
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UserFolder
+from tidegauge.agent.run_dirs.safe_files import OpenFolder, opened_folder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launch_record import LaunchRecord, encode_launch_record
 from tidegauge.core.jobs.launches import LaunchState

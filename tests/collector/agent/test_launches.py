@@ -10,9 +10,9 @@ import pytest
 
 from fake_node import FakeNode, FakeProcs
 from sample_views import rank_view
-from tidegauge.agent.folders import HostRunDir
-from tidegauge.agent.launches import LOOK_EVERY_S, SEARCH_S, Launches
 from tidegauge.agent.ports import ProcessFacts
+from tidegauge.agent.rings.launches import LOOK_EVERY_S, SEARCH_S, Launches
+from tidegauge.agent.run_dirs.folders import HostRunDir
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launch_record import MAX_RECORD_BYTES, LaunchRecord, encode_launch_record
 from tidegauge.core.jobs.launches import LaunchState

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fake_node import GIB, UUID0, UUID1, gpu_reading
-from tidegauge.agent.limits import cap_bytes, others_bytes, process_limit_bytes, unwatched_bytes
-from tidegauge.agent.placement import place
+from tidegauge.agent.ranks.limits import cap_bytes, others_bytes, process_limit_bytes, unwatched_bytes
+from tidegauge.agent.ranks.placement import place
 from tidegauge.core.ids import DeviceUuid
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from fake_node import GIB, MIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
 from open_files import open_below
-from tidegauge.agent.containers import Containers
-from tidegauge.agent.discovery import Place
+from tidegauge.agent.containers.discovery import Containers
+from tidegauge.agent.kubernetes.pods import PATIENCE_S
 from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_agent
-from tidegauge.agent.pods import PATIENCE_S
 from tidegauge.agent.ports import ProcessFacts
-from tidegauge.agent.ring_reader import MAX_SANE
-from tidegauge.agent.ring_search import MAX_RANKS_PER_TENANT
+from tidegauge.agent.rings.discovery import Place
+from tidegauge.agent.rings.new_rings import MAX_RANKS_PER_TENANT
+from tidegauge.agent.rings.reader import MAX_SANE
 from tidegauge.core.detector import RankDetector
 from tidegauge.core.host_memory import HostMemory, HostProcess
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from examples import fewer
 from fake_node import FakeClock, FakeNode
 from tidegauge.agent import orders
-from tidegauge.agent.folders import HostRunDir, UserFolder
 from tidegauge.agent.orders import MAX_REMEMBERED, MAX_THREADS, MAX_THREADS_PER_TENANT, OrderCarrier, carry_out
-from tidegauge.agent.process_socket import ProcessSocket
+from tidegauge.agent.processes.command_socket import ProcessSocket
+from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.orders import Order, OrderResult, OrderTo

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import GIB, PID, UUID0, UUID1, FakeNode, FakeRank, FakeRecords, FakeSteps, gpu_reading, identity
-from tidegauge.agent.attribution import MAX_ATTEMPT, Attribution, Evidence, PodEvidence, attribute
-from tidegauge.agent.pods import PATIENCE_S, REFRESH_S, PodBook
+from tidegauge.agent.attribution.rules import MAX_ATTEMPT, Attribution, Evidence, PodEvidence, attribute
+from tidegauge.agent.attribution.sources import Witnesses, Word
+from tidegauge.agent.kubernetes.pods import PATIENCE_S, REFRESH_S, PodBook
 from tidegauge.agent.ports import HeldBy, NoPlace, ProcessFacts, SourceHealth
-from tidegauge.agent.witnesses import Witnesses, Word
 from tidegauge.core.ids import JobId, RankIdentity
 from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts, PodPlace
 from tidegauge.core.jobs.slurm import SlurmPlace

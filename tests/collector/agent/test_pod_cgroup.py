@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.agent.pod_cgroup import container_of, pod_cgroup_of
+from tidegauge.agent.kubernetes.cgroup import container_of, pod_cgroup_of
 from tidegauge.core.jobs.kubernetes import PodCgroup
 
 UID = "8a1c4f3e-09b2-4d5e-8f10-1234567890ab"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fake_node import FakeClock
-from tidegauge.agent.pods import MAX_PODS, PATIENCE_S, REFRESH_S, PodBook
+from tidegauge.agent.kubernetes.pods import MAX_PODS, PATIENCE_S, REFRESH_S, PodBook
 from tidegauge.agent.ports import NoPlace
 from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.folders import HostRunDir, UserFolder
-from tidegauge.agent.process_socket import MAX_REPLY_BYTES, MAX_REPLY_TEXT, NotAskedError, ProcessSocket, ask
+from tidegauge.agent.processes.command_socket import MAX_REPLY_BYTES, MAX_REPLY_TEXT, NotAskedError, ProcessSocket, ask
+from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
 from tidegauge.core.run_dirs import socket_name

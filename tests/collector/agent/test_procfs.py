@@ -14,7 +14,7 @@ import pytest
 
 from fake_node import FakeClock
 from tidegauge.agent.ports import ProcessFacts, ProcessUsage
-from tidegauge.agent.procfs import NESTED_REFRESH_S, ProcFs, slurm_place_of
+from tidegauge.agent.processes.procfs import NESTED_REFRESH_S, ProcFs, slurm_place_of
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
 from tidegauge.core.jobs.slurm import SlurmPlace

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fake_node import GIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
-from tidegauge.agent.rank_names import MOST_LABELS, MOST_NAMES
+from tidegauge.agent.ranks.names import MOST_LABELS, MOST_NAMES
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankKey
 from tidegauge.core.incidents.observations import is_neighbour
 from tidegauge.core.jobs.tenants import Tenant

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import rank_view
-from tidegauge.agent.evidence_budget import PIECES_OF_TENANT, STORED_BYTES_OF_TENANT, EvidenceBudget
-from tidegauge.agent.retention import StoredSnapshot, what_to_delete
-from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
-from tidegauge.agent.snapshot_store import FolderStore, StoreError
+from tidegauge.agent.evidence.budget import PIECES_OF_TENANT, STORED_BYTES_OF_TENANT, EvidenceBudget
+from tidegauge.agent.evidence.retention import StoredSnapshot, what_to_delete
+from tidegauge.agent.evidence.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.evidence.snapshot_store import FolderStore, StoreError
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank

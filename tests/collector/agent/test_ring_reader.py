@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import STEP_S, FakeClock, FakeRank, identity
-from tidegauge.agent.ring_reader import (
+from tidegauge.agent.rings.reader import (
     LOOK_AT_BLANKS_EVERY,
     MAX_LOST_PER_READ,
     MAX_RECORDS_PER_READ,

@@ -11,9 +11,9 @@ import pytest
 from fake_node import FakeNode, FakeRank
 from open_files import open_below
 from sample_views import identity
-from tidegauge.agent.discovery import RingFile, RingFinder
+from tidegauge.agent.ranks.watches import Watches
+from tidegauge.agent.rings.discovery import RingFile, RingFinder
 from tidegauge.agent.search import STALE_AFTER_S
-from tidegauge.agent.watches import Watches
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup
 from waiting import eventually
@@ -97,7 +97,7 @@ def test_the_first_poll_shows_the_ranks_that_were_there_before_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first report had none, and the coordinator took their jobs for ended and closed their incidents."""
-    monkeypatch.setattr("tidegauge.agent.discovery.MAX_OPENS_PER_POLL", 4)
+    monkeypatch.setattr("tidegauge.agent.rings.discovery.MAX_OPENS_PER_POLL", 4)
     node = FakeNode(tmp_path / "run")
     for pid in range(100, 110):
         who = identity(rank=GlobalRank(pid), local_rank=LocalRank(pid), world_size=1 << 12)

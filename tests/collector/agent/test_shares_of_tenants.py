@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fake_node import FakeNode, identity
-from tidegauge.agent import watches
-from tidegauge.agent.pods import PATIENCE_S
+from tidegauge.agent.kubernetes.pods import PATIENCE_S
+from tidegauge.agent.ranks import watches
 from tidegauge.core.ids import GlobalRank, LocalRank, ProcessId
 from tidegauge.core.jobs.kubernetes import PodCgroup, PodFacts
 from tidegauge.core.jobs.tenants import Tenant

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.agent.slurm_listpids import MAX_OUTPUT_BYTES, ListPids, find_scontrol, parse_listpids, scontrol_environ
+from tidegauge.agent.slurm.listpids import MAX_OUTPUT_BYTES, ListPids, find_scontrol, parse_listpids, scontrol_environ
 from tidegauge.core.ids import JobId
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.settings import Settings

@@ -11,8 +11,8 @@ import pytest
 
 from fake_node import FakeClock, FakeProcs
 from tidegauge.agent.ports import NoPlace, NoSteps, ProcessFacts, SourceHealth
-from tidegauge.agent.slurm_listpids import TIMEOUT_S, StepList
-from tidegauge.agent.slurm_node import (
+from tidegauge.agent.slurm.listpids import TIMEOUT_S, StepList
+from tidegauge.agent.slurm.node import (
     NO_NODE_S,
     PATIENCE_S,
     REFRESH_S,

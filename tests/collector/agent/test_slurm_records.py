@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.agent.slurm_records import MAX_RECORD_BYTES, SlurmRecords, parse_record
+from tidegauge.agent.slurm.records import MAX_RECORD_BYTES, SlurmRecords, parse_record
 from tidegauge.core.ids import JobId
 from tidegauge.core.jobs.slurm import SlurmJobRecord
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.agent.evidence_opening import open_store
-from tidegauge.agent.patient_store import PatientStore
-from tidegauge.agent.remote_store import RemoteStore, public_name
-from tidegauge.agent.retention import StoredSnapshot
-from tidegauge.agent.snapshot_store import (
+from tidegauge.agent.evidence.opening import open_store
+from tidegauge.agent.evidence.patient_store import PatientStore
+from tidegauge.agent.evidence.remote_store import RemoteStore, public_name
+from tidegauge.agent.evidence.retention import StoredSnapshot
+from tidegauge.agent.evidence.snapshot_store import (
     FolderStore,
     KeyTakenError,
     SnapshotStore,

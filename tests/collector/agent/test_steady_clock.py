@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import rank_view
-from tidegauge.agent.evidence_budget import EvidenceBudget
-from tidegauge.agent.snapshot_shelf import Keeping, SnapshotShelf
-from tidegauge.agent.snapshot_store import FolderStore
+from tidegauge.agent.evidence.budget import EvidenceBudget
+from tidegauge.agent.evidence.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.evidence.snapshot_store import FolderStore
 from tidegauge.steady_clock import MOST_AHEAD_S, SAVE_EVERY_S, SteadyClock, boottime_s, read_boot_id
 
 DAY_S = 86_400.0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent import container_run_dirs
-from tidegauge.agent.container_run_dirs import Container, ContainerPoll, ContainerRunDir
-from tidegauge.agent.folders import NotNowError
+from tidegauge.agent.containers import run_dirs as container_run_dirs
+from tidegauge.agent.containers.run_dirs import Container, ContainerPoll, ContainerRunDir
+from tidegauge.agent.run_dirs.folders import NotNowError
 from tidegauge.agent.tenant_time import MAX_CPU_S, WALL_SHARE, TenantTime, Turns
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant

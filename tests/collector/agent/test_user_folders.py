@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from fake_run_dirs import FakeContainerRunDir
-from tidegauge.agent.folders import HostRunDir, RunDir, UserFolder
-from tidegauge.agent.user_folders import ENTRIES_PER_S, GIVES_WAY_S, LOOKS_AGAIN, MAX_LOOKS, FoundFolders, UserFolders
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UserFolder
+from tidegauge.agent.run_dirs.user_folders import (
+    ENTRIES_PER_S,
+    GIVES_WAY_S,
+    LOOKS_AGAIN,
+    MAX_LOOKS,
+    FoundFolders,
+    UserFolders,
+)
 
 ME = os.getuid()
 as_root = pytest.mark.skipif(ME != 0, reason="only root may give files away")
@@ -129,7 +136,7 @@ def test_a_listing_that_was_cut_short_forgets_nobody(node: Node, monkeypatch: py
     for uid in (4100, 4101, 4102):
         node.user(uid)
     assert node.look() == [4100, 4101, 4102]
-    monkeypatch.setattr("tidegauge.agent.user_folders.MAX_ENTRIES", 2)
+    monkeypatch.setattr("tidegauge.agent.run_dirs.user_folders.MAX_ENTRIES", 2)
     for _ in range(20):
         assert node.look() == [4100, 4101, 4102]
     (node.run_dir / "4101").rmdir()
@@ -154,7 +161,7 @@ class Crowd:
     """A run directory with few places."""
 
     def __init__(self, run_dir: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tidegauge.agent.user_folders.MAX_FOLDERS_OF_CONTAINER", most)
+        monkeypatch.setattr("tidegauge.agent.run_dirs.user_folders.MAX_FOLDERS_OF_CONTAINER", most)
         run_dir.mkdir()
         self.run_dir = FakeContainerRunDir(run_dir)
         self.in_use: set[int] = set()
@@ -227,7 +234,7 @@ def test_a_place_that_is_free_costs_nobody_theirs(tmp_path: Path, monkeypatch: p
 def test_folders_not_in_use_have_turns_and_those_in_use_are_looked_into_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegauge.agent.user_folders.MAX_IDLE_LOOKS", 4)
+    monkeypatch.setattr("tidegauge.agent.run_dirs.user_folders.MAX_IDLE_LOOKS", 4)
     crowd = Crowd(tmp_path / "run", 64, monkeypatch)
     crowd.make(*range(5000, 5030))
     crowd.in_use |= {5000, 5001}

@@ -10,8 +10,8 @@ from random import Random
 from fuzz.oracles import require
 from fuzz.target import Target
 from rank_windows import window
-from tidegauge.agent.evidence_checks import LARGEST, MOST_ROWS, MOST_UNPACKED_BYTES, read_evidence, read_snapshot
-from tidegauge.agent.folders import RefusedError
+from tidegauge.agent.evidence.checks import LARGEST, MOST_ROWS, MOST_UNPACKED_BYTES, read_evidence, read_snapshot
+from tidegauge.agent.run_dirs.folders import RefusedError
 from tidegauge.analysis.contents import decompressed
 from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, MOST_TEXT
 from tidegauge.core.ids import ProcessId

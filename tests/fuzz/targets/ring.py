@@ -13,8 +13,8 @@ from typing import Any
 
 from fuzz.oracles import require
 from fuzz.target import Target
-from tidegauge.agent import ring_reader
-from tidegauge.agent.ring_reader import MAX_LOST_PER_READ, MAX_SANE, RingBlankError, RingReader
+from tidegauge.agent.rings import reader as ring_reader
+from tidegauge.agent.rings.reader import MAX_LOST_PER_READ, MAX_SANE, RingBlankError, RingReader
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, RankIdentity
 from tidegauge.core.ring_layout import (
     HEADER_BYTES,

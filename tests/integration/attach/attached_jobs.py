@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidegauge.agent.ring_reader import RingReader
+from tidegauge.agent.rings.reader import RingReader
 from tidegauge.cli.main import main
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.samples import Sample

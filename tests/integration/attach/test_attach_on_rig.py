@@ -13,7 +13,7 @@ from integration.attach.attached_jobs import AttachedJob, attach
 from integration.attach.conftest import OWN, rig_of
 from integration.needs import missing
 from matrix import pythons
-from tidegauge.agent.procfs import DATA_WORKER
+from tidegauge.agent.processes.procfs import DATA_WORKER
 from tidegauge.cli.attach_process import see
 from tidegauge.core.samples import EventCode, RecordKind, Sample
 from tidegauge.osproc.processes import descendants

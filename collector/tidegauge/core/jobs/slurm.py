@@ -1,6 +1,6 @@
 """A process's place in Slurm, and the words that an owner may put into a job's comment.
 
-Values only; who asks Slurm is ``agent.slurm_node`` (on the nodes) and ``tidegauge_scheduler_hooks.slurm``.
+Values only; who asks Slurm is ``agent.slurm.node`` (on the nodes) and ``tidegauge_scheduler_hooks.slurm``.
 """
 
 from __future__ import annotations

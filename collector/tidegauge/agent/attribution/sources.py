@@ -1,0 +1,98 @@
+"""Who is heard on a process's job: slurmd, the prolog, the head, the kubelet, and the kernel by ``ProcessFacts``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidegauge.agent.attribution.rules import Evidence, PodEvidence
+from tidegauge.agent.kubernetes.pods import PodBook
+from tidegauge.agent.ports import (
+    GpuReading,
+    HeldBy,
+    HolderSource,
+    NoHolders,
+    NoPlace,
+    ProcessFacts,
+    RecordSource,
+    StepSource,
+)
+from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.slurm import SlurmPlace
+
+
+class Word(NamedTuple):
+    """What the others say of a process now."""
+
+    slurm: SlurmPlace | NoPlace = NoPlace.WAITING
+    """slurmd."""
+    pod: PodFacts | NoPlace = NoPlace.WAITING
+    """The head, which asks the API server."""
+    holders: frozenset[HeldBy] = frozenset()
+    """The kubelet."""
+
+
+class Witnesses:
+    """Asks each of them. ``pods=None``: Kubernetes is switched off, and nobody is looked for in pods."""
+
+    def __init__(
+        self,
+        steps: StepSource,
+        records: RecordSource,
+        pods: PodBook | None = None,
+        holders: HolderSource | None = None,
+    ) -> None:
+        self._steps = steps
+        self._records = records
+        self._pods = pods
+        self._holders = holders or NoHolders()
+
+    def word_on(self, facts: ProcessFacts, before: Word, gpus: Sequence[GpuReading], *, alive: bool) -> Word:
+        """What is said of a process of which ``before`` was said, in the light of what NVML says now.
+
+        One that ended before slurmd could be asked is outside: else a process that is gone at once could still have
+        named any job.
+        """
+        return Word(self._slurm(facts, before.slurm, alive=alive), *self._kubernetes(facts, before, gpus))
+
+    def evidence(self, word: Word, facts: ProcessFacts) -> Evidence | None:
+        """What there is to know once ``word`` was said; ``None`` while there is something to be waited for."""
+        if word.slurm is NoPlace.WAITING:
+            return None
+        if isinstance(word.slurm, SlurmPlace):
+            return self._of_job(word.slurm, facts)
+        if self._pods is not None and facts.pod is not None:
+            if word.pod is NoPlace.WAITING:
+                return None
+            known = word.pod if isinstance(word.pod, PodFacts) else None
+            return Evidence(pod=PodEvidence(facts.pod, known, word.holders))
+        if facts.slurm is not None:
+            return self._of_job(facts.slurm, facts)
+        return Evidence(outside=word.slurm is NoPlace.OUTSIDE)
+
+    def _slurm(self, facts: ProcessFacts, before: SlurmPlace | NoPlace, *, alive: bool) -> SlurmPlace | NoPlace:
+        if not alive and before is not NoPlace.WAITING:
+            return before
+        word = self._steps.place_of(facts.process)
+        return NoPlace.OUTSIDE if word is NoPlace.WAITING and not alive else word
+
+    def _kubernetes(
+        self, facts: ProcessFacts, before: Word, gpus: Sequence[GpuReading]
+    ) -> tuple[PodFacts | NoPlace, frozenset[HeldBy]]:
+        """The GPUs are those that the driver lists the process on: by a card that it only claims to use, it would take
+        another pod's name."""
+        if self._pods is None or facts.pod is None:
+            return NoPlace.NOT_ASKED, frozenset()
+        pid = facts.process.pid
+        uuids = [gpu.uuid for gpu in gpus if pid in (gpu.process_bytes or ())]
+        holders = self._holders.holders_of(uuids) if uuids else frozenset()
+        return self._pods.facts_of(facts.pod), holders or before.holders
+
+    def _of_job(self, place: SlurmPlace, facts: ProcessFacts) -> Evidence:
+        record = self._records.record_of(place.job_id)
+        if record is None:
+            return Evidence(place)
+        if record.uid != facts.uid:
+            return Evidence(place, of_another_user=True)
+        place = place._replace(array_job_id=record.array_job_id, array_task_id=record.array_task_id)
+        return Evidence(place, restarts=record.restarts)

@@ -1,0 +1,1 @@
+"""Run directories of containers, reached through the processes that live in their mount namespaces."""

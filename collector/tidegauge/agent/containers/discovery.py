@@ -1,0 +1,278 @@
+"""Run directories of containers: processes in other mount namespaces write their rings to a /dev/shm of their own.
+
+Which namespaces there are is seen in /proc/PID/ns/mnt; a living process of each is the way in (``ways_in``). Who shares
+a run directory, as the containers of a pod do, is seen by its device and inode.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tidegauge.agent.containers.run_dirs import Container, ContainerPoll, ContainerRunDir, identity_of, seen_from_here
+from tidegauge.agent.containers.ways_in import entered
+from tidegauge.agent.processes.procfs import facts_of
+from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, RunDir, closing_fd
+from tidegauge.agent.run_dirs.safe_files import opened
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.agent.tenant_time import Turns
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant, itself
+from tidegauge.core.proc_stat import parse_proc_stat
+from tidegauge.core.proc_status import effective_uid
+
+LOOK_EVERY_S = 1.0
+"""How often candidates are looked at, and containers searched for run directories."""
+WALK_EVERY_S = 10.0
+"""How often all processes are looked through where nobody names candidates (some 4 us each), and every process of a
+container that the first does not lead into."""
+MAX_PROCESSES = 65536
+"""That are looked through at a time; where there are more, the others have their turn the next time."""
+MAX_S_FOR_NEW = 0.1
+"""Of processor time in which namespaces that are new are looked at: some 0.3 ms each, and any user makes thousands."""
+MAX_CONTAINERS = 512
+"""As many more may have a process on a GPU: those must not wait for a place that some sidecar has."""
+MAX_CONTAINERS_PER_TENANT = 128
+"""Nobody can take all the places of a node."""
+MAX_WAYS_IN = 256
+"""Processes of one namespace that are remembered."""
+
+
+class Containers:
+    """The containers of this node. For the thread that searches; what cannot be read raises
+    nothing."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        candidates: Callable[[], Collection[int] | None],
+        whose: Callable[[Tenant], Tenant] = itself,
+        proc: Path = Path("/proc"),
+        max_s_for_new: float = MAX_S_FOR_NEW,
+    ) -> None:
+        """``paths``: the node's own run directories, and what they are called in containers. ``candidates``: pids, as
+        the host counts them, of all processes that may write rings; where nobody knows (``None``), all processes are
+        looked through. ``whose``: the namespace of a pod.
+        """
+        self._host = [HostRunDir(path) for path in paths]
+        self._paths = tuple(paths)
+        self._candidates = candidates
+        self._whose = whose
+        self._proc = proc
+        self.poll = ContainerPoll(whose)
+        self._own_namespace = _inode(proc / "self/ns/mnt")
+        self._containers: dict[int, Container] = {}
+        self._turns = Turns[Container]()
+        self._found: dict[Container, Mapping[Path, tuple[int, int]]] = {}
+        """Run directories in each, by device and inode, as they were at its last turn."""
+        self._run_dirs: dict[tuple[Path, tuple[int, int]], ContainerRunDir] = {}
+        self._refused: set[tuple[Container, Path]] = set()
+        self._max_s_for_new = max_s_for_new
+        self._next_pid = 0
+        """At which the next walk begins."""
+        self._waiting: dict[int, dict[int, None]] = {}
+        """Processes by namespace, of those that are new and were not looked at yet."""
+        self._look_s = float("-inf")
+        self._walk_s = float("-inf")
+
+    @property
+    def run_dirs(self) -> tuple[RunDir, ...]:
+        """Those that were there at the last look."""
+        return tuple(self._run_dirs.values())
+
+    def look(self, now_s: float, gpu_pids: Iterable[int], skips: SkipCounts) -> None:
+        """Bring what is known up to date. ``now_s`` is a monotonic clock; ``gpu_pids`` are candidates for certain;
+        ``skips`` hears of the folders that are refused, once each."""
+        if now_s - self._look_s < LOOK_EVERY_S or self._own_namespace is None:
+            return
+        thoroughly = now_s - self._walk_s >= WALK_EVERY_S
+        candidates, are_all = self._candidates(), True
+        if candidates is None and thoroughly:
+            candidates, are_all = self._pids_in_turn()
+        self._take(tuple(gpu_pids), candidates, are_all=are_all)
+        self._search(skips, now_s, every_way=thoroughly)
+        # Last: a look that fails is taken again by the next poll, and counts as failing until one has worked.
+        self._look_s = now_s
+        if thoroughly:
+            self._walk_s = now_s
+
+    def _pids_in_turn(self) -> tuple[list[int], bool]:
+        """Pids, and whether they are all that there are."""
+        with suppress(OSError), os.scandir(self._proc) as entries:
+            pids = sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+            if len(pids) <= MAX_PROCESSES:
+                return pids, True
+            first = bisect_left(pids, self._next_pid)
+            chosen = [*pids[first:], *pids[:first]][:MAX_PROCESSES]
+            self._next_pid = chosen[-1] + 1
+            return chosen, False
+        return [], True
+
+    def _take(self, gpu_pids: Sequence[int], candidates: Collection[int] | None, *, are_all: bool) -> None:
+        all_there_are = candidates is not None and are_all
+        seen: dict[int, dict[int, None]] = {}
+        self._sort(gpu_pids, seen)
+        on_gpus = frozenset(seen)
+        self._sort(candidates or (), seen)
+        if candidates is not None:
+            self._waiting = {one: there for one, there in seen.items() if one not in self._containers}
+        for namespace, there in seen.items():
+            container = self._containers.get(namespace)
+            if container is not None:
+                known = {process.pid: process for process in container.ways_in}
+                kept = [process for pid, process in known.items() if pid in there or not all_there_are]
+                new = [process for pid in there if pid not in known and (process := self._process(pid)) is not None]
+                container.ways_in = tuple([*kept, *new][:MAX_WAYS_IN]) or container.ways_in
+            elif namespace in on_gpus:
+                self._waiting.pop(namespace, None)
+                self._add(namespace, there, on_gpu=True)
+        self._add_waiting()
+        if all_there_are:
+            self._containers = {name: one for name, one in self._containers.items() if name in seen}
+        elif candidates is not None:
+            self._containers = {name: one for name, one in self._containers.items() if name in seen or self._lives(one)}
+
+    def _lives(self, container: Container) -> bool:
+        return any(self._process(process.pid) == process for process in container.ways_in)
+
+    def _add_waiting(self) -> None:
+        """Look at namespaces that are new, by turns of the users who own their processes, as long as there is time."""
+        deadline_s = time.thread_time() + self._max_s_for_new
+        of_user: dict[int, list[int]] = {}
+        for namespace, there in self._waiting.items():
+            of_user.setdefault(_owner(f"{self._proc}/{next(iter(there))}"), []).append(namespace)
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*of_user.values()))
+        for namespace in turns:
+            if time.thread_time() >= deadline_s:
+                return
+            if namespace is not None:
+                self._add(namespace, self._waiting.pop(namespace), on_gpu=False)
+
+    def _add(self, namespace: int, there: Iterable[int], *, on_gpu: bool) -> None:
+        ways_in = tuple(process for pid in there if (process := self._process(pid)) is not None)
+        if ways_in and (tenant := self._tenant_with_room(ways_in[0], on_gpu)) is not None:
+            self._containers[namespace] = Container(namespace, tenant, ways_in)
+
+    def _sort(self, pids: Iterable[int], seen: dict[int, dict[int, None]]) -> None:
+        """Put processes of containers into ``seen``, by their mount namespaces."""
+        for pid in pids:
+            namespace = _inode(f"{self._proc}/{pid}/ns/mnt")
+            if namespace is not None and namespace != self._own_namespace:
+                there = seen.setdefault(namespace, {})
+                if len(there) < MAX_WAYS_IN:
+                    there[pid] = None
+
+    def _tenant_with_room(self, process: ProcessId, on_gpu: bool) -> Tenant | None:
+        """Whom a process belongs to, if one more container of theirs is looked into."""
+        uid = effective_uid(self._read(process.pid, "status"))
+        if uid is None:
+            return None
+        tenant = facts_of(process, uid, self._read(process.pid, "cgroup"), proc=str(self._proc)).tenant
+        whose = self._whose(tenant)
+        of_tenant = sum(self._whose(container.tenant) == whose for container in self._containers.values())
+        places = 2 * MAX_CONTAINERS if on_gpu else MAX_CONTAINERS
+        return tenant if len(self._containers) < places and of_tenant < MAX_CONTAINERS_PER_TENANT else None
+
+    def _search(self, skips: SkipCounts, now_s: float, *, every_way: bool) -> None:
+        """See which run directories there are, and through which containers each is reached."""
+        before, self._found = self._found, {}
+        for container in self._turns.in_order(self._containers.values()):
+            if not self.poll.has_time(container.tenant):
+                self._found[container] = before.get(container, {})
+                continue
+            with self.poll.time.spent_by(container.tenant):
+                self._found[container] = self._run_dirs_in(container, skips, now_s, every_way=every_way)
+            self._turns.had(container)
+        hosts = {identity for run_dir in self._host if (identity := _identity_of(run_dir)) is not None}
+        found: dict[tuple[Path, tuple[int, int]], list[Container]] = {}
+        for container in self._containers.values():
+            for path, identity in self._found[container].items():
+                if identity not in hosts:
+                    found.setdefault((path, identity), []).append(container)
+        known = self._run_dirs
+        self._run_dirs = {}
+        for key, containers in found.items():
+            run_dir = known.get(key) or ContainerRunDir(*key, self._proc, self.poll, ())
+            run_dir.containers = tuple(containers)
+            self._run_dirs[key] = run_dir
+        living = set(self._containers.values())
+        self._refused = {(container, path) for container, path in self._refused if container in living}
+
+    def _run_dirs_in(
+        self, container: Container, skips: SkipCounts, now_s: float, *, every_way: bool
+    ) -> dict[Path, tuple[int, int]]:
+        """By device and inode. Goes by the first process that lives; by each of them if the first does not get there
+        and ``every_way``, as long as there is time: the next one comes first at the next turn."""
+        found: dict[Path, tuple[int, int]] = {}
+        missing = list(self._paths)
+        refused: dict[Path, RefusedError | OSError] = {}
+        for at, process in enumerate(container.ways_in):
+            if at and not self.poll.has_time(container.tenant):
+                container.ways_in = container.ways_in[at:] + container.ways_in[:at]
+                break
+            try:
+                with entered(process, container.mount_namespace, self._proc) as namespace:
+                    for path in tuple(missing):
+                        try:
+                            with closing_fd(namespace.open(path)) as fd:
+                                found[path] = identity_of(fd)
+                        except FileNotFoundError:
+                            pass
+                        except (RefusedError, OSError) as error:
+                            refused.setdefault(path, error)
+                            continue
+                        missing.remove(path)
+            except ProcessLookupError:
+                continue
+            except OSError as error:
+                refused.update((path, error) for path in missing if path not in refused)
+            if found and at:
+                container.ways_in = (process, *(other for other in container.ways_in if other != process))
+            if not (missing and every_way):
+                break
+        for path in self._paths:
+            if path in found:
+                self._refused.discard((container, path))
+            elif path in missing and path in refused and (container, path) not in self._refused:
+                self._refused.add((container, path))
+                why = refused[path]
+                reason = why.reason if isinstance(why, RefusedError) else "permission"
+                skips.add(reason, seen_from_here(container, path), str(why), now_s=now_s)
+        return found
+
+    def _process(self, pid: int) -> ProcessId | None:
+        stat = parse_proc_stat(self._read(pid, "stat"))
+        return None if stat is None else stat.process
+
+    def _read(self, pid: int, name: str) -> str:
+        with suppress(OSError), opened(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) as fd:
+            return os.read(fd, 1 << 16).decode(errors="replace")
+        return ""
+
+
+def _inode(path: Path | str) -> int | None:
+    """Of a namespace; ``None`` where it cannot be told: the process ended, or is none of ours to look into."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
+
+
+def _owner(process: str) -> int:
+    """Of a process's folder: its effective uid, mostly. -1 once it has ended."""
+    try:
+        return os.stat(process).st_uid
+    except OSError:
+        return -1
+
+
+def _identity_of(run_dir: RunDir) -> tuple[int, int] | None:
+    with suppress(OSError, RefusedError), run_dir.opened() as fd:
+        return identity_of(fd)
+    return None

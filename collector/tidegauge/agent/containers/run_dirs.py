@@ -1,0 +1,140 @@
+"""The run directory of a container as a value that can be opened, and what of containers is open during a look.
+
+To get into a container costs some 0.1 ms, or as much as its user likes: all mounts are listed by the kernel. So a look
+gets into each once, and lets all go at its end: what is open keeps a container's memory from being freed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegauge.agent.containers.ways_in import entered
+from tidegauge.agent.run_dirs.folders import NotNowError, RefusedError, closing_fd
+from tidegauge.agent.tenant_time import TenantTime
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant, itself
+
+
+@dataclass(eq=False)
+class Container:
+    """One mount namespace other than ours."""
+
+    mount_namespace: int
+    """Inode of its ns/mnt."""
+    tenant: Tenant
+    """Of the process that it was first seen by."""
+    ways_in: tuple[ProcessId, ...]
+    """Processes that were seen there, the one to go by first."""
+
+
+class ContainerPoll:
+    """One look after the other. Belongs to the thread that searches."""
+
+    def __init__(self, whose: Callable[[Tenant], Tenant] = itself) -> None:
+        self._whose = whose
+        self._times: dict[str, TenantTime] = {}
+        self.time = TenantTime(whose)
+        """Of the work that was begun last."""
+        self._thread: int | None = None
+        self._open: dict[ContainerRunDir, int] = {}
+        self.put_off = 0
+        """How often, so far, a run directory had to wait for a later look."""
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """A look: every tenant has its time, and every run directory is got into at most once."""
+        for one in self._times.values():
+            one.begin()
+        self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = None
+            for fd in self._open.values():
+                os.close(fd)
+            self._open.clear()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the thread that searches, and a look is under way: time is measured, what is open kept."""
+        return self._thread == threading.get_ident()
+
+    def begin(self, work: str) -> None:
+        """What follows is this kind of work; each kind has its own time, so that none takes all of it."""
+        if work not in self._times:
+            self._times[work] = TenantTime(self._whose)
+        self.time = self._times[work]
+
+    def has_time(self, tenant: Tenant) -> bool:
+        """Whether something may be begun for ``tenant``; counts in ``put_off`` if not."""
+        is_left = not self.is_ours or self.time.is_left(tenant)
+        self.put_off += not is_left
+        return is_left
+
+    @contextmanager
+    def opened(self, run_dir: ContainerRunDir) -> Iterator[int]:
+        """Raises ``NotNowError`` for one that would have to be got into when its tenant's time is used up."""
+        if run_dir not in self._open and not self.has_time(run_dir.tenant):
+            raise NotNowError(f"{run_dir} has its turn at a later look")
+        with self.time.spent_by(run_dir.tenant):
+            fd = self._open.get(run_dir)
+            if fd is None:
+                fd = self._open[run_dir] = run_dir.enter()
+            yield fd
+
+
+@dataclass(eq=False)
+class ContainerRunDir:
+    """The ``RunDir`` of a container, or of several that share it."""
+
+    path: Path
+    identity: tuple[int, int]
+    """Device and inode."""
+    proc: Path
+    poll: ContainerPoll
+    containers: tuple[Container, ...]
+    """At least one."""
+
+    @property
+    def mount_namespaces(self) -> Collection[int]:
+        return [container.mount_namespace for container in self.containers]
+
+    @property
+    def tenant(self) -> Tenant:
+        return self.containers[0].tenant
+
+    def has_time(self) -> bool:
+        return self.poll.has_time(self.tenant)
+
+    def opened(self) -> AbstractContextManager[int]:
+        return self.poll.opened(self) if self.poll.is_ours else closing_fd(self.enter())
+
+    def enter(self) -> int:
+        """A descriptor that the caller closes. Raises ``OSError``."""
+        for container in self.containers:
+            with suppress(OSError, RefusedError):
+                with entered(container.ways_in[0], container.mount_namespace, self.proc) as namespace:
+                    fd = namespace.open(self.path)
+                if identity_of(fd) == self.identity:
+                    return fd
+                os.close(fd)
+        raise FileNotFoundError(f"{self} is gone")
+
+    def __str__(self) -> str:
+        return seen_from_here(self.containers[0], self.path)
+
+
+def seen_from_here(container: Container, path: Path) -> str:
+    """A path in a container, for people."""
+    return f"/proc/{container.ways_in[0].pid}/root{path}"
+
+
+def identity_of(fd: int) -> tuple[int, int]:
+    """Device and inode of an open folder."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino

@@ -1,0 +1,118 @@
+"""The way into another mount namespace: by a process that lives there, to one folder, without trusting what is on it.
+
+All that lies behind /proc/PID/root is its user's. An absolute link there would lead into *our* root, and a mount may
+let us wait for ever. So every folder on the way is opened by its name alone, without following links, and a name is
+looked up only on mounts that answer by themselves (``mounts``). Where the way crosses others (a root on squashfuse),
+the process itself may have the folder open, as probes do.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegauge.agent.containers.mounts import Mounts, read_mounts
+from tidegauge.agent.run_dirs.folders import DIRECTORY, RefusedError
+from tidegauge.agent.run_dirs.safe_files import NAME_ONLY, mount_of, opened, opened_name
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import parse_proc_stat
+
+MAX_DESCRIPTORS = 1024
+"""Of one process that are looked at for an open folder."""
+
+_PROC_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PROC_FILE = os.O_RDONLY | os.O_CLOEXEC
+_VERY_THING = os.O_PATH | os.O_CLOEXEC
+"""For root and fd/N: what looks like a link there is no path to follow, but leads to the thing itself."""
+
+
+class Entered(NamedTuple):
+    """Descriptors of /proc/PID, which stays this process's whoever gets the pid next, and of its root."""
+
+    process: int
+    root: int
+    mounts: Mounts
+
+    def open(self, path: Path) -> int:
+        """A descriptor of the folder ``path`` as the process sees it, to list it and to open what is in it.
+
+        Raises ``FileNotFoundError`` where there is no such folder, ``RefusedError``, and other ``OSError``.
+        """
+        try:
+            return _walk(self, path)
+        except (RefusedError, PermissionError) as error:  # FUSE may shut out even root
+            if isinstance(error, RefusedError) and error.reason != "file_system":
+                raise
+            held = _held_open(self, path)
+            if held is None:
+                raise
+            return held
+
+
+@contextmanager
+def entered(process: ProcessId, mount_namespace: int, proc: Path) -> Iterator[Entered]:
+    """The mount namespace by way of ``process``. Raises ``ProcessLookupError`` if that has ended or left it, and other
+    ``OSError``."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(opened(f"{proc}/{process.pid}", _PROC_FOLDER))
+            stat_line = stack.enter_context(opened("stat", _PROC_FILE, dir_fd=folder))
+            now = parse_proc_stat(os.read(stat_line, 4096).decode(errors="replace"))
+            namespace = stack.enter_context(opened("ns/mnt", _PROC_FILE, dir_fd=folder))
+            if now is None or now.process != process or os.fstat(namespace).st_ino != mount_namespace:
+                raise ProcessLookupError(f"pid {process.pid} is another process, or elsewhere, by now")
+            mounts = read_mounts(folder, namespace)
+            root = stack.enter_context(opened("root", _VERY_THING, dir_fd=folder))
+        except FileNotFoundError:
+            raise ProcessLookupError(f"pid {process.pid} has ended") from None
+        yield Entered(folder, root, mounts)
+
+
+def _walk(entered: Entered, path: Path) -> int:
+    fd = os.dup(entered.root)
+    try:
+        for part in path.parts[1:]:
+            _check_folder(fd, entered.mounts)
+            below = os.open(part, NAME_ONLY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        _check_folder(fd, entered.mounts)
+        return os.open(".", DIRECTORY, dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
+def _check_folder(fd: int, mounts: Mounts) -> None:
+    """Raises ``RefusedError`` unless names can be looked up in it, with no delay and no surprise."""
+    mount = mount_of(fd)
+    if not mounts.harmless(mount):
+        name = mounts.file_system(mount) or "an unknown file system"
+        raise RefusedError("file_system", f"the way there leads over {name}, which may not answer")
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISDIR(mode):
+        raise RefusedError("symlink" if stat.S_ISLNK(mode) else "not_directory", "something on the way is no folder")
+
+
+def _held_open(entered: Entered, path: Path) -> int | None:
+    """The run directory ``path`` by way of a user's folder in it, if this process has one open.
+
+    The names of what is open are the kernel's (proc_pid_fd(5)); ".." is never more than one step inside one mount.
+    """
+    with opened("fd", _PROC_FOLDER, dir_fd=entered.process) as descriptors:
+        with os.scandir(descriptors) as entries:
+            numbers = [entry.name for entry in islice(entries, MAX_DESCRIPTORS)]
+        for number in numbers:
+            with suppress(OSError, RefusedError):
+                above, _, uid = os.readlink(number, dir_fd=descriptors).rpartition("/")
+                if not uid.isdigit() or not above.endswith(str(path)):
+                    continue
+                with opened(number, _VERY_THING, dir_fd=descriptors) as user_folder:
+                    _check_folder(user_folder, entered.mounts)
+                    with opened_name(user_folder, "..") as run_dir:
+                        return os.open(".", DIRECTORY, dir_fd=run_dir)
+    return None

@@ -1,0 +1,1 @@
+"""Evidence on this node: what ranks wrote, checked, compared, stored and reported."""

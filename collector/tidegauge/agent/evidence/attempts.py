@@ -1,0 +1,96 @@
+"""What evidence is worked on, written down before the work begins: what ends the agent once does not end it for ever.
+
+A rank's files are read, unpacked and compared by us. A file that finds a mistake of ours may end the whole agent, or
+have it ended by whoever waits for it, and still lies there when the agent starts anew. So a file is written down before
+its content is looked at and struck out when that is over, however it went; what was never struck out is tried once
+more, because an agent also ends for other reasons, and then left alone. A tenant of whom several are left is not
+worked for until an hour is over: another name for the same file costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegauge.agent.evidence.files import FoundFiles
+from tidegauge.state_files import write_state
+
+_log = logging.getLogger(__name__)
+
+MOST_TRIES = 2
+"""Of one file: the first may have met an agent that was about to be ended anyway."""
+MOST_UNFINISHED = 3
+"""Files of one tenant that were begun, and never finished, within ``HOLD_S``."""
+HOLD_S = 3600.0
+MOST_REMEMBERED = 256
+MOST_BYTES = 1 << 20
+_BEGUN = "begun.json"
+
+
+class _Begun(NamedTuple):
+    tenant: str
+    tries: int
+    at_unix_s: float
+
+
+class EvidenceAttempts:
+    """For one thread: the one that does the work. A disk that cannot be written to costs the memory of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _BEGUN
+        self._begun: dict[str, _Begun] = _read(self._path)
+        """By ``_name``, oldest first: what was not finished."""
+
+    def begin(self, found: FoundFiles, *, now_unix_s: float) -> str | None:
+        """Write down that ``found`` is worked on; why it must not be, or ``None``."""
+        name, tenant = _name(found), str(found.at.tenant)
+        before = self._begun.get(name)
+        if before is not None and before.tries >= MOST_TRIES:
+            return f"the agent ended {before.tries} times while it was worked on; it is not tried again"
+        recent = [one for one in self._begun.values() if one.tenant == tenant and _is_recent(one, now_unix_s)]
+        if len(recent) >= MOST_UNFINISHED:
+            return f"the agent ended while it worked on {len(recent)} files of {found.at.tenant} within the hour"
+        self._begun.pop(name, None)
+        tries = 1 if before is None else before.tries + 1
+        self._begun[name] = _Begun(tenant, tries, now_unix_s)
+        while len(self._begun) > MOST_REMEMBERED:
+            del self._begun[next(iter(self._begun))]
+        self._write()
+        return None
+
+    def end(self, found: FoundFiles) -> None:
+        """It is over, well or not."""
+        if self._begun.pop(_name(found), None) is not None:
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            write_state(self._path, json.dumps(self._begun).encode())
+        except OSError as error:
+            _log.info("%s cannot be written, what is worked on is not remembered: %s", self._path, error)
+
+
+def _name(found: FoundFiles) -> str:
+    """The very state of a file: written again, it is another one."""
+    process, file = found.process, found.first
+    return f"{process.pid}-{process.start_ticks} {file.name} {file.signature.mtime_ns} {file.signature.size}"
+
+
+def _is_recent(begun: _Begun, now_unix_s: float) -> bool:
+    """A clock that was set back makes nobody wait longer."""
+    return 0 <= now_unix_s - begun.at_unix_s < HOLD_S
+
+
+def _read(path: Path) -> dict[str, _Begun]:
+    try:
+        raw = path.read_bytes()[:MOST_BYTES]
+        rows: Mapping[str, tuple[str, int, float]] = json.loads(raw)
+        return {str(name): _Begun(str(tenant), int(tries), float(at)) for name, (tenant, tries, at) in rows.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        _log.warning("%s cannot be read, what ended an agent before is tried again: %s", path, error)
+        return {}

@@ -1,0 +1,129 @@
+"""The content of a rank's files, checked: what a job wrote is believed to be numbers in a range and lines of text.
+
+Nothing here can run, wait, or take more memory than its bounds say; what does not hold raises ``RefusedError``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import struct
+from enum import Enum
+from typing import Any, TypeVar, cast
+
+from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.contents import decompressed, is_zlib
+from tidegauge.core import wire
+from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, MOST_TEXT, RankEvidence
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, snapshot_name
+from tidegauge.core.snapshot_columns import MAGIC, PackedSnapshot, SnapshotFormatError, unpack
+from tidegauge.core.text import one_line
+from tidegauge.core.units import format_bytes
+
+T = TypeVar("T")
+
+LARGEST = 1 << 60
+"""Beyond all bytes, steps and counts."""
+LATEST_UNIX_S = 1e11
+MOST_UNPACKED_BYTES = 64 << 20
+"""Of one snapshot. 100,000 events, 100,000 blocks and their stacks take some 10 MB."""
+MOST_HEAD_BYTES = 4 << 20
+"""Of its JSON head: each of its values takes some 60 bytes of memory, however short it is."""
+MOST_ROWS = {"frames": 60_000, "stacks": 20_000, "stack frames": 200_000, "blocks": 100_000, "events": 200_000}
+"""The probe takes no snapshot of more than 30,000 blocks. Each becomes an object of some 200 bytes and costs some 40 us
+when it is compared: this bounds what a job may make the agent hold and work."""
+_ID = re.compile(r"[!-~]{1,100}")
+
+
+def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
+    """What the process found that calls itself ``claimed``, by its file. Texts are made printable lines, and cut.
+
+    Raises ``RefusedError``.
+    """
+    try:
+        raw = json.loads(content, parse_constant=_no_number)
+        claim = wire.from_wire(RankEvidence, raw)
+        found = bounded(claim)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError("content", f"its evidence makes no sense: {one_line(str(error), 200)}") from error
+    _check(_ID.fullmatch(claim.evidence_id) is not None, "its id is none")
+    _check(found.device >= 0, "its device is none")
+    _check(0 <= found.began_unix_s <= found.ended_unix_s <= LATEST_UNIX_S, "its times are none")
+    steps = [step for step in (found.began_step, found.early_step, found.late_step) if step is not None]
+    _check(steps == sorted(steps), "its steps go back")
+    for name, suffix in ((found.early_file, EARLY_SUFFIX), (found.late_file, LATE_SUFFIX)):
+        _check(name in (None, snapshot_name(claimed, suffix)), "it names a file that is not this process's")
+    if found.search is None:
+        return found
+    search = found.search._replace(holders=found.search.holders[:MOST_HOLDERS])
+    return dataclasses.replace(found, search=search)
+
+
+def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
+    """A snapshot as the probe wrote it: not compressed any more (``core.snapshot_columns``), and what it says.
+
+    Raises ``RefusedError``.
+    """
+    try:
+        _check(is_zlib(compressed), "its snapshot is not as the probe writes them")
+        content = decompressed(compressed, most_bytes=MOST_UNPACKED_BYTES)
+        head_bytes = struct.unpack_from("<I", content, len(MAGIC))[0] if content.startswith(MAGIC) else 0
+        if head_bytes > MOST_HEAD_BYTES:
+            raise RefusedError("too_large", f"its snapshot's head has {format_bytes(head_bytes)}")
+        packed = unpack(content)
+    except (BadTraceError, SnapshotFormatError, struct.error) as error:
+        raise RefusedError("content", f"its snapshot cannot be read: {one_line(str(error), 200)}") from error
+    rows = {
+        "frames": len(packed.frames["line"]),
+        "stacks": len(packed.stacks["depth"]),
+        "stack frames": len(packed.stack_frames),
+        "blocks": sum(len(one.blocks["state"]) + len(one.segments["address"]) for one in packed.devices),
+        "events": sum(len(one.events["action"]) for one in packed.devices),
+    }
+    for what, most in MOST_ROWS.items():
+        if rows[what] > most:
+            raise RefusedError("too_large", f"its snapshot has {rows[what]:,} {what}; {most:,} are read at most")
+    return content, packed
+
+
+def number_of(packed: PackedSnapshot, name: str) -> float | None:
+    """A fact of a snapshot that ought to be a number; ``None`` where it is none, or beyond all measure."""
+    value = packed.facts.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+        return None
+    return value
+
+
+def bounded(value: T) -> T:
+    """``value`` with every text a printable line of at most ``MOST_TEXT`` characters.
+
+    Raises ``ValueError`` for a number that is below zero, beyond all measure, or none.
+    """
+    if value is None or isinstance(value, (bool, Enum)):
+        return value
+    if isinstance(value, str):
+        return cast(T, one_line(value, MOST_TEXT))
+    if isinstance(value, (int, float)):
+        # Not by math.isfinite, for which an int of hundreds of digits is too large; NaN is not between any two numbers.
+        if not 0 <= value <= LARGEST:
+            raise ValueError("a number in it is beyond all measure")
+        return value
+    if isinstance(value, tuple):
+        parts: list[Any] = [bounded(part) for part in value]
+        return cast(T, type(value)(*parts) if hasattr(value, "_fields") else tuple(parts))
+    assert dataclasses.is_dataclass(value)
+    assert not isinstance(value, type)
+    changes = {field.name: bounded(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return cast(T, dataclasses.replace(value, **changes))
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise RefusedError("content", otherwise)

@@ -1,0 +1,245 @@
+"""The agent's desk for evidence: what ranks wrote is taken in by polls, worked on in a thread, handed on in reports.
+
+Looking costs two file names a rank every two seconds, and is the search's (``search``) where that is apart from the
+polls. All else, unpacking, comparing and storing, is done by one thread, one piece at a time: it shares the interpreter
+with the polls, but none waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidegauge.agent.evidence.attempts import EvidenceAttempts
+from tidegauge.agent.evidence.budget import EvidenceBudget
+from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolder
+from tidegauge.agent.evidence.growth_bounds import GrowthBounds
+from tidegauge.agent.evidence.making import NodeWord, job_of
+from tidegauge.agent.evidence.readings import RankReadings
+from tidegauge.agent.evidence.snapshot_shelf import SnapshotShelf
+from tidegauge.agent.evidence.waiting import WaitingEvidence
+from tidegauge.agent.evidence.work import EvidenceWork
+from tidegauge.agent.ports import Clock, SourceHealth
+from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import tenant_of, tenant_of_rank
+from tidegauge.core.shared_bounds import PeerBound
+from tidegauge.core.views import GpuView, RankView
+from tidegauge.rate_limited_log import FewLines
+
+_log = logging.getLogger(__name__)
+
+MOST_QUEUED = 8
+"""Each has up to three files open."""
+TIDY_EVERY_S = 900.0
+CLOSE_WAITS_S = 5.0
+
+
+class _Task(NamedTuple):
+    found: FoundFiles
+    node: NodeWord
+
+
+class _Refusal(NamedTuple):
+    found: FoundFiles
+    error: RefusedError
+
+
+class EvidenceDesk:
+    """``look`` belongs to the thread that polls, ``search`` to that or another; ``waiting``, ``hear`` and ``health``
+    may be called from any."""
+
+    def __init__(
+        self,
+        shelf: SnapshotShelf,
+        waiting: WaitingEvidence,
+        attempts: EvidenceAttempts,
+        budget: EvidenceBudget,
+        bounds: GrowthBounds,
+        *,
+        hostname: str,
+        clock: Clock,
+    ) -> None:
+        self._shelf = shelf
+        self._bounds = bounds
+        self._waiting = waiting
+        self._budget = budget
+        self._work = EvidenceWork(shelf, waiting, attempts)
+        self._hostname = hostname
+        self._clock = clock
+        self._skips = SkipCounts(_log)
+        self._slips = FewLines(_log)
+        """Of the thread."""
+        self._finder = EvidenceFinder(self._skips)
+        self.is_searched_apart = False
+        """Whether another thread calls ``search``; else ``look`` does."""
+        self._folders: Mapping[ProcessId, RankFolder] = {}
+        self._found: queue.SimpleQueue[FoundFiles] = queue.SimpleQueue()
+        self._again: queue.SimpleQueue[FoundFiles] = queue.SimpleQueue()
+        """What was found and could not be taken."""
+        self._readings = RankReadings()
+        self._views: dict[ProcessId, RankView] = {}
+        """As each rank was last shown: one that has ended may be shown no more."""
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._refusals: queue.SimpleQueue[_Refusal] = queue.SimpleQueue()
+        """Of the thread, to be counted by the next round."""
+        self._idle = threading.Condition()
+        self._under_way = 0
+        self._closed = False
+        self._health: SourceHealth | None = None
+        self._wanted: frozenset[str] | None = None
+        self._wanted_before: frozenset[str] | None = None
+        """What was wanted when that was last known; ``None``: never since this agent began."""
+        self._thread: threading.Thread | None = None
+
+    def look(
+        self,
+        folders: Mapping[ProcessId, RankFolder],
+        views: Sequence[RankView],
+        gpus: Sequence[GpuView],
+        now_s: float,
+    ) -> tuple[RankView, ...]:
+        """One round: ``folders`` of all ranks that are watched, ``views`` of those that are shown. Returns these with
+        what evidence says of how their growth ends."""
+        known = {**self._views, **{view.process: view for view in views}}
+        self._views = {process: known[process] for process in folders if process in known}
+        self._readings.take(views, gpus, now_s)
+        while not self._refusals.empty():
+            self._count(*self._refusals.get(), now_s=now_s)
+        self._folders = folders
+        if not self.is_searched_apart:
+            self.search(now_s)
+        while not self._found.empty():
+            self._take(self._found.get(), now_s)
+        return self._bounds.applied(views, folders.keys())
+
+    def search(self, now_s: float) -> None:
+        """Open what is new beside the rings of the ranks that were watched at the last ``look``."""
+        while not self._again.empty():
+            self._finder.look_again(self._again.get())
+        for found in self._finder.new_files(self._folders, now_s):
+            self._found.put(found)
+
+    def waiting(self) -> tuple[Evidence, ...]:
+        """What the next report is to bring."""
+        return self._waiting.pieces()
+
+    def hear(self, kept: Collection[str], wanted: frozenset[str] | None) -> None:
+        """The coordinator's answer to a report: what it has, and which snapshots must stay (``ReportReply``)."""
+        self._waiting.kept(kept)
+        self._wanted = wanted
+        if wanted is not None:
+            self._wanted_before = wanted
+        self._have_thread()
+
+    def hear_of_bounds(self, bounds: Iterable[PeerBound]) -> None:
+        """All that the coordinator lends ranks of this node now."""
+        self._bounds.borrow(bounds)
+
+    def health(self) -> SourceHealth | None:
+        """How the last piece went; ``None`` before the first. It failed by a slip of ours, or where its snapshots could
+        not be stored; a file that is refused is no failure of ours."""
+        return self._health
+
+    def refusals(self) -> Mapping[str, int]:
+        """Files refused so far, by reason."""
+        return self._skips.snapshot()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until all that was taken in is done; whether it is."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._under_way == 0, timeout_s)
+
+    def close(self) -> None:
+        """Take nothing more; wait for what is being worked on, but not for ever."""
+        self._closed = True
+        self._tasks.put(None)
+        if self._thread is not None:
+            self._thread.join(CLOSE_WAITS_S)
+
+    def _take(self, found: FoundFiles, now_s: float) -> None:
+        view = self._views.get(found.process)
+        if view is None and found.at.ended:
+            found.close()  # nobody will ever know whose it was
+        elif view is None or self._under_way >= MOST_QUEUED or not self._waiting.has_room(tenant_of(job_of(view))):
+            self._again.put(found)
+        elif not self._budget.take(tenant := tenant_of_rank(view), now_s):
+            found.close()
+            too_many = RefusedError("too_many", f"the ranks of {tenant} have written more than is read within an hour")
+            self._count(found, too_many, now_s=now_s)
+        else:
+            node = NodeWord(view, self._hostname, self._readings.of(found.process), self._clock.unix_s())
+            with self._idle:
+                self._under_way += 1
+            self._tasks.put(_Task(found, node))
+            self._have_thread()
+
+    def _count(self, found: FoundFiles, error: RefusedError, *, now_s: float) -> None:
+        self._skips.add(f"evidence_{error.reason}", f"{found.at.folder}/{found.first.name}", str(error), now_s=now_s)
+
+    def _have_thread(self) -> None:
+        with self._idle:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="tidegauge-evidence", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        tidy_at_s = time.monotonic()
+        while True:
+            try:
+                task = self._tasks.get(timeout=max(0.0, tidy_at_s - time.monotonic()))
+            except queue.Empty:
+                tidy_at_s = time.monotonic() + TIDY_EVERY_S
+                self._tidy()
+                continue
+            if task is None:
+                return
+            try:
+                self._do(task)
+            finally:
+                task.found.close()
+                with self._idle:
+                    self._under_way -= 1
+                    self._idle.notify_all()
+
+    def _do(self, task: _Task) -> None:
+        began_ns = self._clock.monotonic_ns()
+        success = True
+        try:
+            done = self._work.do(task.found, task.node, now_s=began_ns / 1e9, protected=self._protected)
+            if done is not None:
+                for refused in done.refused:
+                    self._refusals.put(_Refusal(task.found, refused))
+                self._bounds.learn(done.evidence)
+                self._waiting.add(done.evidence)
+                success = self._shelf.works
+        except RefusedError as error:
+            self._refusals.put(_Refusal(task.found, error))
+        except OSError as error:
+            self._refusals.put(_Refusal(task.found, RefusedError("unreadable", str(error))))
+        except Exception as error:
+            text, pid = "evidence of pid %d could not be made", task.found.process.pid
+            self._slips.say(logging.ERROR, text, pid, now_s=began_ns / 1e9, exc_info=error)
+            success = False
+        self._health = SourceHealth(success, (self._clock.monotonic_ns() - began_ns) / 1e9)
+
+    @property
+    def _protected(self) -> frozenset[str]:
+        """Keys of snapshots that must stay: before the coordinator's first word on it, any may be wanted."""
+        return self._shelf.keys() if self._wanted_before is None else self._wanted_before
+
+    def _tidy(self) -> None:
+        try:
+            self._shelf.tidy(
+                now_unix_s=self._clock.unix_s(),
+                wanted=self._wanted,
+                protected=self._protected | self._waiting.snapshot_keys(),
+            )
+        except Exception:
+            _log.exception("old snapshots could not be looked through")

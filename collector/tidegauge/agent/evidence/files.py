@@ -1,0 +1,178 @@
+"""What ranks write beside their rings when memory is looked into: found, opened, and read as files of strangers.
+
+A rank writes ``<pid>-<starttime>.evidence.json`` when a window is over, last of all, and ``.asked.snap`` when a
+snapshot was asked for. They are opened when they are seen and read later, elsewhere: what is open can be read to its
+end also when the rank has written the next ones, or its ring and all beside it was cleared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidegauge.agent.run_dirs.folders import NotNowError, RefusedError, UserFolder
+from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant
+from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name, snapshot_name
+from tidegauge.core.units import format_bytes
+
+LOOK_EVERY_S = 2.0
+MOST_EVIDENCE_BYTES = 512 << 10
+MOST_SNAPSHOT_BYTES = 32 << 20
+"""Compressed, as it lies there."""
+_CHUNK = 1 << 20
+
+
+class RankFolder(NamedTuple):
+    """Where a rank's files are."""
+
+    folder: UserFolder
+    claimed: ProcessId
+    """What the process calls itself: its files' names. In a container another pid than the host's."""
+    tenant: Tenant
+    """Whom limits count it to."""
+    ended: bool
+
+
+class OpenFile(NamedTuple):
+    """A file as it was when it was opened."""
+
+    fd: int
+    name: str
+    signature: Signature
+
+    def read(self, most_bytes: int) -> bytes:
+        """All of it. Raises ``RefusedError`` where it is too large, or was written to meanwhile, and ``OSError``."""
+        if self.signature.size > most_bytes:
+            raise RefusedError(
+                "too_large",
+                f"{self.name} has {format_bytes(self.signature.size)}; {format_bytes(most_bytes)} are read at most",
+            )
+        chunks: list[bytes] = []
+        at = 0
+        while chunk := os.pread(self.fd, min(_CHUNK, self.signature.size + 1 - at), at):
+            chunks.append(chunk)
+            at += len(chunk)
+        now = Signature.of(os.fstat(self.fd))
+        if at != self.signature.size or (now.size, now.mtime_ns) != (self.signature.size, self.signature.mtime_ns):
+            raise RefusedError("changed", f"{self.name} was written to while it was read")
+        return b"".join(chunks)
+
+
+@dataclass(frozen=True)
+class FoundFiles:
+    """What one rank wrote at one time, open. Whoever has it closes it."""
+
+    process: ProcessId
+    """As the host counts it."""
+    at: RankFolder
+    evidence: OpenFile | None
+    """Of a window; ``None``: this is a snapshot that somebody asked for."""
+    snapshots: Mapping[str, OpenFile]
+    """By suffix: ``EARLY_SUFFIX`` and ``LATE_SUFFIX``, as far as they are there, or ``ASKED_SUFFIX``."""
+
+    @property
+    def first(self) -> OpenFile:
+        """The one that it was found by."""
+        return self.evidence or self.snapshots[ASKED_SUFFIX]
+
+    def close(self) -> None:
+        for file in (self.evidence, *self.snapshots.values()):
+            if file is not None:
+                os.close(file.fd)
+
+
+class EvidenceFinder:
+    """Looks beside the rings. For one thread.
+
+    A file is handed out once, and again when it is another one or was written to.
+    """
+
+    def __init__(self, skips: SkipCounts) -> None:
+        self._skips = skips
+        self._known: dict[tuple[ProcessId, str], Signature] = {}
+        self._ended: set[ProcessId] = set()
+        """Looked at since they ended: nothing new will come."""
+        self._look_s = float("-inf")
+
+    def new_files(self, ranks: Mapping[ProcessId, RankFolder], now_s: float) -> list[FoundFiles]:
+        """Open what is new beside the rings of ``ranks``. ``now_s`` is a monotonic clock."""
+        self._known = {place: seen for place, seen in self._known.items() if place[0] in ranks}
+        self._ended &= ranks.keys()
+        due = now_s - self._look_s >= LOOK_EVERY_S
+        if due:
+            self._look_s = now_s
+        by_folder: dict[UserFolder, list[tuple[ProcessId, RankFolder]]] = {}
+        for process, at in ranks.items():
+            if process not in self._ended and (due or at.ended):
+                by_folder.setdefault(at.folder, []).append((process, at))
+                if at.ended:
+                    self._ended.add(process)
+        return [found for folder, beside in by_folder.items() for found in self._look_in(folder, beside, now_s)]
+
+    def look_again(self, found: FoundFiles) -> None:
+        """``found`` could not be taken now: close it, and find it again."""
+        self._known.pop((found.process, found.first.name), None)
+        self._ended.discard(found.process)
+        found.close()
+
+    def _look_in(
+        self, folder: UserFolder, ranks: Iterable[tuple[ProcessId, RankFolder]], now_s: float
+    ) -> list[FoundFiles]:
+        found: list[FoundFiles] = []
+        try:
+            with opened_folder(folder) as there:
+                for process, at in ranks:
+                    for name in (evidence_name(at.claimed), snapshot_name(at.claimed, ASKED_SUFFIX)):
+                        opened = self._open_new(there, process, at, name, now_s)
+                        if opened is not None:
+                            found.append(opened)
+        except NotNowError:
+            self._ended.difference_update(process for process, _ in ranks)
+        except (RefusedError, OSError):  # the ring finder has said so already
+            pass
+        return found
+
+    def _open_new(
+        self, there: OpenFolder, process: ProcessId, at: RankFolder, name: str, now_s: float
+    ) -> FoundFiles | None:
+        place = (process, name)
+        try:
+            signature = look_at(there.fd, name, mount=there.mount)
+            if self._known.get(place) == signature:
+                return None
+            self._known[place] = signature
+            return _open(there, process, at) if name == evidence_name(at.claimed) else _open_asked(there, process, at)
+        except FileNotFoundError:
+            self._known.pop(place, None)
+        except (RefusedError, OSError) as error:
+            reason = error.reason if isinstance(error, RefusedError) else "unreadable"
+            self._skips.add(f"evidence_{reason}", f"{at.folder}/{name}", str(error), now_s=now_s)
+        return None
+
+
+def _open(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundFiles:
+    evidence = _opened(there, evidence_name(at.claimed))
+    snapshots: dict[str, OpenFile] = {}
+    try:
+        for suffix in (EARLY_SUFFIX, LATE_SUFFIX):
+            with suppress(FileNotFoundError):
+                snapshots[suffix] = _opened(there, snapshot_name(at.claimed, suffix))
+    except (RefusedError, OSError):
+        FoundFiles(process, at, evidence, snapshots).close()
+        raise
+    return FoundFiles(process, at, evidence, snapshots)
+
+
+def _open_asked(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundFiles:
+    return FoundFiles(process, at, None, {ASKED_SUFFIX: _opened(there, snapshot_name(at.claimed, ASKED_SUFFIX))})
+
+
+def _opened(there: OpenFolder, name: str) -> OpenFile:
+    fd, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
+    return OpenFile(fd, name, signature)

@@ -1,0 +1,173 @@
+"""One piece of evidence, from what a rank wrote and what the node knows of it. Values in, values out.
+
+Who the rank is and whose, what it reads and what the detector says of it is the node's word; lines, holders and facts
+are the job's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tidegauge.agent.evidence.checks import number_of
+from tidegauge.agent.evidence.piece import Whose, evidence_of, evidence_of_one
+from tidegauge.agent.evidence.readings import Reading, growth_since
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.diff import Comparison, compare
+from tidegauge.analysis.packed_snapshots import from_packed
+from tidegauge.core import wire
+from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.evidence import Evidence, SnapshotRef
+from tidegauge.core.evidence.cause_input import CauseInput
+from tidegauge.core.evidence.rank_evidence import MOST_TEXT, RankEvidence
+from tidegauge.core.ids import JobKey, ProcessId
+from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
+from tidegauge.core.snapshot_columns import PackedSnapshot
+from tidegauge.core.text import one_line
+from tidegauge.core.views import RankView
+
+MOST_WIRE_BYTES = 360_000
+"""As JSON. The coordinator takes 400,000 characters; ordinary evidence has 20 to 100 KB."""
+_FEW_FRAMES = 12
+_WHICH = {EARLY_SUFFIX: "first", LATE_SUFFIX: "second"}
+
+
+class NodeWord(NamedTuple):
+    """What the node knows of the rank at the end of a window."""
+
+    view: RankView
+    hostname: str
+    readings: Sequence[Reading]
+    """Oldest first."""
+    now_unix_s: float
+
+
+class ReadSnapshot(NamedTuple):
+    """A snapshot that was read."""
+
+    trace: Trace | None
+    """Of the device in question; ``None`` where the snapshot has nothing of it."""
+    step: int | None
+    at_unix_s: float | None
+
+
+def read_trace(packed: PackedSnapshot, device: int | None) -> ReadSnapshot:
+    """What it says of ``device``, or of the one that holds most where nobody names one. Raises ``BadTraceError``."""
+    traces = from_packed(packed).traces
+    if device is None:
+        device = max(traces, key=lambda one: _held_bytes(traces[one]), default=None)
+    trace = None if device is None else traces.get(device)
+    step = number_of(packed, "step")
+    return ReadSnapshot(trace, None if step is None else int(step), number_of(packed, "unix_s"))
+
+
+def evidence_of_window(
+    found: RankEvidence,
+    node: NodeWord,
+    read: Mapping[str, ReadSnapshot],
+    *,
+    snapshots: Sequence[SnapshotRef] = (),
+    problems: Sequence[str] = (),
+) -> Evidence:
+    """What a window showed: ``read`` are its snapshots by suffix, as far as they can be had."""
+    said = [*filter(None, [found.problem]), *problems]
+    early, late = (_trace_of(suffix, step, read, said) for suffix, step in _steps(found).items())
+    comparison = _compared(early, late, said) if early is not None and late is not None else None
+    view, onset_step = node.view, node.view.verdict.onset_step
+    evidence = evidence_of(
+        _whose(node),
+        found,
+        comparison,
+        beside=CauseInput(
+            verdict=view.verdict,
+            readings=growth_since(node.readings, found.began_step if onset_step is None else onset_step),
+            gpu_children=view.gpu_children,
+            children_bytes=view.children_bytes,
+            data_workers=view.data_workers,
+            allocated_bytes=view.allocated_bytes,
+        ),
+        early_step=found.early_step,
+        late_step=found.late_step,
+        at_unix_s=min(found.ended_unix_s, node.now_unix_s),
+        snapshots=snapshots,
+        problems=said,
+    )
+    return _fitting(evidence)
+
+
+def evidence_of_snapshot(
+    evidence_id: str,
+    node: NodeWord,
+    read: ReadSnapshot,
+    *,
+    at_unix_s: float,
+    snapshots: Sequence[SnapshotRef] = (),
+    problems: Sequence[str] = (),
+) -> Evidence:
+    """What one snapshot that somebody asked for shows: what lived then. Nothing can be said of growth."""
+    view, said = node.view, list(problems)
+    alone = None if read.trace is None else _compared(read.trace, read.trace, said)
+    step = view.step if read.step is None else read.step
+    evidence = evidence_of_one(
+        _whose(node), evidence_id, alone, step=step, at_unix_s=at_unix_s, snapshots=snapshots, problems=said
+    )  # fmt: skip
+    return _fitting(evidence)
+
+
+def job_of(view: RankView) -> JobKey:
+    """Whose it is, as kernel and scheduler say."""
+    return JobKey(view.identity.job_id, view.identity.attempt, view.uid)
+
+
+def _whose(node: NodeWord) -> Whose:
+    view = node.view
+    return Whose(job_of(view), int(view.identity.rank), node.hostname, view.process)
+
+
+def asked_id(hostname: str, process: ProcessId, *, unix_ms: int) -> str:
+    """What a snapshot is called that somebody asked for: the same for the same file."""
+    return f"asked-{hostname}-{process.pid}-{process.start_ticks}-{unix_ms}"[:100]
+
+
+def _steps(found: RankEvidence) -> dict[str, int | None]:
+    return {EARLY_SUFFIX: found.early_step, LATE_SUFFIX: found.late_step}
+
+
+def _trace_of(suffix: str, step: int | None, read: Mapping[str, ReadSnapshot], problems: list[str]) -> Trace | None:
+    """The trace of one of the two, if it is the one that this window took."""
+    one = read.get(suffix)
+    if one is None:
+        return None
+    if one.step != step:
+        problems.append(
+            f"the {_WHICH[suffix]} snapshot beside the ring is of step {one.step}, not of this window's {step}"
+        )
+        return None
+    if one.trace is None:
+        problems.append(f"the {_WHICH[suffix]} snapshot says nothing of this device")
+    return one.trace
+
+
+def _compared(early: Trace, late: Trace, problems: list[str]) -> Comparison | None:
+    try:
+        return compare(early, late)
+    except BadTraceError as error:
+        problems.append(f"the snapshots cannot be compared: {one_line(str(error), MOST_TEXT)}")
+        return None
+
+
+def _held_bytes(trace: Trace) -> int:
+    return sum(segment.total_bytes for segment in trace.end or ())
+
+
+def _fitting(evidence: Evidence) -> Evidence:
+    """``evidence`` in ``MOST_WIRE_BYTES``: what explains least is left out first."""
+    live, growth = evidence.live, evidence.growth
+    while live and len(wire.to_json(evidence)) > MOST_WIRE_BYTES:
+        live = live[: len(live) // 2]
+        evidence = dataclasses.replace(evidence, live=live)
+    if len(wire.to_json(evidence)) > MOST_WIRE_BYTES:
+        short = tuple(one._replace(stack=one.stack[:_FEW_FRAMES]) for one in growth)
+        evidence = dataclasses.replace(evidence, growth=short)
+    return evidence

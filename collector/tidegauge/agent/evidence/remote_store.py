@@ -1,0 +1,138 @@
+"""A store at a URL that fsspec knows: S3, GCS, Azure, a shared file system. Of the service, the one module
+that meets fsspec.
+
+Several nodes put their snapshots there, each deletes only its own: what these are is kept in an index on the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tidegauge.agent.evidence.retention import StoredSnapshot
+from tidegauge.agent.evidence.snapshot_store import KeyTakenError, StoreError, check_key
+from tidegauge.core.text import one_line
+from tidegauge.core.units import format_bytes
+from tidegauge.state_files import write_state
+
+WHOLE_AT_ONCE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
+"""Where an object appears when all of it is there: others get a draft that is renamed."""
+
+
+def public_name(url: str) -> str:
+    """``url`` without a password and without what follows ``?``, for people and logs."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+class RemoteStore:
+    """Reached when it is first used. ``index_folder``: of this node's own, for a file that says what it put there."""
+
+    def __init__(self, url: str, index_folder: Path) -> None:
+        self._url = url
+        self.name = public_name(url)
+        self._index = index_folder / f"stored-{hashlib.sha256(self.name.encode()).hexdigest()[:12]}.json"
+        self._stored: dict[str, StoredSnapshot] | None = None
+        self._system: Any = None
+        self._root = ""
+
+    def check_driver(self) -> None:
+        """Find the driver, and reach nothing. Raises ``StoreError`` that names its package where there is none."""
+        scheme = urlsplit(self._url).scheme
+        try:
+            import fsspec
+            from fsspec.registry import known_implementations
+        except ImportError as error:
+            raise StoreError(f"{self.name} needs fsspec: pip install 'tidegauge[agent]'") from error
+        try:
+            fsspec.get_filesystem_class(scheme)
+        except ValueError as error:
+            raise StoreError(f"{self.name}: fsspec knows no {scheme}://") from error
+        except ImportError as error:
+            package = str(known_implementations[scheme]["class"]).partition(".")[0]
+            raise StoreError(
+                f"{self.name} needs the Python package {package}, which this agent has not got: pip install {package}"
+            ) from error
+
+    def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
+        path = self._path(key)
+        with self._told("could not be written"):
+            if self._system.exists(path):
+                raise KeyTakenError(f"{self.name}: there is a {key} already")
+            # First, so that whatever happens now it is not forgotten there.
+            self._save({**self._own(), key: StoredSnapshot(key, len(content), at_unix_s)})
+            if urlsplit(self._url).scheme in WHOLE_AT_ONCE:
+                self._system.pipe_file(path, content)
+                return
+            self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._system.pipe_file(f"{path}.new", content)
+            self._system.mv(f"{path}.new", path)
+
+    def get(self, key: str, *, most_bytes: int) -> bytes:
+        path = self._path(key)
+        with self._told("could not be read"):
+            content: bytes = self._system.cat_file(path, start=0, end=most_bytes + 1)
+        if len(content) > most_bytes:
+            raise StoreError(f"{self.name}: {key} has more than {format_bytes(most_bytes)}")
+        return content
+
+    def entries(self) -> tuple[StoredSnapshot, ...]:
+        with self._told("could not be listed"):
+            return tuple(self._own().values())
+
+    def remove(self, key: str) -> None:
+        path = self._path(key)
+        with self._told("could not be deleted"):
+            with contextlib.suppress(FileNotFoundError):
+                self._system.rm_file(path)
+            self._save({own: entry for own, entry in self._own().items() if own != key})
+
+    def _path(self, key: str) -> str:
+        check_key(key)
+        if self._system is None:
+            self.check_driver()
+            import fsspec
+
+            with self._told("could not be reached"):
+                self._system, self._root = fsspec.core.url_to_fs(self._url)
+        return f"{self._root.rstrip('/')}/{key}"
+
+    def _own(self) -> dict[str, StoredSnapshot]:
+        if self._stored is None:
+            self._stored = _read_index(self._index)
+        return self._stored
+
+    def _save(self, stored: dict[str, StoredSnapshot]) -> None:
+        write_state(self._index, json.dumps([list(entry) for entry in stored.values()]).encode())
+        self._stored = stored
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Drivers raise what they like, and quote what they were given."""
+        try:
+            yield
+        except (StoreError, ImportError):
+            raise
+        except Exception as error:
+            said = str(error).replace(self._url, self.name)
+            for secret in _secrets(self._url):
+                said = said.replace(secret, "***")
+            raise StoreError(f"{self.name}: {what}: {type(error).__name__}: {one_line(said, 300)}") from None
+
+
+def _secrets(url: str) -> list[str]:
+    parts = urlsplit(url)
+    return [secret for secret in (parts.password, parts.query) if secret]
+
+
+def _read_index(path: Path) -> dict[str, StoredSnapshot]:
+    """What it says; nothing where there is none, or it is damaged: what is in the store then stays there."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        rows = [StoredSnapshot(str(key), int(size), float(at)) for key, size, at in json.loads(path.read_bytes())]
+        return {row.key: row for row in rows}
+    return {}

@@ -1,0 +1,160 @@
+"""Puts snapshots into the node's store, and takes old ones out: room, age and what incidents point to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from tidegauge.agent.evidence.budget import EvidenceBudget
+from tidegauge.agent.evidence.making import job_of
+from tidegauge.agent.evidence.retention import what_to_delete
+from tidegauge.agent.evidence.snapshot_store import KeyTakenError, SnapshotStore, StoreError, snapshot_key
+from tidegauge.analysis.snapshot_files import write_packed
+from tidegauge.core.evidence import SnapshotRef
+from tidegauge.core.jobs.tenants import tenant_of_rank
+from tidegauge.core.units import format_bytes
+from tidegauge.core.views import RankView
+
+_log = logging.getLogger(__name__)
+
+TRIES = 5
+"""To find a key that is free. When it was taken is a snapshot's own word, and may be another's."""
+
+
+class Keeping(NamedTuple):
+    """For how long and how much, on this node."""
+
+    keep_s: float
+    keep_bytes: int
+
+
+class SnapshotShelf:
+    """One node's way to a store. For one thread. ``store=None``: there is none, for the reason in ``problem``."""
+
+    def __init__(
+        self,
+        store: SnapshotStore | None,
+        keeping: Keeping,
+        budget: EvidenceBudget,
+        *,
+        cluster: str,
+        problem: str = "",
+        steady_unix_s: Callable[[], float] | None = None,
+    ) -> None:
+        """``steady_unix_s``: what snapshots age by, instead of the callers' word for the time: the host's clock may be
+        set, and must not make all of them old at once."""
+        self._steady_unix_s = steady_unix_s
+        self._store = store
+        self._keeping = keeping
+        self._budget = budget
+        self._cluster = cluster
+        self._problem = problem
+        self.works = store is not None
+        """Whether the store did what it was last asked for."""
+
+    def keep(
+        self,
+        view: RankView,
+        content: bytes,
+        *,
+        step: int,
+        at_unix_s: float,
+        now_s: float,
+        now_unix_s: float,
+        protected: Collection[str],
+    ) -> SnapshotRef:
+        """Compress and store ``core.snapshot_columns`` of one rank. ``protected``: keys that room is not made of.
+
+        ``now_s`` is a monotonic clock. Raises ``StoreError``.
+        """
+        if self._store is None:
+            raise StoreError(self._problem)
+        stored = write_packed([content])
+        if not self._budget.store(tenant := tenant_of_rank(view), len(stored), now_s):
+            raise StoreError(f"the ranks of {tenant} have had more snapshots stored within the hour than is allowed")
+        put_unix_s = self._ages_by(now_unix_s)
+        with self._told(self._store):
+            self._make_room(self._store, len(stored), now_unix_s=put_unix_s, protected=protected)
+            return self._put(self._store, view, stored, step=step, at_unix_s=at_unix_s, now_unix_s=put_unix_s)
+
+    def keys(self) -> frozenset[str]:
+        """All that is kept now; nothing of a store that cannot be listed, from which nothing is deleted either."""
+        if self._store is None:
+            return frozenset()
+        try:
+            return frozenset(entry.key for entry in self._store.entries())
+        except StoreError:
+            return frozenset()
+
+    def tidy(self, *, now_unix_s: float, wanted: Collection[str] | None, protected: Collection[str]) -> None:
+        """Delete what is too old, or too much. ``wanted`` is what open incidents point to; ``None``: nobody knows now,
+        and then age alone is no reason, since an incident may outlast any."""
+        if self._store is None:
+            return
+        keep_s, keep_bytes = self._keeping
+        with suppress(StoreError), self._told(self._store):
+            self._delete(
+                self._store, keep_s=None if wanted is None else keep_s, keep_bytes=keep_bytes,
+                now_unix_s=self._ages_by(now_unix_s), protected={*protected, *(wanted or ())},
+            )  # fmt: skip
+
+    def _ages_by(self, now_unix_s: float) -> float:
+        return now_unix_s if self._steady_unix_s is None else self._steady_unix_s()
+
+    def _put(
+        self, store: SnapshotStore, view: RankView, stored: bytes, *, step: int, at_unix_s: float, now_unix_s: float
+    ) -> SnapshotRef:
+        for at_s in (at_unix_s, *(now_unix_s + later_ms / 1000 for later_ms in range(TRIES))):
+            key = snapshot_key(
+                cluster=self._cluster, job=job_of(view), rank=int(view.identity.rank), step=step, at_unix_s=at_s
+            )
+            try:
+                store.put(key, stored, at_unix_s=now_unix_s)
+            except KeyTakenError:
+                continue
+            return SnapshotRef(key, store.name, step, at_unix_s, len(stored))
+        raise StoreError(f"{store.name}: every key for step {step} is taken")
+
+    def _make_room(
+        self, store: SnapshotStore, needed_bytes: int, *, now_unix_s: float, protected: Collection[str]
+    ) -> None:
+        room = self._keeping.keep_bytes
+        left_bytes = self._delete(
+            store, keep_s=None, keep_bytes=room - needed_bytes, now_unix_s=now_unix_s, protected=protected
+        )  # fmt: skip
+        if left_bytes + needed_bytes > room:
+            raise StoreError(
+                f"{store.name}: {format_bytes(left_bytes)} of the {format_bytes(room)} for snapshots of this node "
+                "(keep_snapshots_gib) are taken by those that open incidents point to"
+            )
+
+    @contextmanager
+    def _told(self, store: SnapshotStore) -> Iterator[None]:
+        """A failure is said in the log when it begins, and ends."""
+        try:
+            yield
+        except StoreError as error:
+            if self.works:
+                _log.warning("snapshots cannot be kept as they should: %s", error)
+            self.works = False
+            raise
+        if not self.works:
+            _log.info("%s can be used again", store.name)
+        self.works = True
+
+    @staticmethod
+    def _delete(
+        store: SnapshotStore, *, keep_s: float | None, keep_bytes: int, now_unix_s: float, protected: Collection[str]
+    ) -> int:
+        """Delete what is to go; how many bytes are left."""
+        entries = store.entries()
+        sizes = {entry.key: entry.stored_bytes for entry in entries}
+        for key in what_to_delete(
+            entries, now_unix_s=now_unix_s, keep_s=keep_s, keep_bytes=keep_bytes, protected=protected
+        ):  # fmt: skip
+            store.remove(key)
+            _log.info("deleted snapshot %s", key)
+            del sizes[key]
+        return sum(sizes.values())

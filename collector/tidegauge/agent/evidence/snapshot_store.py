@@ -1,0 +1,170 @@
+"""Where snapshots are kept: the port, the names in a store, and the store that is a folder of this node.
+
+A store holds ``core.snapshot_columns`` compressed with zstandard: no pickle. Another one is ``remote_store``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tidegauge.agent.evidence.retention import StoredSnapshot
+from tidegauge.core.ids import JobKey
+from tidegauge.core.units import format_bytes
+
+SUFFIX = ".snap.zst"
+LONGEST_PART = 80
+"""Characters of one part of a key: far below what any file system takes."""
+LEFT_FREE_BYTES = 256 << 20
+"""What a snapshot leaves free on the disk of a node, beside what everybody else needs of it."""
+_DRAFTS = ".drafts"
+_KEY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._@=+~-]{0,99}/){4,5}step-[0-9]{1,19}-[0-9]{1,19}" + re.escape(SUFFIX))
+"""Keys of four folders are of stores before keys had a uid: still read, and cleared with age."""
+
+
+class StoreError(Exception):
+    """A store did not do what it was asked for. The text is for people and holds no secret."""
+
+
+class KeyTakenError(StoreError):
+    """Something has that key already."""
+
+
+class SnapshotStore(Protocol):
+    """Keeps snapshots by key. For one thread."""
+
+    @property
+    def name(self) -> str:
+        """What people find it by (``SnapshotRef.store``): ``HOST:FOLDER``, or a URL without secrets."""
+
+    def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
+        """Keep it, whole or not at all. Raises ``KeyTakenError``, ``StoreError``."""
+
+    def get(self, key: str, *, most_bytes: int) -> bytes:
+        """What was put. Raises ``StoreError`` where it is not there, or larger than ``most_bytes``."""
+
+    def entries(self) -> tuple[StoredSnapshot, ...]:
+        """All that is there and that this node may delete. Raises ``StoreError``."""
+
+    def remove(self, key: str) -> None:
+        """Delete it, if it is there. Raises ``StoreError``."""
+
+
+def snapshot_key(*, cluster: str, job: JobKey, rank: int, step: int, at_unix_s: float) -> str:
+    """``<cluster>/<uid>/<job>/<attempt>/rank-<rank>/step-<step>-<unix ms>.snap.zst``.
+
+    The uid is the kernel's word, the job may be the user's own: nobody's snapshots ever lie among another's.
+    """
+    folder = f"{_part(cluster)}/{job.uid}/{_part(job.job_id)}/{job.attempt}/rank-{rank}"
+    return f"{folder}/step-{step}-{int(at_unix_s * 1000)}{SUFFIX}"
+
+
+def check_key(key: str) -> None:
+    """Raises ``StoreError`` unless it is a key as ``snapshot_key`` makes them."""
+    if _KEY.fullmatch(key) is None:
+        raise StoreError(f"{key[:200]!r} is no key of a snapshot")
+
+
+def _part(text: str) -> str:
+    """One name of a path. What was changed or cut ends in a piece of a hash, so that two names never become one."""
+    safe = re.sub(r"[^A-Za-z0-9._@=+-]", "_", text)[:LONGEST_PART].lstrip(".=@+-") or "_"
+    if safe == text:
+        return safe
+    return f"{safe[: LONGEST_PART - 9]}~{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
+
+
+class FolderStore:
+    """A folder of this node, made when the first snapshot comes; for its owner only."""
+
+    def __init__(self, root: Path, *, hostname: str) -> None:
+        self._root = root
+        self.name = f"{hostname}:{root}"
+        self._drafts: Path | None = None
+
+    def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
+        check_key(key)
+        with self._told("cannot be written"):
+            self._check_room(len(content))
+            path = self._root / key
+            if path.exists():
+                raise KeyTakenError(f"{self.name}: there is a {key} already")
+            draft = self._draft_folder() / secrets.token_hex(8)
+            try:
+                _write(draft, content)
+                os.utime(draft, (at_unix_s, at_unix_s))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                draft.rename(path)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def get(self, key: str, *, most_bytes: int) -> bytes:
+        check_key(key)
+        with self._told("cannot be read"), (self._root / key).open("rb") as file:
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise StoreError(f"{self.name}: {key} has more than {format_bytes(most_bytes)}")
+        return content
+
+    def entries(self) -> tuple[StoredSnapshot, ...]:
+        with self._told("cannot be listed"):
+            return tuple(self._listed())
+
+    def remove(self, key: str) -> None:
+        check_key(key)
+        with self._told("cannot be deleted"):
+            path = self._root / key
+            path.unlink(missing_ok=True)
+            for folder in path.relative_to(self._root).parents:
+                if folder != Path("."):
+                    with contextlib.suppress(OSError):  # others are in it
+                        (self._root / folder).rmdir()
+
+    def _listed(self) -> Iterator[StoredSnapshot]:
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                path = Path(folder) / name
+                key = str(path.relative_to(self._root))
+                if _KEY.fullmatch(key) is not None:
+                    status = path.lstat()
+                    yield StoredSnapshot(key, status.st_size, status.st_mtime)
+
+    def _check_room(self, needed_bytes: int) -> None:
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        room = os.statvfs(self._root)
+        free_bytes = room.f_bavail * room.f_frsize
+        if free_bytes - needed_bytes < LEFT_FREE_BYTES:
+            raise StoreError(
+                f"{self.name}: only {format_bytes(free_bytes)} are free on that disk; "
+                f"{format_bytes(LEFT_FREE_BYTES)} are left to others"
+            )
+
+    def _draft_folder(self) -> Path:
+        """Where files are written before they get their name; cleared once, of what a crash left."""
+        if self._drafts is None:
+            drafts = self._root / _DRAFTS
+            shutil.rmtree(drafts, ignore_errors=True)
+            drafts.mkdir(mode=0o700, exist_ok=True)
+            self._drafts = drafts
+        return self._drafts
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self.name}: {what}: {error.strerror or error}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(fd)

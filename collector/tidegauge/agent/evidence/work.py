@@ -1,0 +1,142 @@
+"""From the files that a rank wrote to a piece of evidence: read, check, compare, store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from tidegauge.agent.evidence.attempts import EvidenceAttempts
+from tidegauge.agent.evidence.checks import read_evidence, read_snapshot
+from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES, MOST_SNAPSHOT_BYTES, FoundFiles, OpenFile
+from tidegauge.agent.evidence.making import (
+    NodeWord,
+    ReadSnapshot,
+    asked_id,
+    evidence_of_snapshot,
+    evidence_of_window,
+    read_trace,
+)
+from tidegauge.agent.evidence.snapshot_shelf import SnapshotShelf
+from tidegauge.agent.evidence.snapshot_store import StoreError
+from tidegauge.agent.evidence.waiting import WaitingEvidence
+from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.core.evidence import Evidence, SnapshotRef
+from tidegauge.core.evidence.rank_evidence import MOST_TEXT
+from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX
+from tidegauge.core.text import one_line
+
+
+class Done(NamedTuple):
+    """What came of one rank's files."""
+
+    evidence: Evidence
+    refused: tuple[RefusedError, ...] = ()
+    """Snapshots that were not acceptable; the evidence says so too."""
+
+
+class EvidenceWork:
+    """For one thread."""
+
+    def __init__(self, shelf: SnapshotShelf, waiting: WaitingEvidence, attempts: EvidenceAttempts) -> None:
+        self._shelf = shelf
+        self._waiting = waiting
+        self._attempts = attempts
+
+    def do(self, found: FoundFiles, node: NodeWord, *, now_s: float, protected: Collection[str]) -> Done | None:
+        """The evidence in ``found``, its snapshots stored; ``None`` if it was taken before. ``now_s`` is a monotonic
+        clock, ``protected`` are keys of snapshots that must stay.
+
+        Raises ``RefusedError`` for what cannot be believed at all, or ended the agent before, and ``OSError``.
+        """
+        why_not = self._attempts.begin(found, now_unix_s=node.now_unix_s)
+        if why_not is not None:
+            raise RefusedError("deadly", why_not)
+        try:
+            return self._done(found, node, now_s=now_s, protected=protected)
+        finally:  # what ends the process comes by here no more, and that is the point
+            self._attempts.end(found)
+
+    def _done(self, found: FoundFiles, node: NodeWord, *, now_s: float, protected: Collection[str]) -> Done | None:
+        errand = _Errand(self._shelf, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
+        if found.evidence is None:
+            return self._snapshot(errand, found.snapshots[ASKED_SUFFIX])
+        said = read_evidence(found.evidence.read(MOST_EVIDENCE_BYTES), found.at.claimed)
+        if self._waiting.was_taken(found.process, said.evidence_id):
+            return None
+        read: dict[str, ReadSnapshot] = {}
+        for suffix, name in ((EARLY_SUFFIX, said.early_file), (LATE_SUFFIX, said.late_file)):
+            file = found.snapshots.get(suffix)
+            if name is not None and file is None:
+                errand.problems.append(f"{name} was not there any more")
+            elif name is not None and file is not None:
+                snapshot = errand.read(file, device=said.device)
+                if snapshot is not None:
+                    read[suffix] = snapshot
+        evidence = evidence_of_window(said, node, read, snapshots=errand.stored, problems=errand.problems)
+        return Done(evidence, tuple(errand.refused))
+
+    def _snapshot(self, errand: _Errand, file: OpenFile) -> Done | None:
+        unix_ms = file.signature.mtime_ns // 1_000_000
+        evidence_id = asked_id(errand.node.hostname, errand.found.process, unix_ms=unix_ms)
+        if self._waiting.was_taken(errand.found.process, evidence_id):
+            return None
+        snapshot = errand.read(file, device=None)
+        if snapshot is None:
+            raise errand.refused[0]
+        evidence = evidence_of_snapshot(
+            evidence_id,
+            errand.node,
+            snapshot,
+            at_unix_s=min(unix_ms / 1000, errand.node.now_unix_s),
+            snapshots=errand.stored,
+            problems=errand.problems,
+        )
+        return Done(evidence)
+
+
+class _Errand:
+    """One set of files on its way: what was stored of it, and what went wrong."""
+
+    def __init__(
+        self, shelf: SnapshotShelf, found: FoundFiles, node: NodeWord, now_s: float, protected: Collection[str]
+    ) -> None:
+        self.found = found
+        self.node = node
+        self.stored: list[SnapshotRef] = []
+        self.problems: list[str] = []
+        self.refused: list[RefusedError] = []
+        self._shelf = shelf
+        self._now_s = now_s
+        self._protected = set(protected)
+
+    def read(self, file: OpenFile, *, device: int | None) -> ReadSnapshot | None:
+        """Read a snapshot and store it; ``None`` where it is refused. A store that fails costs the stored copy only."""
+        try:
+            content, packed = read_snapshot(file.read(MOST_SNAPSHOT_BYTES))
+            snapshot = read_trace(packed, device)
+        except (RefusedError, BadTraceError) as error:
+            why = one_line(str(error), MOST_TEXT)
+            self.refused.append(error if isinstance(error, RefusedError) else RefusedError("content", why))
+            self.problems.append(f"{file.name} cannot be used: {why}")
+            return None
+        try:
+            self.stored.append(self._stored(content, snapshot, file))
+        except StoreError as error:
+            self.problems.append(f"{file.name} was not stored: {one_line(str(error), MOST_TEXT)}")
+        return snapshot
+
+    def _stored(self, content: bytes, snapshot: ReadSnapshot, file: OpenFile) -> SnapshotRef:
+        node = self.node
+        written_unix_s = file.signature.mtime_ns / 1e9
+        ref = self._shelf.keep(
+            node.view,
+            content,
+            step=node.view.step if snapshot.step is None else snapshot.step,
+            at_unix_s=min(snapshot.at_unix_s or written_unix_s, node.now_unix_s),
+            now_s=self._now_s,
+            now_unix_s=node.now_unix_s,
+            protected=self._protected,
+        )
+        self._protected.add(ref.key)
+        return ref

@@ -1,0 +1,159 @@
+"""Asks one process over its command socket: a rank's probe, or the keeper of a ``tidegauge run`` (docs/probe.md).
+
+Everybody may write below a run directory, and we may be root. So nothing is followed: the folder and the socket are
+opened as the very files that were checked, and nothing is sent before the kernel has said that the process meant
+listens there. Otherwise a user could point us at another daemon's socket and have us speak to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidegauge.agent.run_dirs.folders import RefusedError, UserFolder
+from tidegauge.agent.run_dirs.safe_files import opened_folder, opened_name
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import parse_proc_stat
+from tidegauge.core.text import one_line
+
+MAX_REPLY_BYTES = 64 << 10
+MAX_REPLY_TEXT = 1000
+"""Characters of each text in an answer."""
+MAX_REPLY_DEPTH = 8
+"""Of lists and objects in an answer; ours have three. What is deeper can be read here, but not be sent to the
+coordinator: pickle gives up earlier than JSON, and no report of this node would arrive any more."""
+MAX_REPLY_NUMBER = 1 << 62
+
+_UCRED = struct.Struct("3i")
+
+
+class ProcessSocket(NamedTuple):
+    """A process and where its socket ought to be: ``<folder>/<name>``."""
+
+    folder: UserFolder
+    uid: int
+    """The kernel's owner of the process."""
+    name: str
+    process: ProcessId
+    """As this node sees it; ``name`` may carry the pid that it has in its container."""
+
+
+class NotAskedError(Exception):
+    """There is no answer. The message is for people; the process may have been reached all the same."""
+
+
+def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+    """The process's answer to one request: a JSON object, which may be ``{"error": …}``. Raises ``NotAskedError``."""
+    who = f"pid {to.process.pid}"
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        with contextlib.closing(_connected(to, deadline_s)) as connection:
+            _check_peer(connection, to)
+            connection.settimeout(_left_s(deadline_s))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            line = _read_line(connection, deadline_s)
+    except FileNotFoundError:
+        raise NotAskedError(f"{who} has no command socket: it ended, or it runs without Tidegauge's probe") from None
+    except ConnectionRefusedError:
+        raise NotAskedError(
+            f"{who} does not listen on its command socket any more: it has ended, or is about to"
+        ) from None
+    except (TimeoutError, BlockingIOError):
+        raise NotAskedError(f"{who} did not answer within {timeout_s:g} s") from None
+    except RefusedError as error:
+        raise NotAskedError(f"{who} cannot be asked, nothing was sent: {error}") from error
+    except OSError as error:
+        raise NotAskedError(f"{who} cannot be asked: {error.strerror or error}") from error
+    return _answer_in(line, who)
+
+
+def _connected(to: ProcessSocket, deadline_s: float) -> socket.socket:
+    """By descriptor all the way: what is connected to is the file that was checked, whatever its name means by now."""
+    with opened_folder(to.folder) as folder, opened_name(folder.fd, to.name, mount=folder.mount) as name:
+        status = os.fstat(name)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != to.uid:
+            raise NotAskedError(f"{to.name} is not a socket of uid {to.uid}: nothing was sent")
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            connection.settimeout(_left_s(deadline_s))
+            connection.connect(f"/proc/self/fd/{name}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _check_peer(connection: socket.socket, to: ProcessSocket) -> None:
+    """Who called ``listen`` (SO_PEERCRED, unix(7)), and that this process still has its pid."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _ = _UCRED.unpack(credentials)
+    if (pid, uid) != (to.process.pid, to.uid):
+        meant = f"pid {to.process.pid} of uid {to.uid}"
+        raise NotAskedError(f"{to.name} is served by pid {pid} of uid {uid}, not by {meant}: nothing was sent")
+    try:
+        now = parse_proc_stat(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
+    except (FileNotFoundError, ProcessLookupError):
+        now = None
+    if now is None or now.process != to.process:
+        raise NotAskedError(f"pid {pid} is another process by now: nothing was sent")
+
+
+def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
+    received = b""
+    while b"\n" not in received:
+        connection.settimeout(_left_s(deadline_s))
+        data = connection.recv(8192)
+        if not data:
+            raise NotAskedError("the process hung up without an answer")
+        received += data
+        if len(received) > MAX_REPLY_BYTES:
+            raise NotAskedError(f"the answer is longer than {MAX_REPLY_BYTES} bytes")
+    return received.split(b"\n", 1)[0]
+
+
+def _answer_in(line: bytes, who: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise NotAskedError(f"{who} answered something that is not a JSON object")
+    try:
+        return {_line(name): _tame(value, MAX_REPLY_DEPTH) for name, value in answer.items()}
+    except ValueError as error:
+        raise NotAskedError(f"{who} answered something that is not used: {error}") from None
+
+
+def _tame(value: Any, depth: int) -> Any:
+    """``value`` as anybody may send it on, calculate with it and show it. Raises ``ValueError``."""
+    if isinstance(value, str):
+        return _line(value)
+    if isinstance(value, (int, float)) and not -MAX_REPLY_NUMBER <= value <= MAX_REPLY_NUMBER:
+        raise ValueError("it has a number beyond all measure")
+    if not isinstance(value, (list, dict)):
+        return value
+    if depth <= 0:
+        raise ValueError("it is nested too deeply")
+    if isinstance(value, list):
+        return [_tame(one, depth - 1) for one in value]
+    return {_line(name): _tame(one, depth - 1) for name, one in value.items()}
+
+
+def _line(text: str) -> str:
+    """Bounded, and nothing in it that a terminal or a log would obey: the process may be anybody's."""
+    return one_line(text, MAX_REPLY_TEXT, replacement=" ")
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s

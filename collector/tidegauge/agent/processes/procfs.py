@@ -1,0 +1,209 @@
+"""Processes as Linux's /proc shows them, see proc(5)."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tidegauge.agent.kubernetes.cgroup import container_of, pod_cgroup_of
+from tidegauge.agent.ports import ProcessFacts, ProcessUsage
+from tidegauge.agent.processes.resident import OpenStatms, parse_statm
+from tidegauge.agent.processes.user_namespaces import owner_of_user_namespace
+from tidegauge.core.host_memory import proportional_bytes
+from tidegauge.core.ids import JobId, ProcessId
+from tidegauge.core.jobs.slurm import SlurmPlace
+from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
+from tidegauge.core.proc_status import effective_uid, status_numbers
+
+NESTED_REFRESH_S = 5.0
+"""Looking through all processes for one in a container costs about 30 us each: not more often than this."""
+
+ASK_AGAIN_S = 60.0
+"""Before a uid without a name is looked up once more."""
+MAX_GENERATIONS = 64
+"""Parents of parents that are looked at; a chain that changes while it is read could have a loop."""
+
+DATA_WORKER = "pt_data_worker"
+"""What ``torch/utils/data/_utils/worker.py`` calls itself (proc_pid_comm(5)) in releases that name their threads."""
+MULTIPROCESSING = ("multiprocessing.spawn", "multiprocessing.forkserver")
+"""In the command line of what Python's ``multiprocessing`` starts; a forked child has its parent's."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_SLURM_CGROUP = re.compile(
+    r"/(?:slurm[^/]*(?:/uid_(\d+))?|[^/]*slurmstepd\.scope)/job_(\d{1,10})/step_([a-z0-9+]{1,32})(?:/|$)"
+)
+"""cgroup v1 ``/slurm_NODE/uid_1000/job_7/step_0``, v2 ``/system.slice/NODE_slurmstepd.scope/job_7/step_0/user``."""
+_USERS_OWN = ("user.slice", "user@", "docker", "kubepods", "libpod", "lxc")
+"""Below these a user or a container may make cgroups of any name."""
+
+
+class ProcFs:
+    """The ``ProcSource`` of a real machine. ``root`` is where proc is mounted."""
+
+    def __init__(self, root: Path = Path("/proc"), *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._root = str(root)
+        self._monotonic_s = monotonic_s
+        self._nested: dict[ProcessId, list[ProcessId]] = {}
+        self._nested_at_s = float("-inf")
+        self._user_names: dict[int, str] = {}
+        self._ask_again_s: dict[int, float] = {}
+        """When, on the monotonic clock, a uid that had no name is asked about again."""
+        self._statms = OpenStatms(self._root, monotonic_s=monotonic_s)
+
+    def find(self, process: ProcessId, *, mount_namespaces: Collection[int] | None = None) -> ProcessFacts | None:
+        facts = self._facts(process)
+        if facts is not None and self._is_in(process.pid, mount_namespaces):
+            return facts
+        now_s = self._monotonic_s()
+        if now_s - self._nested_at_s >= NESTED_REFRESH_S:
+            self._nested, self._nested_at_s = {}, now_s
+            for inner, outer in self._list_nested():
+                self._nested.setdefault(inner, []).append(outer)
+        # Two containers that started together have the same pids inside: where they live tells them apart.
+        named_so = [outer for outer in self._nested.get(process, ()) if self._is_in(outer.pid, mount_namespaces)]
+        return next((facts for outer in named_so if (facts := self._facts(outer)) is not None), None)
+
+    def usage(self, process: ProcessId) -> ProcessUsage | None:
+        pages = self._statms.pages(process)
+        if pages is None:
+            statm = self._read(process.pid, "statm") or ""
+            stat = self.stat(process.pid)
+            if stat is None or stat.ended or stat.process != process:
+                return None
+            self._statms.keep(process, lambda: self.process_at(process.pid) == process)
+            pages = parse_statm(statm.encode())
+            if pages is None:
+                return ProcessUsage(rss_bytes=stat.rss_pages * _PAGE_BYTES)
+        return ProcessUsage(pages.resident * _PAGE_BYTES, pages.shared * _PAGE_BYTES)
+
+    def pids(self) -> Sequence[int]:
+        return [int(name) for name in os.listdir(self._root) if name.isdigit()]
+
+    def proportional_bytes(self, process: ProcessId) -> int | None:
+        try:
+            rollup = self._read(process.pid, "smaps_rollup")
+        except PermissionError:
+            return None
+        return None if rollup is None or self.process_at(process.pid) != process else proportional_bytes(rollup)
+
+    def cgroup(self, process: ProcessId) -> str:
+        cgroup = self._read(process.pid, "cgroup")
+        return "" if cgroup is None or self.process_at(process.pid) != process else cgroup
+
+    def ancestors(self, process: ProcessId) -> tuple[ProcessId, ...]:
+        found: list[ProcessId] = []
+        stat = self.stat(process.pid)
+        if stat is None or stat.process != process:
+            return ()
+        while stat is not None and len(found) < MAX_GENERATIONS:
+            stat = self.stat(stat.parent_pid) if stat.parent_pid > 0 else None
+            if stat is not None:
+                found.append(stat.process)
+        return tuple(found)
+
+    def process_at(self, pid: int) -> ProcessId | None:
+        stat = self.stat(pid)
+        return None if stat is None or stat.ended else stat.process
+
+    def looks_like_data_worker(self, process: ProcessId) -> bool:
+        stat = self.stat(process.pid)
+        if stat is None or stat.process != process:
+            return False
+        if (self._read(process.pid, "comm") or "").strip() == DATA_WORKER:
+            return True
+        command = self._read(process.pid, "cmdline") or ""
+        return any(module in command for module in MULTIPROCESSING)
+
+    def user_name(self, uid: int) -> str:
+        if uid not in self._user_names and time.monotonic() >= self._ask_again_s.get(uid, 0.0):
+            try:
+                self._user_names[uid] = pwd.getpwuid(uid).pw_name
+            except (KeyError, OverflowError):
+                # Also when the directory service is away for a moment: whose a job is must not hang on that for ever.
+                self._ask_again_s[uid] = time.monotonic() + ASK_AGAIN_S
+        return self._user_names.get(uid, str(uid))
+
+    def _is_in(self, pid: int, mount_namespaces: Collection[int] | None) -> bool:
+        if mount_namespaces is None:
+            return True
+        try:
+            return os.stat(f"{self._root}/{pid}/ns/mnt").st_ino in mount_namespaces
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def _facts(self, process: ProcessId) -> ProcessFacts | None:
+        """The start time is read last: what was read before it belonged to the same process."""
+        status = self._read(process.pid, "status")
+        cgroup = self._read(process.pid, "cgroup") or ""
+        stat = self.stat(process.pid)
+        if status is None or stat is None or stat.ended or stat.process != process:
+            return None
+        uid = effective_uid(status)
+        if uid is None:
+            return None
+        return facts_of(process, uid, cgroup, proc=self._root)
+
+    def _list_nested(self) -> Iterator[tuple[ProcessId, ProcessId]]:
+        """``(as it knows itself, as we see it)`` for every process in a pid namespace below ours."""
+        for name in os.listdir(self._root):
+            if not name.isdigit():
+                continue
+            with suppress(PermissionError):  # proc mounted with hidepid
+                pids = status_numbers(self._read(int(name), "status") or "", "NSpid")
+                stat = self.stat(int(name)) if len(pids) > 1 else None
+                if stat is not None:
+                    yield ProcessId(pids[-1], stat.process.start_ticks), stat.process
+
+    def stat(self, pid: int) -> ProcStat | None:
+        return parse_proc_stat(self._read(pid, "stat") or "")
+
+    def _read(self, pid: int, name: str) -> str | None:
+        """A file of a process, ``None`` if it is gone. Other failures are not the end of a process, and raise."""
+        try:
+            fd = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.read(fd, 1 << 16).decode(errors="replace")
+        except ProcessLookupError:  # it ended between the two calls
+            return None
+        finally:
+            os.close(fd)
+
+
+def facts_of(process: ProcessId, uid: int, cgroup: str, *, proc: str = "/proc") -> ProcessFacts:
+    """Of a process of ``uid`` with this ``/proc/PID/cgroup``."""
+    slurm, pod = slurm_place_of(cgroup, uid=uid), pod_cgroup_of(cgroup)
+    container = container_of(cgroup) if slurm is None and pod is None else None
+    owner = owner_of_user_namespace(process.pid, proc) or None  # root's: an engine that maps uids for everybody
+    return ProcessFacts(process, uid, slurm, pod, container, owner)
+
+
+def slurm_place_of(cgroup: str, *, uid: int) -> SlurmPlace | None:
+    """The job and step for which slurmstepd made the cgroups in ``/proc/PID/cgroup``, or ``None``.
+
+    Only cgroups that root made count; a ``uid_N`` in the path must be the process's own. Slurm >= 26.05 writes a
+    SLUID in place of ``job_N`` unless told otherwise: such a process has no place here, slurmd itself knows it.
+    """
+    for line in cgroup.split("\n"):  # not splitlines(): a name may hold any other separator, but no line feed
+        path = line.split(":", 2)[-1]
+        if any(own in path for own in _USERS_OWN):
+            continue
+        match = _SLURM_CGROUP.search(path)
+        if match is not None and match[1] in (None, str(uid)):
+            return SlurmPlace(JobId(match[2]), match[3])
+    return None
+
+
+def in_initial_pid_namespace(root: Path = Path("/proc")) -> bool:
+    """Whether pids here are the host's, as NVML tells them. The number is the kernel's PROC_PID_INIT_INO."""
+    try:
+        return os.readlink(root / "self/ns/pid") == "pid:[4026531836]"
+    except OSError:
+        return False

@@ -1,0 +1,116 @@
+"""Which processes descend from which rank, by the kernel's word, at the cost of a list of pids.
+
+Each process is looked at when its pid is first seen. Its parent stays its parent, by pid and start time: one whose
+parent has ended counts to the parent's parent, as the rank that brought it forth still pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Protocol
+
+from tidegauge.agent.processes.procfs import MAX_GENERATIONS
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import ProcStat
+
+MAX_PROCESSES = 65_536
+"""Of one node: the pids above are not looked at."""
+MAX_TREE_PROCESSES = 256
+"""Of one rank, the oldest: a DataLoader has some tens of workers."""
+RECHECKED = 64
+"""Processes that are looked at again in one scan although their pids are known: another may have taken the pid."""
+
+
+class ProcessList(Protocol):
+    """The processes of this node. ``OSError`` is a failure to look."""
+
+    def pids(self) -> Sequence[int]:
+        """Of all of them."""
+
+    def stat(self, pid: int) -> ProcStat | None:
+        """/proc/PID/stat; ``None`` if there is none."""
+
+
+class ProcessTrees:
+    """For one thread."""
+
+    def __init__(self, processes: ProcessList) -> None:
+        self._processes = processes
+        self._known: dict[int, ProcStat] = {}
+        self._parents: dict[ProcessId, ProcessId] = {}
+        """Of each known process whose parent is known."""
+        self._in_trees: tuple[int, ...] = ()
+        """Pids of the last scan's trees: what they are called, and whether they live, is looked up each time."""
+        self._turn = 0
+
+    def scan(self, ranks: Collection[ProcessId]) -> Mapping[ProcessId, tuple[ProcStat, ...]]:
+        """The trees of ``ranks`` now: each rank's own process first, then its descendants, the oldest first. What
+        descends from several belongs to the nearest."""
+        pids = sorted(self._processes.pids())[:MAX_PROCESSES]
+        ended = self._known.keys() - set(pids)
+        new = [pid for pid in pids if pid not in self._known]
+        fresh: dict[int, ProcStat] = {}
+        for pid in (*new, *self._to_recheck()):
+            with suppress(OSError):
+                stat, before = self._processes.stat(pid), self._known.get(pid)
+                living = None if stat is None or stat.ended else stat
+                if before is not None and (living is None or living.process != before.process):
+                    ended.add(pid)
+                if living is not None:
+                    fresh[pid] = living
+        self._let_go(ended)
+        for pid, stat in fresh.items():
+            first = stat.process not in self._parents
+            self._known[pid] = stat
+            parent = self._known.get(stat.parent_pid) or fresh.get(stat.parent_pid)
+            # A parent is older than its child: a younger one took the pid of a parent that ended.
+            if first and parent is not None and parent.process.start_ticks <= stat.process.start_ticks:
+                self._parents[stat.process] = parent.process
+        trees = self._trees(frozenset(ranks))
+        self._in_trees = tuple(stat.process.pid for tree in trees.values() for stat in tree)
+        return trees
+
+    def _to_recheck(self) -> set[int]:
+        begin = self._turn % max(1, len(self._known))
+        self._turn = begin + RECHECKED
+        return {*islice(self._known, begin, begin + RECHECKED), *self._in_trees} & self._known.keys()
+
+    def _let_go(self, ended: Collection[int]) -> None:
+        """Forget processes; their children count to who was above them."""
+        above = {}
+        for pid in ended:
+            process = self._known.pop(pid).process
+            above[process] = self._parents.pop(process, None)
+        if not above:
+            return
+        for child, parent in list(self._parents.items()):
+            if parent not in above:
+                continue
+            heir: ProcessId | None = parent
+            while heir is not None and heir in above:
+                heir = above[heir]
+            if heir is None:
+                del self._parents[child]
+            else:
+                self._parents[child] = heir
+
+    def _trees(self, ranks: frozenset[ProcessId]) -> Mapping[ProcessId, tuple[ProcStat, ...]]:
+        found: dict[ProcessId, list[ProcStat]] = {rank: [] for rank in ranks}
+        for stat in self._known.values():
+            rank = self._rank_of(stat.process, ranks)
+            if rank is not None:
+                found[rank].append(stat)
+        for rank, tree in found.items():
+            tree.sort(key=lambda stat: (stat.process != rank, stat.process.start_ticks, stat.process.pid))
+            del tree[MAX_TREE_PROCESSES:]
+        return {rank: tuple(tree) for rank, tree in found.items()}
+
+    def _rank_of(self, process: ProcessId, ranks: frozenset[ProcessId]) -> ProcessId | None:
+        at: ProcessId | None = process
+        for _ in range(MAX_GENERATIONS):
+            if at is None or at in ranks:
+                return at
+            at = self._parents.get(at)
+        return None

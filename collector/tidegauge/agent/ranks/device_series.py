@@ -1,0 +1,146 @@
+"""One device of one rank: what its records say, and what its detectors make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidegauge.agent.ports import Detector, DetectorFactory
+from tidegauge.agent.ranks.nontorch import NontorchMeter
+from tidegauge.agent.ranks.step_runs import StepRuns
+from tidegauge.core.host_memory import HostMemory
+from tidegauge.core.samples import EventCode, RecordKind, Sample
+from tidegauge.core.verdicts import OK, Signal, Verdict
+
+_MILLIONTHS = 1_000_000
+_TICK_GAP_NS = 400_000_000
+"""Readings on the time axis are at least so far apart, as ticks are: steps come faster."""
+
+
+class DeviceSeries:
+    """One device of one rank: its newest record, its counters since attach, and what judges it: its steps, and the time
+    where no steps come for long (``StepRuns``)."""
+
+    def __init__(self, device: int, detector_factory: DetectorFactory) -> None:
+        self.device = device
+        self.last: Sample | None = None
+        self.fraction: float | None = None
+        """From the last ``FRACTION_SET`` record."""
+        self.out_of_memory: Sample | None = None
+        """The last ``OUT_OF_MEMORY`` record."""
+        self.private_free_bytes = 0
+        """In private pools, at that error, as far as the probe has told."""
+        self.meter = NontorchMeter()
+        self._detector_factory = detector_factory
+        self._baseline: Sample | None = None
+        self._pending: list[Sample] = []
+        self._runs: StepRuns | None = None
+        self._by_steps: Detector | None = None
+        self._last_step: Sample | None = None
+        self._by_time: Detector | None = None
+        """Begun with a pause between steps, over with a run of them."""
+        self._ticks = 0
+        self._last_tick_ns = 0
+
+    def take(self, sample: Sample) -> None:
+        """One new record, in order. Judged later, by ``judge``, when the poll's other readings are known."""
+        if self._baseline is None or (sample.kind is RecordKind.EVENT and sample.event is EventCode.ATTACHED):
+            self._baseline = sample
+        if sample.event is EventCode.FRACTION_SET and 0 < sample.event_a <= _MILLIONTHS:
+            self.fraction = sample.event_a / _MILLIONTHS
+        if sample.event is EventCode.OUT_OF_MEMORY:
+            self.out_of_memory, self.private_free_bytes = sample, 0
+        if sample.event is EventCode.POOLS_AT_OOM:
+            self.private_free_bytes = sample.event_a
+        self.last = sample
+        if sample.kind is not RecordKind.EVENT:  # an event may repeat the last known numbers
+            self.meter.record(sample)
+            self._pending.append(sample)
+
+    def judge(self, *, host: HostMemory | None, limit_bytes: int | None) -> int:
+        """Feed the detectors with the records since the last call; how many readings they were given."""
+        pending, self._pending = self._pending, []
+        points = 0
+        for sample in pending:
+            for detector, step in self._judges_of(sample):
+                points += 1
+                detector.update(
+                    step=step,
+                    time_s=sample.mono_ns / 1e9,
+                    allocated_bytes=sample.allocated_bytes,
+                    reserved_bytes=sample.reserved_bytes,
+                    nontorch_bytes=self.meter.bytes,
+                    host_bytes=None if host is None else host.held_bytes,
+                    host_free_bytes=None if host is None else host.free_bytes,
+                    allocated_peak_bytes=sample.allocated_peak_bytes,
+                    inactive_split_bytes=sample.inactive_split_bytes,
+                    limit_bytes=limit_bytes,
+                )
+        return points
+
+    def let_go(self) -> None:
+        """The records taken since the last call are not to be judged."""
+        self._pending.clear()
+
+    def stop_judging(self) -> None:
+        """From now on nothing is found, and nothing was."""
+        self._pending.clear()
+        self._by_steps = self._by_time = None
+
+    def _judges_of(self, sample: Sample) -> Iterator[tuple[Detector, int]]:
+        """Who is to be given this record, and as which step."""
+        now_s = sample.mono_ns / 1e9
+        runs = self._runs = self._runs or StepRuns(now_s)
+        runs.record(now_s)
+        rare = runs.is_rare(now_s)
+        if sample.kind is RecordKind.STEP:
+            if self._last_step is not None and sample.step <= self._last_step.step:
+                return
+            rare = rare and runs.stepped
+            runs.step(now_s)
+            self._last_step = sample
+            self._by_steps = self._by_steps or self._detector_factory()
+            yield self._by_steps, sample.step
+        if not (runs.by_time or rare):
+            self._by_time = None
+        elif self._by_time is None or sample.mono_ns - self._last_tick_ns >= _TICK_GAP_NS:
+            self._ticks = 1 if self._by_time is None else self._ticks + 1
+            self._last_tick_ns = sample.mono_ns
+            self._by_time = self._by_time or self._detector_factory()
+            yield self._by_time, self._ticks
+
+    @property
+    def verdict(self) -> Verdict:
+        """The surer and graver one of what was found by steps and, where that counts, by time: that is without figures
+        in steps."""
+        by_steps = OK if self._by_steps is None else self._by_steps.verdict
+        if self._by_time is None or self._runs is None or not self._runs.by_time:
+            return by_steps
+        by_time = self._by_time.verdict._replace(
+            onset_step=None, suspect_step=None, alarm_step=None, bytes_per_step=None, steps_to_oom=None
+        )
+        return by_time if self._is_given_back(by_steps) else max(by_steps, by_time, key=_gravity)
+
+    def _is_given_back(self, found: Verdict) -> bool:
+        """Whether less than half is left of a growth that was found by steps, of which none may come to say so."""
+        last, then = self.last, self._last_step
+        if last is None or then is None or found.grown_bytes is None:
+            return False
+        given_back = {
+            Signal.ALLOCATED: then.allocated_bytes - last.allocated_bytes,
+            Signal.RESERVED: then.reserved_bytes - last.reserved_bytes,
+        }
+        return 2 * (0 if found.signal is None else given_back.get(found.signal, 0)) > found.grown_bytes
+
+    def since_attach(self, name: str) -> int | None:
+        """A counter's growth since the probe attached, or since the oldest record that was left when we came."""
+        assert self.last is not None
+        now: int | None = getattr(self.last, name)
+        start: int | None = getattr(self._baseline, name)
+        if now is None or start is None:
+            return now
+        # Lower than at the start: torch.cuda.reset_accumulated_memory_stats() set it to zero.
+        return now - start if now >= start else now
+
+
+def _gravity(verdict: Verdict) -> tuple[int, int]:
+    return verdict.state.level, 0 if verdict.severity is None else verdict.severity.level

@@ -1,0 +1,257 @@
+"""What the agent knows of one rank: its last records, its verdict, and how they become the view of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from tidegauge.agent.attribution.rules import Attribution, Evidence, attribute
+from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
+from tidegauge.agent.ranks.device_series import DeviceSeries
+from tidegauge.agent.ranks.limits import cap_bytes, others_bytes, process_limit_bytes
+from tidegauge.agent.ranks.names import RankNames
+from tidegauge.agent.ranks.placement import place
+from tidegauge.core.host_memory import HostMemory
+from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
+from tidegauge.core.jobs.fraction import fraction_of_settings
+from tidegauge.core.samples import EventCode, OomRecord, Sample
+from tidegauge.core.verdicts import OK, Verdict
+from tidegauge.core.views import RankView
+
+_log = logging.getLogger(__name__)
+
+PRIMARY_CHANGE = 1.25
+"""Another device becomes the rank's when it holds this many times more: two equal ones must not take turns."""
+
+
+class RankState:
+    """One process that writes a ring. The facts come from the kernel, the claims from the ring."""
+
+    def __init__(
+        self,
+        facts: ProcessFacts,
+        user_name: str,
+        hostname: str,
+        detector_factory: DetectorFactory,
+        names: RankNames,
+    ) -> None:
+        """``names``: those that the process had, in this ring and before it."""
+        self.facts = facts
+        self.host: HostMemory | None = None
+        """Of the rank's process tree, as of this poll; ``None`` where nothing could be read, and once it has ended."""
+        self.overruled: set[str] = set()
+        """Claims of this rank that slurmd, the kernel or the driver contradicts (``job_id``, ``uuid`` …), and what it
+        named more of than one process has (``rank``, ``labels``: ``rank_names``)."""
+        self._names = names
+        self._user_name = user_name
+        self._hostname = hostname
+        self._detector_factory = detector_factory
+        self._devices: dict[int, DeviceSeries] = {}
+        self._primary: int | None = None
+        self._claimed: RankIdentity | None = None
+        self._claimed_fraction: float | None = None
+        """Of its device's memory: the cap that it says it was given."""
+        self._evidence: Evidence | None = None
+        self._found: Attribution | None = None
+        """The claim, corrected by the evidence; ``None`` until there are both."""
+        self._gpu: GpuReading | None = None
+        self._broken = False
+
+    @property
+    def known(self) -> bool:
+        """Whether the rank has said who it is."""
+        return self._claimed is not None
+
+    def claim(self, identity: RankIdentity) -> None:
+        """Who the rank says it is."""
+        believed, overruled = self._names.believe(identity)
+        self._claimed = believed
+        self.overruled |= overruled
+        self._claimed_fraction = believed.limit_fraction or fraction_of_settings(
+            believed.alloc_conf, believed.torch_version
+        )
+        self._identify()
+
+    def weigh(self, evidence: Evidence) -> None:
+        """What others say of its job: from now on claims are measured by it."""
+        self._evidence = evidence
+        self._identify()
+
+    def _identify(self) -> None:
+        if self._claimed is not None and self._evidence is not None:
+            self._found = attribute(self._claimed, self._evidence, self.facts, hostname=self._hostname)
+            self.overruled |= self._found.overruled
+
+    def observe(self, samples: Sequence[Sample], gpus: Sequence[GpuReading], *, gpus_mono_ns: int) -> None:
+        """One poll's readings: the node's GPUs at ``gpus_mono_ns`` (none if NVML failed), then the new records."""
+        if self._primary is not None:
+            self._measure(self._devices[self._primary], gpus, gpus_mono_ns)
+        primary = self._primary
+        for sample in samples:
+            series = self._devices.get(sample.device)
+            if series is None:
+                series = self._devices[sample.device] = DeviceSeries(sample.device, self._detector_factory)
+            series.take(sample)
+        self._choose_primary()
+        if self._primary is not None and self._primary != primary:
+            self._locate(self._primary, gpus)
+        for series in self._devices.values():
+            if series.device != self._primary:  # NVML is not asked about it: a figure that it had would grow old
+                series.meter.forget()
+
+    def _measure(self, series: DeviceSeries, gpus: Sequence[GpuReading], mono_ns: int) -> None:
+        """A figure that is shown is NVML's proof that the process is on the GPU beside it, and makes it a neighbour
+        there (``core.incidents.observations.is_neighbour``): none outlives the poll that said so, nor a change of the
+        GPU."""
+        before = self._gpu
+        used = self._locate(series.device, gpus)
+        if before is not None and self._gpu is not None and self._gpu.uuid != before.uuid:
+            series.meter.forget()
+        series.meter.nvml_says(used, mono_ns=mono_ns)
+
+    def _choose_primary(self) -> None:
+        if len(self._devices) > 1:
+            largest = max(self._devices.values(), key=lambda series: (_reserved(series), -series.device))
+            current = None if self._primary is None else self._devices[self._primary]
+            if current is None or _reserved(largest) > PRIMARY_CHANGE * _reserved(current):
+                self._primary = largest.device
+        elif self._devices:
+            self._primary = next(iter(self._devices))
+
+    def _locate(self, device: int, gpus: Sequence[GpuReading]) -> int | None:
+        """Find the GPU of ``device``, and the bytes that the driver says we have there.
+
+        The GPU stays while NVML cannot be read: it is what the rank's series are named by.
+        """
+        found = place(self._claimed_uuid(device), self.facts.process.pid, gpus)
+        if gpus:
+            self._gpu = found.gpu
+        if found.overruled:
+            self.overruled.add("uuid")
+        if found.gpu is None or found.gpu.process_bytes is None:
+            return None
+        return found.gpu.process_bytes.get(self.facts.process.pid)
+
+    def _claimed_uuid(self, device: int) -> DeviceUuid | None:
+        uuids = () if self._claimed is None else self._claimed.device_uuids
+        return uuids[device] if device < len(uuids) else None
+
+    def judge(self) -> int:
+        """Bring the verdict up to date with the records taken and the readings of this poll; how many records that
+        were."""
+        points = 0
+        try:
+            for series in () if self._broken else self._devices.values():
+                primary = series.device == self._primary
+                points += series.judge(
+                    host=self.host if primary else None,
+                    limit_bytes=self._process_limit_bytes(series) if primary else None,
+                )
+        except Exception:
+            self._give_up_judging()
+        if self._broken:
+            for series in self._devices.values():
+                series.let_go()
+        return points
+
+    def _give_up_judging(self) -> None:
+        """One rank's odd series must not cost the others their verdicts."""
+        _log.exception("the detector failed on pid %d, which is not judged any more", self.facts.process.pid)
+        self._broken = True
+        for series in self._devices.values():
+            series.stop_judging()
+
+    def _verdict(self, series: DeviceSeries) -> Verdict:
+        try:
+            return series.verdict
+        except Exception:
+            self._give_up_judging()
+            return OK
+
+    def _cap_fraction(self, series: DeviceSeries) -> float | None:
+        """The memory fraction in force; ``None`` for 1.0, which is no cap, and where nothing is known of one."""
+        fraction = series.fraction or self._claimed_fraction
+        return fraction if fraction is not None and fraction < 1 else None
+
+    def _cap_bytes(self, series: DeviceSeries) -> int | None:
+        total = None if self._gpu is None else self._gpu.usable_bytes
+        return cap_bytes(total_bytes=total, fraction=self._cap_fraction(series))
+
+    def _process_limit_bytes(self, series: DeviceSeries) -> int | None:
+        if self._gpu is None:
+            return None
+        return process_limit_bytes(
+            total_bytes=self._gpu.total_bytes,
+            others=others_bytes(self._gpu, self.facts.process.pid),
+            cap=self._cap_bytes(series),
+            nontorch_bytes=series.meter.bytes,
+        )
+
+    def _last_oom(self, *, now_unix_s: float) -> OomRecord | None:
+        records = [(one.out_of_memory, one.private_free_bytes) for one in self._devices.values() if one.out_of_memory]
+        if not records:
+            return None
+        latest, private_free_bytes = max(records, key=lambda record: record[0].mono_ns)
+        return OomRecord(
+            at_unix_s=min(latest.wall_ns / 1e9, now_unix_s),
+            step=latest.step,
+            wanted_bytes=latest.event_a,
+            free_bytes=latest.event_b,
+            limit_bytes=latest.event_c,
+            allocated_bytes=latest.allocated_bytes,
+            reserved_bytes=latest.reserved_bytes,
+            private_free_bytes=private_free_bytes,
+        )
+
+    @property
+    def detached(self) -> bool:
+        """The probe said goodbye, and nothing came after."""
+        series = [series.last for series in self._devices.values() if series.last is not None]
+        newest = max(series, key=lambda sample: sample.mono_ns, default=None)
+        return newest is not None and newest.event is EventCode.DETACHED
+
+    def view(self, *, now_unix_s: float, alive: bool, parent: ProcessId | None = None) -> RankView | None:
+        """The rank as of now; ``None`` while its job is not known or it has written no record."""
+        if self._primary is None or self._found is None or self._evidence is None:
+            return None
+        series = self._devices[self._primary]
+        last = series.last
+        assert last is not None
+        total = None if self._gpu is None else self._gpu.usable_bytes
+        return RankView(
+            identity=self._found.identity,
+            process=self.facts.process,
+            uid=self.facts.uid,
+            container_id=self.facts.container_id,
+            user_namespace_owner=self.facts.user_namespace_owner,
+            user_name=self._found.user_name or self._user_name,
+            uuid=self._claimed_uuid(self._primary) if self._gpu is None else self._gpu.uuid,
+            gpu=None if self._gpu is None else self._gpu.gpu,
+            last_sample_unix_s=min(last.wall_ns / 1e9, now_unix_s),
+            step=last.step,
+            allocated_bytes=last.allocated_bytes,
+            reserved_bytes=last.reserved_bytes,
+            active_bytes=last.active_bytes,
+            inactive_split_bytes=last.inactive_split_bytes,
+            requested_bytes=last.requested_bytes,
+            allocated_peak_bytes=last.allocated_peak_bytes,
+            reserved_peak_bytes=last.reserved_peak_bytes,
+            nontorch_bytes=series.meter.bytes,
+            limit_bytes=total if (cap := self._cap_bytes(series)) is None else cap,
+            host_rss_bytes=None if self.host is None else self.host.held_bytes,
+            alloc_retries=series.since_attach("alloc_retries"),
+            ooms=series.since_attach("ooms"),
+            steps=last.step,
+            verdict=self._verdict(series),
+            alive=alive,
+            cap_fraction=self._cap_fraction(series),
+            last_oom=self._last_oom(now_unix_s=now_unix_s),
+            slurm=self._evidence.place,
+            pod=self._found.pod,
+            host_processes=() if self.host is None else self.host.processes,
+            parent=parent,
+        )
+
+
+def _reserved(series: DeviceSeries) -> int:
+    return 0 if series.last is None else series.last.reserved_bytes

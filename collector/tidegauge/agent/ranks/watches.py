@@ -1,0 +1,367 @@
+"""The ranks of a node from the first sight of a ring to its removal: who is alive, who ended, who is shown."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidegauge.agent.attribution.namespaces import NamespacesOfPods
+from tidegauge.agent.attribution.sources import Witnesses, Word
+from tidegauge.agent.evidence.files import RankFolder
+from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcessUsage, ProcSource
+from tidegauge.agent.processes.command_socket import ProcessSocket
+from tidegauge.agent.processes.host_memory import HostMemorySource
+from tidegauge.agent.ranks.groups import GroupsOfNode
+from tidegauge.agent.ranks.names import NamesOfProcesses
+from tidegauge.agent.ranks.not_shown import NotShown
+from tidegauge.agent.ranks.rank import RankState
+from tidegauge.agent.rings.discovery import Place, RingFile
+from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RANKS_PER_TENANT, FoundRing
+from tidegauge.agent.rings.reader import MAX_RECORDS_PER_READ, RingReader
+from tidegauge.agent.tenant_time import TenantTime
+from tidegauge.core.host_memory import HostMemory
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.rank_groups import NameOfGroup
+from tidegauge.core.jobs.tenants import Tenant
+from tidegauge.core.ring_layout import LayoutError
+from tidegauge.core.run_dirs import socket_name
+from tidegauge.core.views import RankView, with_fields
+from tidegauge.rate_limited_log import FewLines
+
+_log = logging.getLogger(__name__)
+
+MAX_RECORDS_PER_POLL = 8 * MAX_RECORDS_PER_READ
+"""Of all ranks together: a quarter of a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
+MAX_RECORDS_PER_TENANT_AND_POLL = 4 * MAX_RECORDS_PER_READ
+"""Of one tenant's ranks, who has no more than an equal share of ``MAX_RECORDS_PER_POLL`` where there are many."""
+MAX_S_PER_POLL = 0.3
+"""In which rings are read, shared by all tenants equally."""
+MAX_S_PER_TENANT_AND_POLL = 0.15
+"""Of that; five hundred ranks at two steps a second take half of it."""
+WALL_SHARE = 0.5
+"""Of the time that passes, as ``TenantTime`` has it: rings in containers may lie on a disk."""
+
+
+@dataclass(eq=False)
+class _Watch:
+    """One ring of one living, or just ended, process."""
+
+    ring: RingFile
+    reader: RingReader
+    facts: ProcessFacts
+    rank: RankState
+    ended_s: float | None = None
+    detached_s: float | None = None
+    turn: int = 0
+    """The poll at which it was read last."""
+    read_to_the_end: bool = False
+    word: Word = field(default_factory=Word)
+    """The witnesses', on the job of the process."""
+    counted: set[str] = field(default_factory=set)
+    """Claims whose overruling is counted already."""
+
+    ancestors: tuple[ProcessId, ...] = ()
+    """Those that the process descended from when it was found, its parent first."""
+    tenant: Tenant = field(init=False)
+    """Whom limits count it to."""
+
+    def __post_init__(self) -> None:
+        folder, process = self.ring.place.folder, self.facts.process
+        self.socket = ProcessSocket(folder, self.facts.uid, socket_name(self.ring.process), process)
+        """Where it can be asked: beside its ring, which the kernel says is its own."""
+        self.tenant = self.facts.tenant
+
+    @property
+    def over_s(self) -> float | None:
+        """Since when there is nothing more to come; ``None`` for a rank that is watched."""
+        return self.ended_s if self.detached_s is None else self.detached_s
+
+
+class RingsElsewhere(Protocol):
+    """Where rings go that are watched no more (``search.Search``). None of it waits for a file."""
+
+    def forget(self, ring: RingFile) -> None: ...
+
+    def set_aside(self, ring: RingFile) -> None: ...
+
+    def remove(self, ring: RingFile, now_s: float) -> None: ...
+
+    def give_up(self, ring: RingFile, error: Exception, now_s: float) -> None: ...
+
+
+class Watches:
+    """All ranks of the node. Not thread-safe."""
+
+    def __init__(
+        self,
+        rings: RingsElsewhere,
+        procs: ProcSource,
+        witnesses: Witnesses,
+        *,
+        hostname: str,
+        linger_s: float,
+        detector_factory: DetectorFactory,
+        host_memory: HostMemorySource,
+        namespaces: NamespacesOfPods,
+        time: TenantTime | None = None,
+    ) -> None:
+        self._rings = rings
+        self._procs = procs
+        self._witnesses = witnesses
+        self._hostname = hostname
+        self._linger_s = linger_s
+        self._detector_factory = detector_factory
+        self._host_memory = host_memory
+        self._watches: dict[Place, _Watch] = {}
+        self._names = NamesOfProcesses()
+        self._namespaces = namespaces
+        self._groups = GroupsOfNode()
+        self._turn = 0
+        self._time = time or TenantTime(wall_share=WALL_SHARE)
+        self._lines = FewLines(_log)
+        self._not_shown = NotShown(self._lines)
+        self.by_tenant: Mapping[Tenant, int] = {}
+        """How many ranks each tenant had when ``look_after_processes``, ``take`` or ``views`` was last done."""
+        self.deferred_records = 0
+        """How often, so far, not all records of a ring were read, or none: others had their turn."""
+        self.lost_records = 0
+        """Overwritten before they were read, of all ranks so far."""
+        self.refused_records = 0
+        """Well-formed but impossible, of all ranks so far."""
+        self.detector_points = 0
+        """Readings that were judged, of all ranks so far."""
+        self.overruled: Counter[str] = Counter()
+        """Ranks by the claim that slurmd, kernel or driver contradicted."""
+
+    def look_after_processes(self, now_s: float) -> None:
+        """See who still lives; let go of ranks that ended ``linger_s`` ago, their files included.
+
+        Raises the last ``OSError`` of looking, after all were looked at.
+        """
+        failure: OSError | None = None
+        for place, watch in list(self._watches.items()):
+            if watch.ended_s is None:
+                watch.rank.host = None
+                try:
+                    usage = self._procs.usage(watch.facts.process)
+                except OSError as error:
+                    failure = error
+                    continue
+                if usage is None:
+                    watch.ended_s = now_s
+                else:
+                    watch.rank.host = self._host_of(watch.facts.process, usage)
+            elif now_s - watch.ended_s >= self._linger_s and watch.read_to_the_end:
+                del self._watches[place]
+                self._rings.remove(watch.ring, now_s)
+        self._count_tenants()
+        if failure is not None:
+            raise failure
+
+    def take(self, found: Iterable[FoundRing], now_s: float) -> None:
+        """Watch the ranks whose rings were found."""
+        for one in found:
+            before = self._watches.pop(one.ring.place, None)
+            if before is not None:  # another file has its name now
+                self._rings.forget(before.ring)
+            process = one.facts.process
+            if one.reader is None or not self._has_room(one.tenant):
+                self._not_shown.add("ranks", process, now_s=now_s)
+                self._rings.set_aside(one.ring)
+                continue
+            names = self._names.of(process)
+            rank = RankState(one.facts, one.user_name, self._hostname, self._detector_factory, names)
+            watch = _Watch(one.ring, one.reader, one.facts, rank, ancestors=one.ancestors)
+            watch.tenant = one.tenant
+            try:
+                usage = self._procs.usage(process)
+            except OSError as error:
+                self._rings.give_up(one.ring, error, now_s)
+                continue
+            rank.host = None if usage is None else self._host_of(process, usage)
+            self._watches[one.ring.place] = watch
+            self._lines.say(logging.INFO, "watching pid %d of %s", process.pid, one.user_name, now_s=now_s)
+        self._count_tenants()
+
+    def _host_of(self, process: ProcessId, usage: ProcessUsage) -> HostMemory | None:
+        """The tree's; of the process alone as long as that is not known."""
+        own = usage.anonymous_bytes
+        return self._host_memory.of(process) or (None if own is None else HostMemory(own))
+
+    def _has_room(self, tenant: Tenant) -> bool:
+        of_tenant = sum(watch.tenant == tenant for watch in self._watches.values())
+        return of_tenant < MAX_RANKS_PER_TENANT and len(self._watches) < MAX_RANKS
+
+    def _count_tenants(self) -> None:
+        self.by_tenant = Counter([watch.tenant for watch in self._watches.values()])
+
+    def read(self, gpus: Sequence[GpuReading], *, gpus_mono_ns: int, now_s: float) -> None:
+        """Read what is new in every ring and judge it, in the light of what NVML said at ``gpus_mono_ns``."""
+        self._turn += 1
+        tenants = {watch.tenant for watch in self._watches.values()}
+        share = min(MAX_RECORDS_PER_TENANT_AND_POLL, MAX_RECORDS_PER_POLL // max(len(tenants), 1))
+        left = dict.fromkeys(tenants, share)
+        self._time.begin(min(MAX_S_PER_TENANT_AND_POLL, MAX_S_PER_POLL / max(len(tenants), 1)))
+        for watch in sorted(self._watches.values(), key=lambda watch: watch.turn):  # who had to wait comes first
+            if watch.read_to_the_end:
+                self._hear(watch, gpus)  # who its pod was may be said when it has ended
+                continue
+            budget = min(left[watch.tenant], MAX_RECORDS_PER_READ)
+            if not self._time.is_left(watch.tenant):
+                self.deferred_records += 1
+                continue
+            try:
+                with self._time.spent_by(watch.tenant):
+                    seen = self._read_one(watch, gpus, gpus_mono_ns, budget, now_s)
+                left[watch.tenant] -= seen
+                self.deferred_records += seen == budget
+                watch.turn = self._turn - (seen == budget)
+            except Exception as error:
+                del self._watches[watch.ring.place]
+                if isinstance(error, LayoutError) and error.reason == "replaced" and watch.ended_s is None:
+                    self._rings.forget(watch.ring)
+                else:
+                    self._rings.give_up(watch.ring, error, now_s)
+
+    def _read_one(self, watch: _Watch, gpus: Sequence[GpuReading], gpus_mono_ns: int, budget: int, now_s: float) -> int:
+        reader, rank = watch.reader, watch.rank
+        seen, lost, refused = reader.seen_records, reader.lost_records, reader.refused_records
+        identity = reader.identity
+        samples = reader.read(budget)
+        seen = reader.seen_records - seen
+        self.lost_records += reader.lost_records - lost
+        self.refused_records += reader.refused_records - refused
+        if reader.identity is not None and (reader.identity is not identity or not rank.known):
+            rank.claim(reader.identity)
+        self._hear(watch, gpus)
+        rank.observe(samples, gpus, gpus_mono_ns=gpus_mono_ns)
+        self.detector_points += rank.judge()
+        watch.read_to_the_end = watch.ended_s is not None and budget > 0 and seen == 0
+        if not rank.detached:
+            watch.detached_s = None
+        elif watch.detached_s is None:
+            watch.detached_s = now_s
+        self._count_overruled(watch)
+        return seen
+
+    def _hear(self, watch: _Watch, gpus: Sequence[GpuReading]) -> None:
+        word = self._witnesses.word_on(watch.facts, watch.word, gpus, alive=watch.ended_s is None)
+        evidence = self._witnesses.evidence(word, watch.facts) if word != watch.word else None
+        if evidence is not None:
+            watch.word = word
+            watch.rank.weigh(evidence)
+            self._count_overruled(watch)
+
+    def _count_overruled(self, watch: _Watch) -> None:
+        if len(watch.rank.overruled) > len(watch.counted):
+            self.overruled.update(watch.rank.overruled - watch.counted)
+            watch.counted |= watch.rank.overruled
+
+    def views(self, *, now_s: float, now_unix_s: float) -> tuple[RankView, ...]:
+        """Every rank that is shown now, in a fixed order, no two of one group with the same name."""
+        living = {watch.facts.process for watch in self._watches.values() if watch.over_s is None}
+        shown = [
+            view
+            for place, watch in list(self._watches.items())
+            if watch.over_s is None or now_s - watch.over_s < self._linger_s
+            if (view := self._view_of(place, watch, living, now_s=now_s, now_unix_s=now_unix_s)) is not None
+        ]
+        if self._namespaces.learn(shown):
+            shown = self._count_anew(shown, now_s)
+        groups = self._groups.look(shown)
+        named: dict[object, list[RankView]] = {}
+        for view in shown:
+            group = groups[view.process]
+            named.setdefault((group.key, view.key, view.uid), []).append(
+                with_fields(view, group=group.name) if group.name else view
+            )
+        for views in named.values():
+            if len(views) > 1:
+                there = {view.process for view in views}
+                views.sort(key=lambda view: _precedence(view, there))
+                for view in views[1:]:
+                    if view.alive:
+                        self._not_shown.add("duplicate_rank", view.process, now_s=now_s)
+        return tuple(sorted((views[0] for views in named.values()), key=_order))
+
+    def _count_anew(self, shown: Sequence[RankView], now_s: float) -> list[RankView]:
+        """Pods whose namespace is known by now are one tenant. Without the views of ranks that are too many for it:
+        they came before anybody knew."""
+        ranks: Counter[Tenant] = Counter()
+        dropped = set()
+        for place, watch in list(self._watches.items()):
+            watch.tenant = self._namespaces.whose(watch.facts.tenant)
+            ranks[watch.tenant] += 1
+            if ranks[watch.tenant] > MAX_RANKS_PER_TENANT:
+                self._not_shown.add("ranks", watch.facts.process, now_s=now_s)
+                self._rings.set_aside(watch.ring)
+                dropped.add(watch.facts.process)
+                del self._watches[place]
+        return [view for view in shown if view.process not in dropped]
+
+    def _view_of(
+        self, place: Place, watch: _Watch, living: Collection[ProcessId], *, now_s: float, now_unix_s: float
+    ) -> RankView | None:
+        above, alive = watch.ancestors, watch.over_s is None
+        parent = next((one for one in above if one in living), above[0] if above else None)
+        try:
+            return watch.rank.view(now_unix_s=now_unix_s, alive=alive, parent=parent)
+        except Exception as error:
+            del self._watches[place]
+            self._rings.give_up(watch.ring, error, now_s)
+            return None
+
+    def hear_of_groups(self, names: Iterable[NameOfGroup]) -> None:
+        """What the coordinator calls the groups of this node's ranks."""
+        self._groups.hear(names)
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Ranks that are not shown although they live, each counted once."""
+        return self._not_shown.counts
+
+    def living_pids(self) -> frozenset[int]:
+        """Pids, as the host counts them, of the processes that are watched."""
+        return frozenset(w.facts.process.pid for w in self._watches.values() if w.ended_s is None)
+
+    def pod_uids(self) -> frozenset[str]:
+        """Of the pods that ranks are, or were just now, in."""
+        return frozenset(w.facts.pod.pod_uid for w in self._watches.values() if w.facts.pod is not None)
+
+    def folders(self) -> dict[ProcessId, RankFolder]:
+        """Where each rank, also one that has just ended, leaves what it found of its own memory."""
+        return {
+            watch.facts.process: RankFolder(
+                watch.ring.place.folder, watch.ring.process, watch.tenant, ended=watch.ended_s is not None
+            )
+            for watch in self._watches.values()
+        }
+
+    def sockets(self) -> dict[ProcessId, ProcessSocket]:
+        """Where each living rank can be asked."""
+        return {watch.facts.process: watch.socket for watch in self._watches.values() if watch.ended_s is None}
+
+    def tenants(self) -> dict[ProcessId, Tenant]:
+        """Whom limits count each rank to."""
+        return {watch.facts.process: watch.tenant for watch in self._watches.values()}
+
+    def close(self) -> None:
+        """Close every ring; the files stay for the next agent."""
+        for watch in self._watches.values():
+            self._rings.forget(watch.ring)
+        self._watches.clear()
+
+
+def _precedence(view: RankView, there: Collection[ProcessId]) -> tuple[object, ...]:
+    """Which of a user's processes keeps the name that all of them claim, as a sort key: the living, then the one that
+    trains, then the one that started the other (an evaluator on another GPU, say, inherited its environment), then the
+    larger."""
+    return (not view.alive, view.steps == 0, view.parent in there, -view.reserved_bytes, view.process)
+
+
+def _order(view: RankView) -> tuple[object, ...]:
+    gpu = -1 if view.gpu is None else view.gpu
+    return (view.identity.job_id, view.identity.attempt, view.identity.rank, gpu, view.process)

@@ -1,0 +1,1 @@
+"""Ring files and launch records in run directories: found, checked, read."""

@@ -1,0 +1,238 @@
+"""Finds what ``tidegauge run`` keeps on this node: the records beside the rings, and which ranks descend from whom.
+
+A record is believed as a ring is, which is little (``safe_files``): that its keeper lives and whose it is, says the
+kernel; the rest is what its owner says about their own job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tidegauge.agent.ports import ProcSource
+from tidegauge.agent.processes.command_socket import ProcessSocket
+from tidegauge.agent.rings.launch_names import LaunchNames, RecordPlace
+from tidegauge.agent.run_dirs.folders import NotNowError, RefusedError, RunDir, UserFolder
+from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
+from tidegauge.agent.skips import SkipCounts
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.launch_record import MAX_RECORD_BYTES, LaunchRecord, decode_launch_record
+from tidegauge.core.jobs.launches import LaunchSummary
+from tidegauge.core.jobs.tenants import Tenant, itself
+from tidegauge.core.run_dirs import launch_socket_name, process_of
+from tidegauge.core.views import RankView
+from tidegauge.rate_limited_log import FewLines
+
+_log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""How often folders are listed for new records and changed ones; a report goes out as often."""
+SEARCH_S = 15.0
+"""For how long the process of a record is searched for: it may be in a container, where looking costs more."""
+
+
+@dataclass(eq=False)
+class _Launch:
+    """One record. ``process`` is ``None`` while no living process is known that could have written it."""
+
+    folder: UserFolder
+    name: str
+    uid: int
+    """The owner, by the kernel."""
+    claimed: ProcessId
+    signature: Signature
+    record: LaunchRecord
+    process: ProcessId | None = None
+    seen: bool = False
+    """Whether such a process was known at any time."""
+    unseen_since_s: float = 0.0
+
+
+class Launches:
+    """``look`` belongs to the thread that searches, all else to the one that polls: it speaks of the look that came
+    before ``hold``."""
+
+    def __init__(
+        self,
+        run_dirs: Callable[[], Sequence[RunDir]],
+        procs: ProcSource,
+        *,
+        linger_s: float,
+        whose: Callable[[Tenant], Tenant] = itself,
+    ) -> None:
+        """``run_dirs``: those that there are now. ``linger_s``: for how long the record of a dead keeper stays, and one
+        whose keeper cannot be seen. ``whose``: the namespace of a pod."""
+        self._names = LaunchNames(run_dirs, whose)
+        self._procs = procs
+        self._linger_s = linger_s
+        self._skips = SkipCounts(_log)
+        self._lines = FewLines(_log)
+        self._records: dict[RecordPlace, _Launch] = {}
+        self._refused: dict[RecordPlace, Signature | None] = {}
+        self._found: Mapping[ProcessId, _Launch] = {}
+        """Those whose keeper lives, at the last look."""
+        self._living: Mapping[ProcessId, _Launch] = {}
+        self._looks = 0
+        self._keepers: dict[ProcessId, ProcessId | None] = {}
+        """By rank: the keeper that it descends from."""
+        self._named: tuple[int, Collection[ProcessId]] = (0, ())
+        """At which look ranks were last named, and the keepers that lived."""
+        self._look_s = float("-inf")
+
+    def look(self, now_s: float) -> None:
+        """Bring what is known up to date. ``now_s`` is a monotonic clock."""
+        for launch in self._records.values():
+            if launch.process is not None and self._has_ended(launch.process):
+                launch.process, launch.unseen_since_s = None, now_s
+        if now_s - self._look_s >= LOOK_EVERY_S:
+            self._looks += 1
+            alive = [place for place, launch in self._records.items() if launch.process is not None]
+            found = dict.fromkeys(self._names.look(now_s, alive))
+            for place in [*(self._records.keys() - found.keys()), *(self._refused.keys() - found.keys())]:
+                self._records.pop(place, None)
+                self._refused.pop(place, None)
+            for place in found:
+                self._take(place, now_s)
+            self._look_s = now_s  # last: a look that fails is taken again by the next poll
+        self._found = {launch.process: launch for launch in self._records.values() if launch.process is not None}
+
+    def hold(self) -> None:
+        """Speak of what was found by now, until this is called again."""
+        self._living = self._found
+
+    @property
+    def summaries(self) -> tuple[LaunchSummary, ...]:
+        """Every keeper that lives, in a fixed order."""
+        return tuple(_summary(process, launch) for process, launch in sorted(self._living.items()))
+
+    def sockets(self) -> dict[ProcessId, ProcessSocket]:
+        """Where each of them can be asked."""
+        return {
+            process: ProcessSocket(launch.folder, launch.uid, launch_socket_name(launch.claimed), process)
+            for process, launch in self._living.items()
+        }
+
+    def named(self, ranks: Sequence[RankView]) -> tuple[RankView, ...]:
+        """``ranks`` with the keeper that each descends from, where there is one."""
+        living, (looks, keepers) = self._living, self._named
+        if living.keys() != keepers:
+            self._keepers.clear()
+        elif looks != self._looks:
+            # Who had none may only have lost a parent while we read its chain.
+            self._keepers = {rank: keeper for rank, keeper in self._keepers.items() if keeper is not None}
+        self._named = self._looks, living.keys()
+        self._keepers = {rank.process: self._keeper_of(rank, living) for rank in ranks}
+        return tuple(
+            rank if (keeper := self._keepers[rank.process]) is None else replace(rank, launch=keeper) for rank in ranks
+        )
+
+    def _keeper_of(self, rank: RankView, living: Mapping[ProcessId, _Launch]) -> ProcessId | None:
+        if rank.process in self._keepers or not living or not rank.alive:
+            return self._keepers.get(rank.process)
+        with suppress(OSError):
+            for ancestor in self._procs.ancestors(rank.process):
+                launch = living.get(ancestor)
+                if launch is not None and launch.uid == rank.uid:
+                    return ancestor
+        return None
+
+    def _has_ended(self, process: ProcessId) -> bool:
+        try:
+            return self._procs.usage(process) is None
+        except OSError:
+            return False  # a failure to look says nothing; the ranks' own look tells of it
+
+    def _take(self, place: RecordPlace, now_s: float) -> None:
+        """Read a record that is new or has changed; search for its keeper; delete what is left of a dead one."""
+        folder, name = place
+        known = self._records.get(place)
+        try:
+            with opened_folder(folder) as there:
+                signature = look_at(there.fd, name, mount=there.mount)
+                if self._refused.get(place) == signature:
+                    return
+                if known is None or known.signature != signature:
+                    known = self._read(there, folder, name, known, now_s)
+        except (FileNotFoundError, NotNowError):
+            return
+        except (RefusedError, OSError) as error:
+            self._refuse(place, error, now_s)
+            return
+        self._records[place] = known
+        self._refused.pop(place, None)
+        if known.process is None:
+            self._search(known, now_s)
+
+    def _read(self, there: OpenFolder, folder: UserFolder, name: str, before: _Launch | None, now_s: float) -> _Launch:
+        """Raises ``RefusedError`` and ``OSError``."""
+        claimed = process_of(name)
+        if claimed is None:
+            raise RefusedError("name", "the name is not <pid>-<starttime>.job")
+        file, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
+        try:
+            data = os.read(file, MAX_RECORD_BYTES + 1)
+        finally:
+            os.close(file)
+        try:
+            record = decode_launch_record(data)
+        except ValueError as error:
+            raise RefusedError("record", str(error)) from error
+        if record.process != claimed:
+            raise RefusedError("process", f"it speaks of process {record.process.pid}, its name of {claimed.pid}")
+        launch = _Launch(folder, name, there.uid, claimed, signature, record, unseen_since_s=now_s)
+        return launch if before is None else replace(launch, process=before.process, seen=before.seen)
+
+    def _search(self, launch: _Launch, now_s: float) -> None:
+        unseen_s = now_s - launch.unseen_since_s
+        over = unseen_s >= self._linger_s
+        namespaces = launch.folder.run_dir.mount_namespaces
+        try:
+            searched = unseen_s <= SEARCH_S or over
+            facts = self._procs.find(launch.claimed, mount_namespaces=namespaces) if searched else None
+        except OSError:
+            return
+        if facts is not None and facts.uid == launch.uid:
+            launch.process, launch.seen = facts.process, True
+        elif over and namespaces is not None and not launch.seen:
+            launch.unseen_since_s = now_s  # not ours to clear (RunDir); search again
+        elif over:
+            self._records.pop(RecordPlace(launch.folder, launch.name), None)
+            try:
+                remove(
+                    launch.folder, launch.name, launch.signature, socket=launch_socket_name(launch.claimed)
+                )  # fmt: skip
+            except OSError as error:
+                text = "could not delete the record of an ended tidegauge run, %s: %s"
+                self._lines.say(logging.INFO, text, launch.name, error, now_s=now_s)
+
+    def _refuse(self, place: RecordPlace, error: Exception, now_s: float) -> None:
+        folder, name = place
+        self._records.pop(place, None)
+        reason = error.reason if isinstance(error, RefusedError) else "unreadable"
+        if place not in self._refused:
+            self._skips.add(reason, f"{folder}/{name}", str(error), now_s=now_s)
+        try:
+            with opened_folder(folder) as there:
+                self._refused[place] = look_at(there.fd, name, mount=there.mount)
+        except (RefusedError, OSError):
+            self._refused[place] = None
+
+
+def _summary(process: ProcessId, launch: _Launch) -> LaunchSummary:
+    record = launch.record
+    return LaunchSummary(
+        process=process,
+        uid=launch.uid,
+        job_id=record.job_id,
+        job_name=record.job_name,
+        restarts=record.restarts,
+        state=record.state,
+        requeueable=record.requeueable,
+        exempt=record.exempt,
+        gpu_share=record.gpu_share,
+        started_unix_s=record.started_unix_s,
+        remarks=record.remarks,
+    )

@@ -1,0 +1,236 @@
+"""Rings that nobody watches yet: opened, and checked against what the kernel says of their processes.
+
+For the thread that searches (``search``): rings lie in folders that anybody may write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidegauge.agent.attribution.namespaces import NamespacesOfPods
+from tidegauge.agent.ports import ProcessFacts, ProcSource
+from tidegauge.agent.rings.discovery import Place, RingFile, RingFinder
+from tidegauge.agent.rings.reader import RingBlankError, RingReader, read_header
+from tidegauge.agent.run_dirs.folders import NotNowError
+from tidegauge.agent.tenant_time import TenantTime
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.jobs.tenants import Tenant
+from tidegauge.core.ring_layout import LayoutError
+from tidegauge.rate_limited_log import FewLines
+
+_log = logging.getLogger(__name__)
+
+MAX_RANKS = 1024
+"""Ranks of one node that are watched: each has an open file, and up to 20 series in every scrape. A thousand cost less
+than a third of a core (docs/performance.md)."""
+MAX_RANKS_PER_TENANT = 512
+"""Nobody can take all the places of a node."""
+ORPHAN_LOOKS_S = 15.0
+"""For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
+MAX_NEW_DEVICES_PER_TENANT_AND_LOOK = 256
+"""In rings of living processes that are opened in one look: 64 of them cost 15 ms, and a node has eight GPUs."""
+MAX_S_FOR_RINGS = 0.05
+"""Of processor time for a tenant and look: some eighty ranks begin in it."""
+MAX_ORPHANS_READ_PER_LOOK = 4
+"""Rings of processes that are gone that are read, to see whether anybody writes to them, before they are deleted."""
+SURELY_UNWRITTEN_S = 5.0
+"""A living rank writes twice a second: an orphan whose records stay the same for so long is nobody's."""
+
+
+class FoundRing(NamedTuple):
+    """A ring of a living process."""
+
+    ring: RingFile
+    facts: ProcessFacts
+    tenant: Tenant
+    """Whom limits count it to."""
+    reader: RingReader | None
+    """``None``: there is no room for it, and it was not read."""
+    user_name: str
+    ancestors: tuple[ProcessId, ...]
+    """Those that the process descends from, its parent first."""
+
+
+@dataclass
+class _Orphan:
+    """A ring whose process was never seen alive: left over from before, or of a pid namespace we cannot see into."""
+
+    since_s: float
+    mtime_ns: int
+    """Probes touch their rings once a minute."""
+    newest: tuple[int, ...] | None = None
+    """What was read in it once it had lingered, and when; ``None``: not yet."""
+    read_s: float = 0.0
+
+
+class RingSearch:
+    """Not thread-safe."""
+
+    def __init__(
+        self,
+        finder: RingFinder,
+        procs: ProcSource,
+        namespaces: NamespacesOfPods,
+        *,
+        linger_s: float,
+        watched: Callable[[], Mapping[Tenant, int]],
+        time: TenantTime,
+    ) -> None:
+        """``watched``: how many ranks each tenant has that are watched. ``time``: how long may be spent on each; the
+        finder's too."""
+        self._finder = finder
+        self._procs = procs
+        self._namespaces = namespaces
+        self._linger_s = linger_s
+        self._watched = watched
+        self._orphans: dict[Place, _Orphan] = {}
+        self._time = time
+        self._devices: Counter[Tenant] = Counter()
+        """In rings that were opened in this look, by tenant."""
+        self._places: Counter[Tenant] = Counter()
+        """Taken by ranks that are watched, or were found in this look."""
+        self._orphans_left = 0
+        self._removals: list[RingFile] = []
+        self._lines = FewLines(_log)
+        self._deferred: Counter[str] = Counter({"opened": 0, "orphans": 0})
+
+    def look(self, now_s: float) -> list[FoundRing]:
+        """Rings that are new, of living processes. ``now_s`` is a monotonic clock."""
+        self._time.begin()
+        self._devices.clear()
+        self._places = Counter(self._watched())
+        self._orphans_left = MAX_ORPHANS_READ_PER_LOOK
+        removals, self._removals = self._removals, []
+        for ring in removals:
+            self.remove(ring, now_s)
+        found = [one for ring in self._finder.new_rings(now_s) if (one := self._find(ring, now_s)) is not None]
+        gone = [place for place in self._orphans if not self._finder.is_aside(place)]
+        for place in gone:  # somebody else has deleted them
+            del self._orphans[place]
+        if len(self._orphans) > 4 * MAX_RANKS:
+            self._orphans.clear()  # they are found again, with their time to linger begun anew
+        return found
+
+    @property
+    def deferred(self) -> Mapping[str, int]:
+        """What was put off to a later look so far, so that each comes to its end: rings that are new, and folders of
+        some; rings that are to be deleted."""
+        return {**self._deferred, "opened": self._deferred["opened"] + self._finder.folders_put_off}
+
+    def forget(self, ring: RingFile) -> None:
+        """Nobody watches ``ring`` any more: close it. If its file is still there, it will be found again."""
+        self._finder.forget(ring)
+
+    def set_aside(self, ring: RingFile) -> None:
+        """As ``forget``; it is found again some seconds later."""
+        self._finder.set_aside(ring)
+
+    def remove(self, ring: RingFile, now_s: float) -> None:
+        """Close ``ring`` and delete it, with all that lies beside it: its process has ended."""
+        try:
+            self._finder.remove(ring)
+        except NotNowError:
+            self._removals.append(ring)
+        except OSError as error:
+            text = "could not delete the ring of an ended rank, %s: %s"
+            self._lines.say(logging.INFO, text, ring.place, error, now_s=now_s)
+
+    def give_up(self, ring: RingFile, error: Exception, now_s: float) -> None:
+        """``ring`` could not be read: one must not cost the others their turn, whatever it did to us."""
+        if isinstance(error, LayoutError):
+            self._finder.refuse(ring, error.reason, str(error), now_s=now_s)
+        elif isinstance(error, OSError):
+            self._finder.put_off(ring, "unreadable", str(error), now_s=now_s)
+        else:
+            self._lines.say(logging.ERROR, "a slip of ours in reading %s", ring.place, now_s=now_s, exc_info=error)
+            self._finder.refuse(ring, "unreadable", str(error), now_s=now_s)
+
+    def _find(self, ring: RingFile, now_s: float) -> FoundRing | None:
+        of_folder = ring.place.folder.tenant
+        if not self._time.is_left(of_folder):
+            self._put_off(ring)
+            return None
+        try:
+            with self._time.spent_by(of_folder):
+                return self._checked(ring, now_s)
+        except RingBlankError:
+            self._finder.postpone(ring, now_s=now_s)
+        except Exception as error:
+            self.give_up(ring, error, now_s)
+        return None
+
+    def _checked(self, ring: RingFile, now_s: float) -> FoundRing | None:
+        # The process is looked at first: a ring costs its maker nothing, and its reader up to 15 ms.
+        orphan = self._orphans.get(ring.place)
+        # Searched for at first, and once more when its ring is about to be deleted.
+        looked_enough = orphan is not None and (
+            ORPHAN_LOOKS_S < now_s - orphan.since_s < self._linger_s
+            or (orphan.newest is not None and now_s - orphan.read_s < 2 * ORPHAN_LOOKS_S)
+        )
+        namespaces = ring.place.run_dir.mount_namespaces
+        facts = None if looked_enough else self._procs.find(ring.process, mount_namespaces=namespaces)
+        if facts is None:
+            self._keep_orphan(ring, now_s)
+            return None
+        if facts.uid != ring.uid:
+            raise LayoutError("owner", f"process {ring.process.pid} belongs to uid {facts.uid}")
+        self._orphans.pop(ring.place, None)
+        tenant = self._namespaces.whose(facts.tenant)
+        if self._places[tenant] >= MAX_RANKS_PER_TENANT or sum(self._places.values()) >= MAX_RANKS:
+            return FoundRing(ring, facts, tenant, None, "", ())
+        header, _ = read_header(ring.fd)
+        claimed = ProcessId(header.pid, header.start_ticks)
+        if claimed != ring.process:
+            raise LayoutError("process", f"its header speaks of process {claimed.pid}, its name of {ring.process.pid}")
+        if self._devices[tenant] + header.device_count > MAX_NEW_DEVICES_PER_TENANT_AND_LOOK:
+            self._put_off(ring)
+            return None
+        self._devices[tenant] += header.device_count
+        self._places[tenant] += 1
+        ancestors = self._procs.ancestors(facts.process)
+        return FoundRing(ring, facts, tenant, RingReader(ring.fd), self._procs.user_name(facts.uid), ancestors)
+
+    def _put_off(self, ring: RingFile) -> None:
+        self._deferred["opened"] += 1
+        self._finder.forget(ring)  # it is found again at the next look
+
+    def _keep_orphan(self, ring: RingFile, now_s: float) -> None:
+        """Delete a ring whose process is gone, but not at once, and never one that is still written to."""
+        orphan, mtime_ns = self._orphans.get(ring.place), ring.signature.mtime_ns
+        if orphan is None or orphan.mtime_ns != mtime_ns:
+            self._say_written(ring, orphan, now_s)
+            self._orphans[ring.place] = _Orphan(now_s, mtime_ns)
+        elif now_s - orphan.since_s >= self._linger_s:
+            if ring.place.run_dir.mount_namespaces is not None:
+                self._orphans[ring.place] = _Orphan(now_s, mtime_ns)  # not ours to clear (RunDir): search again
+            elif self._is_unwritten(ring, orphan, now_s):
+                del self._orphans[ring.place]
+                self.remove(ring, now_s)
+                return
+        self._finder.set_aside(ring)
+
+    def _is_unwritten(self, ring: RingFile, orphan: _Orphan, now_s: float) -> bool:
+        """Whether it holds what it held some seconds ago. Only a few are read at a look, the others later."""
+        if orphan.newest is not None and now_s - orphan.read_s < SURELY_UNWRITTEN_S:
+            return False
+        if self._orphans_left <= 0:
+            self._deferred["orphans"] += 1
+            return False
+        self._orphans_left -= 1
+        newest = RingReader(ring.fd).newest_when_opened
+        if newest == orphan.newest or not any(newest):
+            return True
+        if orphan.newest is not None:
+            self._say_written(ring, orphan, now_s)
+            orphan.since_s = now_s
+        orphan.newest, orphan.read_s = newest, now_s
+        return False
+
+    def _say_written(self, ring: RingFile, orphan: _Orphan | None, now_s: float) -> None:
+        if orphan is not None and ring.place.run_dir.mount_namespaces is None:
+            text = "%s is written to, but its process cannot be seen from here"
+            self._lines.say(logging.INFO, text, ring.place, now_s=now_s)

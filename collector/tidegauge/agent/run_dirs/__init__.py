@@ -1,0 +1,1 @@
+"""Run directories on this node, where everybody may write: opened without following anything."""

@@ -1,0 +1,141 @@
+"""Files below a run directory, where everybody may write: nothing is followed, and nothing but the real thing opened.
+
+A user's folder is a real folder of one owner; a file in it is a regular one of the same uid with one name. All is done
+relative to the folder that was checked, on the mount that the run directory is on: what somebody mounted over a name
+may be another user's folder, or a FUSE file system whose owner lets everybody wait for ever. So a name is first opened
+with O_PATH, which asks no file system, and looked at when the kernel has said that its mount is the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from tidegauge.agent.run_dirs.folders import DIRECTORY as DIRECTORY
+from tidegauge.agent.run_dirs.folders import RefusedError as RefusedError
+from tidegauge.agent.run_dirs.folders import UserFolder, closing_fd
+
+NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Signature(NamedTuple):
+    """What tells one state of a file from another, without reading it."""
+
+    device: int
+    inode: int
+    mtime_ns: int
+    size: int
+    mode: int
+    uid: int
+    links: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Signature:
+        return cls(
+            status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size,
+            status.st_mode, status.st_uid, status.st_nlink,
+        )  # fmt: skip
+
+    def same_file(self, other: Signature) -> bool:
+        return (self.device, self.inode) == (other.device, other.inode)
+
+
+class OpenFolder(NamedTuple):
+    """A user's open folder, to name files relative to."""
+
+    fd: int
+    uid: int
+    """Its owner, by the kernel."""
+    mount: int
+    """``mount_of`` it and of its run directory."""
+
+
+class opened(closing_fd):  # noqa: N801 - reads as a verb: with opened(path, flags) as fd
+    """A path that is opened, for the length of a ``with``."""
+
+    def __init__(self, path: str, flags: int, *, dir_fd: int | None = None) -> None:
+        self._fd = os.open(path, flags, dir_fd=dir_fd)  # one call less: thousands are opened in a poll
+
+
+def mount_of(fd: int) -> int:
+    """``mnt_id`` in proc_pid_fdinfo(5): which mount it is on. The kernel answers, no file system is asked."""
+    with opened(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC) as info:
+        _, _, said = os.read(info, 4096).partition(b"mnt_id:")
+    return int(said.split()[0])
+
+
+@contextmanager
+def opened_name(folder: int, name: str, *, mount: int | None = None) -> Iterator[int]:
+    """The very file that has ``name`` now, with O_PATH; ``mount`` is ``mount_of(folder)``, where that is known.
+
+    Raises ``RefusedError`` for what is mounted there, and ``OSError``.
+    """
+    with opened(name, NAME_ONLY, dir_fd=folder) as fd:
+        if mount_of(fd) != (mount_of(folder) if mount is None else mount):
+            raise RefusedError("mount", "something is mounted there")
+        yield fd
+
+
+@contextmanager
+def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
+    """A user's folder. Raises ``RefusedError`` for one of another uid, ``NotNowError``, and other ``OSError``."""
+    with folder.run_dir.opened() as run_dir:
+        mount = mount_of(run_dir)
+        with opened_name(run_dir, str(folder.uid), mount=mount) as name:
+            status = os.fstat(name)
+            if not stat.S_ISDIR(status.st_mode):
+                raise RefusedError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
+            if folder.run_dir.mount_namespaces is None and status.st_uid != folder.uid:
+                raise RefusedError("owner", f"the folder belongs to uid {status.st_uid}")
+            with opened(".", DIRECTORY, dir_fd=name) as fd:
+                yield OpenFolder(fd, status.st_uid, mount)
+
+
+def look_at(folder: int, name: str, *, mount: int | None = None) -> Signature:
+    """The file itself, not what it may point to. Arguments and failures as for ``opened_name``."""
+    with opened_name(folder, name, mount=mount) as fd:
+        return Signature.of(os.fstat(fd))
+
+
+def open_checked(folder: int, name: str, uid: int, *, mount: int | None = None) -> tuple[int, Signature]:
+    """A descriptor of a file that ``check`` accepts. Raises ``RefusedError``, ``OSError``.
+
+    What is opened is the file that was looked at, so a FIFO or a device never is.
+    """
+    with opened_name(folder, name, mount=mount) as found:
+        signature = Signature.of(os.fstat(found))
+        check(signature, uid)
+        return os.open(f"/proc/self/fd/{found}", _FILE), signature
+
+
+def check(signature: Signature, uid: int) -> None:
+    """Raises ``RefusedError`` unless it is a regular file of ``uid`` with one name."""
+    if stat.S_ISLNK(signature.mode):
+        raise RefusedError("symlink", "it is a symbolic link")
+    if not stat.S_ISREG(signature.mode):
+        raise RefusedError("not_regular", "it is not a regular file")
+    if signature.uid != uid:
+        raise RefusedError("owner", f"it belongs to uid {signature.uid}, its folder to {uid}")
+    if signature.links == 0:
+        raise FileNotFoundError(errno.ENOENT, "deleted a moment ago")
+    if signature.links > 1:  # the other name may lie where we would not look
+        raise RefusedError("hard_link", f"it has {signature.links} names")
+
+
+def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str, files: Collection[str] = ()) -> None:
+    """Delete a file, if it still is the one that was read, and beside it a socket and other regular files, if they are
+    there and the folder's owner's. Raises ``OSError``.
+    """
+    with suppress(FileNotFoundError, RefusedError), opened_folder(folder) as there:
+        if signature.same_file(look_at(there.fd, name, mount=there.mount)):
+            os.unlink(name, dir_fd=there.fd)
+        for other, is_such in ((socket, stat.S_ISSOCK), *((file, stat.S_ISREG) for file in files)):
+            with suppress(FileNotFoundError, RefusedError):
+                beside = look_at(there.fd, other, mount=there.mount)
+                if is_such(beside.mode) and beside.uid == there.uid:
+                    os.unlink(other, dir_fd=there.fd)

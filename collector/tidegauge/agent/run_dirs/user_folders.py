@@ -1,0 +1,205 @@
+"""The users' folders of one run directory, told from what else lies there: anybody may make any number of names in it.
+
+A folder counts if it bears the uid of its owner, so one user has one, however many names they make. Whose a name is
+costs some 15 us to see, for the file system itself must not be asked (``safe_files``); so it is looked at once, as long
+as it stays the same file, and so many of them at a time. Who owns a range of uids may make a folder for each: when all
+places are taken, a new folder gets the place of one that is known and not in use, at random. One in use keeps its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from heapq import nsmallest
+from itertools import islice
+from typing import NamedTuple
+
+from tidegauge.agent.run_dirs.folders import RefusedError, RunDir, UserFolder
+from tidegauge.agent.run_dirs.safe_files import mount_of, opened_name
+
+MAX_FOLDERS = 4096
+"""Users of a node whose folders are known at a time."""
+MAX_ENTRIES = 1 << 18
+"""Names of a run directory that are seen at all; more are one user's attempt to hide the others'."""
+MAX_FOLDERS_OF_CONTAINER = 64
+"""In a container a folder's owner says nothing, so every name counts; users there are few."""
+MAX_ENTRIES_OF_CONTAINER = 4096
+ENTRIES_PER_S = 8_000
+"""Names that are gone through in a second on average, each for 1 to 5 us: after many of them there is a pause."""
+MAX_IDLE_LOOKS = 256
+"""Folders not in use that are looked into at a time, for some 40 us each: with more of them they have turns."""
+MAX_LOOKS = 512
+"""New names whose owner is seen at a time."""
+GIVES_WAY_S = 30.0
+"""For how long a folder is known before it may give way to a new one: who is just starting has time to make a ring."""
+LOOKS_AGAIN = 16
+"""Refused names that are looked at again at a time: root may have given a folder back to its user."""
+
+
+class FoundFolders(NamedTuple):
+    """What one look brought."""
+
+    folders: list[tuple[UserFolder, int | None]]
+    """Those whose turn it was, with when names in each last changed: mtime in ns, ``None`` if that cannot be told."""
+    refused: list[tuple[UserFolder, RefusedError]]
+    """Names that are new, and no user's folder."""
+
+
+class _Known(NamedTuple):
+    inode: int
+    since_s: float
+    looked: int = 0
+    """At which look it had its turn last; 0: never."""
+
+
+class UserFolders:
+    """Of one run directory. For one thread."""
+
+    def __init__(self, run_dir: RunDir, in_use: Callable[[], Collection[UserFolder]] = frozenset) -> None:
+        """``in_use``: folders that must not give way to new ones. It is asked when all places are taken."""
+        self._run_dir = run_dir
+        self._in_use = in_use
+        self._most = MAX_FOLDERS if run_dir.mount_namespaces is None else MAX_FOLDERS_OF_CONTAINER
+        self.known: tuple[UserFolder, ...] = ()
+        """All that there were at the last look."""
+        self._known: dict[str, _Known] = {}
+        """By name."""
+        self._giving_way: list[str] | None = None
+        """Names of known folders that may give way in this look, in random order; ``None`` until that is asked."""
+        self._refused: dict[str, int] = {}
+        """Inodes by name, the one to look at again first."""
+        self._new: list[tuple[str, int]] = []
+        """Names whose owner is still to be seen, with their inodes, in any order: nobody is always the last."""
+        self._next_s = float("-inf")
+        self._looks = 0
+        self._random = random.Random()
+        """Of a state that nobody can know: or they could arrange whose turn it is."""
+        self._said_too_many = False
+
+    def look(self, fd: int, now_s: float) -> FoundFolders:
+        """``fd``: the run directory. ``now_s`` is a monotonic clock. Raises ``OSError``."""
+        mount = mount_of(fd)
+        self._giving_way = None
+        refused = self._list(fd, now_s) if now_s >= self._next_s else []
+        refused += self._look_at_new(fd, mount, now_s)
+        self._look_again(fd, mount, now_s)
+        known = {name: UserFolder(self._run_dir, int(name)) for name in self._known}
+        self.known = tuple(known.values())
+        return FoundFolders([(known[name], _changed_ns(fd, name, mount)) for name in self._whose_turn()], refused)
+
+    def _whose_turn(self) -> list[str]:
+        """All in use, and of the others those that have waited longest."""
+        if len(self._known) <= MAX_IDLE_LOOKS:
+            return list(self._known)
+        self._looks += 1
+        in_use = self._names_in_use()
+        others = (name for name in self._known if name not in in_use)
+        idle = nsmallest(MAX_IDLE_LOOKS, others, key=lambda name: self._known[name].looked)
+        for name in idle:
+            self._known[name] = self._known[name]._replace(looked=self._looks)
+        return [*(name for name in self._known if name in in_use), *idle]
+
+    def _names_in_use(self) -> set[str]:
+        return {str(folder.uid) for folder in self._in_use() if folder.run_dir == self._run_dir}
+
+    def _list(self, fd: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
+        most = MAX_ENTRIES if self._run_dir.mount_namespaces is None else MAX_ENTRIES_OF_CONTAINER
+        seen, entries = _uids_in(fd, most)
+        self._next_s = now_s + entries / ENTRIES_PER_S
+        all_seen = entries < most
+        self._known = {
+            name: known
+            for name, known in self._known.items()
+            # A listing that was cut short may lack it: then the name itself is asked.
+            if (seen.get(name) if all_seen or name in seen else _inode_of(fd, name)) == known.inode
+        }
+        self._refused = {name: inode for name, inode in self._refused.items() if seen.get(name) == inode}
+        self._new = [one for one in seen.items() if one[0] not in self._known and one[0] not in self._refused]
+        too_many = entries >= most or len(self._known) >= self._most
+        before, self._said_too_many = self._said_too_many, too_many
+        if not too_many or before:
+            return []
+        return [(UserFolder(self._run_dir, -1), RefusedError("too_many", "more names than are looked at"))]
+
+    def _look_at_new(self, fd: int, mount: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
+        chosen = []
+        for _ in range(min(MAX_LOOKS, len(self._new))):
+            at = self._random.randrange(len(self._new))
+            self._new[at], self._new[-1] = self._new[-1], self._new[at]
+            chosen.append(self._new.pop())
+        return [
+            (UserFolder(self._run_dir, int(name)), error)
+            for name, inode in chosen
+            if (error := self._judge(fd, name, mount, inode, now_s)) is not None
+        ]
+
+    def _judge(self, fd: int, name: str, mount: int, inode: int, now_s: float) -> RefusedError | None:
+        """Take a name for a user's folder, or refuse it and say why, in words once."""
+        full = len(self._known) >= self._most
+        giving_way = self._may_give_way(now_s) if full else []
+        if full and not giving_way:
+            return None
+        try:
+            self._check(fd, name, mount)
+        except OSError:
+            return None  # gone again, or we may not look: next time is another chance
+        except RefusedError as error:
+            self._refused[name] = inode
+            return error
+        if full:
+            del self._known[giving_way.pop()]
+        self._known[name] = _Known(inode, now_s)
+        return None
+
+    def _may_give_way(self, now_s: float) -> list[str]:
+        if self._giving_way is None:
+            in_use = self._names_in_use()
+            self._giving_way = [
+                name
+                for name, known in self._known.items()
+                if name not in in_use and now_s - known.since_s >= GIVES_WAY_S
+            ]
+            self._random.shuffle(self._giving_way)
+        return self._giving_way
+
+    def _check(self, fd: int, name: str, mount: int) -> None:
+        """Raises ``RefusedError`` unless it is a user's folder, and ``OSError``."""
+        with opened_name(fd, name, mount=mount) as found:
+            status = os.fstat(found)
+        if not stat.S_ISDIR(status.st_mode):
+            raise RefusedError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
+        if self._run_dir.mount_namespaces is None and str(status.st_uid) != name:
+            raise RefusedError("owner", f"the folder belongs to uid {status.st_uid}")
+
+    def _look_again(self, fd: int, mount: int, now_s: float) -> None:
+        for name, inode in list(islice(self._refused.items(), LOOKS_AGAIN)):
+            del self._refused[name]
+            self._judge(fd, name, mount, inode, now_s)  # at the end again, if it is refused again
+
+
+def _uids_in(fd: int, most: int) -> tuple[dict[str, int], int]:
+    """Inodes by name of all that is called like a uid, and how many names, ``most`` at most, were gone through."""
+    seen: dict[str, int] = {}
+    entries = 0
+    with os.scandir(fd) as found:
+        for entry in islice(found, most):
+            entries += 1
+            name = entry.name
+            if name.isdigit() and name.isascii() and (name[0] != "0" or name == "0") and len(name) <= 10:
+                seen[name] = entry.inode()
+    return seen, entries
+
+
+def _inode_of(fd: int, name: str) -> int | None:
+    with suppress(OSError):
+        return os.stat(name, dir_fd=fd, follow_symlinks=False).st_ino
+    return None
+
+
+def _changed_ns(fd: int, name: str, mount: int) -> int | None:
+    with suppress(RefusedError, OSError), opened_name(fd, name, mount=mount) as found:
+        return os.fstat(found).st_mtime_ns
+    return None

@@ -1,0 +1,1 @@
+"""What Slurm says of the processes of this node."""
