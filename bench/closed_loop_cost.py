@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.loop_api import loop_figures
+from tidegauge.cluster.api.loop_api import loop_figures
+from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.incidents.actions import Switches

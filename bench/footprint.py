@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 from tidegauge.osproc.processes import descendants, stat_of
 
 TARGET_CPU_PERCENT = 1.0
@@ -59,7 +59,7 @@ def name_of(pid: int) -> str:
     if command[0].startswith("ray::"):
         return command[0][len("ray::") :].partition(".")[0]
     for part in command:
-        if part == "tidegauge.cluster.supervisor":
+        if part == "tidegauge.cluster.engine.supervisor":
             return "supervisor"
         if part.endswith("dashboard.py"):
             return "dashboard"

@@ -24,7 +24,7 @@ from textual.pilot import Pilot  # noqa: E402
 from tidegauge.cli.top_app import TopApp  # noqa: E402
 from tidegauge.cli.top_model import Choice, key_of  # noqa: E402
 from tidegauge.cli.top_screens import LiveScreen  # noqa: E402
-from tidegauge.cluster.http_api import Request  # noqa: E402
+from tidegauge.cluster.api.http_api import Request  # noqa: E402
 from top_world import JOBS, World  # noqa: E402
 
 LOOKS = 9

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import bcrypt
 
-from tidegauge.cluster import client
-from tidegauge.cluster.client import ApiAccess
-from tidegauge.cluster.http_api import Answer, HttpApi
-from tidegauge.cluster.route_access import Access
+from tidegauge.cluster.api import client
+from tidegauge.cluster.api.client import ApiAccess
+from tidegauge.cluster.api.http_api import Answer, HttpApi
+from tidegauge.cluster.api.route_access import Access
 from tidegauge.settings import Settings
 from tidegauge.web.door_start import open_door
 from tidegauge.web.tokens import make_token, token_line

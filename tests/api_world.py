@@ -12,11 +12,11 @@ from evidence_values import evidence
 from loop_store import real_store, told_store
 from sample_views import LEAK, NOW_S, rank_summary
 from still_service import AwayEngine, StillLoop
-from tidegauge.cluster.action_desk import ActionDesk, Opened
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.coordinator_service import CoordinatorService
-from tidegauge.cluster.evidence_asks import EvidenceAsks
-from tidegauge.cluster.exporter_pages import exporter_pages
+from tidegauge.cluster.actions.action_desk import ActionDesk, Opened
+from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.engine.coordinator_service import CoordinatorService
+from tidegauge.cluster.engine.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.views import NodeSummary

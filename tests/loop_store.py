@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
-from tidegauge.cluster.evidence_api import evidence_routes
-from tidegauge.cluster.grade_api import AnsweredStore, GradeDesk
-from tidegauge.cluster.http_api import HttpApi
-from tidegauge.cluster.loop_api import loop_routes
+from tidegauge.cluster.api.evidence_api import evidence_routes
+from tidegauge.cluster.api.grade_api import AnsweredStore, GradeDesk
+from tidegauge.cluster.api.http_api import HttpApi
+from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey

@@ -15,11 +15,11 @@ from sample_views import GIB, LEAK, MIB, NOW_S, gpu_view, identity, rank_summary
 from scheduler_values import decision, finding, incident, record
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.top_service import Service
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.http_api import BadRequestError, HttpApi, NotFoundError, Request, Route, UnavailableError
-from tidegauge.cluster.loop_api import loop_routes
-from tidegauge.cluster.memory_api import memory_routes
-from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.api.http_api import BadRequestError, HttpApi, NotFoundError, Request, Route, UnavailableError
+from tidegauge.cluster.api.loop_api import loop_routes
+from tidegauge.cluster.api.memory_api import memory_routes
+from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.ids import DeviceUuid, JobId, JobKey, ProcessId
 from tidegauge.core.incidents import ChangeKind, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import ActionKind, Disposition, LoopStatus, Outcome

@@ -24,14 +24,14 @@ from typing import NamedTuple, TypeVar
 
 from fleet.measuring import private_bytes
 from fleet.summaries import Fleet, hostname, node_id
-from tidegauge.cluster.agent_keeper import AgentKeeper
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.escalation_desk import EscalationDesk
-from tidegauge.cluster.evidence_asks import EvidenceAsks
-from tidegauge.cluster.http_api import Request
-from tidegauge.cluster.loop_api import loop_figures
-from tidegauge.cluster.overview_api import KEPT_S, Kept, overview_routes
-from tidegauge.cluster.short_pauses import COLLECT_EVERY_S, collect, keep_pauses_short
+from tidegauge.cluster.actions.escalation_desk import EscalationDesk
+from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+from tidegauge.cluster.api.http_api import Request
+from tidegauge.cluster.api.loop_api import loop_figures
+from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.engine.agent_keeper import AgentKeeper
+from tidegauge.cluster.engine.short_pauses import COLLECT_EVERY_S, collect, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Switches

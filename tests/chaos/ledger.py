@@ -29,7 +29,7 @@ from chaos.promises import (
     twice,
 )
 from chaos.site import SCRAPE_S, ChaosSite
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 
 BEFORE_S = 15.0
 """How much of the training before the trouble is what its steps are compared with."""

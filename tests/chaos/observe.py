@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from chaos.nodes import number_inside
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 
 if TYPE_CHECKING:
     from chaos.site import ChaosSite

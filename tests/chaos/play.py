@@ -9,7 +9,7 @@ from chaos.ledger import Watch
 from chaos.scenario import Scenario
 from chaos.site import ChaosSite, Progress
 from chaos.table import Row
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 
 READY_WITHIN_S = 120.0
 LONGER_S = 90.0

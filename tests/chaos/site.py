@@ -38,7 +38,7 @@ from chaos.observe import LOOK_EVERY_S, NEW_S, Lacked, full_service, problem_of_
 from fakegpu.rig import Rig
 from integration.alertmanager_server import AlertmanagerServer, running_alertmanager
 from integration.prometheus_server import PrometheusServer, running_prometheus
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 
 NODES = 3
 SCRAPE_S = 2

@@ -15,8 +15,8 @@ from socketserver import TCPServer
 import pytest
 
 from sample_views import node_view
-from tidegauge.cluster.http_api import HttpApi, json_route
-from tidegauge.cluster.route_access import Access
+from tidegauge.cluster.api.http_api import HttpApi, json_route
+from tidegauge.cluster.api.route_access import Access
 from tidegauge.settings import Settings
 from tidegauge.web import server as guarded_server
 from tidegauge.web.access import OPEN_DOOR, Door

@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 
 from api_world import filled_service
 from fuzz.fuzzing import Outcome
-from tidegauge.cluster.openapi import PAGES, openapi_json
+from tidegauge.cluster.api.openapi import PAGES, openapi_json
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 ROUND = 10

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidegauge.cli.errors import BAD_NEWS, FINE
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 from tidegauge.cluster.service_record import ServiceRecord, StateFiles, read_address, read_record
 from tidegauge.core.proc_stat import ProcStat
 from tidegauge.osproc.processes import all_processes, descendants, session_members

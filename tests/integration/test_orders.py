@@ -19,7 +19,7 @@ from integration.service import eventually
 from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.runner import AgentRunner
-from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.jobs.fraction import fraction_environ

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from still_service import AwayEngine
-from tidegauge.cluster.action_desk import ActionDesk, open_actions
-from tidegauge.cluster.coordinator_service import CoordinatorService
-from tidegauge.cluster.evidence_asks import EvidenceAsks
-from tidegauge.cluster.exporter_pages import exporter_pages
+from tidegauge.cluster.actions.action_desk import ActionDesk, open_actions
+from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+from tidegauge.cluster.engine.coordinator_service import CoordinatorService
+from tidegauge.cluster.engine.exporter_pages import exporter_pages
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.settings import Settings
 from top_world import World

@@ -23,8 +23,9 @@ from fakegpu.rig import Rig
 from integration.service import eventually
 from integration.upgrade_releases import old_code, probe_environ, say, service_environ, why_not
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.escalation_desk import NO_SUCH_COMMAND
+from tidegauge.cluster.actions.escalation_desk import NO_SUCH_COMMAND
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.engine.former_addresses import accept_former_addresses
 from tidegauge.core.orders import Order, OrderResult, OrderTo
 from tidegauge.core.ring_layout import LAYOUT_VERSION
 from tidegauge.core.views import RankView
@@ -160,7 +161,7 @@ REPORT = """
 import base64, pickle, sys, time
 from pathlib import Path
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.settings import Settings
+from tidegauge.agent.settings import Settings
 agent = open_node_agent(Settings(run_dir=Path(sys.argv[1])))
 until_s = time.monotonic() + 120
 while not any(rank.steps > 5 for rank in agent.view().ranks) and time.monotonic() < until_s:
@@ -174,6 +175,7 @@ print(base64.b64encode(pickle.dumps(summary)).decode())
 @pytest.mark.parametrize("release", ["2-closed-loop", "4-slurm", "6-allocator", "7-evidence"])
 def test_a_report_of_an_old_agent_is_taken_in(release: str, rig: Rig, gpus: dict[str, str], tmp_path: Path) -> None:
     """A node's agent that was not restarted yet reports to a coordinator that was."""
+    accept_former_addresses()
     with old_code(needed(release)) as code, training(rig, tmp_path / "run", probe_environ(code, gpus)):
         summary = pickle.loads(base64.b64decode(say(code, REPORT, str(tmp_path / "run"))))
     coordinator = Coordinator(wall_s=time.time, monotonic_s=time.monotonic, incarnation="c1")

@@ -24,8 +24,8 @@ from integration.prometheus_server import prometheus_binary, running_prometheus
 from integration.server_process import free_port
 from integration.service import ANSWER_TIMEOUT_S, Finished, Service, eventually
 from scheduler_values import decision, incident
-from tidegauge.cluster import client
-from tidegauge.cluster.client import ApiAccess
+from tidegauge.cluster.api import client
+from tidegauge.cluster.api.client import ApiAccess
 from tidegauge.cluster.service_record import read_address
 from tidegauge.cluster.store import open_store
 from tidegauge.core.ids import GlobalRank, JobId, JobKey, LocalRank

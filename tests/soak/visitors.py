@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
-from tidegauge.cluster.client import ApiError
+from tidegauge.cluster.api.client import ApiError
 
 SCRAPE_EVERY_S = 5.0
 REQUEST_EVERY_S = 0.25

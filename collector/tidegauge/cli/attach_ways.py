@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.cli.attach_process import SeenProcess, socket_of
 from tidegauge.cli.attach_targets import Target
-from tidegauge.launch.remote_exec import FIRST_PYTHON, NotExecutedError, RemoteTarget, begin_probe
+from tidegauge.launch.remote.run import FIRST_PYTHON, NotExecutedError, RemoteTarget, begin_probe
 from tidegauge.probe.levels import LEVELS, OFF, PROFILE_VARIABLE
 
 ASK_TIMEOUT_S = 30.0
@@ -159,7 +159,7 @@ FINDING_WORDS = {
     "watching": "the probe began, but its command socket is not where it is looked for; its stderr may say more",
     "dormant": "the probe is in it, but can record nothing; its stderr says why",
 }
-"""``launch.remote_script.FINDINGS`` with which nothing is watched, as a person can act on them."""
+"""``launch.remote.script.FINDINGS`` with which nothing is watched, as a person can act on them."""
 
 
 def _refused(target: Target, because: str) -> Outcome:

@@ -20,7 +20,7 @@ from tidegauge.cli.errors import CommandError, need
 from tidegauge.cli.output import live_table
 from tidegauge.cli.progress import progress
 from tidegauge.cli.service_api import ANSWER_S
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.evidence.words import brief_sentences
 from tidegauge.core.incidents import Incident

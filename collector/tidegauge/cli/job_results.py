@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tidegauge.cli import incidents, jobs
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.own_files import write_own
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 
 MAX_REPORTS = 20
 REPORT_TIMEOUT_S = 20.0

@@ -99,7 +99,7 @@ def read_file(path: Path) -> str:
 
 def _file_in_force(args: argparse.Namespace) -> Path | None:
     """The file of the policy in force; ``None``: the default. Raises ``CommandError`` where it cannot be shown."""
-    from tidegauge.cluster.loop_api import POLICY_FILE_UNTOLD
+    from tidegauge.cluster.api.loop_api import POLICY_FILE_UNTOLD
 
     found = read(LoopStatus, ask(args, "/api/v1/policy"))
     if found.policy_file == POLICY_FILE_UNTOLD:

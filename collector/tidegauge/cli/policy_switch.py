@@ -12,7 +12,7 @@ from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import FINE, CommandError
 
 if TYPE_CHECKING:
-    from tidegauge.cluster.action_switch import ActionSwitch
+    from tidegauge.cluster.actions.action_switch import ActionSwitch
     from tidegauge.cluster.service_record import StateFiles
 
 IN_FORCE = "In force within a second: the switch is looked at every second, and again right before each action."
@@ -53,7 +53,7 @@ def resume(args: argparse.Namespace) -> int:
 
 def _switch(args: argparse.Namespace) -> tuple[StateFiles, ActionSwitch]:
     """The head's files and its switch. Raises ``CommandError`` where this is not the head."""
-    from tidegauge.cluster.action_switch import ActionSwitch
+    from tidegauge.cluster.actions.action_switch import ActionSwitch
     from tidegauge.cluster.service_record import RecordError, StateFiles, read_spec
 
     files = StateFiles(load_settings(args).state_dir.resolve())
@@ -84,7 +84,7 @@ def _not_written(files: StateFiles, error: OSError) -> NoReturn:
 
 
 def _tell_when(files: StateFiles) -> None:
-    from tidegauge.cluster.service_control import running_record
+    from tidegauge.cluster.engine.service_control import running_record
     from tidegauge.cluster.service_record import RecordError
 
     try:

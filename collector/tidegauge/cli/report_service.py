@@ -18,8 +18,8 @@ from tidegauge.cli.job_names import Named, SeveralJobsError, meant
 from tidegauge.cli.report_files import MOST_SNAPSHOTS, Given, evidence_of_files, sort_files
 from tidegauge.cli.report_snapshots import RankSnapshot, read_rank_snapshot, tried_settings
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read
-from tidegauge.cluster.memory_api import RankMemory
-from tidegauge.cluster.overview import JobPage, RankLine
+from tidegauge.cluster.api.memory_api import RankMemory
+from tidegauge.cluster.api.overview import JobPage, RankLine
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentChange

@@ -12,7 +12,7 @@ from tidegauge.cli.config import add_settings_arguments, load_settings
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 from tidegauge.cli.output import tame
 from tidegauge.cli.progress import said_when_slow
-from tidegauge.cluster import client
+from tidegauge.cluster.api import client
 from tidegauge.core.wire import from_wire
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def add_api_arguments(parser: argparse.ArgumentParser) -> None:
 
 def local_service(args: argparse.Namespace) -> tuple[StateFiles, ServiceRecord | None]:
     """The files of this node's service, and its record if it runs."""
-    from tidegauge.cluster.service_control import running_record
+    from tidegauge.cluster.engine.service_control import running_record
     from tidegauge.cluster.service_record import RecordError, StateFiles
 
     files = StateFiles(load_settings(args).state_dir.resolve())

@@ -13,7 +13,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:
-    from tidegauge.cluster.evidence_asks import EvidenceAsks
+    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 0.5
 
 def asks_here(args: argparse.Namespace) -> EvidenceAsks:
     """The way to the coordinator on this node. Raises ``CommandError`` where there is none from here."""
-    from tidegauge.cluster.evidence_asks import EvidenceAsks
+    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 
     files, record = local_service(args)
     if args.api or record is None or not record.spec.is_head:

@@ -24,7 +24,7 @@ from tidegauge.core.views import JobView, RankSummary, job_array_name
 from tidegauge.core.wire import to_wire
 
 if TYPE_CHECKING:
-    from tidegauge.cluster.evidence_asks import EvidenceAsks
+    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 
 MOST_NAMED = 8
 """Hosts in a sentence."""

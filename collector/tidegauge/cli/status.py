@@ -12,7 +12,7 @@ from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.policy_status import in_one_line
 from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
-from tidegauge.cluster.client import TIMEOUT_S
+from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.web.access import split_scheme
 

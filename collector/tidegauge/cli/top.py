@@ -15,7 +15,7 @@ from tidegauge.cli.service_api import add_api_arguments
 if TYPE_CHECKING:
     from tidegauge.cli.top_model import Choice
     from tidegauge.cli.top_service import Service
-    from tidegauge.cluster.overview import Overview
+    from tidegauge.cluster.api.overview import Overview
     from tidegauge.core.ids import JobKey
 
 HELP = "watch jobs, ranks and incidents live in the terminal"
@@ -57,7 +57,7 @@ def _print_json(service: Service, choice: Choice, job_id: str | None) -> None:
     """What the API answers, in one object; also while the database of incidents is away."""
     from tidegauge.cli.service_api import read
     from tidegauge.cli.top_plain import chosen_jobs
-    from tidegauge.cluster.overview import Overview
+    from tidegauge.cluster.api.overview import Overview
 
     raw = service.overview_raw()
     overview = read(Overview, raw)

@@ -16,7 +16,7 @@ from tidegauge.cli.top_page_screens import HelpScreen, IncidentScreen
 from tidegauge.cli.top_screens import Source
 from tidegauge.cli.top_service import Incidents
 from tidegauge.cli.top_views import ClusterScreen, JobScreen
-from tidegauge.cluster.overview import Overview
+from tidegauge.cluster.api.overview import Overview
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey
 

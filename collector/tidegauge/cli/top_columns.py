@@ -10,7 +10,7 @@ from tidegauge.cli.job_names import short_job_name
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.top_cells import LUXURY, Cell, Column, Tone, cut, sparkline
 from tidegauge.cli.top_model import IncidentLine, JobRow
-from tidegauge.cluster.overview import JobLine, RankLine
+from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.wording import list_ranks, ranks_besides, time_left
 from tidegauge.core.units import format_bytes

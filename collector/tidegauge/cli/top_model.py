@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from tidegauge.cli.job_names import Named, SeveralJobsError, meant
-from tidegauge.cluster.overview import JobLine, RankLine
+from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord

@@ -21,7 +21,7 @@ from tidegauge.cli.top_rank import rank_page
 from tidegauge.cli.top_screens import LiveScreen
 from tidegauge.cli.top_service import IncidentStory
 from tidegauge.cli.top_table import text_of
-from tidegauge.cluster.overview import JobLine, RankLine
+from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.memory_history import MemoryPoint
 

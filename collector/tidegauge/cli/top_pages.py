@@ -17,7 +17,7 @@ from tidegauge.cli.top_cells import Cell, Tone, cut
 from tidegauge.cli.top_columns import NEARLY_FULL
 from tidegauge.cli.top_model import key_of
 from tidegauge.cli.top_service import IncidentStory
-from tidegauge.cluster.overview import JobLine, Overview
+from tidegauge.cluster.api.overview import JobLine, Overview
 from tidegauge.core.ids import OwnedJob
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import incident_sentence

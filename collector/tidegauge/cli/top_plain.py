@@ -13,7 +13,7 @@ from tidegauge.cli.top_columns import MOST_OF_NAME, incident_columns, job_column
 from tidegauge.cli.top_model import Choice, JobRow, by_job, incident_rows, job_rows, key_of, rank_rows
 from tidegauge.cli.top_pages import headline, job_headline
 from tidegauge.cli.top_service import Incidents
-from tidegauge.cluster.overview import JobPage, Overview
+from tidegauge.cluster.api.overview import JobPage, Overview
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from tidegauge.cli.times import moment
 from tidegauge.cli.top_cells import Cell, Tone, bars, cut
 from tidegauge.cli.top_columns import rank_state
 from tidegauge.cli.top_pages import Line
-from tidegauge.cluster.overview import RankLine
+from tidegauge.cluster.api.overview import RankLine
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.evidence.words import brief_sentences, end_words
 from tidegauge.core.host_memory import TOLD_GROWTH_BYTES, grown_most

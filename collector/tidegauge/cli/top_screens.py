@@ -21,7 +21,7 @@ from tidegauge.cli.top_model import Choice, IncidentLine, Sort, incident_rows
 from tidegauge.cli.top_pages import Line
 from tidegauge.cli.top_service import Incidents, IncidentStory
 from tidegauge.cli.top_table import RowTable, text_of
-from tidegauge.cluster.overview import JobPage, Overview
+from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.core.evidence.brief import EvidenceBrief
 from tidegauge.core.ids import JobKey
 from tidegauge.core.memory_history import MemoryPoint

@@ -13,8 +13,8 @@ from tidegauge.cli.errors import CommandError
 from tidegauge.cli.service_api import LONG_ANSWER_S, api_url, ask, read
 from tidegauge.cli.service_wishes import asks_here, wish
 from tidegauge.cli.top_model import IncidentLine
-from tidegauge.cluster.client import TIMEOUT_S
-from tidegauge.cluster.overview import JobPage, Overview
+from tidegauge.cluster.api.client import TIMEOUT_S
+from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.evidence.request import Window, evidence_request
 from tidegauge.core.ids import JobKey

@@ -15,7 +15,7 @@ from tidegauge.cli.top_pages import Line, headline, job_headline
 from tidegauge.cli.top_screens import TableScreen
 from tidegauge.cli.top_service import Incidents
 from tidegauge.cli.top_table import RowTable
-from tidegauge.cluster.overview import JobPage, Overview, RankLine
+from tidegauge.cluster.api.overview import JobPage, Overview, RankLine
 from tidegauge.core.ids import JobKey
 
 TABLE_KEYS = "Enter open  tmgn sort  / filter  i incidents  r report  ? help"

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     check_installed()
     _check_web_access(settings)
     os.environ.pop(API_TOKEN, None)  # for asking services; the environment of this one is read by whoever debugs it
-    from tidegauge.cluster import service_control
+    from tidegauge.cluster.engine import service_control
     from tidegauge.cluster.service_record import RecordError, prepare_state_dir, write_spec
 
     if bool(args.join) != bool(args.token_file):
@@ -126,7 +126,7 @@ def _check_same(args: argparse.Namespace, record: ServiceRecord) -> None:
 
 def _clean_up_after_crash(files: StateFiles) -> None:
     """End what a service whose supervisor was killed left. The cluster's state stays: a new head goes on with it."""
-    from tidegauge.cluster import service_control
+    from tidegauge.cluster.engine import service_control
     from tidegauge.cluster.service_record import read_record
 
     record = read_record(files)
@@ -138,7 +138,7 @@ def _clean_up_after_crash(files: StateFiles) -> None:
 
 
 def _spec(args: argparse.Namespace, settings: Settings, files: StateFiles) -> NodeSpec:
-    from tidegauge.cluster.engine_launch import address_towards, is_address
+    from tidegauge.cluster.engine.node_command import address_towards, is_address
     from tidegauge.cluster.service_record import NodeSpec, choose_engine_dir, make_token
 
     if args.node_address and not is_address(args.node_address):
@@ -196,7 +196,7 @@ def _read_token(path: Path) -> str:
 
 
 def _engine_port(settings: Settings, node_address: str) -> int:
-    from tidegauge.cluster.engine_launch import free_port
+    from tidegauge.cluster.engine.node_command import free_port
 
     if settings.engine_port == 0:
         return free_port(node_address)

@@ -26,8 +26,9 @@ from tidegauge.cli.allocation_node import JoinOrder, end_supervisor, keep_logs, 
 from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.up import check_installed
-from tidegauge.cluster import client, service_control
-from tidegauge.cluster.allocation import (
+from tidegauge.cluster.api import client
+from tidegauge.cluster.engine import service_control
+from tidegauge.cluster.engine.allocation import (
     LOOPBACK,
     Allocation,
     AllocationError,
@@ -37,7 +38,7 @@ from tidegauge.cluster.allocation import (
     join_environ,
     read_allocation,
 )
-from tidegauge.cluster.engine_launch import free_port
+from tidegauge.cluster.engine.node_command import free_port
 from tidegauge.cluster.service_record import (
     NodeSpec,
     StateFiles,

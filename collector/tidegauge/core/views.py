@@ -259,7 +259,7 @@ class JobView:
     """A group of ranks of a job across its nodes, as the coordinator sees it; mostly it is the whole job.
 
     What is looked for in all jobs every second is found once for each view: a job of which nothing was heard stays the
-    same object (``cluster.job_board``).
+    same object (``cluster.coordinator.job_board``).
     """
 
     job_id: str

@@ -12,7 +12,7 @@ from sample_views import GIB, LEAK, job_view, rank_summary
 from tidegauge.cli.job_names import job_name, short_job_name
 from tidegauge.cli.jobs import nothing_watched
 from tidegauge.cli.main import main
-from tidegauge.cluster.http_api import HttpApi, json_route
+from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, known_as
 from tidegauge.core.jobs.kubernetes import PodPlace

@@ -14,7 +14,7 @@ from sample_views import NOW_S
 from scheduler_values import JOB
 from tidegauge.cli import policy_status, policy_switch
 from tidegauge.cli.main import main
-from tidegauge.cluster.action_switch import ActionSwitch
+from tidegauge.cluster.actions.action_switch import ActionSwitch
 from tidegauge.cluster.service_record import NodeSpec, StateFiles, prepare_state_dir, write_spec
 from tidegauge.core.incidents.actions import ActionKind, LoopStatus, UnderWay
 

@@ -19,10 +19,10 @@ from sample_views import job_view, rank_view
 from tidegauge.analysis.packed_snapshots import to_packed
 from tidegauge.analysis.snapshot_files import read_snapshot
 from tidegauge.cli.main import main
-from tidegauge.cluster.http_api import HttpApi, NotFoundError, Request, json_route
-from tidegauge.cluster.loop_api import loop_routes
-from tidegauge.cluster.memory_api import RankMemory
-from tidegauge.cluster.overview import JobPage, job_page
+from tidegauge.cluster.api.http_api import HttpApi, NotFoundError, Request, json_route
+from tidegauge.cluster.api.loop_api import loop_routes
+from tidegauge.cluster.api.memory_api import RankMemory
+from tidegauge.cluster.api.overview import JobPage, job_page
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.incidents import ChangeKind, IncidentChange

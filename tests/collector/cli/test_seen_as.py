@@ -10,7 +10,7 @@ import pytest
 
 from api_world import filled_service
 from tidegauge.cli.main import main
-from tidegauge.cluster.http_api import HttpApi
+from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.settings import Settings
 from tidegauge.web.door_start import open_door
 from tidegauge.web.tokens import make_token, token_line

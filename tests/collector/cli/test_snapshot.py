@@ -19,8 +19,8 @@ from tidegauge.cli.main import main
 from tidegauge.cli.service_wishes import wish
 from tidegauge.cli.snapshot_evidence import print_evidence
 from tidegauge.cli.snapshot_files import Outputs, outputs_of
-from tidegauge.cluster.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
-from tidegauge.cluster.http_api import HttpApi, json_route
+from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
+from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.views import JobView
 

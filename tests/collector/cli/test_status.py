@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidegauge.cli.main import main
-from tidegauge.cluster.http_api import HttpApi, Route, json_route
+from tidegauge.cluster.api.http_api import HttpApi, Route, json_route
 from tidegauge.core.incidents.actions import LoopStatus
 
 SERVICE = {

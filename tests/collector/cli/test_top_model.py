@@ -22,8 +22,8 @@ from tidegauge.cli.top_model import (
     key_of,
     rank_rows,
 )
-from tidegauge.cluster.jobs import RankOnNode, jobs_of
-from tidegauge.cluster.overview import JobLine, RankLine, job_line, job_page
+from tidegauge.cluster.api.overview import JobLine, RankLine, job_line, job_page
+from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents import IncidentCause, IncidentKey
 from tidegauge.core.jobs.slurm import SlurmPlace

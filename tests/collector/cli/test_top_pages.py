@@ -26,8 +26,8 @@ from tidegauge.cli.top_columns import (
 from tidegauge.cli.top_model import Choice, IncidentLine, incident_rows, job_rows, rank_rows
 from tidegauge.cli.top_pages import Line, headline, help_lines, incident_headline, incident_lines, job_headline
 from tidegauge.cli.top_rank import over_time, rank_page
-from tidegauge.cluster.jobs import RankOnNode, jobs_of
-from tidegauge.cluster.overview import RankLine, job_page
+from tidegauge.cluster.api.overview import RankLine, job_page
+from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents import Closure, IncidentState

@@ -11,7 +11,7 @@ import pytest
 
 from tidegauge.cli import up
 from tidegauge.cli.main import main
-from tidegauge.cluster import service_control
+from tidegauge.cluster.engine import service_control
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir
 from tidegauge.osproc.processes import identity_of
 from tidegauge.web.tokens import make_token, token_line

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tidegauge.cli.job_results import make_folder, quietly
 from tidegauge.cli.with_service import job_service_settings, own_run_dir
-from tidegauge.cluster.allocation import Allocation
-from tidegauge.cluster.client import ApiError
+from tidegauge.cluster.api.client import ApiError
+from tidegauge.cluster.engine.allocation import Allocation
 
 JOB = Allocation("4711", 0, "gpu01", ("gpu01",))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge.cluster.agent_keeper import RETRY_S, WEDGED_S, AgentKeeper, EngineError
-from tidegauge.cluster.coordinator import Coordinator
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.engine.agent_keeper import RETRY_S, WEDGED_S, AgentKeeper, EngineError
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.views import NodeSummary
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidegauge.cluster.allocation import (
+from tidegauge.cluster.engine.allocation import (
     LOOPBACK,
     Allocation,
     AllocationError,

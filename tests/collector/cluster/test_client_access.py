@@ -16,10 +16,10 @@ import bcrypt
 import pytest
 
 from tidegauge.cli.main import main
-from tidegauge.cluster import client
-from tidegauge.cluster.client import ApiAccess, ApiError
-from tidegauge.cluster.http_api import HttpApi, Request, json_route
-from tidegauge.cluster.route_access import Access
+from tidegauge.cluster.api import client
+from tidegauge.cluster.api.client import ApiAccess, ApiError
+from tidegauge.cluster.api.http_api import HttpApi, Request, json_route
+from tidegauge.cluster.api.route_access import Access
 from tidegauge.cluster.service_record import StateFiles, local_api, write_address
 from tidegauge.settings import Settings
 from tidegauge.web.door_start import open_door

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sample_views import LEAK, MIB, identity, rank_summary
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.event_log import MAX_EVENTS
-from tidegauge.cluster.known_node import MOST_RANKS_KEPT
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.coordinator.event_log import MAX_EVENTS
+from tidegauge.cluster.coordinator.known_node import MOST_RANKS_KEPT
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, ProcessId

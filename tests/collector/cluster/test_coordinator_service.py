@@ -16,11 +16,11 @@ import pytest
 from sample_views import LEAK, identity, rank_summary
 from still_service import AwayEngine
 from tidegauge.cli.main import main
-from tidegauge.cluster.action_desk import ActionDesk, Opened
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.coordinator_service import CoordinatorService
-from tidegauge.cluster.evidence_asks import EvidenceAsks
-from tidegauge.cluster.exporter_pages import exporter_pages
+from tidegauge.cluster.actions.action_desk import ActionDesk, Opened
+from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.engine.coordinator_service import CoordinatorService
+from tidegauge.cluster.engine.exporter_pages import exporter_pages
 from tidegauge.cluster.store import StoreError
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import Band

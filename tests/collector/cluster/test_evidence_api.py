@@ -9,8 +9,8 @@ import pytest
 from evidence_values import evidence, nothing_found
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
-from tidegauge.cluster import client
-from tidegauge.cluster.evidence_api import MOST_PIECES
+from tidegauge.cluster.api import client
+from tidegauge.cluster.api.evidence_api import MOST_PIECES
 from tidegauge.core.evidence import CauseFound, Evidence
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.ids import JobKey

@@ -12,8 +12,8 @@ import pytest
 from evidence_values import evidence, snapshot_ref
 from sample_views import NOW_S
 from scheduler_values import JOB
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.evidence_keeper import (
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.coordinator.evidence_keeper import (
     MOST_JOBS,
     MOST_OF_JOB,
     MOST_OF_REPORT,

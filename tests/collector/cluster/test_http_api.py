@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tidegauge.cluster import client
-from tidegauge.cluster.http_api import (
+from tidegauge.cluster.api import client
+from tidegauge.cluster.api.http_api import (
     FORM_TYPE,
     MAX_FORM_BYTES,
     MAX_REQUESTS_AT_ONCE,
@@ -26,7 +26,7 @@ from tidegauge.cluster.http_api import (
     html_route,
     json_route,
 )
-from tidegauge.cluster.route_access import Access
+from tidegauge.cluster.api.route_access import Access
 from tidegauge.web.access import OpenDoor, Refusal, Viewer
 from waiting import PATIENCE_S
 

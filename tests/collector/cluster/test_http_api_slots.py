@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster import client, http_api
-from tidegauge.cluster.client import ApiError
-from tidegauge.cluster.http_api import MAX_REQUESTS_AT_ONCE, Answer, HttpApi, Request, json_route
-from tidegauge.cluster.route_access import Access
+from tidegauge.cluster.api import client, http_api
+from tidegauge.cluster.api.client import ApiError
+from tidegauge.cluster.api.http_api import MAX_REQUESTS_AT_ONCE, Answer, HttpApi, Request, json_route
+from tidegauge.cluster.api.route_access import Access
 from waiting import PATIENCE_S, eventually
 
 BIG = b"x" * (32 << 20)

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from examples import fewer
 from sample_views import LEAK, identity, rank_summary
-from tidegauge.cluster.job_board import JobBoard
-from tidegauge.cluster.jobs import RankOnNode, alarm_first, job_of, job_views, jobs_of
-from tidegauge.cluster.known_node import KnownNode, RankOfProcess
+from tidegauge.cluster.coordinator.grouping import RankOnNode, alarm_first, job_of, job_views, jobs_of
+from tidegauge.cluster.coordinator.job_board import JobBoard
+from tidegauge.cluster.coordinator.known_node import KnownNode, RankOfProcess
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.jobs.rank_groups import RankGroups

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sample_views import LEAK, identity, rank_summary
-from tidegauge.cluster.jobs import RankOnNode, jobs_of
-from tidegauge.cluster.ownership import may_see
+from tidegauge.cluster.api.ownership import may_see
+from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import LeakState

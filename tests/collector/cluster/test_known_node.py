@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge.cluster.known_node import KnownNode
+from tidegauge.cluster.coordinator.known_node import KnownNode
 from tidegauge.core.views import NodeSummary
 
 

@@ -14,9 +14,9 @@ import pytest
 from loop_store import FakeAudit, FakeIncidents, FakeStore, real_store, serving, told_store
 from sample_views import NOW_S, job_view, rank_summary
 from scheduler_values import decision, facts, finding, incident, record
-from tidegauge.cluster import client
-from tidegauge.cluster.http_api import BadRequestError, NotFoundError, Request, UnavailableError
-from tidegauge.cluster.loop_api import (
+from tidegauge.cluster.api import client
+from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request, UnavailableError
+from tidegauge.cluster.api.loop_api import (
     FEW,
     FINDINGS_IN_ALL,
     LAST_ACTIONS_S,

@@ -10,9 +10,9 @@ import pytest
 
 from sample_views import GIB, LEAK, MIB, identity, rank_summary
 from scheduler_values import finding, incident
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.http_api import BadRequestError, Request
-from tidegauge.cluster.memory_api import MOST_RANKS, memory_routes
+from tidegauge.cluster.api.http_api import BadRequestError, Request
+from tidegauge.cluster.api.memory_api import MOST_RANKS, memory_routes
+from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.memory_history import MemoryPoint

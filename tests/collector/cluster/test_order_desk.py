@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from examples import fewer
 from fake_node import FakeClock
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.order_desk import OrderDesk, reply_of
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.coordinator.order_desk import OrderDesk, reply_of
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sample_views import LEAK, rank_summary
-from tidegauge.cluster.agent_keeper import FRESH_S, AgentKeeper
-from tidegauge.cluster.coordinator import STALE_AFTER_S, Coordinator
-from tidegauge.cluster.order_desk import TALK_S
-from tidegauge.cluster.report_pacing import MOST_QUICK_NODES, MOST_REPORTS_PER_S, SOON_S, stale_limit_s
+from tidegauge.cluster.coordinator.coordinator import STALE_AFTER_S, Coordinator
+from tidegauge.cluster.coordinator.order_desk import TALK_S
+from tidegauge.cluster.coordinator.report_pacing import MOST_QUICK_NODES, MOST_REPORTS_PER_S, SOON_S, stale_limit_s
+from tidegauge.cluster.engine.agent_keeper import FRESH_S, AgentKeeper
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.schedulers import open_schedulers, words
+from tidegauge.cluster.actions.schedulers import open_schedulers, words
+from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import StoreError
 from tidegauge.settings import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster import service_control
+from tidegauge.cluster.engine import service_control
 from tidegauge.cluster.service_record import (
     LONGEST_ENGINE_DIR,
     NodeSpec,

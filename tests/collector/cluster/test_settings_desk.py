@@ -15,8 +15,8 @@ import pytest
 from fake_node import FakeClock
 from sample_views import identity, rank_summary
 from tidegauge.agent.job_settings import JobSettingsFiles
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.settings_desk import (
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.coordinator.settings_desk import (
     DAY_S,
     LOOK_EVERY_S,
     MAX_JOBS,

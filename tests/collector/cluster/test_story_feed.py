@@ -10,9 +10,9 @@ import pytest
 from loop_store import FakeIncidents, FakeStore, told_store
 from sample_views import GIB, NOW_S
 from scheduler_values import incident
-from tidegauge.cluster.http_api import Answer, HttpApi, Request, Route, json_route
-from tidegauge.cluster.loop_api import loop_routes
-from tidegauge.cluster.story_feed import ApiFeed
+from tidegauge.cluster.api.http_api import Answer, HttpApi, Request, Route, json_route
+from tidegauge.cluster.api.loop_api import loop_routes
+from tidegauge.cluster.api.story_feed import ApiFeed
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import LoopStatus
 from tidegauge.core.memory_history import MemoryPoint

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cluster import service_control
+from tidegauge.cluster.engine import service_control
+from tidegauge.cluster.engine.supervisor import Pace
 from tidegauge.cluster.service_record import (
     NodeSpec,
     ServiceRecord,
@@ -21,7 +22,6 @@ from tidegauge.cluster.service_record import (
     read_record,
     write_spec,
 )
-from tidegauge.cluster.supervisor import Pace
 from tidegauge.core.ids import ProcessId
 from tidegauge.osproc.processes import descendants, is_alive, send_signal
 
@@ -30,7 +30,7 @@ import sys
 import time
 from pathlib import Path
 from tidegauge.cluster.service_record import StateFiles, read_spec
-from tidegauge.cluster.supervisor import EngineCommands, Pace, supervise
+from tidegauge.cluster.engine.supervisor import EngineCommands, Pace, supervise
 root, start, deploy = sys.argv[1:]
 files = StateFiles(Path(root))
 fast = Pace(0.02, 0.02, 0.1, end_grace_s=0.02, end_deadline_s=60, monotonic_s=lambda: 20 * time.monotonic())

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from scheduler_values import decision
-from tidegauge.cluster.action_desk import _messenger
-from tidegauge.cluster.notifier import NotifierService, notify_config
+from tidegauge.cluster.actions.action_desk import _messenger
+from tidegauge.cluster.actions.telling import SILENT_AFTER_S, TellingBoard, Told, is_notifier_wanted, tells_owners
+from tidegauge.cluster.engine.notifier import NotifierService, notify_config
 from tidegauge.cluster.service_record import StateFiles
-from tidegauge.cluster.telling import SILENT_AFTER_S, TellingBoard, Told, is_notifier_wanted, tells_owners
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.settings import Settings
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError

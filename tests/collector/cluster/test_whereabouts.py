@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sample_views import identity, rank_summary
-from tidegauge.cluster.coordinator import Coordinator
-from tidegauge.cluster.known_node import KnownNode, RankOfProcess
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.coordinator.known_node import KnownNode, RankOfProcess
+from tidegauge.cluster.coordinator.whereabouts import present_nodes
 from tidegauge.cluster.views import EngineNode
-from tidegauge.cluster.whereabouts import present_nodes
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tidegauge.core.ids import ProcessId
-from tidegauge.launch import remote_exec, remote_script
-from tidegauge.launch.remote_exec import NotExecutedError, RemoteTarget, begin_probe
-from tidegauge.launch.remote_folder import MAX_OUTCOME_BYTES, OUTCOME, SharedFolder
+from tidegauge.launch.remote import run as remote_exec
+from tidegauge.launch.remote import script as remote_script
+from tidegauge.launch.remote.folder import MAX_OUTCOME_BYTES, OUTCOME, SharedFolder
+from tidegauge.launch.remote.run import NotExecutedError, RemoteTarget, begin_probe
 from tidegauge.osproc.processes import identity_of
 
 PACKAGE = str(Path(inspect.getfile(remote_script)).parents[1])

@@ -27,7 +27,7 @@ from fakegpu.rig import Rig
 from fakes.fake_slack import FakeSlack
 from integration.service import Service, eventually
 from integration.upgrade_releases import COMMITS, old_code, probe_environ, say, service_environ
-from tidegauge.cluster.client import ApiError
+from tidegauge.cluster.api.client import ApiError
 
 HERE = Path(__file__).parent
 SCRIPT = HERE.parents[1] / "soak" / "training.py"

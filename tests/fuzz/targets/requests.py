@@ -10,9 +10,9 @@ import socket
 from fuzz.oracles import require
 from fuzz.target import Target
 from loop_store import told_store
-from tidegauge.cluster.evidence_api import evidence_routes
-from tidegauge.cluster.http_api import Answer, HttpApi, html_route, json_route
-from tidegauge.cluster.loop_api import loop_routes
+from tidegauge.cluster.api.evidence_api import evidence_routes
+from tidegauge.cluster.api.http_api import Answer, HttpApi, html_route, json_route
+from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.core.incidents.actions import LoopStatus
 
 STATUSES = frozenset({200, 400, 401, 403, 404, 405, 408, 414, 431, 429, 501, 503, 505})

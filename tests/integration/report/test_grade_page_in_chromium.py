@@ -12,9 +12,9 @@ from browser import Tab, chromium, open_tab
 from integration.needs import missing
 from sample_views import NOW_S
 from scheduler_values import incident
-from tidegauge.cluster.exporter_pages import exporter_pages
-from tidegauge.cluster.grade_api import GradeDesk
-from tidegauge.cluster.http_api import Answer, HttpApi
+from tidegauge.cluster.api.grade_api import GradeDesk
+from tidegauge.cluster.api.http_api import Answer, HttpApi
+from tidegauge.cluster.engine.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.settings import Settings

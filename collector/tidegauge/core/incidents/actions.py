@@ -1,6 +1,6 @@
 """The words in which policy, scheduler adapters, audit and people speak of what is done to a job. Values only.
 
-Times are seconds of the *policy clock* (unix seconds that never run backwards, see ``cluster.policy_clock``).
+Times are seconds of the *policy clock* (unix seconds that never run backwards, see ``cluster.actions.clock``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,193 @@
+"""Incidents and actions inside the coordinator: opened as soon as the database can be, then one turn a second.
+
+The hooks (policy, carrying out, adapters) are imported here and nowhere else of the cluster, when they are needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from tidegauge.cluster.actions.action_switch import ActionSwitch
+from tidegauge.cluster.actions.clock import PolicyClock
+from tidegauge.cluster.actions.schedulers import open_schedulers
+from tidegauge.cluster.actions.telling import Tell, TellingBoard
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.service_record import StateFiles
+from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import AuditError, Decision, LoopStatus
+from tidegauge.core.incidents.loop_figures import SlurmLabels
+from tidegauge.core.incidents.steps import IncidentRules
+from tidegauge.core.verdicts import Severity
+from tidegauge.settings import Settings
+from tidegauge.steady_clock import SteadyClock
+
+if TYPE_CHECKING:
+    from tidegauge_scheduler_hooks.ports import Messenger
+
+log = logging.getLogger(__name__)
+
+TURN_EVERY_S = 1.0
+DAY_S = 86400.0
+PRUNE_AGAIN_S = 600.0
+
+
+class Loop(Protocol):
+    """``tidegauge_scheduler_hooks.closed_loop.ClosedLoop``."""
+
+    def tick(self) -> None: ...
+
+    def status(self) -> LoopStatus: ...
+
+    def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]: ...
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The loop and what it writes to."""
+
+    store: Store
+    loop: Loop
+    now_s: Callable[[], float]
+    ages_s: Callable[[], float] | None = None
+    """What incidents become old by, besides ``now_s``: that begins at the host's clock, which may be wrong."""
+
+
+class ActionDesk:
+    """``start`` begins the turns in a thread; ``status`` and ``store`` answer from any."""
+
+    def __init__(self, open_all: Callable[[], Opened], *, keep_incidents_s: float) -> None:
+        self.telling = TellingBoard(monotonic_s=time.monotonic)
+        """Where the notifier says how it stands."""
+        self._open_all = open_all
+        self._keep_incidents_s = keep_incidents_s
+        self._opened: Opened | None = None
+        self._problem: str | None = None
+        self._stopped = threading.Event()
+        self._prune_s = float("-inf")
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="tidegauge-actions", daemon=True).start()
+
+    def stop(self) -> None:
+        """Begin no further turn. What is under way ends by itself, or the next coordinator takes it up."""
+        self._stopped.set()
+
+    def status(self) -> LoopStatus:
+        """Of the loop; before the database could be opened, why that is so."""
+        if self._opened is not None:
+            return replace(self._opened.loop.status(), telling=self.telling.read())
+        problem = self._problem or "not opened yet"
+        return LoopStatus(mode="observe", policy_file=None, store_problem=problem, telling=self.telling.read())
+
+    def slurm_labels(self) -> Mapping[JobKey, SlurmLabels]:
+        """What Slurm said of the jobs that are there; empty before the database could be opened."""
+        return {} if self._opened is None else self._opened.loop.slurm_labels()
+
+    def store(self) -> Store:
+        """Raises ``StoreError`` while there is none."""
+        if self._opened is None:
+            raise StoreError(self._problem or "the database is not opened yet")
+        return self._opened.store
+
+    def now_s(self) -> float:
+        """The policy clock. Raises ``StoreError`` while there is no database, which it goes on from."""
+        self.store()
+        assert self._opened is not None, "there is a database"
+        return self._opened.now_s()
+
+    def turn(self) -> None:
+        """One turn; never raises."""
+        try:
+            if self._opened is None:
+                self._opened = self._open_all()
+                self._problem = None
+                log.info("incidents and actions: taken up where the database ends")
+            self._opened.loop.tick()
+            self._prune(self._opened)
+        except AuditError as error:
+            if self._problem is None:
+                log.error("incidents are not kept and nothing is done: %s", error)
+            self._problem = str(error)
+        except Exception:
+            # The loop is what looks after actions under way: it must outlive a defect in one turn.
+            log.exception("a turn of incidents and actions failed; going on")
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TURN_EVERY_S):
+            self.turn()
+
+    def _prune(self, opened: Opened) -> None:
+        now_s = opened.now_s()
+        if now_s < self._prune_s:
+            return
+        self._prune_s = now_s + DAY_S
+        aged_s = now_s if opened.ages_s is None else min(now_s, opened.ages_s())
+        try:
+            opened.store.prune(before_s=aged_s - self._keep_incidents_s)
+        except StoreError as error:
+            self._prune_s = now_s + PRUNE_AGAIN_S
+            log.warning("old incidents are not deleted yet: %s", error)
+
+
+def open_actions(
+    settings: Settings, coordinator: Coordinator, files: StateFiles, *, tell: Tell | None = None
+) -> Opened:
+    """The whole of it for one coordinator. ``tell`` reaches owners without a scheduler. Raises ``StoreError``."""
+    store = open_store(settings.database_url or sqlite_url(files.root))
+    try:
+        loop, now_s = _loop_over(store, settings, coordinator, files, tell)
+        return Opened(store, loop, now_s, SteadyClock(files.clock).unix_s)
+    except BaseException:
+        store.close()  # this is tried again every second
+        raise
+
+
+def _loop_over(
+    store: Store, settings: Settings, coordinator: Coordinator, files: StateFiles, tell: Tell | None
+) -> tuple[Loop, Callable[[], float]]:
+    """The loop, and the clock that it goes by."""
+    from tidegauge_scheduler_hooks.closed_loop import ClosedLoop, workers_for
+    from tidegauge_scheduler_hooks.policy_source import PolicySource
+
+    clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic, not_before_s=store.newest_s())
+    switch = ActionSwitch(files.actions)
+    schedulers = open_schedulers(settings, coordinator, files)
+    workers = ThreadPoolExecutor(workers_for(len(schedulers)), thread_name_prefix="tidegauge-action")
+    loop = ClosedLoop(
+        cluster=coordinator,
+        incidents=store.incidents,
+        audit=store.audit,
+        schedulers=schedulers,
+        policy=PolicySource(settings.policy_file),
+        switches=lambda: switch.read(now_s=clock.now_s()),
+        now_s=clock.now_s,
+        monotonic_s=time.monotonic,
+        wall_s=time.time,
+        submit=workers.submit,
+        messenger=None if tell is None else _messenger(tell),
+        commands=coordinator.orders,
+        rules=IncidentRules(min_severity=Severity(settings.incident_severity)),
+    )
+    return loop, clock.now_s
+
+
+def _messenger(tell: Tell) -> Messenger:
+    from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
+
+    class ByNotifier:
+        def tell(self, decision: Decision) -> str:
+            told = tell(decision)
+            if told.where is not None:
+                return told.where
+            if told.retry_after_s is not None:
+                raise TemporaryError(told.problem, retry_after_s=told.retry_after_s)
+            raise PermanentError(told.problem)
+
+    return ByNotifier()

@@ -1,0 +1,273 @@
+"""The HTTP API's pages on incidents, decisions and the policy: read only, bounded, and what scrapes need of them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tidegauge.cluster.api.http_api import Answer, NotFoundError, Request, Route, UnavailableError, json_route
+from tidegauge.cluster.api.loop_reads import LoopStore
+from tidegauge.cluster.views import NodeHealth, NodeStatus
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentChange
+from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.incidents.wording import change_in_words
+from tidegauge.core.views import JobView
+from tidegauge.core.wire import Wire, to_json, to_wire
+from tidegauge.web.access import EVERYBODY, Viewer
+
+FEW, MANY = 200, 1000
+"""Incidents, decisions or lines of one history in an answer: by default, and at most."""
+HISTORY = {"most": MANY - FEW, "most_figures": FEW}
+"""Lines of one history, the newest: those that only tell new figures do not take the place of the others."""
+MOST_MARKS = 5000
+"""Incidents whose marks are in one answer: of 60 bytes each. Beyond that, some that are open would seem to be gone."""
+MOST_CHANGES = 5000
+"""Changes of all incidents in one answer; of more, those that only tell new figures are left out first."""
+MOST_READ = 4 * MOST_CHANGES
+"""Changes that are read for one answer, the newest: a database of months may hold more than fits into memory."""
+FINDINGS_IN_ALL = 30_000
+"""Ranks with their figures over all changes that are read for one answer: 20 to 30 MB."""
+UNTOLD = "(admins are told why)"
+POLICY_FILE_UNTOLD = "(a file; admins are told which)"
+"""In the place of words that are for those who see all jobs."""
+LAST_ACTIONS_S = 86_400.0
+"""How far back a scrape looks for what was last done to a job."""
+
+
+def loop_routes(store: Callable[[], LoopStore], status: Callable[[], LoopStatus]) -> dict[str, Route]:
+    """Pages by path. ``store`` raises ``AuditError`` for as long as there is none."""
+    pages = _Pages(store)
+    return {
+        "/api/v1/incidents": pages.incidents,
+        "/api/v1/incident": pages.incident,
+        "/api/v1/incident-marks": pages.marks,
+        "/api/v1/incident-changes": pages.changes,
+        "/api/v1/decisions": pages.decisions,
+        "/api/v1/policy": json_route(lambda request: status_for(request.viewer, status())),
+    }
+
+
+class IncidentStory(NamedTuple):
+    """An incident, what was told of it and what was decided about it, oldest first."""
+
+    incident: Incident
+    history: tuple[IncidentChange, ...]
+    """As much of it as ``HISTORY`` says."""
+    decisions: tuple[DecisionRecord, ...]
+
+
+def status_for(viewer: Viewer, status: LoopStatus) -> LoopStatus:
+    """What is done about jobs now, and what exactly is wrong, is told to those who may see all jobs: reasons name other
+    people, their jobs, files and hosts. Everybody else is told whether."""
+    if viewer.sees_all:
+        return status
+    return replace(
+        status,
+        policy_file=None if status.policy_file is None else POLICY_FILE_UNTOLD,
+        policy_problem=_untold(status.policy_problem),
+        paused=_untold(status.paused),
+        breaker=_untold(status.breaker),
+        user_breakers=(UNTOLD,) * len(status.user_breakers),
+        store_problem=_untold(status.store_problem),
+        scheduler_problems=dict.fromkeys(status.scheduler_problems, UNTOLD),
+        under_way=(),
+        telling={who: how if how == "ok" else UNTOLD for who, how in status.telling.items()},
+    )
+
+
+def _untold(words: str | None) -> str | None:
+    return None if words is None else UNTOLD
+
+
+def incident_story(store: Callable[[], LoopStore], number: int, *, viewer: Viewer = EVERYBODY) -> IncidentStory:
+    """Incident ``number`` for a page of it. Raises ``NotFoundError``, ``UnavailableError``."""
+    try:
+        tables = store()
+        found = visible_incident(tables, number, viewer)
+        history = tuple(tables.incidents.lines(number, **HISTORY))
+        return IncidentStory(found, history, tuple(tables.audit.records_of(number)))
+    except AuditError as error:
+        raise UnavailableError(away(error)) from error
+
+
+def visible_incident(tables: LoopStore, number: int, viewer: Viewer) -> Incident:
+    """Raises ``NotFoundError``, also for one that is somebody else's, and ``AuditError``."""
+    found = tables.incidents.incident(number)
+    if found is None or not viewer.sees(found.user_name):
+        raise NotFoundError(f"there is no incident {number}; `tidegauge incidents --all` lists those that there are")
+    return found
+
+
+def loop_figures(
+    store: Callable[[], LoopStore],
+    status: LoopStatus,
+    *,
+    slurm: Mapping[JobKey, SlurmLabels],
+    jobs: Iterable[JobView],
+    nodes: Iterable[NodeStatus],
+    now_unix_s: float,
+) -> LoopFigures:
+    """What one scrape tells of incidents and actions, of these jobs and nodes. Never raises ``AuditError``."""
+    figures = LoopFigures(
+        store_works=False,
+        acting=status.mode == "act",
+        paused=status.paused is not None,
+        breaker_open=status.breaker is not None,
+        user_breakers_open=len(status.user_breakers),
+        slurm=slurm,
+        nodes={health.value: 0 for health in NodeHealth} | Counter(node.health.value for node in nodes),
+    )
+    keys = [job_key(job) for job in jobs if job.ranks]
+    try:
+        tables = store()
+        open_now = tables.incidents.open_figures(keys)
+        return replace(
+            figures,
+            store_works=True,
+            incidents_total=tables.incidents.totals(),
+            incidents_open=Counter((one.cause, one.severity) for _, one in open_now),
+            actions_total=tables.audit.action_totals(),
+            of_jobs=_of_jobs(keys, open_now, tables.audit.last_finished(keys, since_s=now_unix_s - LAST_ACTIONS_S)),
+        )
+    except AuditError:
+        return figures
+
+
+def _of_jobs(
+    jobs: Iterable[JobKey],
+    open_now: Iterable[tuple[JobKey | None, OpenIncident]],
+    last_actions: Mapping[tuple[JobKey, str, str], float],
+) -> dict[JobKey, JobFigures]:
+    """Jobs of which there is something to tell."""
+    incidents: dict[JobKey, list[OpenIncident]] = defaultdict(list)
+    for about, one in open_now:
+        if about is not None:
+            incidents[about].append(one)
+    actions: dict[JobKey, dict[tuple[str, str], float]] = defaultdict(dict)
+    for (job, action, outcome), finished_s in last_actions.items():
+        actions[job][action, outcome] = finished_s
+    return {
+        job: JobFigures(tuple(incidents.get(job, ())), actions.get(job, {}))
+        for job in jobs
+        if job in incidents or job in actions
+    }
+
+
+def _from_store(page: Callable[[_Pages, Request], object]) -> Callable[[_Pages, Request], Answer]:
+    """A route of what ``page`` returns, which may read on while it is written."""
+
+    @functools.wraps(page)
+    def answer(self: _Pages, request: Request) -> Answer:
+        try:
+            return Answer(to_json(page(self, request)))
+        except AuditError as error:
+            raise UnavailableError(away(error)) from error
+
+    return answer
+
+
+def away(error: AuditError) -> str:
+    return f"the database of incidents and actions does not answer: {error}"
+
+
+class _Pages:
+    def __init__(self, store: Callable[[], LoopStore]) -> None:
+        self._store = store
+
+    @_from_store
+    def incidents(self, request: Request) -> object:
+        closed_too = request.number("all", default=0, most=1) == 1
+        limit = request.number("limit", default=FEW, most=MANY)
+        since_s = float(request.number("since", default=0))
+        store = self._store()
+        found = store.incidents.each(
+            open_only=not closed_too, since_s=since_s, limit=limit, user_name=request.viewer.only
+        )
+        lines = (_line(incident, store.audit.records_of(incident.number)) for incident in found)
+        return {"incidents": lines, "seen_as": request.viewer.only}
+
+    @_from_store
+    def marks(self, request: Request) -> object:
+        """What a follower asks every few seconds: which incidents it has to read again."""
+        since_s = float(request.number("since", default=0))
+        found = self._store().incidents.marks(since_s=since_s, limit=MOST_MARKS, user_name=request.viewer.only)
+        return {"marks": found}
+
+    @_from_store
+    def incident(self, request: Request) -> object:
+        number, store = request.number("number", default=0), self._store()
+        return {
+            "incident": visible_incident(store, number, request.viewer),
+            "history": map(_told, store.incidents.lines(number, **HISTORY)),
+            "decisions": map(_short_record, store.audit.records_of(number)),
+            "answers": store.grades.answers(number),
+            "left_out": store.incidents.count_left_out(number, **HISTORY),
+        }
+
+    @_from_store
+    def decisions(self, request: Request) -> object:
+        limit = request.number("limit", default=FEW, most=MANY)
+        since_s, audit = float(request.number("since", default=0)), self._store().audit
+        whose = request.viewer.only
+        shown = audit.each(since_s=since_s, limit=limit, user_name=whose)
+        left_out = max(audit.count(since_s=since_s, user_name=whose) - limit, 0)
+        return {"decisions": map(_short_record, shown), "left_out": left_out}
+
+    @_from_store
+    def changes(self, request: Request) -> object:
+        store = self._store()
+        changes = store.incidents.changes(
+            since_s=float(request.number("since", default=0)), limit=MOST_READ, user_name=request.viewer.only,
+            most_findings=FINDINGS_IN_ALL,
+        )  # fmt: skip
+        shown = _thinned(changes, MOST_CHANGES)
+        numbers = {change.incident.number for change in shown}
+        facts = {number: facts for number in numbers if (facts := _facts(store.audit.records_of(number)))}
+        return {"changes": shown, "facts": facts, "left_out": len(changes) - len(shown)}
+
+
+def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
+    """An incident in a list: with all its ranks by number, and what was last decided about it."""
+    last = _short_record(records[-1]) if records else None
+    raw = to_wire(incident.shortened(MOST_FINDINGS))
+    assert isinstance(raw, dict), "an incident is an object"
+    return {**raw, "ranks": list(incident.ranks), "last_decision": to_wire(last)}
+
+
+def _told(change: IncidentChange) -> Wire:
+    """A line of the history, in words too."""
+    return {
+        "kind": change.kind.value,
+        "at_unix_s": change.at_unix_s,
+        "text": change_in_words(change),
+        "incident": to_wire(change.incident),
+    }
+
+
+def _thinned(changes: Sequence[IncidentChange], most: int) -> Sequence[IncidentChange]:
+    """At most so many: every second, third … of those that only tell new figures, then the newest."""
+    figures = sum(change.kind is ChangeKind.UPDATED for change in changes)
+    room = max(most - (len(changes) - figures), 0)
+    keep_every = -(-figures // room) if room else figures + 1
+    places = itertools.count(1)
+    kept = [c for c in changes if c.kind is not ChangeKind.UPDATED or next(places) % keep_every == 0]
+    return kept[max(len(kept) - most, 0) :]
+
+
+def _facts(records: Sequence[DecisionRecord]) -> JobFacts | None:
+    """What the first decision on an incident knew of its job, if possible with what the scheduler said."""
+    known = [record.decision.facts for record in records]
+    return next((facts for facts in known if facts.scheduler_facts is not None), known[0] if known else None)
+
+
+def _short_record(record: DecisionRecord) -> DecisionRecord:
+    return replace(
+        record, decision=replace(record.decision, incident=record.decision.incident.shortened(MOST_FINDINGS))
+    )

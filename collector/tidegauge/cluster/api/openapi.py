@@ -1,0 +1,308 @@
+"""The HTTP API's own description, OpenAPI 3.1: every page, its parameters with their bounds, and what it answers.
+
+Served at ``/api/v1/openapi.json``. The shapes are those of the values that are answered (``json_schemas``), the bounds
+are the routes' own constants; a test compares the pages with the route table and real answers with these schemas.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tidegauge import __version__
+from tidegauge.cluster.api.evidence_api import MOST_PIECES
+from tidegauge.cluster.api.http_api import FORM_TYPE
+from tidegauge.cluster.api.json_schemas import Schema, Schemas
+from tidegauge.cluster.api.loop_api import FEW, MANY
+from tidegauge.cluster.api.memory_api import MOST_JOB_ID_CHARS, RankMemory
+from tidegauge.cluster.api.overview import JobPage, Overview
+from tidegauge.cluster.views import Event, NodeStatus, ServiceStatus
+from tidegauge.core.evidence import Evidence
+from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord, JobFacts, LoopStatus
+from tidegauge.core.incidents.grades import MAX_COMMENT_CHARS, Grade, GradeAnswer, GradedIncident
+from tidegauge.core.views import JobView
+
+LARGEST = 10**15 - 1
+"""As ``Request.number`` allows."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One of the query."""
+
+    name: str
+    text: str
+    schema: Mapping[str, Any]
+    required: bool = False
+
+    def document(self) -> Schema:
+        whole = {"name": self.name, "in": "query", "description": self.text, "schema": dict(self.schema)}
+        return {**whole, "required": True} if self.required else whole
+
+
+@dataclass(frozen=True)
+class Form:
+    """What may be sent to a path."""
+
+    summary: str
+    fields: tuple[Parameter, ...]
+    answer: Any = None
+    """As ``Page.answer``."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """One path."""
+
+    summary: str
+    answer: Any = None
+    """A type, or a mapping of keys to types: what is answered as JSON; ``None``: it is no JSON."""
+    parameters: tuple[Parameter, ...] = ()
+    media: tuple[str, ...] = ("application/json",)
+    errors: tuple[int, ...] = ()
+    """Besides those that every page may answer with."""
+    text: str = ""
+    form: Form | None = None
+
+
+def _whole(*, default: int | None = None, most: int = LARGEST) -> Schema:
+    schema: Schema = {"type": "integer", "minimum": 0, "maximum": most}
+    return schema if default is None else {**schema, "default": default}
+
+
+_SINCE = Parameter("since", "Nothing that was over before this time (unix seconds).", _whole(default=0))
+_LIMIT = Parameter("limit", "How many at most, the newest.", _whole(default=FEW, most=MANY))
+_JOB_ID = Parameter(
+    "job_id", "The job.", {"type": "string", "minLength": 1, "maxLength": MOST_JOB_ID_CHARS}, required=True
+)
+_ATTEMPT = Parameter("attempt", "Which attempt of it.", _whole(default=0))
+_UID = Parameter("uid", "Whose job of that id; of whoever claims it, if left out.", _whole())
+_GROUP = Parameter(
+    "group",
+    "Of which of its groups of ranks, as the job's `group` is in `/api/v1/jobs`; left out: of the first.",
+    {"type": "string", "maxLength": MOST_JOB_ID_CHARS},
+)
+_JOB = (_JOB_ID, _ATTEMPT, _UID, _GROUP)
+_RANK = Parameter("rank", "This rank alone.", _whole())
+_SEEN_AS = "seen_as names the user whose own alone are listed; null: everybody's are."
+_HTML = ("text/html; charset=utf-8",)
+_GRADES = "Say whether an incident was a leak: its owner, or an admin"
+_ANSWER = (
+    Parameter("incident", "Its number.", _whole(), required=True),
+    Parameter("grade", "What it was.", {"type": "string", "enum": [grade.value for grade in Grade]}, required=True),
+    Parameter("comment", "Why.", {"type": "string", "maxLength": MAX_COMMENT_CHARS}),
+)
+_EXPOSITIONS = (
+    "text/plain; version=0.0.4; charset=utf-8",
+    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+)
+
+
+class IncidentLine:
+    """An ``Incident`` in a list: ``loop_api`` adds all its ranks by number, and what was last decided about it."""
+
+
+class ToldChange(NamedTuple):
+    """A line of an incident's history, as ``loop_api`` tells it."""
+
+    kind: ChangeKind
+    at_unix_s: float
+    text: str
+    incident: Incident
+
+
+class TargetGroup(NamedTuple):
+    """One of Prometheus' ``http_sd_configs``."""
+
+    targets: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
+PAGES: Mapping[str, Page] = {
+    "/api/v1/status": Page("The service and its nodes", ServiceStatus),
+    "/api/v1/nodes": Page("Every node", {"nodes": tuple[NodeStatus, ...]}),
+    "/api/v1/jobs": Page(
+        "Every watched job with all its ranks", {"jobs": tuple[JobView, ...], "seen_as": str | None},
+        text=f"Large: some 700 bytes a rank. Screens ask /api/v1/overview. {_SEEN_AS}",
+    ),
+    "/api/v1/overview": Page("Every job in a line, the most alarming first", Overview),
+    "/api/v1/job": Page("One job, its ranks in a line each", JobPage, (*_JOB, _RANK), errors=(404,)),
+    "/api/v1/events": Page(
+        "What changed, oldest first", {"events": tuple[Event, ...]},
+        (Parameter("after", "Only events after this number.", _whole(default=0)),),
+    ),
+    "/api/v1/memory": Page(
+        "How ranks' memory went",
+        {"job_id": str, "attempt": int, "uid": int | None, "group": str, "ranks": tuple[RankMemory, ...]},
+        (*_JOB, _RANK), errors=(404,),
+    ),
+    "/api/v1/incidents": Page(
+        "Incidents, the newest first", {"incidents": tuple[IncidentLine, ...], "seen_as": str | None},
+        (Parameter("all", "1: closed ones, too.", _whole(default=0, most=1)), _SINCE, _LIMIT), text=_SEEN_AS,
+    ),
+    "/api/v1/incident": Page(
+        "One incident with its history and decisions",
+        {
+            "incident": Incident, "history": tuple[ToldChange, ...], "decisions": tuple[DecisionRecord, ...],
+            "answers": tuple[GradeAnswer, ...], "left_out": int,
+        },
+        (Parameter("number", "Its number.", _whole(default=0)),), errors=(404,),
+    ),
+    "/api/v1/incident-marks": Page(
+        "A word for each incident that changes whenever it does", {"marks": Mapping[int, str]}, (_SINCE,)
+    ),
+    "/api/v1/incident-changes": Page(
+        "What was told of all incidents, oldest first",
+        {"changes": tuple[IncidentChange, ...], "facts": Mapping[int, JobFacts], "left_out": int}, (_SINCE,),
+    ),
+    "/api/v1/decisions": Page(
+        "Decisions, oldest first", {"decisions": tuple[DecisionRecord, ...], "left_out": int}, (_SINCE, _LIMIT),
+    ),
+    "/api/v1/evidence": Page(
+        "What was found of a job's or an incident's growth", {"evidence": tuple[Evidence, ...]},
+        (
+            Parameter("incident", "Of this incident; job_id, attempt and uid do not count then.", _whole()),
+            Parameter(_JOB_ID.name, "Of this job, with uid.", _JOB_ID.schema), *_JOB[1:],
+            Parameter("limit", "How many at most.", _whole(default=MOST_PIECES, most=MOST_PIECES)),
+        ),
+        errors=(404,),
+    ),
+    "/api/v1/grades": Page(
+        "Incidents of growth that told their owner something, or would have, and what people say of them",
+        {"incidents": tuple[GradedIncident, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT),
+        text=_SEEN_AS, form=Form(_GRADES, _ANSWER, {"answers": tuple[GradeAnswer, ...], "yours": GradeAnswer | None}),
+    ),
+    "/api/v1/policy": Page("How incidents, policy and actions stand", LoopStatus),
+    "/api/v1/openapi.json": Page("This document", object),
+    "/report": Page(
+        "An incident as a page for people", None, (Parameter("incident", "Its number.", _whole(default=0)),), _HTML,
+        (404,),
+    ),
+    "/grade": Page(
+        "Asks whether an incident was a leak", None, (Parameter("incident", "Its number.", _whole(), required=True),),
+        _HTML, (404,), form=Form(_GRADES, _ANSWER),
+    ),
+    "/runbooks": Page("What each alert means, and what to do", None, (), _HTML),
+    "/sd": Page("Targets for Prometheus' http_sd_configs", tuple[TargetGroup, ...]),
+    "/metrics": Page("Jobs, incidents and actions for Prometheus, by Accept", None, (), _EXPOSITIONS),
+    "/healthz": Page("Whether the coordinator answers", None, (), ("text/plain; charset=utf-8",)),
+}  # fmt: skip
+"""Every page of ``CoordinatorService.routes``."""
+
+_ALWAYS: Mapping[int, str] = {
+    400: "A parameter is missing or out of its bounds.",
+    401: "Nobody that this service knows: only where authentication is on.",
+    403: "Not for this name.",
+    429: "Too many wrong passwords from there: later.",
+    500: "A page failed; the coordinator's log says why.",
+    503: "Too many requests at once, or the database is away.",
+}
+_OF_FORMS: Mapping[int, str] = {
+    400: "A field is missing, out of its bounds, there twice or not known.",
+    411: "A form without its length.",
+    413: "A form that is too long.",
+    415: "A body that is no form.",
+}
+_SOMETIMES: Mapping[int, str] = {404: "There is no such incident or job, or it is somebody else's."}
+
+
+def openapi_document() -> Schema:
+    """The whole document, made anew."""
+    schemas = _OurSchemas()
+    paths = {path: _methods(path, page, schemas) for path, page in PAGES.items()}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tidegauge's coordinator",
+            "version": __version__,
+            "description": "Read only, but for what people say of incidents. Sizes are bytes, times unix seconds; "
+            "null is unknown. Keys may be added.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"password": []}, {"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas.components(), "Error": _ERROR},
+            "securitySchemes": {
+                "password": {"type": "http", "scheme": "basic"},
+                "token": {"type": "http", "scheme": "bearer"},
+            },
+        },
+    }
+
+
+def openapi_json() -> bytes:
+    """The document as it is served."""
+    return json.dumps(openapi_document(), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+_ERROR: Schema = {
+    "type": "object",
+    "description": "What is wrong, in words.",
+    "properties": {"error": {"type": "string"}, "pages": {"type": "array", "items": {"type": "string"}}},
+    "required": ["error"],
+}
+
+
+class _OurSchemas(Schemas):
+    """With the shapes that a page puts together itself."""
+
+    def of(self, form: Any) -> Schema:
+        if form is IncidentLine:
+            more = self.of({"ranks": tuple[int, ...], "last_decision": DecisionRecord | None})
+            return {"allOf": [self.of(Incident), more]}
+        if isinstance(form, Mapping):
+            properties = {key: self.of(part) for key, part in form.items()}
+            return {"type": "object", "properties": properties, "required": list(form)}
+        return super().of(form)
+
+
+def _methods(path: str, page: Page, schemas: Schemas) -> Schema:
+    name = path.removeprefix("/api/v1/").strip("/").replace("-", "_").replace(".", "_")
+    said = {**_ALWAYS, **{status: _SOMETIMES[status] for status in page.errors}}
+    read = {
+        "operationId": name,
+        "summary": page.summary,
+        **({"description": page.text} if page.text else {}),
+        "parameters": [parameter.document() for parameter in page.parameters],
+        "responses": _responses(page.summary, page.answer, page.media, said, schemas),
+    }
+    if page.form is None:
+        return {"get": read}
+    form, said = page.form, {**_ALWAYS, **_SOMETIMES, **_OF_FORMS}
+    send = {
+        "operationId": f"{name}_answer",
+        "summary": form.summary,
+        "parameters": [],
+        "requestBody": {"required": True, "content": {FORM_TYPE: {"schema": _form_schema(form)}}},
+        "responses": _responses(form.summary, form.answer, page.media, said, schemas),
+    }
+    return {"get": read, "post": send}
+
+
+def _form_schema(form: Form) -> Schema:
+    return {
+        "type": "object",
+        "properties": {field.name: {**field.schema, "description": field.text} for field in form.fields},
+        "required": [field.name for field in form.fields if field.required],
+        "additionalProperties": False,
+    }
+
+
+def _responses(
+    summary: str, answer: Any, media: tuple[str, ...], errors: Mapping[int, str], schemas: Schemas
+) -> Schema:  # fmt: skip
+    content: Schema = {} if answer is None else {"schema": schemas.of(answer)}
+    return {
+        "200": {"description": summary, "content": {each: dict(content) for each in media}},
+        **{str(status): _error(text) for status, text in sorted(errors.items())},
+    }
+
+
+def _error(text: str) -> Schema:
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {"description": text, "content": content}

@@ -1,0 +1,290 @@
+"""Jobs and ranks in one line each: what a screenful is made of, whatever the size of the cluster. Pure.
+
+``JobView`` tells everything about every rank; of a hundred jobs with a thousand ranks each that is 90 MB.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidegauge.cluster.coordinator.grouping import look_first
+from tidegauge.cluster.views import NodeHealth, NodeStatus
+from tidegauge.core.evidence.growth_bound import GrowthBound
+from tidegauge.core.host_memory import HostProcess
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.core.jobs.kubernetes import PodPlace
+from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
+from tidegauge.core.views import JobView, RankSummary, job_array_name
+from tidegauge.core.wire import Wire, to_wire
+
+MOST_JOBS = 1000
+"""Jobs in one overview, the most alarming first."""
+MOST_RANKS = 2048
+"""Ranks on one job's page, the ones to look at first: about 2 MB."""
+
+MemoryLine = Callable[[str, RankSummary], tuple[int, ...]]
+"""How the memory of a rank on a node (the engine's id) went: bytes that it held, evenly over its life, oldest first."""
+
+
+class RankLine(NamedTuple):
+    """One rank. ``None`` is unknown or does not apply."""
+
+    rank: int
+    hostname: str
+    gpu: int | None
+    pid: int
+    step: int
+    allocated_bytes: int
+    reserved_bytes: int
+    nontorch_bytes: int | None
+    limit_bytes: int | None
+    host_rss_bytes: int | None
+    state: LeakState
+    severity: Severity | None
+    signal: Signal | None
+    cause: str | None
+    onset_step: int | None
+    bytes_per_step: Band | None
+    seconds_to_oom: Band | None
+    steps_to_oom: Band | None
+    alive: bool
+    stale: bool
+    """Its node has not reported lately: the figures are old."""
+    cap_fraction: float | None
+    oom_at_unix_s: float | None
+    """When it last ran out of memory."""
+    line: tuple[int, ...] = ()
+    """As ``MemoryLine``."""
+    slurm_step: str | None = None
+    """Of its job, as Slurm counts them: ``0``, ``batch``; ``None`` outside Slurm."""
+    pod: str | None = None
+    """``namespace/name``; its uid where nobody has said yet whose it is; ``None`` outside Kubernetes."""
+    container: str | None = None
+    """Its name in that pod."""
+    host_processes: tuple[HostProcess, ...] = ()
+    """The largest processes of ``host_rss_bytes``, as far as they are known."""
+    bound: GrowthBound | None = None
+    """What ends its growth."""
+
+    @property
+    def used_bytes(self) -> int:
+        """What it holds of its GPU, as far as that is known."""
+        return self.reserved_bytes + (self.nontorch_bytes or 0)
+
+    @property
+    def used_share(self) -> float | None:
+        """The same as a share of what it may take; above 1 where others leave it less than it holds."""
+        return self.used_bytes / self.limit_bytes if self.limit_bytes else None
+
+
+class JobLine(NamedTuple):
+    """One attempt of one user's job."""
+
+    job_id: str
+    attempt: int
+    uid: int
+    job_name: str | None
+    user_name: str
+    scheduler: str | None
+    nodes: int
+    world_size: int
+    alive: int
+    """Ranks that are."""
+    stale: int
+    """Ranks whose node has not reported lately."""
+    step: int
+    """The furthest."""
+    state: LeakState
+    severity: Severity | None
+    signal: Signal | None
+    common: bool
+    """Most ranks grow alike."""
+    suspects: int
+    """Ranks that are at least suspected."""
+    running: bool
+    exempt: bool
+    used_bytes: int
+    """Of the fullest rank, as is ``used_share``."""
+    used_share: float | None
+    first: RankLine
+    """The rank to look at first."""
+    array: str | None = None
+    """``123_4``, by which people know a task of a Slurm array."""
+    group: str = ""
+    """Which of the job's groups of ranks (``JobKey.group``)."""
+    group_name: str = ""
+    """What people call it; empty where the job has one."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The cluster at a glance."""
+
+    cluster: str
+    version: str
+    now_unix_s: float
+    nodes: Mapping[str, int]
+    """How many by health."""
+    gpus: int
+    gpu_used_bytes: int | None
+    gpu_total_bytes: int | None
+    actions: LoopStatus
+    jobs: tuple[JobLine, ...]
+    left_out: int = 0
+    """Jobs that are not told, the least alarming."""
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """One job with its ranks, the one to look at first first."""
+
+    now_unix_s: float
+    job: JobLine
+    ranks: tuple[RankLine, ...]
+    left_out: int = 0
+    """Ranks that are not told."""
+
+
+def overview(
+    jobs: Sequence[JobView],
+    nodes: Sequence[NodeStatus],
+    actions: LoopStatus,
+    line_of: Callable[[JobView], JobLine],
+    *,
+    cluster: str,
+    version: str,
+    now_unix_s: float,
+) -> Overview:
+    """Everything in one screenful of figures; ``jobs`` come the most alarming first."""
+    gpus = [gpu for node in nodes if node.health is not NodeHealth.GONE for gpu in node.gpus]
+    return Overview(
+        cluster=cluster,
+        version=version,
+        now_unix_s=now_unix_s,
+        nodes=Counter(node.health.value for node in nodes),
+        gpus=len(gpus),
+        gpu_used_bytes=_sum([gpu.used_bytes for gpu in gpus]),
+        gpu_total_bytes=_sum([gpu.total_bytes for gpu in gpus]),
+        actions=actions,
+        jobs=tuple(line_of(job) for job in jobs[:MOST_JOBS]),
+        left_out=max(len(jobs) - MOST_JOBS, 0),
+    )
+
+
+def job_page(
+    job: JobView, memory_line: MemoryLine, *, now_unix_s: float, rank: int | None = None, most: int = MOST_RANKS
+) -> JobPage:
+    """One job with ``most`` of its ranks at most, or with one alone."""
+    asked = [place for place, each in enumerate(job.ranks) if rank in (None, each.identity.rank)]
+    first = heapq.nsmallest(most, asked, key=lambda place: look_first(job.ranks[place]))
+    stale = frozenset(job.stale)
+    ranks = tuple(_rank_line(job, place, stale, memory_line) for place in first)
+    return JobPage(now_unix_s, job_line(job, memory_line), ranks, len(asked) - len(ranks))
+
+
+class JobLines:
+    """``job_line`` of jobs of which nothing was heard since the last time is what it was. Not thread-safe."""
+
+    def __init__(self, memory_line: MemoryLine) -> None:
+        self._memory_line = memory_line
+        self._made: dict[JobKey, tuple[JobView, JobLine, Wire]] = {}
+
+    def line(self, job: JobView) -> JobLine:
+        return self._line(job)[1]
+
+    def wire(self, job: JobView) -> Wire:
+        """The line as ``to_wire`` writes it."""
+        return self._line(job)[2]
+
+    def keep_only(self, jobs: Sequence[JobView]) -> None:
+        """Forget the others."""
+        self._made = {job.key: self._made[job.key] for job in jobs if job.key in self._made}
+
+    def _line(self, job: JobView) -> tuple[JobView, JobLine, Wire]:
+        made = self._made.get(job.key)
+        if made is None or made[0] is not job:
+            line = job_line(job, self._memory_line)
+            made = self._made[job.key] = job, line, to_wire(line)
+        return made
+
+
+def job_line(job: JobView, memory_line: MemoryLine) -> JobLine:
+    """One line about ``job``, which has a rank."""
+    first = min(range(len(job.ranks)), key=lambda place: look_first(job.ranks[place]))
+    used = [rank.reserved_bytes + (rank.nontorch_bytes or 0) for rank in job.ranks]
+    shares = [held / rank.limit_bytes for held, rank in zip(used, job.ranks) if rank.limit_bytes]
+    return JobLine(
+        job_id=job.job_id,
+        attempt=job.attempt,
+        uid=job.ranks[0].uid,
+        job_name=job.job_name,
+        user_name=job.user_name,
+        scheduler=job.scheduler,
+        nodes=len(job.hostnames),
+        world_size=job.world_size,
+        alive=sum(rank.alive for rank in job.ranks),
+        stale=len(job.stale),
+        step=max(rank.step for rank in job.ranks),
+        state=job.state,
+        severity=job.severity,
+        signal=job.signal,
+        common=job.common,
+        suspects=len(job.suspects),
+        running=job.running,
+        exempt=job.exempt,
+        used_bytes=max(used),
+        used_share=max(shares, default=None),
+        first=_rank_line(job, first, job.stale, memory_line),
+        array=job_array_name(job),
+        group=job.group,
+        group_name=job.group_name,
+    )
+
+
+def _rank_line(job: JobView, place: int, stale: Collection[int], memory_line: MemoryLine) -> RankLine:
+    rank, verdict = job.ranks[place], job.ranks[place].verdict
+    return RankLine(
+        rank=int(rank.identity.rank),
+        hostname=job.rank_hostnames[place],
+        gpu=rank.gpu,
+        pid=rank.process.pid,
+        step=rank.step,
+        allocated_bytes=rank.allocated_bytes,
+        reserved_bytes=rank.reserved_bytes,
+        nontorch_bytes=rank.nontorch_bytes,
+        limit_bytes=rank.limit_bytes,
+        host_rss_bytes=rank.host_rss_bytes,
+        state=verdict.state,
+        severity=verdict.severity,
+        signal=verdict.signal,
+        cause=verdict.cause,
+        onset_step=verdict.onset_step,
+        bytes_per_step=verdict.bytes_per_step,
+        seconds_to_oom=verdict.seconds_to_oom,
+        steps_to_oom=verdict.steps_to_oom,
+        alive=rank.alive,
+        stale=int(rank.identity.rank) in stale,
+        cap_fraction=rank.cap_fraction,
+        oom_at_unix_s=None if rank.last_oom is None else rank.last_oom.at_unix_s,
+        line=memory_line(job.rank_nodes[place], rank),
+        slurm_step=None if rank.slurm is None else rank.slurm.step_id,
+        pod=None if rank.pod is None else _pod_name(rank.pod),
+        container=None if rank.pod is None else rank.pod.container,
+        host_processes=rank.host_processes,
+        bound=rank.bound,
+    )
+
+
+def _pod_name(place: PodPlace) -> str:
+    return place.full_name or place.pod_uid
+
+
+def _sum(amounts: Sequence[int | None]) -> int | None:
+    """``None`` where nothing, or not everything, is known."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known and len(known) == len(amounts) else None

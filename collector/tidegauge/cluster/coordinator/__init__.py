@@ -1,0 +1,1 @@
+"""What the coordinator knows: nodes, jobs across ranks, settings and questions for agents."""

@@ -1,0 +1,366 @@
+"""The coordinator: nodes' summaries in, jobs across ranks out. No Ray, no HTTP, no clock of its own.
+
+It keeps nothing on disk: an agent repeats the state of all its ranks in every report, so a coordinator that has just
+been restarted knows everything again after one report period. (Incidents and audit, which must not be lost, are in
+``cluster.store``.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from tidegauge.cluster.coordinator.event_log import EventLog
+from tidegauge.cluster.coordinator.evidence_keeper import EvidenceKeeper
+from tidegauge.cluster.coordinator.grouping import look_first, one_per_rank
+from tidegauge.cluster.coordinator.job_board import JobBoard
+from tidegauge.cluster.coordinator.known_node import MOST_RANKS_KEPT, KnownNode, RankOfProcess
+from tidegauge.cluster.coordinator.order_desk import OrderDesk
+from tidegauge.cluster.coordinator.report_pacing import ReportPacing
+from tidegauge.cluster.coordinator.settings_desk import JobSettingsDesk
+from tidegauge.cluster.coordinator.whereabouts import present_nodes
+from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
+from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.evidence import EvidenceNews
+from tidegauge.core.jobs.kubernetes import PodFacts
+from tidegauge.core.jobs.rank_groups import RankGroup
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.views import JobView, NodeSummary, RankSummary
+
+STALE_AFTER_S = 10.0
+"""Ten report periods at the default: long enough for a stalled host or an actor restart (about 1 s), far shorter
+than the engine's own death detection (10-65 s). Where agents are asked to report less often, three of their periods."""
+
+MAX_PODS_ASKED = 1024
+"""Answered in one reply: more than a kubelet runs."""
+
+
+class Coordinator:
+    """Thread-safe. ``wall_s`` gives unix time for people, ``monotonic_s`` measures ages."""
+
+    def __init__(
+        self,
+        *,
+        wall_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
+        incarnation: str,
+        stale_after_s: float = STALE_AFTER_S,
+        linger_s: float = 120.0,
+    ) -> None:
+        self.incarnation = incarnation
+        self.orders = OrderDesk(
+            incarnation=incarnation, hostname_of=self._hostname_of, expected_every_s=self.expected_every_s,
+            where_now=self._where_now, monotonic_s=monotonic_s,
+        )  # fmt: skip
+        """The way to processes on the nodes."""
+        self.kept_evidence = EvidenceKeeper()
+        """What agents collected, on its way into the database."""
+        self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
+        self._stale_after_s = stale_after_s
+        self._linger_s = linger_s
+        self._lock = threading.RLock()
+        self._nodes: dict[str, KnownNode] = {}
+        self._board = JobBoard()
+        self._pacing = ReportPacing()
+        self._usable_bytes: dict[DeviceUuid, int] | None = None
+        """``gpu_usable_bytes`` as last made; ``None``: some node has other GPUs by now."""
+        self._events = EventLog(wall_s)
+        self._settings_desk: JobSettingsDesk | None = None
+        self._pod_of: Callable[[str], PodFacts | None] | None = None
+
+    def lay_down(self, desk: JobSettingsDesk) -> None:
+        """From now on agents get the settings of ``desk`` with the replies to their reports; before, none are touched.
+
+        The desk looks at this coordinator: ``JobSettingsDesk(…, reporting=coordinator.heard_lately)``.
+        """
+        self._settings_desk = desk
+
+    def know_pods(self, pod_of: Callable[[str], PodFacts | None]) -> None:
+        """From now on agents are told whose the pods are that they ask about. ``pod_of`` (uid) must not block."""
+        self._pod_of = pod_of
+
+    def report(self, summary: NodeSummary) -> ReportReply:
+        """Take in one agent's summary. Repeating a report, or sending an older one late, changes nothing."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            node = self._nodes.setdefault(summary.node_id, KnownNode(summary.node_id, first_seen_s=now_s))
+            if node.gone_s is not None or not node.is_news(summary):
+                return ReportReply(accepted=False, coordinator=self.incarnation)
+            before = node.summary
+            node.take_summary(summary, now_s)
+            if _usable(before) != _usable(summary):
+                self._usable_bytes = None
+            if before is None:
+                self._events.tell(
+                    EventKind.NODE_JOINED, node, f"agent {summary.agent_pid} reports from {summary.hostname}"
+                )
+            elif before.incarnation != summary.incarnation:
+                node.retired.append(before.incarnation)
+                self._events.tell(
+                    EventKind.AGENT_RESTARTED, node,
+                    f"the agent on {summary.hostname} was restarted (pid {before.agent_pid} -> {summary.agent_pid})",
+                )  # fmt: skip
+            self._take_ranks(node, summary.ranks, now_s)
+            every_s, peer_bounds = self._pace_of(node, now_s), tuple(self._board.peer_bounds(node, summary.ranks))
+            group_names = tuple(self._board.group_names(node, summary.ranks))
+            evidence = tuple(
+                replace(piece, job=self._board.group_of(piece.job, node.hostname, piece.process))
+                for piece in summary.evidence
+            )
+        self.orders.take_results(summary.node_id, summary.order_results)
+        orders, desk = self.orders.orders_for(summary.node_id), self._settings_desk
+        settings = None if desk is None else desk.reply_to(summary, before=before)
+        return ReportReply(
+            accepted=True,
+            coordinator=self.incarnation,
+            orders=orders,
+            job_settings=settings,
+            evidence_kept=self.kept_evidence.take(evidence),
+            snapshots_wanted=self.kept_evidence.wanted_on(summary.hostname),
+            pods=self._pods(summary.pods_wanted),
+            peer_bounds=peer_bounds,
+            group_names=group_names,
+            report_every_s=every_s,
+        )
+
+    def engine_nodes(self, alive: Iterable[EngineNode]) -> None:
+        """Tell which nodes the engine has right now: those that it no longer lists are gone. Also lets time pass."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            listed = {node.node_id: node for node in alive}
+            for node_id, engine in listed.items():
+                known = self._nodes.setdefault(node_id, KnownNode(node_id, first_seen_s=now_s))
+                if known.gone_s is not None:
+                    known.gone_s, self._usable_bytes = None, None
+                    # What was taken for ended when it was lost may well train: nobody knows before its next report.
+                    known.was_stale = known.heard_s is not None
+                    self._board.touch(known)
+                known.engine = engine
+            for node in list(self._nodes.values()):
+                if node.node_id not in listed and node.gone_s is None:
+                    self._lose(node, now_s)
+            self._let_time_pass(now_s)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Every node known, those that are gone included until they have lingered."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            self._let_time_pass(now_s)
+            statuses = [self._status(node, now_s) for node in self._nodes.values()]
+            return tuple(sorted(statuses, key=lambda status: (status.hostname, status.node_id)))
+
+    def jobs(self) -> tuple[JobView, ...]:
+        """Jobs across their nodes: running ones, and ended ones for ``linger_s``. Most alarming first.
+
+        A job that nobody has reported on since the last call is the same object as then.
+        """
+        with self._lock:
+            self._let_time_pass(self._monotonic_s())
+            jobs = self._board.jobs()
+            self._pacing.look_at(jobs)
+            return jobs
+
+    def memory(
+        self,
+        job_id: str,
+        attempt: int,
+        uid: int | None = None,
+        *,
+        group: str = "",
+        rank: int | None = None,
+        most: int | None = None,
+    ) -> Mapping[int, tuple[MemoryPoint, ...]]:
+        """How the memory of each rank of a job's group went, by global rank, the rank to look at first first.
+
+        ``uid=None``: whoever claims the job id. ``group`` as in ``JobKey``. Times are the coordinator's: a node's
+        clock may be wrong, a rank's may lie. Kept as long as the rank itself; begins anew when the coordinator does.
+        Empty if there is no such job.
+        """
+        with self._lock:
+            self._let_time_pass(self._monotonic_s())
+            asked = [key for key in self._board.job_keys() if key[:2] == (job_id, attempt) and uid in (None, key.uid)]
+            members = [
+                one
+                for key in asked
+                for one in self._board.members(key)
+                if self._board.group_of(key, *one.place).group == group
+            ]
+            ranks = one_per_rank(one for one in members if rank in (None, one.rank.identity.rank))
+            worst_first = sorted(ranks, key=lambda one: look_first(one.rank))[:most]
+            return {
+                int(one.rank.identity.rank): self._nodes[one.node_id].history(one.rank).points() for one in worst_first
+            }
+
+    def memory_line(self, node_id: str, rank: RankSummary, *, columns: int) -> tuple[int, ...]:
+        """``MemoryHistory.used_bytes`` of a rank on a node, as ``jobs`` tells of them; empty once it is forgotten."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return () if node is None else node.history(rank).used_bytes(columns)
+
+    def evidence(self) -> Mapping[JobKey, Sequence[EvidenceNews]]:
+        """What is kept of each job's evidence, oldest first."""
+        return self.kept_evidence.news()
+
+    def remember_groups(self, incidents: Iterable[Incident]) -> None:
+        """Take up where another coordinator ended: which group of its job each incident that is open is about."""
+        with self._lock:
+            for incident in incidents:
+                if incident.group_name:  # of a job that has several
+                    job = incident.key.job
+                    places = frozenset((one.hostname, one.process) for one in incident.findings)
+                    self._board.remember_group(job, RankGroup(job.group, incident.group_name, places))
+
+    def reporting(self) -> tuple[NodeSummary, ...]:
+        """The latest summary of every node that is not gone: what service discovery is made of.
+
+        Stale nodes stay in: whether their ``/metrics`` answers is for Prometheus to find out.
+        """
+        with self._lock:
+            self._let_time_pass(self._monotonic_s())
+            return tuple(n.summary for n in self._nodes.values() if n.summary is not None and n.gone_s is None)
+
+    def heard_lately(self) -> tuple[NodeSummary, ...]:
+        """The latest summary of every node that is neither stale nor gone."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            return tuple(
+                node.summary
+                for node in self._nodes.values()
+                if node.summary is not None and self._health(node, now_s) is NodeHealth.OK
+            )
+
+    def gpu_usable_bytes(self) -> Mapping[DeviceUuid, int]:
+        """CUDA's total of every GPU whose node is not gone: what memory fractions and shares are parts of."""
+        with self._lock:
+            self._let_time_pass(self._monotonic_s())
+            if self._usable_bytes is None:
+                present = [node.summary for node in self._nodes.values() if node.gone_s is None]
+                self._usable_bytes = {uuid: most_bytes for summary in present for uuid, most_bytes in _usable(summary)}
+            return self._usable_bytes
+
+    def events(self, after: int = 0) -> tuple[Event, ...]:
+        """What happened since event ``after`` (0: all that is kept), oldest first."""
+        with self._lock:
+            return self._events.after(after)
+
+    def last_heard(self, node_id: str) -> tuple[float, str] | None:
+        """When (monotonic seconds) the node's agent last reported, and which incarnation it was."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            if node is None or node.summary is None or node.heard_s is None:
+                return None
+            return node.heard_s, node.summary.incarnation
+
+    def expected_every_s(self, node_id: str) -> float:
+        """How long the node's agent may well be silent because it was asked to be; 0: as its own setting says."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return 0.0 if node is None else node.expected_every_s
+
+    def _pace_of(self, node: KnownNode, now_s: float) -> float:
+        every_s = self._pacing.every_s(node.node_id, nodes=len(self._nodes))
+        quick = every_s > 0 and self.orders.is_talking_to(node.node_id, now_s=now_s)
+        node.tell_pace(0.0 if quick else every_s, stale_after_s=self._stale_after_s)
+        return node.told_every_s[0]
+
+    def _pods(self, uids: Sequence[str]) -> tuple[PodFacts, ...]:
+        pod_of = self._pod_of
+        return () if pod_of is None else tuple(filter(None, map(pod_of, uids[:MAX_PODS_ASKED])))
+
+    def _hostname_of(self, node_id: str) -> str:
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return "" if node is None else node.hostname
+
+    def _where_now(self, job: JobKey, targets: Sequence[tuple[ProcessId, str]]) -> list[str]:
+        with self._lock:
+            return present_nodes(self._nodes, job, targets)
+
+    def _take_ranks(self, node: KnownNode, ranks: Iterable[RankSummary], now_s: float) -> None:
+        taken = islice(ranks, MOST_RANKS_KEPT)  # no agent reports more
+        reported: dict[RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in taken}
+        at_unix_s = self._wall_s()
+        for key, rank in reported.items():
+            node.take_memory(key, rank, at_unix_s)
+            self._board.put(node, key, rank)
+            if rank.alive:
+                node.ended_s.pop(key, None)
+            else:
+                node.ended_s.setdefault(key, now_s)
+            self._events.tell_verdict(node, key, rank)
+        node.named = frozenset(reported)
+        for key in node.ranks.keys() - reported.keys():
+            # The agent has forgotten it, so its process is gone (agents keep ended ranks for a while themselves).
+            if node.ranks[key].alive:
+                self._board.put(node, key, replace(node.ranks[key], alive=False))
+            node.ended_s.setdefault(key, now_s)
+        for key in node.crowded_out():
+            self._forget(node, key)
+        self._board.touch(node)
+
+    def _lose(self, node: KnownNode, now_s: float) -> None:
+        node.gone_s = now_s
+        node.engine = None
+        self._usable_bytes = None
+        for key, rank in list(node.ranks.items()):
+            # With the node's agent gone nobody can say whether the process still runs: it is stale, and it ends here.
+            self._board.put(node, key, replace(rank, alive=False))
+            node.ended_s.setdefault(key, now_s)
+        self._events.tell(EventKind.NODE_GONE, node, f"node {node.hostname or node.node_id[:8]} is gone")
+
+    def _let_time_pass(self, now_s: float) -> None:
+        for node_id, node in list(self._nodes.items()):
+            if now_s > node.stale_at_s and not node.was_stale and node.gone_s is None:
+                node.was_stale = True
+                self._board.touch(node)
+                self._events.tell(
+                    EventKind.NODE_STALE, node,
+                    f"no report from {node.hostname} for {node.patience_s:.0f} s: its figures are old",
+                )  # fmt: skip
+            ended = node.ended_s and [key for key, at_s in node.ended_s.items() if now_s - at_s > self._linger_s]
+            for key in ended:
+                # One that the agent still names would come back with its next report, and be announced again.
+                if key not in node.named or node.gone_s is not None:
+                    self._forget(node, key)
+            if node.gone_s is not None and now_s - node.gone_s > self._linger_s:
+                for key in list(node.ranks):
+                    self._forget(node, key)
+                del self._nodes[node_id]
+
+    def _forget(self, node: KnownNode, key: RankOfProcess) -> None:
+        self._board.remove(node, key)
+        node.ended_s.pop(key, None)
+        node.histories.pop(key, None)
+        self._events.forget(key)
+
+    def _health(self, node: KnownNode, now_s: float) -> NodeHealth:
+        if node.gone_s is not None:
+            return NodeHealth.GONE
+        if node.heard_s is None:
+            return NodeHealth.WAITING
+        return NodeHealth.STALE if now_s > node.stale_at_s else NodeHealth.OK
+
+    def _status(self, node: KnownNode, now_s: float) -> NodeStatus:
+        summary = node.summary
+        return NodeStatus(
+            node_id=node.node_id,
+            hostname=node.hostname,
+            address=None if node.engine is None else node.engine.address,
+            health=self._health(node, now_s),
+            agent_pid=None if summary is None else summary.agent_pid,
+            incarnation=None if summary is None else summary.incarnation,
+            metrics_address=None if summary is None else summary.metrics_address,
+            last_report_age_s=None if node.heard_s is None else now_s - node.heard_s,
+            ranks=sum(rank.alive for rank in node.ranks.values()),
+            gpus=() if summary is None else summary.gpus,
+        )
+
+
+def _usable(summary: NodeSummary | None) -> list[tuple[DeviceUuid, int]]:
+    """CUDA's total of every GPU of a node."""
+    gpus = () if summary is None else summary.gpus
+    return [(gpu.uuid, gpu.usable_bytes) for gpu in gpus if gpu.usable_bytes is not None]

@@ -1,0 +1,244 @@
+"""The coordinator at work: its HTTP API, the loops that keep agents alive, act and collect evidence. No Ray.
+
+Pages come from the exporter package and are handed in, so that this module runs without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tidegauge import __version__
+from tidegauge.cluster.actions.action_desk import ActionDesk
+from tidegauge.cluster.actions.escalation_desk import open_escalation
+from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+from tidegauge.cluster.api.evidence_api import evidence_routes
+from tidegauge.cluster.api.grade_api import GradeDesk, GradePage
+from tidegauge.cluster.api.http_api import Answer, HttpApi, Request, Route, html_route, json_route
+from tidegauge.cluster.api.loop_api import UNTOLD, IncidentStory, incident_story, loop_figures, loop_routes
+from tidegauge.cluster.api.memory_api import memory_routes
+from tidegauge.cluster.api.openapi import openapi_json
+from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
+from tidegauge.cluster.api.ownership import Ownership, seen_by
+from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.engine.agent_keeper import AgentKeeper, Engine, EngineError
+from tidegauge.cluster.engine.short_pauses import COLLECT_EVERY_S, collect
+from tidegauge.cluster.views import NodeHealth, ServiceStatus
+from tidegauge.core.incidents.loop_figures import LoopFigures
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.verdicts import LeakState
+from tidegauge.core.views import JobView, NodeSummary
+from tidegauge.web.access import EVERYBODY, OPEN_DOOR, DoorProblem, Viewer, WatchedDoor
+
+log = logging.getLogger(__name__)
+
+KEEP_PERIOD_S = 1.0
+
+
+class Exposition(Protocol):
+    """The coordinator's ``/metrics`` as the exporter makes it."""
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def content_type(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What the exporter contributes to the API."""
+
+    job_metrics: Callable[[tuple[JobView, ...], LoopFigures, float, str | None], Exposition]
+    """Jobs, incidents and actions, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
+    http_sd: Callable[[Iterable[NodeSummary], str], Sequence[Mapping[str, object]]]
+    """Nodes and the coordinator's own address (``host:port``, ``https://host:port``) in; Prometheus' ``http_sd`` groups
+    out."""
+    incident_report: Callable[[IncidentStory, tuple[MemoryPoint, ...]], str]
+    """An incident and the memory of the rank to look at first in; a page for people out."""
+    grade: GradePage
+    """Asks whether an incident was a leak: a page for people."""
+    runbooks: Callable[[], str]
+    """What each alert means, and what to do: a page for people."""
+
+
+class CoordinatorService:
+    """Starts everything in ``start``; ``stop`` ends it. Lives inside one actor for as long as the service runs."""
+
+    def __init__(
+        self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionDesk, *, cluster: str, host: str,
+        port: int, advertise_host: str, asks: EvidenceAsks, door: WatchedDoor = OPEN_DOOR,
+        local_socket: Path | None = None, public_url: str | None = None,
+    ) -> None:  # fmt: skip
+        """``door``: who may come in to the API; ``local_socket``: where this node's own commands come in;
+        ``public_url``: where people reach it, if that is known."""
+        self.coordinator = coordinator
+        self._actions = actions
+        self._pages = pages
+        self._cluster = cluster
+        self._host, self._port = host, port
+        self._advertise_host = advertise_host
+        self._door = door
+        self._local_socket = local_socket
+        self._public_url = public_url
+        self._escalation = open_escalation(coordinator, actions.store, asks)
+        self._keeper = AgentKeeper(engine, coordinator, monotonic_s=time.monotonic)
+        self._grades = GradeDesk(actions.store, actions.now_s, pages.grade)
+        self._started_unix_s = time.time()
+        self._stopped = threading.Event()
+        self._api: HttpApi | None = None
+
+    def start(self) -> None:
+        """Serve and keep agents, in threads. Raises ``OSError`` if ``host`` is not an address of this machine."""
+        self._api = self._bind()
+        threading.Thread(target=self._keep, name="tidegauge-keeper", daemon=True).start()
+        self._actions.start()
+        self._escalation.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._escalation.stop()
+        self._actions.stop()
+        if self._api is not None:
+            self._api.stop()
+
+    @property
+    def url(self) -> str:
+        """The API as reached from this machine."""
+        assert self._api is not None, "not started"
+        return self._api.url
+
+    def status(self, viewer: Viewer = EVERYBODY) -> ServiceStatus:
+        nodes = self.coordinator.nodes()
+        jobs = [job for job in self.coordinator.jobs() if job.running]
+        present = [node for node in nodes if node.health is not NodeHealth.GONE]
+        return ServiceStatus(
+            cluster=self._cluster,
+            version=__version__,
+            coordinator=self.coordinator.incarnation,
+            coordinator_pid=os.getpid(),
+            started_unix_s=self._started_unix_s,
+            now_unix_s=time.time(),
+            nodes=nodes,
+            jobs_running=len(jobs),
+            jobs_leaking=sum(job.state is LeakState.LEAK for job in jobs),
+            healthy=bool(present) and all(node.health is NodeHealth.OK for node in present),
+            web_access_problem=_told(viewer, self._door.problem()),
+        )
+
+    def routes(self) -> dict[str, Route]:
+        """Every page by its path; who may read it is in ``ROUTE_ACCESS``."""
+        jobs = Kept(self.coordinator.jobs, kept_s=KEPT_S, monotonic_s=time.monotonic)
+        ownership = Ownership(jobs, lambda: self._actions.store().incidents)
+        document = openapi_json()
+        return {
+            "/api/v1/status": json_route(lambda request: self.status(request.viewer)),
+            "/api/v1/nodes": json_route(lambda _: {"nodes": self.coordinator.nodes()}),
+            "/api/v1/jobs": json_route(self._jobs),
+            "/api/v1/events": json_route(self._events),
+            **memory_routes(self.coordinator),
+            **overview_routes(self.coordinator, jobs, self._actions.status, cluster=self._cluster),
+            **loop_routes(self._actions.store, self._actions.status),
+            **evidence_routes(self._actions.store, ownership.owns),
+            **self._grades.routes(),
+            "/report": html_route(self._report),
+            "/api/v1/openapi.json": lambda _: Answer(document),
+            "/runbooks": html_route(lambda _: self._pages.runbooks()),
+            "/sd": self._sd,
+            "/metrics": self._metrics,
+            "/healthz": lambda _: Answer(b"ok\n", "text/plain; charset=utf-8"),
+        }
+
+    def forms(self) -> dict[str, Route]:
+        """What is done with a form that is sent, by path."""
+        return self._grades.forms()
+
+    def _bind(self) -> HttpApi:
+        api = self._api_at(self._port)
+        try:
+            api.start()
+        except OSError as error:
+            if self._port == 0 or isinstance(error, PermissionError):
+                raise
+            free = self._api_at(0)
+            free.start()
+            log.warning("port %d is taken (%s): the API is at %s", self._port, error.strerror, free.url)
+            return free
+        log.info("the API is at %s", api.url)
+        return api
+
+    def _api_at(self, port: int) -> HttpApi:
+        return HttpApi(
+            self.routes(), host=self._host, port=port, door=self._door, forms=self.forms(),
+            local_socket=self._local_socket, public_url=self._public_url,
+        )  # fmt: skip
+
+    def _sd(self, _: Request) -> Answer:
+        return json_route(lambda _: self._pages.http_sd(self.coordinator.reporting(), self._own_address()))(_)
+
+    def _jobs(self, request: Request) -> object:
+        return {"jobs": seen_by(request.viewer, self.coordinator.jobs()), "seen_as": request.viewer.only}
+
+    def _events(self, request: Request) -> object:
+        events = self.coordinator.events(request.number("after", default=0))
+        return {"events": [one for one in events if one.user_name is None or request.viewer.sees(one.user_name)]}
+
+    def _report(self, request: Request) -> str:
+        number = request.number("incident", default=0)
+        story = incident_story(self._actions.store, number, viewer=request.viewer)
+        job, first = story.incident.key.job, next(iter(story.incident.ranks), None)
+        ranks = (
+            self.coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=first)
+            if first is not None
+            else {}
+        )
+        return self._pages.incident_report(story, next(iter(ranks.values()), ()))
+
+    def _own_address(self) -> str:
+        assert self._api is not None, "not started"
+        host = self._advertise_host if self._host in ("0.0.0.0", "::") else self._host
+        address = f"[{host}]:{self._api.port}" if ":" in host else f"{host}:{self._api.port}"
+        return address if self._door.scheme == "http" else f"{self._door.scheme}://{address}"
+
+    def _metrics(self, request: Request) -> Answer:
+        jobs, now_unix_s = self.coordinator.jobs(), time.time()
+        figures = loop_figures(
+            self._actions.store,
+            self._actions.status(),
+            slurm=self._actions.slurm_labels(),
+            jobs=jobs,
+            nodes=self.coordinator.nodes(),
+            now_unix_s=now_unix_s,
+        )
+        page = self._pages.job_metrics(jobs, figures, now_unix_s, request.accept)
+        return Answer(page.body, page.content_type)
+
+    def _keep(self) -> None:
+        collect_s = time.monotonic() + COLLECT_EVERY_S
+        while not self._stopped.wait(KEEP_PERIOD_S):
+            self._keep_once()
+            if time.monotonic() >= collect_s:
+                collect()
+                collect_s = time.monotonic() + COLLECT_EVERY_S
+
+    def _keep_once(self) -> None:
+        try:
+            self._keeper.tick()
+        except EngineError as error:
+            log.warning("the engine does not answer: %s", error)
+        except Exception:
+            # The loop is what keeps the agents alive: it must outlive a defect in one round.
+            log.exception("a round of keeping agents failed; going on")
+
+
+def _told(viewer: Viewer, problem: DoorProblem | None) -> DoorProblem | None:
+    """To those who may not see all: whether there is one. It names files of the head."""
+    if problem is None or viewer.sees_all:
+        return problem
+    return DoorProblem(problem.closed, None, UNTOLD, "tell an admin of this service")

@@ -1,0 +1,29 @@
+"""``python -m tidegauge.cluster.engine.deploy NODE_JSON``: make sure that the coordinator runs. Prints its URL.
+
+A module of its own because a class that Ray pickles must not live in ``__main__``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tidegauge.cluster.service_record import RecordError, read_spec
+
+DEPLOY_TIMEOUT_S = 60.0
+
+
+def main(argv: list[str]) -> int:
+    from tidegauge.cluster.engine.agent_keeper import EngineError
+    from tidegauge.cluster.engine.ray_engine import deploy
+
+    try:
+        print(deploy(read_spec(Path(argv[1])), timeout_s=DEPLOY_TIMEOUT_S))
+    except (EngineError, RecordError) as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv))

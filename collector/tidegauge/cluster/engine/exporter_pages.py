@@ -1,0 +1,46 @@
+"""What the exporter package contributes to the coordinator's HTTP API."""
+
+from __future__ import annotations
+
+import time
+
+from tidegauge.cluster.engine.coordinator_service import Pages
+from tidegauge.settings import Settings
+from tidegauge_exporter.grade_page import render_no_question, render_question
+from tidegauge_exporter.incident_report import render_incident
+from tidegauge_exporter.jobs import job_metrics
+from tidegauge_exporter.label_blocks import LabelBlocks
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.rules.runbooks import runbooks_html
+from tidegauge_exporter.service_discovery import http_sd
+
+
+def exporter_pages(settings: Settings) -> Pages:
+    """With this cluster's name, and with links to what is configured."""
+    cluster, links = settings.cluster, Links(grafana_url=settings.grafana_url, service_url=settings.public_url)
+    blocks = LabelBlocks()
+    return Pages(
+        job_metrics=lambda jobs, loop, now_unix_s, accept: job_metrics(
+            jobs,
+            cluster=cluster,
+            now_unix_s=now_unix_s,
+            linger_s=settings.linger_s,
+            accept=accept,
+            loop=loop,
+            blocks=blocks,
+        ),
+        http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
+        incident_report=lambda story, memory: render_incident(
+            Story(story.incident, story.history, story.decisions, memory),
+            cluster=cluster,
+            links=links,
+            now_unix_s=time.time(),
+        ),
+        grade=lambda asked: (
+            render_no_question()
+            if asked is None
+            else render_question(asked.incident, asked.answers, asked.viewer, yours=asked.yours, links=links)
+        ),
+        runbooks=runbooks_html,
+    )

@@ -1,0 +1,139 @@
+"""The notifier as a part of the service: how it is put together, and its word to the coordinator.
+
+It runs in a process of its own on the head: a Slack that hangs, or the drawing of a plot, must not hold up anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from tidegauge.cluster.actions.telling import GRAFANA_TOKEN, MAIL_PASSWORD, NOTIFY_TOKEN, SLACK_TOKEN, Told
+from tidegauge.cluster.api.story_feed import ApiFeed
+from tidegauge.cluster.service_record import StateFiles, local_api
+from tidegauge.core.incidents.actions import Decision
+from tidegauge.secrets import SecretError, read_secret
+from tidegauge.settings import Settings
+from tidegauge.web.door_start import open_door
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.notify.notebook import NotebookError
+from tidegauge_exporter.notify.open import NotifyConfig, NotifyService, open_notifier
+from tidegauge_exporter.notify.owner import tell_owner
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.values import Story
+
+log = logging.getLogger(__name__)
+
+SAY_EVERY_S = 10.0
+"""Also how often it is tried to begin, while a token cannot be read."""
+
+
+def notify_config(settings: Settings, files: StateFiles, environ: Mapping[str, str]) -> NotifyConfig:
+    """Raises ``SecretError`` for a token that should be there and cannot be used."""
+    return NotifyConfig(
+        cluster=settings.cluster,
+        state_dir=files.root,
+        links=Links(grafana_url=settings.grafana_url, service_url=settings.public_url),
+        alertmanager_url=settings.alertmanager_url,
+        listen_host=settings.listen_host,
+        notify_port=settings.notify_port,
+        notify_token=read_secret(settings.notify_token_file, environ, NOTIFY_TOKEN),
+        slack_token=read_secret(settings.slack_token_file, environ, SLACK_TOKEN),
+        slack_channel=settings.slack_channel,
+        slack_users_file=settings.slack_users_file,
+        slack_email_domain=settings.slack_email_domain,
+        slack_api_url=settings.slack_api_url,
+        mail_server=settings.mail_server,
+        mail_from=settings.mail_from,
+        mail_domain=settings.mail_domain,
+        mail_user=settings.mail_user,
+        mail_password=read_secret(settings.mail_password_file, environ, MAIL_PASSWORD),
+        grafana_url=settings.grafana_url,
+        grafana_token=read_secret(settings.grafana_token_file, environ, GRAFANA_TOKEN),
+        door=open_door(settings, what="/alerts", asks_names=False),
+    )
+
+
+class NotifierService:
+    """``start`` once; ``tell`` from any thread. ``say`` is given how all who are told stand, every few seconds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        files: StateFiles,
+        environ: Mapping[str, str],
+        *,
+        say: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._environ = environ
+        self._say = say
+        self._feed = ApiFeed(lambda: local_api(files))
+        self._service: NotifyService | None = None
+        self._problem = "starting"
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="tidegauge-notifier", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._service is not None:
+            self._service.stop()
+
+    def tell(self, decision: Decision) -> Told:
+        """The message of a ``notify`` to the job's owner."""
+        if self._service is None:
+            return Told(problem=f"the notifier does not work: {self._problem}", retry_after_s=SAY_EVERY_S)
+        if not self._service.owners:
+            return Told(problem="neither Slack nor mail is there; `tidegauge status` says why")
+        try:
+            return Told(where=tell_owner(self._service.owners, decision, self._story(decision)))
+        except RetryLaterError as error:
+            return Told(problem=str(error), retry_after_s=error.after_s)
+        except RefusedError as error:
+            return Told(problem=str(error))
+
+    def standing(self) -> Mapping[str, str]:
+        """By who is told: "ok", or what is wrong."""
+        if self._service is None:
+            return {"notifier": self._problem}
+        status = self._service.status()
+        parts = (*status.sinks, *([status.service] if status.service.problem is not None else []))
+        return {part.name: part.problem or "ok" for part in parts}
+
+    def _story(self, decision: Decision) -> Story:
+        """What the decision rests on is enough for a message, if the service does not answer."""
+        try:
+            return self._feed.story(decision.incident.number)
+        except RetryLaterError as error:
+            log.info("the owner is told without a picture: %s", error)
+            return Story(decision.incident)
+
+    def turn(self) -> None:
+        """Begin if that has not been possible yet, and say how it stands; never raises."""
+        try:
+            if self._service is None:
+                self._begin()
+            self._say(self.standing())
+        except Exception:
+            # Nobody would begin, or be heard of, ever again.
+            log.exception("a turn of the notifier failed; going on")
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.turn()
+            self._stopped.wait(SAY_EVERY_S)
+
+    def _begin(self) -> None:
+        try:
+            service = open_notifier(notify_config(self._settings, self._files, self._environ), self._feed)
+        except (SecretError, NotebookError) as error:
+            if self._problem != str(error):
+                log.error("nobody is told anything: %s", error)
+            self._problem = str(error)
+            return
+        service.start()
+        self._service = service

@@ -1,0 +1,320 @@
+"""Ray: the only module that imports it. One coordinator actor on the head, one agent actor on every alive node, and a
+notifier on the head where somebody is to be told.
+
+All actors are thin: they read ``node.json`` of the node they run on, build a plain class and start its threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tidegauge.agent.node_agent import open_node_agent
+from tidegauge.cluster.actions.telling import Told, is_notifier_wanted, tells_owners
+from tidegauge.cluster.engine.agent_keeper import EngineError
+from tidegauge.cluster.engine.agent_service import AgentService
+from tidegauge.cluster.engine.announcing import announce
+from tidegauge.cluster.engine.former_addresses import accept_former_addresses
+from tidegauge.cluster.engine.node_command import NODE_SPEC_VARIABLE
+from tidegauge.cluster.service_record import NodeSpec, StateFiles, read_spec
+from tidegauge.cluster.views import EngineNode, ReportReply
+from tidegauge.core.incidents.actions import Decision
+from tidegauge.core.views import NodeSummary
+from tidegauge.settings import Settings
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "tidegauge"
+COORDINATOR = "tidegauge-coordinator"
+NOTIFIER = "tidegauge-notifier"
+AGENT_PREFIX = "tidegauge-agent-"
+CALL_TIMEOUT_S = 5.0
+ASK_AGAIN_S = 0.5
+TELL_TIMEOUT_S = 30.0
+"""A message and its plot are three or four requests to Slack."""
+LOG_BYTES = 5_000_000
+
+
+def deploy(spec: NodeSpec, *, timeout_s: float) -> str:
+    """Make sure that the coordinator runs (it makes the agents), and the notifier if one is wanted; returns the URL of
+    the coordinator's API.
+
+    For a short-lived process on the head: it connects to Ray, asks, and disconnects. Raises ``EngineError``.
+    """
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = spec.token_file
+    try:
+        ray.init(address=spec.head_address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        url = _url_of_the_coordinator(timeout_s)
+        if is_notifier_wanted(Settings(**spec.settings), os.environ):
+            _on_the_head(NotifierActor, NOTIFIER)
+        return url
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        raise EngineError(f"Ray at {spec.head_address}: {str(error).strip().splitlines()[-1]}") from error
+    finally:
+        ray.shutdown()
+
+
+def _url_of_the_coordinator(timeout_s: float) -> str:
+    """Asked again for as long as it is away: over the cluster state of before, Ray first knows the coordinator of
+    before, and takes seconds to start it again."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        left_s = max(until_s - time.monotonic(), 0.0)
+        try:
+            return str(ray.get(_on_the_head(CoordinatorActor, COORDINATOR).url.remote(), timeout=left_s))
+        except ray.exceptions.ActorUnavailableError:
+            if left_s <= 0:
+                raise
+            time.sleep(ASK_AGAIN_S)
+
+
+class RayEngine:
+    """``agent_keeper.Engine`` on Ray, for use inside the coordinator actor."""
+
+    def alive_nodes(self) -> tuple[EngineNode, ...]:
+        try:
+            return tuple(
+                EngineNode(node["NodeID"], node["NodeManagerHostname"], node["NodeManagerAddress"])
+                for node in ray.nodes()  # type: ignore[no-untyped-call]  # Ray leaves it untyped
+                if node["Alive"]
+            )
+        except (ray.exceptions.RayError, RuntimeError) as error:
+            raise EngineError(str(error)) from error
+
+    def ensure_agent(self, node_id: str) -> None:
+        try:
+            _agent_class().options(
+                name=AGENT_PREFIX + node_id, get_if_exists=True, lifetime="detached",
+                max_restarts=-1, max_task_retries=0, num_cpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+            ).remote(node_id)  # fmt: skip
+        except (ray.exceptions.RayError, ValueError, RuntimeError) as error:
+            raise EngineError(str(error)) from error
+
+    def hold_agent(self, node_id: str) -> None:
+        try:
+            ray.get_actor(AGENT_PREFIX + node_id, namespace=NAMESPACE).hold.remote()
+        except (ray.exceptions.RayError, ValueError) as error:
+            raise EngineError(str(error)) from error
+
+    def end_agent(self, node_id: str) -> None:
+        try:
+            ray.kill(ray.get_actor(AGENT_PREFIX + node_id, namespace=NAMESPACE), no_restart=True)
+        except ValueError:
+            return  # it is gone already
+        except ray.exceptions.RayError as error:
+            raise EngineError(str(error)) from error
+
+
+class CoordinatorActor:
+    """The coordinator as an actor. Restarted by Ray, wherever the head is."""
+
+    def __init__(self) -> None:
+        # Here, because agents import this module too: the database's libraries alone are 25 MiB in each.
+        from tidegauge.cluster.actions.action_desk import DAY_S, ActionDesk, open_actions
+        from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+        from tidegauge.cluster.coordinator.coordinator import Coordinator
+        from tidegauge.cluster.engine.coordinator_service import CoordinatorService
+        from tidegauge.cluster.engine.exporter_pages import exporter_pages
+        from tidegauge.cluster.engine.short_pauses import keep_pauses_short
+        from tidegauge.web.door_start import open_door
+
+        accept_former_addresses()
+        keep_pauses_short()
+        spec, files = _this_node()
+        _log_to(files.logs / "coordinator.log")
+        settings = Settings(**spec.settings)
+        coordinator = Coordinator(
+            wall_s=time.time, monotonic_s=time.monotonic, incarnation=uuid.uuid4().hex[:12], linger_s=settings.linger_s,
+        )  # fmt: skip
+        self._coordinator = coordinator
+        tell = RayTeller().tell if tells_owners(settings, os.environ) else None
+        actions = ActionDesk(
+            lambda: open_actions(settings, coordinator, files, tell=tell),
+            keep_incidents_s=settings.keep_incidents_days * DAY_S,
+        )
+        if is_notifier_wanted(settings, os.environ):
+            actions.telling.expect()
+        self._telling = actions.telling
+        self._service = CoordinatorService(
+            coordinator, RayEngine(), exporter_pages(settings), actions,
+            cluster=settings.cluster, host=settings.listen_host, port=settings.api_port,
+            advertise_host=spec.node_address, asks=EvidenceAsks(files.asks),
+            door=open_door(settings, what="the API"), local_socket=files.api_socket, public_url=settings.public_url,
+        )  # fmt: skip
+        self._service.start()
+        announce(files.api, self._service.url)
+
+    def report(self, summary: NodeSummary) -> ReportReply:
+        return self._coordinator.report(summary)
+
+    def notifier_says(self, standing: Mapping[str, str]) -> None:
+        self._telling.say(standing)
+
+    def url(self) -> str:
+        return self._service.url
+
+
+class NotifierActor:
+    """Who tells people, as an actor: restarted by Ray, wherever the head is."""
+
+    def __init__(self) -> None:
+        from tidegauge.cluster.engine.notifier import NotifierService
+
+        spec, files = _this_node()
+        _log_to(files.logs / "notifier.log")
+        self._service = NotifierService(Settings(**spec.settings), files, os.environ, say=_say_to_coordinator)
+        self._service.start()
+
+    def tell(self, decision: Decision) -> Told:
+        return self._service.tell(decision)
+
+
+class RayTeller:
+    """``telling.Tell`` by a call of the notifier actor."""
+
+    def tell(self, decision: Decision) -> Told:
+        try:
+            notifier: Any = ray.get_actor(NOTIFIER, namespace=NAMESPACE)
+            told: Any = ray.get(notifier.tell.remote(decision), timeout=TELL_TIMEOUT_S)
+        except (ray.exceptions.RayError, ValueError) as error:
+            log.debug("the notifier does not answer: %s", error)
+            return Told(problem="the notifier does not answer", retry_after_s=CALL_TIMEOUT_S)
+        assert isinstance(told, Told)
+        return told
+
+
+class AgentActor:
+    """One node's agent as an actor. All its work is done by threads begun here, so that a restart begins them too."""
+
+    def __init__(self, node_id: str) -> None:
+        from tidegauge.web.door_start import open_door
+        from tidegauge_exporter.server import MetricsServer
+        from tidegauge_exporter.service_discovery import advertised_address
+
+        spec, files = _this_node()
+        _log_to(files.logs / "agent.log")
+        settings = Settings(**spec.settings)
+        door = open_door(settings, what="/metrics")
+        self._service = AgentService(
+            open_node_agent(settings), settings, node_id=node_id, reporter=RayReporter(),
+            open_metrics=lambda view, host, port: MetricsServer(view, host=host, port=port, door=door),
+            advertise=lambda bound: advertised_address(bound, spec.node_address),
+        )  # fmt: skip
+        self._service.start()
+        announce(files.agent, self._service.metrics_address or "")
+
+    def hold(self) -> None:
+        """Sleep for ever in the actor's main thread.
+
+        An idle actor's main thread wakes every 10 ms to look for signals (hard-coded in Ray): 0.5 % of a core for
+        nothing. While a method runs it does not. The price is that no other method can be called any more.
+        """
+        while True:
+            time.sleep(3600)
+
+
+class RayReporter:
+    """``agent.runner.Reporter`` by a call of the coordinator actor: never waits, one call under way at a time.
+
+    While the coordinator is away (restarted in 1-2 s, with its whole node in about 15 s) reports are left out rather
+    than queued: each holds everything that the coordinator needs.
+    """
+
+    def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._coordinator: Any = None
+        self._under_way: Any = None
+        self._sent_s = 0.0
+        self._reply: ReportReply | None = None
+        """Not heard yet."""
+
+    def report(self, summary: NodeSummary) -> bool:
+        """Raises ``EngineError`` if it, or the one before, failed or was not answered."""
+        try:
+            if self._is_under_way():
+                return False
+            if self._coordinator is None:
+                self._coordinator = ray.get_actor(COORDINATOR, namespace=NAMESPACE)
+            self._under_way = self._coordinator.report.remote(summary)
+            self._sent_s = self._monotonic_s()
+        except (ray.exceptions.RayError, ValueError) as error:
+            raise self._lost(error) from error
+        return True
+
+    def hear(self) -> ReportReply | None:
+        """Raises ``EngineError`` for a report that failed or was not answered."""
+        try:
+            self._is_under_way()
+        except (ray.exceptions.RayError, ValueError) as error:
+            raise self._lost(error) from error
+        reply, self._reply = self._reply, None
+        return reply
+
+    def _lost(self, error: Exception) -> EngineError:
+        # The handle of an actor that died for good never works again; a fresh one costs one look-up.
+        self._coordinator = self._under_way = None
+        return EngineError(str(error))
+
+    def _is_under_way(self) -> bool:
+        """Whether the call before is still unanswered; raises what it raised."""
+        if self._under_way is None:
+            return False
+        answered, _ = ray.wait([self._under_way], timeout=0)
+        if answered:
+            ref, self._under_way = self._under_way, None
+            reply: ReportReply = ray.get(ref)
+            if reply.accepted:  # one that was refused says nothing of what is wanted
+                self._reply = reply
+            return False
+        if self._monotonic_s() - self._sent_s > CALL_TIMEOUT_S:
+            self._under_way = self._coordinator = None
+            raise EngineError(f"the coordinator has not answered for {CALL_TIMEOUT_S:.0f} s")
+        return True
+
+
+def _on_the_head(actor: type, name: str) -> Any:
+    """The detached actor of this name, made if it is not there."""
+    return ray.remote(actor).options(
+        name=name, get_if_exists=True, lifetime="detached", max_restarts=-1, max_concurrency=8,
+        # Wherever the head is now: its node id changes when the head restarts.
+        num_cpus=0, resources={"node:__internal_head__": 0.001},
+    ).remote()  # fmt: skip
+
+
+def _say_to_coordinator(standing: Mapping[str, str]) -> None:
+    try:
+        ray.get_actor(COORDINATOR, namespace=NAMESPACE).notifier_says.remote(dict(standing))
+    except (ray.exceptions.RayError, ValueError) as error:
+        log.debug("the coordinator does not hear how the notifier stands: %s", error)
+
+
+def _agent_class() -> Any:
+    return ray.remote(AgentActor)
+
+
+def _this_node() -> tuple[NodeSpec, StateFiles]:
+    spec = read_spec(Path(os.environ[NODE_SPEC_VARIABLE]))
+    return spec, StateFiles(Path(spec.state_dir))
+
+
+def _log_to(path: Path) -> None:
+    """Our log lines go to a file that outlives the engine's own folder, at INFO, with a bounded size."""
+    # delay: on a full disk the file may not be made now, and a line that is lost is no reason to end.
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=2, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for package in ("tidegauge", "tidegauge_exporter", "tidegauge_scheduler_hooks"):
+        ours = logging.getLogger(package)
+        ours.setLevel(logging.INFO)
+        ours.addHandler(handler)
+        ours.propagate = False

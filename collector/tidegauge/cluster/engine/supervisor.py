@@ -1,0 +1,356 @@
+"""``python -m tidegauge.cluster.engine.supervisor NODE_JSON``: keeps this node's engine running until it is told to
+end.
+
+One small process (standard library only) above everything: it starts Ray, starts it again when it dies, and is the
+parent of last resort (``PR_SET_CHILD_SUBREAPER``, prctl(2)) of every process that Ray leaves behind. So "everything
+that the service started" is simply "all my descendants", and the end of the service leaves none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import logging.handlers
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegauge.cluster.engine.coordinator_care import CoordinatorCare
+from tidegauge.cluster.engine.dirs import free_bytes, open_log, prepare_engine_dir, remove_engine_dir
+from tidegauge.cluster.engine.node_command import answers, engine_environ, explain, start_command
+from tidegauge.cluster.service_record import (
+    NodeSpec,
+    RecordError,
+    ServiceRecord,
+    StateFiles,
+    read_spec,
+    take_lock,
+    write_record,
+)
+from tidegauge.core.ids import ProcessId
+from tidegauge.core.proc_stat import ProcStat
+from tidegauge.osproc.kernel_calls import become_subreaper
+from tidegauge.osproc.processes import descendants, end_processes, identity_of, is_alive
+from tidegauge.steady_clock import read_boot_id
+
+log = logging.getLogger("tidegauge.cluster.engine.supervisor")
+
+ESSENTIAL = ("raylet", "gcs_server")
+"""Without these there is no engine; Ray itself looks after the others."""
+
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+LOOK_PERIOD_S = 2.0
+START_TIMEOUT_S = 120.0
+"""``ray start`` takes 2-15 s; on a host that swaps, longer."""
+CONNECT_TIMEOUT_S = 5.0
+END_GRACE_S = 1.0
+END_DEADLINE_S = 15.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+LEAST_ROOM_BYTES = 32 << 20
+"""Below this much on the disk of the state directory the engine is not started: a head's cluster state takes 27 MiB."""
+TRIES_OVER_STATE = 2
+"""Starts over the cluster state that is kept, before it is put aside."""
+RAN_WELL_S = 60.0
+"""After this long the next failure starts again at the shortest wait."""
+
+
+class StopAsked(Exception):  # noqa: N818 - not an error
+    """A stop signal came."""
+
+
+class EngineStartError(Exception):
+    """The engine did not start; the message ends with what it said."""
+
+
+class EngineCommands(NamedTuple):
+    """What brings the engine up: both end by themselves, 0 for success."""
+
+    start: Sequence[str]
+    """Leaves the engine's processes behind."""
+    deploy: Sequence[str]
+    """On a head, after ``start``: makes sure that the coordinator runs."""
+
+
+class Pace(NamedTuple):
+    """How long the supervisor waits: between two looks, before a restart, for a coordinator, for processes to end."""
+
+    look_s: float = LOOK_PERIOD_S
+    first_retry_s: float = FIRST_RETRY_S
+    longest_retry_s: float = LONGEST_RETRY_S
+    end_grace_s: float = END_GRACE_S
+    """Between SIGTERM and SIGKILL to what is left of the engine."""
+    end_deadline_s: float = END_DEADLINE_S
+    """What has not ended by then is said to be left."""
+    monotonic_s: Callable[[], float] = time.monotonic
+    """The clock that coordinators are waited for by."""
+
+
+class Supervisor:
+    """``run`` returns the process's exit code: 0 after a stop signal, 3 if the first start failed."""
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        files: StateFiles,
+        environ: Mapping[str, str],
+        commands: EngineCommands,
+        *,
+        pace: Pace = Pace(),  # noqa: B008 - a constant
+    ) -> None:
+        me = identity_of(os.getpid())
+        assert me is not None
+        self._spec = spec
+        self._files = files
+        self._commands = commands
+        self._pace = pace
+        gcs_dir = files.gcs if spec.is_head else None
+        self._environ = engine_environ(spec, environ, node_file=files.node, gcs_dir=gcs_dir)
+        self._essential: tuple[ProcessId, ...] = ()
+        self._failures = 0
+        """Starts that failed since the engine last ran."""
+        self._state_is_new = False
+        """The state of before was put aside, and no start has succeeded since: what lies there now is nothing."""
+        self._record = ServiceRecord(
+            supervisor=me, boot_id=read_boot_id(), phase="starting", detail="starting", spec=spec,
+            started_unix_s=time.time(),
+        )  # fmt: skip
+
+    def run(self) -> int:
+        try:
+            try:
+                while not self._starts():
+                    pass  # it has put right what it could
+            except EngineStartError as error:
+                log.error("%s", error)
+                self._end_engine()
+                self._remove_traces()
+                self._say("failed", str(error))
+                return 3
+            self._watch()
+        except StopAsked:
+            log.info("asked to stop")
+        self._say("stopping", "ending the engine")
+        left = self._end_engine()
+        for stat in left:
+            log.error("process %d (%s) does not end", stat.process.pid, stat.name)
+        self._remove_traces()
+        if self._spec.is_head:
+            shutil.rmtree(self._files.gcs, ignore_errors=True)
+        self._files.record.unlink(missing_ok=True)
+        return 3 if left else 0
+
+    def _starts(self) -> bool:
+        """Whether the engine starts now; after a false, at the next try it may. The cluster state that is kept is put
+        aside after two failures over it: a host that is busy with starting everything at once may be too slow for Ray,
+        and without the state its nodes are lost. Raises ``EngineStartError`` where that state is not to blame."""
+        try:
+            self._start()
+        except EngineStartError as error:
+            self._failures += 1
+            if not self._may_be_broken():
+                raise  # a full disk is no reason to give up what is on it
+            if self._failures >= TRIES_OVER_STATE:
+                self._put_state_aside(error)
+            else:
+                log.warning("%s; trying once more over the cluster state kept from before", error)
+                self._end_engine()
+            return False
+        self._failures = 0
+        return True
+
+    def _put_state_aside(self, error: EngineStartError) -> None:
+        """The next start begins without. The latest one is kept, for people."""
+        aside = self._files.root / f"gcs.broken-{int(time.time())}"
+        log.warning("%s; the cluster state kept from before is put aside as %s", error, aside)
+        self._end_engine()
+        self._state_is_new = True
+        for earlier in self._files.root.glob("gcs.broken-*"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        self._files.gcs.rename(aside)
+
+    def _may_be_broken(self) -> bool:
+        """Whether a start may have failed over what is kept of the cluster's state."""
+        return (
+            self._spec.is_head and not self._state_is_new and self._files.gcs.exists() and not self._lacks_something()
+        )
+
+    def _watch(self) -> None:
+        wait_s = self._pace.first_retry_s
+        while True:
+            began_s = time.monotonic()
+            care = CoordinatorCare(self._files, self._pace.monotonic_s)
+            while all(is_alive(process) for process in self._essential):
+                self._sleep(self._pace.look_s)
+                if self._spec.is_head and care.is_due():
+                    self._deploy_again()
+            log.warning("the engine has died; its log is below %s/session_latest/logs", self._spec.engine_dir)
+            if time.monotonic() - began_s > RAN_WELL_S:
+                wait_s = self._pace.first_retry_s
+            while not self._restart(wait_s):
+                wait_s = min(2 * wait_s, self._pace.longest_retry_s)
+
+    def _restart(self, wait_s: float) -> bool:
+        self._say("restarting", f"the engine died: starting it again in {wait_s:.0f} s")
+        self._end_engine()
+        self._pause(wait_s)
+        try:
+            return self._starts()
+        except EngineStartError as error:
+            log.error("%s", error)
+            return False
+
+    def _deploy_again(self) -> None:
+        """Ray starts a coordinator that died again, but not one that failed to start."""
+        log.warning("no coordinator announces itself: making sure that there is one")
+        try:
+            self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
+        except EngineStartError as error:
+            log.error("%s", error)
+
+    def _pause(self, wait_s: float) -> None:
+        """Wait, but not much longer than what is missing now is missing: half a minute is long for a node that only
+        waits for its head, or for room on its disk. Raises ``StopAsked``."""
+        until_s = time.monotonic() + wait_s
+        lacked = self._lacks_something()
+        while (left_s := until_s - time.monotonic()) > 0:
+            self._sleep(min(left_s, self._pace.look_s))
+            if lacked and not self._lacks_something():
+                return
+
+    def _lacks_something(self) -> bool:
+        """Whether a start would fail now for a reason that can be seen from outside."""
+        if free_bytes(self._files.root) < LEAST_ROOM_BYTES:
+            return True
+        return not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S)
+
+    def _start(self) -> None:
+        role = "head" if self._spec.is_head else f"node of {self._spec.head_address}"
+        self._say(self._starting(), f"starting the engine (Ray, {role})")
+        if not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S):
+            # Ray would try for minutes, and then not say that this was it.
+            raise EngineStartError(f"nothing answers at {self._spec.head_address}: is the head up, and reachable?")
+        try:
+            prepare_engine_dir(Path(self._spec.engine_dir))
+        except OSError as error:
+            raise EngineStartError(f"{self._spec.engine_dir} cannot be made: {error.strerror}") from error
+        if (room_bytes := free_bytes(self._files.root)) < LEAST_ROOM_BYTES:
+            # Ray would hang on it, or start and die.
+            raise EngineStartError(
+                f"only {room_bytes >> 20} MiB are free on the disk of {self._files.root}, and the engine needs "
+                f"{LEAST_ROOM_BYTES >> 20} MiB"
+            )
+        self._call(self._commands.start, "engine-start.log", "Ray did not start")
+        self._essential = tuple(s.process for s in descendants(os.getpid()) if s.name in ESSENTIAL and not s.ended)
+        if not self._essential:
+            raise EngineStartError("Ray says that it started, but there is no raylet")
+        if self._spec.is_head:
+            self._say(self._starting(), "starting the coordinator")
+            self._call(self._commands.deploy, "deploy.log", "the coordinator did not start")
+        self._state_is_new = False
+        self._say("running", "running")
+        log.info("the engine runs (%s)", role)
+
+    def _starting(self) -> str:
+        return "starting" if self._record.phase == "starting" else "restarting"
+
+    def _call(self, command: Sequence[str], log_name: str, what_failed: str) -> None:
+        """Run a child to its end, its output in a log file. Raises ``EngineStartError``, ``StopAsked``."""
+        path = self._files.logs / log_name
+        with open_log(path) as output:
+            child = subprocess.Popen(
+                command, env=self._environ, cwd=self._files.root, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, preexec_fn=_unblock_signals,
+            )  # fmt: skip
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while child.poll() is None:
+            if time.monotonic() > deadline_s:
+                child.kill()
+                child.wait()
+                raise EngineStartError(f"{what_failed} within {START_TIMEOUT_S:.0f} s; see {path}")
+            self._sleep(0.1, keep=child.pid)
+        if child.returncode != 0:
+            said = path.read_text(errors="replace") if path.exists() else ""
+            why = explain(said, self._spec)
+            raise EngineStartError(f"{what_failed}: {why}; see {path}")
+
+    def _sleep(self, seconds: float, *, keep: int = 0) -> None:
+        """Wait, but not beyond a signal. Children that ended are reaped, ``keep`` excepted. Raises ``StopAsked``."""
+        came = signal.sigtimedwait(STOP_SIGNALS | {signal.SIGCHLD}, seconds)
+        if came is not None and came.si_signo in STOP_SIGNALS:
+            raise StopAsked
+        with contextlib.suppress(ChildProcessError):
+            # WNOWAIT only looks: the status of the child that somebody waits for must stay there.
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == keep:
+                    break
+                os.waitpid(ended.si_pid, 0)
+
+    def _end_engine(self) -> list[ProcStat]:
+        def mine() -> list[ProcStat]:
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            return descendants(os.getpid())
+
+        return end_processes(mine, grace_s=self._pace.end_grace_s, deadline_s=self._pace.end_deadline_s)
+
+    def _remove_traces(self) -> None:
+        remove_engine_dir(self._spec)
+        for path in (self._files.api, self._files.agent):
+            path.unlink(missing_ok=True)
+
+    def _say(self, phase: str, detail: str) -> None:
+        processes = tuple((stat.process, stat.name) for stat in descendants(os.getpid()) if not stat.ended)
+        self._record = dataclasses.replace(self._record, phase=phase, detail=detail, processes=processes)
+        try:
+            write_record(self._files, self._record)
+        except OSError as error:  # a full disk: the engine is looked after all the same
+            log.warning("%s cannot be written: %s", self._files.record, error.strerror or error)
+
+
+def supervise(
+    spec: NodeSpec,
+    files: StateFiles,
+    commands: EngineCommands,
+    *,
+    pace: Pace = Pace(),  # noqa: B008 - a constant
+) -> int:
+    """Turn this process into the supervisor of ``files``; returns its exit code."""
+    lock = take_lock(files)
+    if lock is None:
+        print("another supervisor has this state directory", file=sys.stderr)
+        return 3
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
+    become_subreaper()
+    return Supervisor(spec, files, os.environ, commands, pace=pace).run()
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def main(argv: Sequence[str]) -> int:
+    try:
+        spec = read_spec(Path(argv[1]))
+    except RecordError as error:
+        print(error, file=sys.stderr)
+        return 3
+    files = StateFiles(Path(spec.state_dir))
+    handler = logging.handlers.RotatingFileHandler(files.logs / "supervisor.log", maxBytes=1_000_000, backupCount=1)
+    logging.basicConfig(
+        level=logging.INFO, handlers=[handler, logging.StreamHandler()],
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )  # fmt: skip
+    deploy = [sys.executable, "-m", "tidegauge.cluster.engine.deploy", str(files.node)]
+    return supervise(spec, files, EngineCommands(start_command(spec), deploy))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv))
