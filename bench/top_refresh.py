@@ -21,9 +21,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 from textual.pilot import Pilot  # noqa: E402
 
-from tidegauge.cli.top_app import TopApp  # noqa: E402
-from tidegauge.cli.top_model import Choice, key_of  # noqa: E402
-from tidegauge.cli.top_screens import LiveScreen  # noqa: E402
+from tidegauge.cli.top.app import TopApp  # noqa: E402
+from tidegauge.cli.top.model import Choice, key_of  # noqa: E402
+from tidegauge.cli.top.screens import LiveScreen  # noqa: E402
 from tidegauge.cluster.api.http_api import Request  # noqa: E402
 from top_world import JOBS, World  # noqa: E402
 

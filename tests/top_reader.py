@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from textual.pilot import Pilot
 
-from tidegauge.cli.top_app import TopApp
-from tidegauge.cli.top_model import Choice
-from tidegauge.cli.top_table import RowTable
+from tidegauge.cli.top.app import TopApp
+from tidegauge.cli.top.model import Choice
+from tidegauge.cli.top.table import RowTable
 from tidegauge.core.ids import JobKey
 from top_world import World
 

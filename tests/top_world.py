@@ -14,7 +14,7 @@ from loop_store import FakeAudit, FakeIncidents, FakeStore
 from sample_views import GIB, LEAK, MIB, NOW_S, gpu_view, identity, rank_summary, uuid_of
 from scheduler_values import decision, finding, incident, record
 from tidegauge.cli.errors import CommandError
-from tidegauge.cli.top_service import Service
+from tidegauge.cli.top.service import Service
 from tidegauge.cluster.api.http_api import BadRequestError, HttpApi, NotFoundError, Request, Route, UnavailableError
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.api.memory_api import memory_routes

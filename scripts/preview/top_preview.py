@@ -23,8 +23,8 @@ sys.path[:0] = [str(ROOT / "tests")]
 from rich.console import Console  # noqa: E402
 from rich.terminal_theme import TerminalTheme  # noqa: E402
 
-from tidegauge.cli.top_app import TopApp  # noqa: E402
-from tidegauge.cli.top_model import Choice  # noqa: E402
+from tidegauge.cli.top.app import TopApp  # noqa: E402
+from tidegauge.cli.top.model import Choice  # noqa: E402
 from top_world import World  # noqa: E402
 
 SCALE = 2

@@ -10,7 +10,7 @@ import pytest
 
 from integration.closed_loop_site import Site, done
 from integration.service import Service
-from tidegauge.cli.demo_jobs import last_lines
+from tidegauge.cli.demo.jobs import last_lines
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 

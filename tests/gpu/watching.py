@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.cli.demo_jobs import stop_job
-from tidegauge.cli.run import job_environ
+from tidegauge.cli.demo.jobs import stop_job
+from tidegauge.cli.service.run import job_environ
 from tidegauge.core.views import NodeView, RankView
 from tidegauge.settings import Settings
 
-DEMO_JOB = Path(sys.modules["tidegauge"].__file__ or "").parent / "cli" / "demo_job.py"
+DEMO_JOB = Path(sys.modules["tidegauge"].__file__ or "").parent / "cli" / "demo" / "demo_job.py"
 
 
 @contextlib.contextmanager

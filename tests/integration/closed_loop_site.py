@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.service import Service
-from tidegauge.cli.demo_jobs import last_lines, stop_job
+from tidegauge.cli.demo.jobs import last_lines, stop_job
 from whole_lines import whole_lines
 
 SCRIPT = Path(__file__).with_name("rig_jobs") / "resumable.py"

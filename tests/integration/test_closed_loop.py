@@ -15,7 +15,7 @@ import pytest
 from fakegpu.rig import Rig
 from integration.closed_loop_site import LADDER, Job, Site, check_went_on, done, to_the_requeue
 from integration.service import Service, eventually
-from tidegauge.cli.demo_jobs import last_lines
+from tidegauge.cli.demo.jobs import last_lines
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ from integration.needs import missing
 from integration.prometheus_server import prometheus_binary, running_prometheus
 from integration.server_process import free_port
 from integration.service import Service, eventually
-from tidegauge.cli.demo_jobs import SCRIPT, Torch, last_lines, training_job
+from tidegauge.cli.demo.jobs import SCRIPT, Torch, last_lines, training_job
 from tidegauge.cluster.service_record import read_address
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]

@@ -17,7 +17,7 @@ from fakes.smtp_server import Delivered, FakeSmtp
 from integration.closed_loop_site import Site
 from integration.needs import missing
 from integration.service import Service, eventually
-from tidegauge.cli.demo_jobs import last_lines
+from tidegauge.cli.demo.jobs import last_lines
 from tidegauge_exporter.mail.smtp import Server, SmtpServer
 from tidegauge_exporter.notify.ports import RefusedError
 

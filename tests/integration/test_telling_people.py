@@ -18,7 +18,7 @@ from integration.closed_loop_site import Site, done, to_the_requeue
 from integration.needs import missing
 from integration.server_process import free_port
 from integration.service import Service, eventually
-from tidegauge.cli.demo_jobs import last_lines
+from tidegauge.cli.demo.jobs import last_lines
 
 pytestmark = [pytest.mark.rig, pytest.mark.timeout(900)]
 

@@ -13,31 +13,31 @@ from tidegauge import __version__
 from tidegauge.cli.errors import ENVIRONMENT, USAGE, CommandError
 
 DESCRIPTION = "Watches the GPU memory of torch.distributed jobs: which rank leaks, since when, and when it runs out."
-COMMANDS = (
-    "demo",
-    "up",
-    "down",
-    "status",
-    "run",
-    "attach",
-    "jobs",
-    "top",
-    "incidents",
-    "snapshot",
-    "report",
-    "policy",
-    "grafana",
-    "notify",
-    "diff",
-    "export",
-    "detect",
-    "replay",
-    "whatif",
-    "estimate",
-    "oom",
-    "config",
-)
-"""In the order in which a newcomer meets them. Each is a module of this package."""
+COMMANDS = {
+    "demo": "tidegauge.cli.demo.command",
+    "up": "tidegauge.cli.service.up",
+    "down": "tidegauge.cli.service.down",
+    "status": "tidegauge.cli.service.status",
+    "run": "tidegauge.cli.service.run",
+    "attach": "tidegauge.cli.attach.command",
+    "jobs": "tidegauge.cli.jobs.jobs",
+    "top": "tidegauge.cli.top.command",
+    "incidents": "tidegauge.cli.jobs.incidents",
+    "snapshot": "tidegauge.cli.snapshot.command",
+    "report": "tidegauge.cli.report.command",
+    "policy": "tidegauge.cli.policy.command",
+    "grafana": "tidegauge.cli.grafana.command",
+    "notify": "tidegauge.cli.service.notify",
+    "diff": "tidegauge.cli.offline.diff",
+    "export": "tidegauge.cli.offline.export",
+    "detect": "tidegauge.cli.offline.detect",
+    "replay": "tidegauge.cli.offline.replay",
+    "whatif": "tidegauge.cli.offline.whatif",
+    "estimate": "tidegauge.cli.offline.estimate",
+    "oom": "tidegauge.cli.oom.command",
+    "config": "tidegauge.cli.config",
+}
+"""Each with its module, in the order in which a newcomer meets them."""
 
 
 class Command(Protocol):
@@ -72,8 +72,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="tidegauge", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"tidegauge {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        command = cast(Command, importlib.import_module(f"tidegauge.cli.{name}"))
+    for name, module in COMMANDS.items():
+        command = cast(Command, importlib.import_module(module))
         subparser = subparsers.add_parser(name, help=command.HELP, description=command.HELP)
         command.prepare_parser(subparser)
         subparser.set_defaults(run=command.run, parser=subparser)

@@ -17,7 +17,7 @@ from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.diff import compare
 from tidegauge.analysis.packed_snapshots import from_packed
 from tidegauge.analysis.snapshots import read_bytes
-from tidegauge.cli.report_files import content_of_files
+from tidegauge.cli.report.files import content_of_files
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, Evidence, PrivatePools

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.attach_process import SeenProcess, see, socket_of
-from tidegauge.cli.attach_targets import NoTargetError, Target, targets_of
-from tidegauge.cli.attach_ways import FINDING_WORDS, attach, detach, obstacle
+from tidegauge.cli.attach.process import SeenProcess, see, socket_of
+from tidegauge.cli.attach.targets import NoTargetError, Target, targets_of
+from tidegauge.cli.attach.ways import FINDING_WORDS, attach, detach, obstacle
 from tidegauge.cli.main import main
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from estimates import ESTIMATE
-from tidegauge.cli import estimate as command
 from tidegauge.cli.errors import CommandError
-from tidegauge.cli.estimate_page import breakdown_rows, print_estimate
 from tidegauge.cli.main import main
+from tidegauge.cli.offline import estimate as command
+from tidegauge.cli.offline.estimate_page import breakdown_rows, print_estimate
 from tidegauge.estimator.results import Fit, FitVerdict
 from tidegauge.estimator.wire import to_json
 

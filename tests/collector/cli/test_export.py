@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.export import ENDINGS, format_of
 from tidegauge.cli.main import main
+from tidegauge.cli.offline.export import ENDINGS, format_of
 
 DATA = Path(__file__).parents[2] / "data" / "snapshots"
 EARLY, LATE = (str(DATA / f"outputs_kept.{side}.pickle.gz") for side in ("early", "late"))

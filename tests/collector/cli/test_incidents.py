@@ -13,7 +13,7 @@ from evidence_values import news
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from scheduler_values import decision, finding, incident, oom_record, record
-from tidegauge.cli import incident_page
+from tidegauge.cli.jobs import incident_page
 from tidegauge.cli.main import main
 from tidegauge.cli.timeline import timeline
 from tidegauge.cli.times import clock, day

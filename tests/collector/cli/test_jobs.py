@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sample_views import GIB, LEAK, job_view, rank_summary
-from tidegauge.cli.job_names import job_name, short_job_name
-from tidegauge.cli.jobs import nothing_watched
+from tidegauge.cli.jobs.jobs import nothing_watched
+from tidegauge.cli.jobs.names import job_name, short_job_name
 from tidegauge.cli.main import main
 from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict

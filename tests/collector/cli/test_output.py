@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge.cli import incident_page, incidents, jobs
+from tidegauge.cli.jobs import incident_page, incidents, jobs
 from tidegauge.cli.output import narrowed, plain_lines, print_table, print_wrapped
 
 HEADER = ("job", "user", "step")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.run import job_environ
+from tidegauge.cli.service.run import job_environ
 
 SHOW = "import os, sys, json; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
 

@@ -16,9 +16,9 @@ from sample_views import LEAK, identity, job_view, rank_summary
 from scheduler_values import JOB
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
-from tidegauge.cli.service_wishes import wish
-from tidegauge.cli.snapshot_evidence import print_evidence
-from tidegauge.cli.snapshot_files import Outputs, outputs_of
+from tidegauge.cli.service.wishes import wish
+from tidegauge.cli.snapshot.evidence import print_evidence
+from tidegauge.cli.snapshot.files import Outputs, outputs_of
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.api.http_api import HttpApi, json_route
 from tidegauge.core.ids import JobId, ProcessId

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli.step_series import BadSeriesError, read_step_series
+from tidegauge.cli.offline.step_series import BadSeriesError, read_step_series
 
 TEXT = "step,allocated,reserved\n1,10,20\n"
 

@@ -9,13 +9,13 @@ from textual.widgets import Input
 
 from evidence_values import news
 from sample_views import LEAK, identity, rank_summary
-from tidegauge.cli import top_app
 from tidegauge.cli.errors import CommandError
-from tidegauge.cli.top_app import TopApp
-from tidegauge.cli.top_model import Choice, Sort
-from tidegauge.cli.top_page_screens import IncidentScreen
-from tidegauge.cli.top_screens import LiveScreen
-from tidegauge.cli.top_table import RowTable
+from tidegauge.cli.top import app as top_app
+from tidegauge.cli.top.app import TopApp
+from tidegauge.cli.top.model import Choice, Sort
+from tidegauge.cli.top.page_screens import IncidentScreen
+from tidegauge.cli.top.screens import LiveScreen
+from tidegauge.cli.top.table import RowTable
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents.evidence import with_evidence
 from top_reader import Reader, read

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sample_views import GIB, LEAK, identity, rank_summary
 from scheduler_values import incident
-from tidegauge.cli.top_columns import name_job_shortly
-from tidegauge.cli.top_model import (
+from tidegauge.cli.top.columns import name_job_shortly
+from tidegauge.cli.top.model import (
     Choice,
     IncidentLine,
     Sort,

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 
 from sample_views import GIB, LEAK, MIB, NOW_S, rank_summary
 from scheduler_values import decision, incident, record
-from tidegauge.cli.top_cells import Cell, Tone, fit, line
-from tidegauge.cli.top_columns import (
+from tidegauge.cli.top.cells import Cell, Tone, fit, line
+from tidegauge.cli.top.columns import (
     end_cell,
     incident_columns,
     job_columns,
@@ -23,9 +23,9 @@ from tidegauge.cli.top_columns import (
     share_cell,
     state_cell,
 )
-from tidegauge.cli.top_model import Choice, IncidentLine, incident_rows, job_rows, rank_rows
-from tidegauge.cli.top_pages import Line, headline, help_lines, incident_headline, incident_lines, job_headline
-from tidegauge.cli.top_rank import over_time, rank_page
+from tidegauge.cli.top.model import Choice, IncidentLine, incident_rows, job_rows, rank_rows
+from tidegauge.cli.top.pages import Line, headline, help_lines, incident_headline, incident_lines, job_headline
+from tidegauge.cli.top.rank import over_time, rank_page
 from tidegauge.cluster.api.overview import RankLine, job_page
 from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
 from tidegauge.core.host_memory import HostProcess

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from tidegauge.cli.torch_releases import torch_release
+from tidegauge.cli.offline.torch_releases import torch_release
 
 
 @pytest.mark.parametrize("text", ["2.11", "2.11.0", "2.11.0+cu130", "2.13.0a0+git1234567", "2.12.0rc1"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.cli import up
+from tidegauge.cli.service import up
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, prepare_state_dir, write_address
 from tidegauge.osproc.processes import identity_of
 from tidegauge.steady_clock import read_boot_id

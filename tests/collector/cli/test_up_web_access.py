@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tidegauge.cli import up
 from tidegauge.cli.main import main
+from tidegauge.cli.service import up
 from tidegauge.cluster.engine import service_control
 from tidegauge.cluster.service_record import NodeSpec, ServiceRecord, StateFiles, prepare_state_dir
 from tidegauge.osproc.processes import identity_of

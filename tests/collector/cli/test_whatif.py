@@ -11,8 +11,8 @@ import pytest
 
 from tidegauge.analysis.npz_traces import write_npz_trace
 from tidegauge.analysis.trials import titled
-from tidegauge.cli import whatif
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError
+from tidegauge.cli.offline import whatif
 from tidegauge.core.allocator.trace import Action
 from whatif_worlds import MIB, Event, alloc, free, trace_of
 

@@ -14,7 +14,7 @@ from integration.attach.conftest import OWN, rig_of
 from integration.needs import missing
 from matrix import pythons
 from tidegauge.agent.processes.procfs import DATA_WORKER
-from tidegauge.cli.attach_process import see
+from tidegauge.cli.attach.process import see
 from tidegauge.core.samples import EventCode, RecordKind, Sample
 from tidegauge.osproc.processes import descendants
 

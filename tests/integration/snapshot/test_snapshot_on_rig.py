@@ -15,7 +15,7 @@ import pytest
 
 from fakegpu.rig import Rig
 from tidegauge.analysis.snapshot_files import read_snapshot
-from tidegauge.cli.snapshot_evidence import SENTENCES
+from tidegauge.cli.snapshot.evidence import SENTENCES
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.wire import from_wire

@@ -1,0 +1,109 @@
+"""``tidegauge attach PID|JOB``: watch a process that already runs, or leave it alone again. docs/attach.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidegauge.agent.processes.procfs import ProcFs
+from tidegauge.cli.attach.targets import NoTargetError, Target, targets_of
+from tidegauge.cli.attach.ways import Outcome, attach, detach
+from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.progress import progress
+from tidegauge.probe.levels import AUTO, WATCHING_LEVELS
+
+HELP = "watch the GPU memory of a process that already runs, or (--detach) leave it alone again"
+
+HEADER = ("pid", "rank", "user", "state", "level", "what happened")
+WAIT_S = 30.0
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="+", metavar="PID|JOB",
+        help="a rank; a launcher (torchrun, `tidegauge run`), which means all its ranks; or a job's ranks on this host",
+    )  # fmt: skip
+    parser.add_argument(
+        "--level", choices=WATCHING_LEVELS, default=AUTO, help=f"how closely to watch (default: {AUTO})"
+    )
+    parser.add_argument("--detach", action="store_true", help="stop watching; the probe goes back to sleep")
+    parser.add_argument(
+        "--job", action="store_true", help="what is given are job ids, also where a process has that pid"
+    )
+    parser.add_argument(
+        "--wait", type=_seconds, default=WAIT_S, metavar="S",
+        help=f"how long a process without a probe may take to begin one (default: {WAIT_S:g} s)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        found = [target for word in args.what for target in targets_of(word, os.environ, is_job=args.job)]
+    except NoTargetError as error:
+        raise CommandError(str(error)) from error
+    targets = list({target.seen.process: target for target in found}.values())
+    with progress("attach") as say:
+        outcomes = [_carry_out(target, args, say) for target in targets]
+    if args.json:
+        print(json.dumps({"processes": [_as_json(outcome) for outcome in outcomes]}, indent=2))
+    else:
+        _print(outcomes)
+    return FINE if all(outcome.good for outcome in outcomes) else ENVIRONMENT
+
+
+def _carry_out(target: Target, args: argparse.Namespace, say: Callable[[str], None]) -> Outcome:
+    if args.detach:
+        return detach(target)
+    return attach(target, args.level, wait_s=args.wait, environ=os.environ, say=say)
+
+
+def _print(outcomes: Sequence[Outcome]) -> None:
+    """What happened beside each; a refusal in full below, once for all that share it."""
+    names = ProcFs()
+    rows = []
+    refusals: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        seen = outcome.target.seen
+        if not outcome.good:
+            refusals.setdefault(outcome.said, []).append(seen.process.pid)
+        rows.append(
+            (
+                str(seen.process.pid),
+                "-" if seen.rank is None else str(seen.rank),
+                names.user_name(seen.uid),
+                outcome.state,
+                outcome.level or "-",
+                outcome.said if outcome.good else "see below",
+            )
+        )
+    print_table(HEADER, rows, gives_way=("user", "level"))
+    for said, pids in refusals.items():
+        print_wrapped(f"pid {', '.join(map(str, pids))}: ", said)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    seen = outcome.target.seen
+    return {
+        "pid": seen.process.pid,
+        "rank": seen.rank,
+        "uid": seen.uid,
+        "state": outcome.state,
+        "way": outcome.way,
+        "level": outcome.level,
+        "said": outcome.said,
+    }
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and at most 3600")
+    return seconds

@@ -1,0 +1,222 @@
+"""``tidegauge demo``: the service, a job that leaks on one rank, a healthy job beside it, and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegauge.cli.demo.history import HEADER, History
+from tidegauge.cli.demo.jobs import find_torch, last_lines, training_job
+from tidegauge.cli.errors import CommandError, need
+from tidegauge.cli.output import live_table
+from tidegauge.cli.progress import progress
+from tidegauge.cli.service_api import ANSWER_S
+from tidegauge.cluster.api import client
+from tidegauge.core.evidence.brief import EvidenceBrief
+from tidegauge.core.evidence.words import brief_sentences
+from tidegauge.core.incidents import Incident
+from tidegauge.core.units import format_band, format_bytes
+from tidegauge.core.verdicts import LeakState, Severity, Verdict, state_word
+from tidegauge.core.wire import from_wire
+
+HELP = "see it work: two small training jobs, one of which leaks on rank 1: which line allocates, and what holds it"
+
+LEAKING, HEALTHY = "demo-leak", "demo-healthy"
+NAMES = {LEAKING: "leaky", HEALTHY: "healthy"}
+LEAK_RANK = 1
+LOOK_EVERY_S = 0.5
+EVIDENCE_WITHIN_S = 90.0
+"""After the verdict: for a window of 34 steps, a search and a turn of the coordinator, begun at the suspicion. Seconds,
+on a machine that is not busy."""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="Python whose torch sees a GPU")
+    parser.add_argument(
+        "--backend", choices=["nccl", "gloo"], help="of torch.distributed (default: nccl where each rank has a GPU)"
+    )
+    parser.add_argument("--seconds", type=float, default=85.0, help="how long to watch at most (default: 85)")
+    parser.add_argument("--keep", action="store_true", help="leave the service running afterwards, to look around")
+    parser.add_argument("--folder", type=Path, help="where report and metrics go (default: a new one in /tmp)")
+
+
+def run(args: argparse.Namespace) -> int:
+    need("ray", extra="agent", what="the demo (it runs the real service)")
+    torch = find_torch(args.python)
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="tidegauge-demo-", dir="/tmp"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"PyTorch {torch.version} on {torch.device_count} x {torch.device_name}")
+    environ = {**os.environ, "TIDEGAUGE_RUN_DIR": str(folder / "run")}
+    (folder / "run").mkdir(exist_ok=True)
+    history = History()
+    with contextlib.ExitStack() as running:
+        for job_id, leak_rank in ((LEAKING, LEAK_RANK), (HEALTHY, None)):
+            running.enter_context(
+                training_job(
+                    torch,
+                    job_id=job_id,
+                    leak_rank=leak_rank,
+                    environ=environ,
+                    log_file=_log(folder, job_id),
+                    backend=args.backend,
+                )
+            )
+        print("started two torchrun jobs of two ranks: a healthy one, and one whose rank 1 keeps its outputs")
+        api_url = running.enter_context(_service(folder, environ, keep=args.keep))
+        found = _watch(api_url, history, folder, seconds=args.seconds)
+        evidence = _wait_for_evidence(api_url) if found else None
+        metrics = _save_metrics(api_url, folder)
+        report = _save_report(folder, api_url, environ) if found else None
+    if not args.keep:
+        shutil.rmtree(folder / "run", ignore_errors=True)
+    _tell(history, evidence, found=found)
+    print(f"\nreport    {report or 'none: there is no incident to report on'}")
+    print(f"metrics   {metrics}, as Prometheus scrapes it from /metrics on each node")
+    if args.keep:
+        print(f"service   {api_url} is still running; Prometheus finds its targets at {api_url}/sd")
+        print(f"          stop it with: tidegauge down --set state_dir={folder / 'state'}")
+    print("Grafana   four dashboards for a real service, and Prometheus' rules: deploy/observability/README.md")
+    if not found:
+        raise CommandError(f"the planted leak was not found within {args.seconds:.0f} s; logs are in {folder}")
+    return 0
+
+
+def _log(folder: Path, job_id: str) -> Path:
+    return folder / f"{NAMES[job_id]}.log"
+
+
+@contextlib.contextmanager
+def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[str]:
+    """The real service, with a state of its own and free ports, so that it meets no other. Yields the API's URL."""
+    chosen = [f"state_dir={folder / 'state'}", f"run_dir={folder / 'run'}", "cluster=demo"]
+    chosen += ["incident_severity=warning"]  # nobody should wait until half of a card is eaten
+    chosen += [f"{port}=0" for port in ("metrics_port", "api_port", "engine_port")]
+    chosen += ["listen_host=127.0.0.1", "web_config_file=", "api_tokens_file="]
+    settings = [word for assignment in chosen for word in ("--set", assignment)]
+
+    def tidegauge(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tidegauge", *command, *settings],
+            env=environ, stdout=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+
+    print("starting the service (Ray, one agent on this node, the coordinator) …", flush=True)
+    try:
+        up = tidegauge("up", "--json")
+        if up.returncode:
+            raise CommandError(f"the service did not start; its logs are in {folder / 'state' / 'logs'}")
+        yield str(json.loads(up.stdout)["api_url"])
+    finally:
+        if not keep:
+            tidegauge("down")
+            shutil.rmtree(folder / "state", ignore_errors=True)
+
+
+def _watch(api_url: str, history: History, folder: Path, *, seconds: float) -> bool:
+    """Show the table until rank 1 is convicted and the healthy job has had its chance. False when time ran out."""
+    end = time.monotonic() + seconds
+    with live_table(HEADER) as show:
+        while time.monotonic() < end:
+            history.add(client.get(api_url, "/api/v1/jobs", timeout_s=ANSWER_S)["jobs"])
+            show(list(history.rows(NAMES)))
+            if _settled(history):
+                return True
+            time.sleep(LOOK_EVERY_S)
+    for job_id in NAMES:
+        if not history.ranks(job_id):
+            raise CommandError(f"the {NAMES[job_id]} job never showed up; it said:\n{last_lines(_log(folder, job_id))}")
+    return False
+
+
+def _settled(history: History) -> bool:
+    verdict = history.verdicts(LEAKING).get(LEAK_RANK)
+    healthy = history.ranks(HEALTHY)
+    return (
+        verdict is not None
+        and verdict.state is LeakState.LEAK
+        and len(healthy) == 2
+        # As much of a chance to be accused: a job that is watched for less is not acquitted by our silence.
+        and all(rank.latest["step"] >= (verdict.alarm_step or 0) for rank in healthy)
+    )
+
+
+def _save_metrics(api_url: str, folder: Path) -> Path:
+    """One scrape of every target that ``/sd`` names, as Prometheus would do it."""
+    path = folder / "metrics.prom"
+    groups = json.loads(client.get_bytes(api_url, "/sd", timeout_s=ANSWER_S))
+    targets = [target for group in groups for target in group["targets"]]
+    pages = [client.get_bytes(f"http://{target}", "/metrics", timeout_s=ANSWER_S) for target in targets]
+    path.write_bytes(b"".join(pages))
+    return path
+
+
+def _wait_for_evidence(api_url: str) -> EvidenceBrief | None:
+    """What the leaking rank was seen to keep: the agents' and coordinator's work, which began at the suspicion."""
+    until_s = time.monotonic() + EVIDENCE_WITHIN_S
+    with progress("demo") as say:
+        say("waiting for the evidence: the line that allocates, and what holds the memory")
+        while time.monotonic() < until_s:
+            for raw in client.get(api_url, "/api/v1/incidents?all=1", timeout_s=ANSWER_S)["incidents"]:
+                incident = from_wire(Incident, raw)
+                if incident.key.job.job_id == LEAKING and incident.evidence:
+                    return incident.evidence[0]
+            time.sleep(LOOK_EVERY_S)
+    return None
+
+
+def _save_report(folder: Path, api_url: str, environ: dict[str, str]) -> Path | None:
+    """By the command that anybody would use, while the service is there to be asked."""
+    path = folder / "report.html"
+    command = ["report", LEAKING, "--job", "--api", api_url, "-o", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegauge", *command],
+        env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        print(done.stderr.strip(), file=sys.stderr)
+        return None
+    return path
+
+
+def _tell(history: History, evidence: EvidenceBrief | None, *, found: bool) -> None:
+    """The verdict, and what it rests on, in words."""
+    print()
+    for job_id, name in NAMES.items():
+        for rank, verdict in sorted(history.verdicts(job_id).items()):
+            print(f"{name} job, rank {rank}: {_sentence(verdict)}")
+            if evidence is not None and (job_id, rank) == (LEAKING, evidence.rank):
+                print(*(f"  {sentence}" for sentence in brief_sentences(evidence)), sep="\n")
+    accused = [rank for rank, verdict in history.verdicts(HEALTHY).items() if verdict.state is LeakState.LEAK]
+    if found and not accused:
+        print("The planted leak was found, and nobody else was accused.")
+        if history.verdicts(LEAKING)[LEAK_RANK].severity is not Severity.CRITICAL:
+            print(
+                "Growing is not dangerous yet. Elsewhere an incident is opened once half of the free memory is taken;"
+            )
+            print("the demo opens it at once (incident_severity=warning), so that nobody waits.")
+    elif accused:
+        print(f"FALSE ALARM: rank {accused[0]} of the healthy job was accused. Please report this, with the folder.")
+
+
+def _sentence(verdict: Verdict) -> str:
+    if verdict.state is LeakState.OK or verdict.signal is None:
+        return "ok"
+    parts = [f"{state_word(verdict.state, verdict.severity)}: {verdict.signal.value} memory grows"]
+    if verdict.bytes_per_step is not None:
+        low, likely, high = (format_bytes(value) for value in verdict.bytes_per_step)
+        parts.append(f"by {likely} a step ({low} to {high})")
+    if verdict.onset_step is not None:
+        parts.append(f"since step {verdict.onset_step}")
+    text = " ".join(parts)
+    if verdict.seconds_to_oom is not None:
+        text += f"; out of memory in {format_band(verdict.seconds_to_oom)}"
+    return text

@@ -1,0 +1,108 @@
+"""``tidegauge grafana annotations``: incidents and actions of the last days, drawn into the dashboards afterwards.
+
+The running service does this by itself for what happens while it has a token; this is for what happened before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidegauge.cli.config import load_settings
+from tidegauge.cli.errors import FINE
+from tidegauge.cli.grafana.access import add_grafana_arguments, grafana_of
+from tidegauge.cli.output import print_table
+from tidegauge.cli.progress import progress
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
+from tidegauge.cli.times import ago, moment, since_unix_s
+from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.grafana.annotations import Remark
+    from tidegauge_exporter.notify.values import Story
+
+MOST_INCIDENTS = 1000
+WEEK_S = 7 * 86400.0
+HEADER = ("from", "to", "tags")
+
+
+class _NoNotes:
+    """A notebook that remembers nothing: whatever is in Grafana already is found there."""
+
+    def said(self, sink: str, key: str) -> None:
+        del sink, key
+
+    def say(self, sink: str, key: str, value: str, *, over: bool = False) -> None:
+        del sink, key, value, over
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+    add_grafana_arguments(parser)
+    parser.add_argument("--since", type=ago, default=WEEK_S, metavar="7d", help="how far back (default: 7d)")
+    parser.add_argument("--dry-run", action="store_true", help="only say which annotations there should be")
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = load_settings(args)
+    with progress("grafana annotations") as say:
+        say("reading incidents")
+        stories = _stories(args)
+        from tidegauge_exporter.grafana.annotations import annotations_of
+        from tidegauge_exporter.links import Links
+
+        links = Links(grafana_url=settings.grafana_url, service_url=settings.public_url)
+        remarks = [one for story in stories for one in annotations_of(story, cluster=settings.cluster, links=links)]
+        if not args.dry_run:
+            with grafana_of(args, settings) as grafana:
+                from tidegauge_exporter.grafana.sink import GrafanaSink
+
+                sink = GrafanaSink(grafana, _NoNotes(), cluster=settings.cluster, links=links)
+                for number, story in enumerate(stories, start=1):
+                    say(f"incident {story.incident.number}, {number} of {len(stories)}")
+                    sink.take([story])
+    _print(args, remarks)
+    return FINE
+
+
+def _stories(args: argparse.Namespace) -> Sequence[Story]:
+    from tidegauge_exporter.notify.values import Story
+
+    listed = ask(args, f"/api/v1/incidents?all=1&since={since_unix_s(args.since)}&limit={MOST_INCIDENTS}")
+    pages = (
+        ask(args, f"/api/v1/incident?number={int(raw['number'])}", timeout_s=LONG_ANSWER_S)
+        for raw in listed["incidents"]
+    )
+    return [
+        Story(
+            read(Incident, page["incident"]),
+            tuple(read(IncidentChange, line) for line in page["history"]),
+            tuple(read(DecisionRecord, line) for line in page["decisions"]),
+        )
+        for page in pages
+    ]
+
+
+def _print(args: argparse.Namespace, remarks: Sequence[Remark]) -> None:
+    found = [remark.annotation for remark in remarks]
+    if args.json:
+        told = [{"at_unix_ms": one.at_unix_ms, "end_unix_ms": one.end_unix_ms, "tags": one.tags, "text": one.text}
+                for one in found]  # fmt: skip
+        print(json.dumps({"dry_run": args.dry_run, "annotations": told}, indent=2))
+        return
+    if not found:
+        print("no incident in this time")
+        return
+    rows = [
+        (
+            moment(one.at_unix_ms / 1000),
+            "-" if one.end_unix_ms is None else moment(one.end_unix_ms / 1000),
+            ", ".join(one.tags),
+        )
+        for one in found
+    ]
+    print_table(HEADER, rows)
+    print(f"\n{'there should be' if args.dry_run else 'in Grafana now:'} {len(rows)} annotation{'s' * (len(rows) > 1)}")

@@ -1,0 +1,141 @@
+"""``tidegauge incidents``: what went wrong with jobs' memory, and what was done about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidegauge.cli.config import load_settings
+from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.jobs import incident_page
+from tidegauge.cli.jobs.names import job_name
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.policy import grade as policy_grade
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read, whose
+from tidegauge.cli.timeline import last_action, timeline
+from tidegauge.cli.times import ago, moment, since_unix_s
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
+from tidegauge.core.incidents.grades import GradeAnswer
+from tidegauge.core.incidents.wording import list_ranks, ranks_besides, rate, time_left
+from tidegauge.core.units import format_duration
+
+HELP = "list what is wrong with jobs' memory, or tell the whole story of one incident"
+
+HEADER = ("number", "job", "cause", "severity", "state", "ranks", "since step", "per step", "out of memory in",
+          "opened", "last action")  # fmt: skip
+GIVES_WAY = ("since step", "opened", "state", "per step", "ranks", "severity")
+"""Columns that a narrow terminal does without, the first first."""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+    parser.add_argument("what", nargs="?", choices=["show"], help="show: everything about one incident")
+    parser.add_argument("number", nargs="?", type=int, help="of the incident to show")
+    parser.add_argument("--all", action="store_true", help="list closed incidents too")
+    parser.add_argument("--since", type=ago, metavar="7d", help="list those of this time, closed ones too")
+    parser.add_argument("--limit", type=int, default=200, metavar="N", help="list so many at most (default: 200)")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.what is None:
+        return _list(args)
+    if args.number is None:
+        raise CommandError("which one? `tidegauge incidents show NUMBER`; the list says the numbers", exit_code=USAGE)
+    return _show(args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    since_s = 0 if args.since is None else since_unix_s(args.since)
+    closed_too = int(args.all or args.since is not None)
+    answer = ask(args, f"/api/v1/incidents?all={closed_too}&since={since_s}&limit={max(args.limit, 0)}")
+    if args.json:
+        print(json.dumps(answer, indent=2))
+        return FINE
+    now_s = time.time()
+    incidents = [read(Incident, raw) for raw in answer["incidents"]]
+    ids_of: dict[str, set[str]] = defaultdict(set)
+    for one in incidents:
+        ids_of[one.called.job_id].add(one.key.job.job_id)
+    rows = [
+        _row(raw, one, by_id=len(ids_of[one.called.job_id]) > 1, now_s=now_s)
+        for raw, one in zip(answer["incidents"], incidents)
+    ]
+    if rows:
+        print_table(HEADER, rows, gives_way=GIVES_WAY)
+        if len(rows) == args.limit:
+            print(f"\nthe newest {len(rows)}; there may be more: --limit N")
+    else:
+        print(_none(whose(answer), closed_too=bool(closed_too)))
+    return FINE
+
+
+def _none(whose_only: str | None, *, closed_too: bool) -> str:
+    of_yours, why = ("", "") if whose_only is None else (" of yours", f": {whose_only}")
+    if closed_too:
+        return f"no incident{of_yours}{why}"
+    return f"no incident{of_yours} is open{why}; `tidegauge incidents --all` lists closed ones"
+
+
+def _row(raw: Mapping[str, Any], incident: Incident, *, by_id: bool, now_s: float) -> Sequence[str]:
+    """``by_id``: another job has the name that its owner gave this one."""
+    job = incident.key.job
+    last = raw.get("last_decision")
+    ranks = raw.get("ranks", incident.ranks)
+    return (
+        str(incident.number),
+        job_name(job.job_id if by_id else incident.called.job_id, job.attempt, group=incident.group_name),
+        incident.key.cause.value,
+        incident.severity.value,
+        incident.state.value + (", stale" if incident.stale else ""),
+        list_ranks(ranks, common=incident.common, left_out=ranks_besides(incident, ranks)),
+        "-" if incident.onset_step is None else str(incident.onset_step),
+        rate(incident.bytes_per_step) or "-",
+        (time_left(incident.seconds_to_oom) if incident.is_open else None) or "-",
+        f"{format_duration(max(now_s - incident.opened_unix_s, 0.0))} ago",
+        "-" if last is None else last_action([read(DecisionRecord, last)]),
+    )
+
+
+def _show(args: argparse.Namespace) -> int:
+    answer = ask(args, f"/api/v1/incident?number={args.number}", timeout_s=LONG_ANSWER_S)
+    if args.json:
+        print(json.dumps(answer, indent=2))
+        return FINE
+    incident = read(Incident, answer["incident"])
+    records = [read(DecisionRecord, raw) for raw in answer["decisions"]]
+    status = read(LoopStatus, ask(args, "/api/v1/policy"))
+    for text in incident_page.headline(incident).split("\n"):
+        print_wrapped("", text)
+    print()
+    for name, text in incident_page.figures(incident, now_s=time.time()):
+        print_wrapped(f"{name:<12}", text)
+    if incident.findings:
+        print(f"\nThe ranks, worst first, as they were at {moment(incident.updated_unix_s)}")
+        rows = incident_page.rank_rows(incident)
+        print_table(incident_page.RANK_HEADER, rows, gives_way=incident_page.RANKS_GIVE_WAY)
+        left_out = len(incident.findings) + incident.ranks_left_out - len(rows)
+        if left_out > 0:
+            print(f"and {left_out} more ranks; --json has {'most' if incident.ranks_left_out else 'all'} of them")
+    evidence = incident_page.evidence_lines(incident)
+    if evidence:
+        print("\nEvidence")
+        for start, text in evidence:
+            print_wrapped(start, text)
+    print("\nWhat happened")
+    answers = [read(GradeAnswer, raw) for raw in answer.get("answers", ())]  # a service may be an older one
+    for start, text in incident_page.story(timeline(answer["history"], records, answers)):
+        print_wrapped(start, text)
+    print("\nWhat happens next")
+    print_wrapped("  ", incident_page.what_next(incident, records, status))
+    if incident.key.cause.is_growth:
+        from tidegauge_exporter.links import Links
+
+        links = Links(service_url=load_settings(args).public_url or args.api)
+        print()
+        print_wrapped("", policy_grade.question(incident.number, links.grade(incident.number)))
+    return FINE

@@ -1,0 +1,88 @@
+"""What ``tidegauge export`` writes: one snapshot, or the growth between two, in each form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Optional
+
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.diff import Comparison, compare
+from tidegauge.analysis.flame_graphs import folded, speedscope
+from tidegauge.analysis.live_stacks import Lines, StackWeight, allocated_weights, live_weights
+from tidegauge.analysis.plain_json import plain_snapshot
+from tidegauge.analysis.pprof import pprof
+from tidegauge.analysis.snapshot_traces import Snapshot, trace_with_memory
+from tidegauge.analysis.torch_pickle import torch_pickle
+from tidegauge.cli.errors import bad_file
+from tidegauge.cli.offline.diff_page import Compared, as_json
+from tidegauge.core.allocator.trace import Trace
+
+INUSE = (("inuse_space", "bytes"), ("inuse_objects", "count"))
+ALLOCATED = (("alloc_space", "bytes"), ("alloc_objects", "count"))
+"""As Go's heap profiles call them: in use at the end, and asked for in the whole history, freed since or not."""
+
+Named = tuple[str, Snapshot]
+"""A snapshot and the file or URL that it came from."""
+
+
+def exported(snapshots: Sequence[Named], form: str, device: Optional[int]) -> bytes:
+    """The file's content. One snapshot: what is alive in it; two: what has grown. Raises ``CommandError``."""
+    if len(snapshots) == 1 and form in ("torch", "json"):
+        whole = snapshots[0][1]
+        return torch_pickle(whole) if form == "torch" else _json(plain_snapshot(whole))
+    traces = [_trace(named, device) for named in snapshots]
+    if len(traces) == 1:
+        return _weighed(live_weights(traces[0]), form, snapshots, traces[0])
+    comparison = compare(*traces)
+    if form == "json":
+        return _json(as_json(Compared(comparison, None, None), "stack", None))
+    return _weighed(_changes(comparison), form, snapshots, None)
+
+
+def _trace(named: Named, device: Optional[int]) -> Trace:
+    try:
+        return trace_with_memory(named[1], device)
+    except BadTraceError as error:
+        raise bad_file(named[0], error) from error
+
+
+def _changes(comparison: Comparison) -> list[StackWeight]:
+    """What shrank is negative: pprof knows such, flame graphs leave it out."""
+    changed = (*comparison.growth, *comparison.shrunk)
+    return [StackWeight(one.stack, one.grown_bytes, one.blocks) for one in changed]
+
+
+def _weighed(
+    weights: Sequence[StackWeight], form: str, snapshots: Sequence[Named], with_history: Optional[Trace]
+) -> bytes:
+    """``with_history``: whose allocations are told beside what is in use."""
+    name = " -> ".join(file for file, _ in snapshots)
+    if form == "folded":
+        return "".join(f"{line}\n" for line in folded(weights)).encode()
+    if form == "speedscope":
+        title = "live bytes by stack" if with_history is not None else "growth of live bytes by stack"
+        return speedscope(weights, name=name, title=title).encode()
+    unix_s = snapshots[-1][1].facts.get("unix_s")
+    history = [] if with_history is None else allocated_weights(with_history)
+    return pprof(
+        _side_by_side(weights, history),
+        INUSE + ALLOCATED if history else INUSE,
+        comment=f"tidegauge export {name}",
+        unix_s=unix_s if isinstance(unix_s, float) and 0 <= unix_s < 1 << 33 else None,
+    )
+
+
+def _side_by_side(inuse: Sequence[StackWeight], allocated: Sequence[StackWeight]) -> Mapping[Lines, Sequence[int]]:
+    values: dict[Lines, list[int]] = {}
+    width = len(INUSE) + (len(ALLOCATED) if allocated else 0)
+    for first, weights in ((0, inuse), (len(INUSE), allocated)):
+        for one in weights:
+            sample = values.setdefault(one.stack, [0] * width)
+            sample[first] += one.weight_bytes
+            sample[first + 1] += one.blocks
+    return values
+
+
+def _json(value: object) -> bytes:
+    return f"{json.dumps(value)}\n".encode()

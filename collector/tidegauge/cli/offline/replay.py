@@ -1,0 +1,88 @@
+"""``tidegauge replay``: a recorded allocator trace through the model, under its own settings or others."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegauge.cli.errors import BAD_NEWS, FINE, bad_file
+from tidegauge.cli.offline.torch_releases import torch_release
+from tidegauge.cli.sizes import parse_cap
+
+if TYPE_CHECKING:
+    from tidegauge.analysis.replays import Answer
+
+HELP = "replay a recorded allocator trace: peaks, waste and out-of-memory, as recorded or under other settings"
+SAY_EVERY_S = 2.0
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="a PyTorch memory snapshot with history, or an .npz")
+    parser.add_argument(
+        "--alloc-conf", metavar="CONF",
+        help="settings to replay under, as in PYTORCH_ALLOC_CONF; '' for torch's defaults (default: the recorded ones)",
+    )  # fmt: skip
+    cap = parser.add_mutually_exclusive_group()
+    cap.add_argument(
+        "--cap-bytes", type=parse_cap, metavar="N",
+        help="most that PyTorch may reserve, as set_per_process_memory_fraction would have it (default: the recorded "
+        "cap)",
+    )  # fmt: skip
+    cap.add_argument("--cap", dest="cap_bytes", type=parse_cap, metavar="SIZE", help="the same, such as 80GiB")
+    parser.add_argument("--device", type=int, metavar="N", help="which device's trace, where a snapshot has several")
+    parser.add_argument(
+        "--torch-version", type=torch_release, metavar="V",
+        help="the job's torch, such as 2.12.0: which of equally large free blocks its allocator takes (default: what "
+        "the file says or its keys show)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    # What reads and replays is loaded here: the other commands start without it.
+    from tidegauge.analysis.replays import replay_trace
+    from tidegauge.analysis.traces import open_trace
+    from tidegauge.cli.offline.replay_answer import as_json, print_for_people
+    from tidegauge.core.allocator.compiled import is_ready
+
+    if not is_ready():
+        print("tidegauge replay: compiling the model, once for this installation …", file=sys.stderr, flush=True)
+
+    try:
+        trace = open_trace(args.trace, device=args.device, torch_version=args.torch_version)
+        answer = replay_trace(
+            trace,
+            alloc_conf=args.alloc_conf,
+            cap_bytes=args.cap_bytes,
+            version_is_given=args.torch_version is not None,
+            on_progress=_Progress(),
+        )
+    except ValueError as error:
+        raise bad_file(args.trace, error) from error
+    if args.json:
+        print(json.dumps({"file": str(args.trace), **as_json(answer)}))
+    else:
+        print_for_people(answer)
+    return BAD_NEWS if is_bad_news(answer) else FINE
+
+
+def is_bad_news(answer: Answer) -> bool:
+    """A request that failed in the replay, or a model that lost the recording's track."""
+    return bool(answer.asked.ooms or answer.recorded.address_mismatches)
+
+
+class _Progress:
+    """On stderr, what takes long says how far it has come."""
+
+    def __init__(self) -> None:
+        self._said_s = time.monotonic()
+
+    def __call__(self, done: int, of: int) -> None:
+        now_s = time.monotonic()
+        if done < of and now_s - self._said_s > SAY_EVERY_S:
+            self._said_s = now_s
+            print(f"tidegauge replay: {done:,} of {of:,} events …", file=sys.stderr, flush=True)

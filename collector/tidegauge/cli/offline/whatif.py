@@ -1,0 +1,72 @@
+"""``tidegauge whatif``: which allocator setting would have served a recorded job best."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tidegauge.cli.errors import BAD_NEWS, EXTRAS_NEED_PYTHON, FINE, USAGE, CommandError, bad_file
+from tidegauge.cli.offline.torch_releases import torch_release
+from tidegauge.cli.progress import progress
+from tidegauge.cli.sizes import parse_cap
+
+HELP = "replay a recorded trace under other allocator settings: which would have needed least memory?"
+PLOT_FORMATS = (".svg", ".html")
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="a PyTorch memory snapshot with history, or an .npz")
+    parser.add_argument(
+        "--cap", type=parse_cap, metavar="SIZE",
+        help="most that PyTorch may reserve, such as 80GiB: as set_per_process_memory_fraction would have it, so "
+        "without the CUDA context and NCCL (default: the recorded cap)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--torch-version", type=torch_release, metavar="V",
+        help="the job's torch, such as 2.11.0, where the recording does not say: which settings it knows, and how its "
+        "allocator chooses among equal blocks",
+    )  # fmt: skip
+    parser.add_argument("--device", type=int, metavar="N", help="which device's trace, where a snapshot has several")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE",
+        help="draw memory over time, under today's setting and the two best: a picture (.svg) or a page (.html)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="a JSON list of all settings tried, best first")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.plot is not None:
+        _check_plot(args.plot)
+    # What reads and replays is loaded here: the other commands start without it.
+    from tidegauge.analysis.traces import open_trace
+    from tidegauge.analysis.whatif import whatif
+    from tidegauge.cli.offline.whatif_answer import as_json, print_for_people
+    from tidegauge.cli.offline.whatif_plot import write_plot
+
+    try:
+        trace = open_trace(args.trace, device=args.device, torch_version=args.torch_version)
+        if not len(trace):
+            raise ValueError("has no events to replay")
+        with progress("whatif") as say:
+            result = whatif(trace, cap_bytes=args.cap, version_is_given=args.torch_version is not None, on_progress=say)
+    except ValueError as error:
+        raise bad_file(args.trace, error) from error
+    if args.json:
+        print(json.dumps([as_json(trial, result) for trial in result.trials]))
+    else:
+        print_for_people(result)
+    if args.plot is not None:
+        write_plot(args.plot, result, trace)
+        print(f"tidegauge whatif: plot written to {args.plot}", file=sys.stderr)
+    return BAD_NEWS if all(trial.replay.ooms for trial in result.trials) else FINE
+
+
+def _check_plot(path: Path) -> None:
+    """Before minutes are spent on an answer that cannot be drawn."""
+    if path.suffix.lower() not in PLOT_FORMATS:
+        raise CommandError(f"--plot {path}: the name must end in {' or '.join(PLOT_FORMATS)}", exit_code=USAGE)
+    if sys.version_info < EXTRAS_NEED_PYTHON:
+        wanted = ".".join(map(str, EXTRAS_NEED_PYTHON))
+        raise CommandError(f"--plot needs Python {wanted} or later; the answer itself does not")

@@ -1,0 +1,97 @@
+"""What ``tidegauge whatif`` prints: a table, charts, sentences and the line to use; or JSON."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from tidegauge.analysis.ranking import best_first
+from tidegauge.analysis.trials import Trial, WhatIf, titled
+from tidegauge.analysis.whatif_words import calls, export_line, findings
+from tidegauge.cli.offline.replay_answer import replay_json
+from tidegauge.cli.offline.terminal_chart import ASCII, BLOCKS, memory_chart
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.core.units import format_bytes
+
+MOST_SHOWN = 12
+"""Rows for people; --json has all."""
+WIDEST_CHART = 100
+
+
+def as_json(trial: Trial, result: WhatIf) -> dict[str, object]:
+    """The keys of ``replay --json``, then those of its own. Unknown is null: no address is known of a setting that was
+    not recorded.
+    """
+    figures = replay_json(trial.replay)
+    del figures["failed"]  # up to a hundred for each of thirty settings: `tidegauge replay` has them
+    return {
+        "alloc_conf": trial.alloc_conf,
+        "today": trial.today,
+        "recommended": _is_advised(trial, result),
+        **figures,
+        "address_mismatches": trial.replay.address_mismatches if trial.replay is result.recorded else None,
+        "failing_request_bytes": trial.failing_request_bytes,
+        "largest_free_bytes": trial.largest_free_bytes,
+        "needs_bytes": trial.needs_bytes,
+        "confidence": trial.confidence.value,
+        "doubts": list(trial.doubts),
+    }
+
+
+def _is_advised(trial: Trial, result: WhatIf) -> bool:
+    """A setting that fails is nobody's advice, be it the best."""
+    return trial is result.recommended and not trial.replay.ooms
+
+
+def print_for_people(result: WhatIf) -> None:
+    header = ("setting", "peak reserved", "waste", "retries", "OOMs", "free / wanted", "device calls", "confidence")
+    shown = _shown(result)
+    print_table(header, [_cells(trial, result) for trial in shown], gives_way=header[:4:-1])
+    left_out = len(result.trials) - len(shown)
+    if left_out:
+        print_wrapped("", f"({left_out} more: --json has them)")
+    if sys.stdout.isatty():
+        _print_charts(result)
+    print()
+    for sentence in findings(result):
+        print_wrapped("- ", sentence)
+    line = export_line(result)
+    if line is not None:
+        print(f"\nPut this before the command that starts the job:\n\n    {line}")
+
+
+def _shown(result: WhatIf) -> list[Trial]:
+    """The best, and today's wherever it stands."""
+    best = result.trials[:MOST_SHOWN]
+    return list(best) if any(trial.today for trial in best) else best_first([*best[:-1], result.today])
+
+
+def _cells(trial: Trial, result: WhatIf) -> tuple[str, ...]:
+    replay = trial.replay
+    marks = [" (today)"] * trial.today + [" <- best"] * _is_advised(trial, result)
+    fits = "-"
+    if trial.largest_free_bytes is not None and trial.failing_request_bytes is not None:
+        fits = f"{format_bytes(trial.largest_free_bytes)} / {format_bytes(trial.failing_request_bytes)}"
+    return (
+        titled(trial.alloc_conf) + "".join(marks),
+        format_bytes(replay.peak_reserved_bytes),
+        format_bytes(trial.waste_bytes),
+        f"{replay.alloc_retries:,}",
+        f"{replay.ooms:,}",
+        fits,
+        calls(trial, result.steps),
+        trial.confidence.value,
+    )
+
+
+def _print_charts(result: WhatIf) -> None:
+    """Today's memory over the events, and the recommended setting's, on one scale."""
+    trials = [result.today] if result.recommended.today else [result.today, result.recommended]
+    highest = max(trial.replay.peak_reserved_bytes for trial in trials)
+    columns = min(shutil.get_terminal_size().columns - 1, WIDEST_CHART)
+    marks = BLOCKS if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
+    for trial in trials:
+        curve = trial.replay.curve
+        if curve is not None:
+            print(f"\n{titled(trial.alloc_conf)}: {marks[0]} allocated, {marks[1]} reserved beyond it")
+            print("\n".join(memory_chart(curve, columns=columns, highest_bytes=highest, marks=marks)))

@@ -1,0 +1,199 @@
+"""The answer of ``tidegauge oom``, for people and as JSON. What a log or a snapshot says is made printable here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.oom_answer import OomAnswer
+from tidegauge.analysis.oom_log import Found, OomLog, Place
+from tidegauge.analysis.oom_snapshot import OomSnapshot
+from tidegauge.cli.oom.whatif import Tried
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.core.evidence.held_memory import HeldMemory, free_words, owner_name
+from tidegauge.core.evidence.owners import CodeLine, Owner
+from tidegauge.core.text import one_line
+from tidegauge.core.units import format_bytes
+
+MOST_OWNERS = 15
+MOST_OTHERS = 8
+SAME_FRACTION = 0.1
+"""Of what was reserved: a text has two decimals, and a handler may have emptied a little of the cache."""
+SERVED_NEXT_TIME = (
+    "A free block was large enough all the same: PyTorch gives its cache back before it gives up, and does not look "
+    "again (pytorch #189504). If it is of the same stream, the same request, repeated, is served."
+)
+LATE = (
+    "That is large enough: the snapshot was dumped after the error, and what the program's way out had freed by then "
+    "is counted as free."
+)
+
+
+class Page(NamedTuple):
+    """All that is told."""
+
+    first: OomAnswer
+    others: tuple[OomAnswer, ...]
+    """Further messages of the log, in its order."""
+    log: OomLog
+    snapshot: Optional[OomSnapshot]
+    tried: Optional[Tried]
+
+
+def print_page(page: Page) -> None:
+    answer = page.first
+    print_wrapped(f"{answer.kind}: ", one_line(answer.sentence, len(answer.sentence)))
+    for line in _where(answer):
+        print_wrapped("  ", line)
+    if answer.held is not None:
+        for line in _of_another(page):
+            print_wrapped("\n", line)
+        _print_held(answer.held, answer, taken_late=page.snapshot is not None and not page.snapshot.at_the_refusal)
+    if page.tried is not None:
+        print("\nOther allocator settings, by a replay of the history in the snapshot:")
+        for finding in page.tried.findings:
+            print_wrapped("  ", one_line(finding, len(finding)))
+    if answer.advice:
+        print("\nWhat to do:")
+    for advice in answer.advice:
+        print_wrapped("  - ", one_line(advice, len(advice)))
+    for line in _beside(page):
+        print_wrapped("\n", line)
+
+
+def as_json(page: Page) -> dict[str, object]:
+    """The first error in full, the others in short."""
+    answer, case, held = page.first, page.first.case, page.first.held
+    tried = page.tried
+    return {
+        **_short(answer),
+        "sentence": answer.sentence,
+        "advice": list(answer.advice),
+        "capped": None if case is None else case.capped,
+        "approximate": None if case is None else case.approximate,
+        "free_bytes": None if case is None else case.free_bytes,
+        "limit_bytes": None if case is None else case.limit_bytes or None,
+        "total_bytes": None if case is None else case.total_bytes,
+        "allocated_bytes": None if case is None else case.allocated_bytes,
+        "reserved_bytes": None if case is None else case.reserved_bytes,
+        "nontorch_bytes": None if case is None else case.nontorch_bytes,
+        "others_bytes": None if case is None else case.others_bytes,
+        "private_free_bytes": None if case is None else case.private_free_bytes,
+        "largest_free_bytes": None if case is None else case.largest_free_bytes,
+        "place": None if answer.found is None else _place_json(answer.found.place),
+        "live_bytes": None if held is None else held.live_bytes,
+        "pending_bytes": None if held is None else held.pending_bytes,
+        "owners": None if held is None else [_owner_json(owner) for owner in held.owners],
+        "whatif": None if tried is None else {
+            "findings": list(tried.findings), "export_line": tried.export_line, "trials": list(tried.trials),
+        },
+        "others": [_short(other) for other in page.others],
+        "elsewhere": [
+            {"kind": seen.what.kind, "rank": seen.rank, "line_number": seen.line_number} for seen in page.log.elsewhere
+        ],
+        "refused_mallocs": page.log.refused_mallocs,
+    }  # fmt: skip
+
+
+def _short(answer: OomAnswer) -> dict[str, object]:
+    found, case = answer.found, answer.case
+    wanted = None if found is None or found.text.wanted is None else found.text.wanted.likely_bytes
+    return {
+        "kind": answer.kind,
+        "retry": answer.retry,
+        "rank": None if found is None else found.rank,
+        "device": answer.device,
+        "request_bytes": wanted if case is None else case.wanted_bytes,
+        "line_number": None if found is None else found.line_number,
+    }
+
+
+def _place_json(place: Optional[Place]) -> Optional[dict[str, object]]:
+    return None if place is None else dict(place._asdict())
+
+
+def _owner_json(owner: Owner) -> dict[str, object]:
+    return {
+        "bytes": owner.held_bytes,
+        "blocks": owner.blocks,
+        "line": _line_json(owner.line),
+        "caller": _line_json(owner.caller),
+        "what": owner.what,
+    }
+
+
+def _line_json(line: Optional[CodeLine]) -> Optional[dict[str, object]]:
+    return None if line is None else dict(line._asdict())
+
+
+def _where(answer: OomAnswer) -> Iterator[str]:
+    found = answer.found
+    if found is None:
+        return
+    who = [] if found.rank is None else [f"rank {found.rank}"]
+    who += [] if answer.device is None else [f"GPU {answer.device}"]
+    place = found.place
+    if place is not None:
+        at = f"{place.filename}:{place.line}"
+        who.append(f"asked for at {at} in {place.function}" if place.function else f"asked for at {at}")
+    if who:
+        yield one_line(", ".join(who), 1000)
+    if place is not None and place.code:
+        yield one_line(f"    {place.code}", 200)
+
+
+def _of_another(page: Page) -> Iterator[str]:
+    """A doubt where text and snapshot cannot be of the same moment of the same process: the segments stay after an
+    error, whatever the program's way out frees.
+    """
+    case, snapshot = page.first.case, page.snapshot
+    if page.first.found is None or case is None or snapshot is None:
+        return
+    if abs(snapshot.reserved_bytes - case.reserved_bytes) > SAME_FRACTION * case.reserved_bytes:
+        yield (
+            f"Is the snapshot of this error? {format_bytes(snapshot.reserved_bytes)} were reserved on its device "
+            f"{snapshot.device}, and {format_bytes(case.reserved_bytes)} by the text. What follows is the snapshot's."
+        )
+
+
+def _print_held(held: HeldMemory, answer: OomAnswer, *, taken_late: bool) -> None:
+    print(f"\nWho held {format_bytes(held.live_bytes)} in {held.live_blocks:,} blocks:")
+    rows = [_row(owner, held.live_bytes) for owner in held.owners[:MOST_OWNERS]]
+    print_table(("bytes", "share", "blocks", "each", "allocated at"), rows)
+    if len(held.owners) > MOST_OWNERS:
+        rest = sum(owner.held_bytes for owner in held.owners[MOST_OWNERS:])
+        print(f"and {len(held.owners) - MOST_OWNERS:,} more with {format_bytes(rest)}")
+    print()
+    print_wrapped("", free_words(held, None if answer.case is None else answer.case.wanted_bytes))
+    if held.private_free_bytes:
+        print_wrapped("", f"{format_bytes(held.private_free_bytes)} more were free in private pools.")
+    if held.pending_bytes:
+        print_wrapped("", f"{format_bytes(held.pending_bytes)} were freed, and waited for other streams.")
+    if answer.case is not None and 0 < answer.case.wanted_bytes <= (answer.case.largest_free_bytes or 0):
+        print_wrapped("", LATE if taken_late else SERVED_NEXT_TIME)
+
+
+def _row(owner: Owner, live_bytes: int) -> tuple[str, ...]:
+    share = f"{100 * owner.held_bytes / live_bytes:.1f} %" if live_bytes else "-"
+    each = "-" if owner.block_bytes is None else format_bytes(owner.block_bytes)
+    return format_bytes(owner.held_bytes), share, f"{owner.blocks:,}", each, one_line(owner_name(owner), 1000)
+
+
+def _beside(page: Page) -> Iterator[str]:
+    """What else the log holds."""
+    if page.others:
+        told = "; ".join(_named(answer.found, answer.kind) for answer in page.others[:MOST_OTHERS])
+        more = len(page.others) - MOST_OTHERS + page.log.not_kept
+        yield (
+            f"This was the first of {len(page.others) + 1 + page.log.not_kept:,} in the log, and mostly the first is "
+            f"the cause. The others: {told}{f'; {more:,} more' if more > 0 else ''}."
+        )
+    if page.first.found is not None or page.snapshot is not None:
+        for seen in page.log.elsewhere:
+            yield f"Line {seen.line_number:,} of the log: {seen.what.what}. That is another thing."
+
+
+def _named(found: Optional[Found], kind: str) -> str:
+    assert found is not None
+    rank = "" if found.rank is None else f"rank {found.rank}, "
+    return f"{rank}line {found.line_number:,} ({kind})"

@@ -1,0 +1,142 @@
+"""What ``tidegauge oom`` was given, read and explained: told apart by content, never by a name."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any, Optional, cast
+
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.oom_answer import OomAnswer, explain_elsewhere, explain_snapshot, explain_text, in_the_light_of
+from tidegauge.analysis.oom_log import MOST_LINE, OomLog, read_log
+from tidegauge.analysis.oom_snapshot import OomSnapshot, look_into
+from tidegauge.analysis.snapshots import is_own_form, read, read_stream
+from tidegauge.cli.errors import ENVIRONMENT, FINE, LONGEST_QUOTE, USAGE, CommandError
+from tidegauge.cli.oom.page import Page, as_json, print_page
+from tidegauge.cli.oom.whatif import try_settings
+from tidegauge.core.text import one_line
+
+LOOKED_FOR = (
+    "looked for 'CUDA out of memory' as every PyTorch since 1.12 writes it (also HIP and XPU), the text of "
+    "cudaMallocAsync, and for NCCL, CUDA libraries, the driver, host memory and OOM killers"
+)
+_PICKLES = (b"\x80", b"(dp")
+"""How a pickled dict begins: protocols 2 to 5, and 0. Nothing that a person reads begins so."""
+_GZIP = b"\x1f\x8b"
+_PEEK = 8
+_LONG_TEXT = 60
+
+
+def explain(args: argparse.Namespace) -> int:
+    """Print the answer; the exit code. Raises ``CommandError``."""
+    if args.what is None and args.snapshot is None:
+        raise CommandError("give a file, the text of the error, or - for standard input", exit_code=USAGE)
+    log, snapshot = _read(args)
+    page = _page(log, snapshot, args)
+    if page is None:
+        raise CommandError(f"{_named(args.what)}: no out-of-memory error in it; {LOOKED_FOR}", exit_code=USAGE)
+    if args.json:
+        print(json.dumps(as_json(page), indent=2))
+    else:
+        print_page(page)
+    return FINE
+
+
+def _page(log: OomLog, snapshot: Optional[OomSnapshot], args: argparse.Namespace) -> Optional[Page]:
+    version: Optional[str] = args.torch_version
+    answers = [explain_text(found, torch_version=version) for found in log.found]
+    if log.found:
+        first = explain_text(log.found[0], snapshot, torch_version=version)
+    elif snapshot is not None:
+        first = explain_snapshot(snapshot, torch_version=version)
+    elif log.elsewhere:
+        first = explain_elsewhere(log.elsewhere[0])
+    elif log.refused_mallocs:
+        first = _got_over(log)
+    else:
+        return None
+    tried = None if snapshot is None or not len(snapshot.trace) else try_settings(snapshot, args.cap, version)
+    if tried is not None and tried.result is not None:
+        first = in_the_light_of(first, tried.result)
+    return Page(first, tuple(answers[1:]), log, snapshot, tried)
+
+
+def _got_over(log: OomLog) -> OomAnswer:
+    return OomAnswer(
+        "none",
+        None,
+        f"{log.refused_mallocs:,} calls for device memory were refused, and no out-of-memory error followed: the "
+        "allocator gave its cache back and went on. Each of these costs time.",
+        ("Lower the peak, or cap PyTorch a little below what the GPU has, so that it gives back earlier.",),
+    )
+
+
+def _read(args: argparse.Namespace) -> tuple[OomLog, Optional[OomSnapshot]]:
+    try:
+        snapshot = None
+        if args.snapshot is not None:
+            snapshot = look_into(read(args.snapshot), device=args.device, cap_bytes=args.cap)
+        if args.what is None:
+            return OomLog(), snapshot
+        if args.what == "-":
+            if sys.stdin.isatty():
+                print("tidegauge oom: paste the message, then press Ctrl-D", file=sys.stderr)
+            return _of_stream(cast("io.BufferedReader", sys.stdin.buffer), snapshot, args)
+        if _is_file(args.what):
+            with open(args.what, "rb") as stream:
+                return _of_stream(stream, snapshot, args)
+    except BadTraceError as error:
+        raise CommandError(one_line(str(error), LONGEST_QUOTE), exit_code=USAGE) from error
+    except (OSError, EOFError, zlib.error) as error:  # the latter two from damaged gzip
+        raise CommandError(f"{_named(args.what)}: cannot be read: {error}", exit_code=ENVIRONMENT) from error
+    if not args.what.strip():
+        raise CommandError("the text is empty: give a file, the text of the error, or -", exit_code=USAGE)
+    log = read_log(io.StringIO(args.what))
+    if not (log.found or log.elsewhere or log.refused_mallocs):
+        raise CommandError(f"{_named(args.what)}: no such file, and no out-of-memory message", exit_code=USAGE)
+    return log, snapshot
+
+
+def _of_stream(
+    stream: io.BufferedReader, snapshot: Optional[OomSnapshot], args: argparse.Namespace
+) -> tuple[OomLog, Optional[OomSnapshot]]:
+    if stream.peek(_PEEK).startswith(_GZIP):
+        with gzip.GzipFile(fileobj=stream) as unzipped, io.BufferedReader(unzipped) as plain:
+            return _of_plain(plain, snapshot, args)
+    return _of_plain(stream, snapshot, args)
+
+
+def _of_plain(
+    stream: io.BufferedReader[Any], snapshot: Optional[OomSnapshot], args: argparse.Namespace
+) -> tuple[OomLog, Optional[OomSnapshot]]:
+    begin = stream.peek(_PEEK)[:_PEEK]
+    if not begin.startswith(_PICKLES) and not is_own_form(begin):
+        return read_log(_lines(stream)), snapshot
+    if snapshot is not None:
+        raise CommandError("two snapshots: give the error's text, and its snapshot by --snapshot", exit_code=USAGE)
+    try:
+        return OomLog(), look_into(read_stream(stream), device=args.device, cap_bytes=args.cap)
+    except BadTraceError as error:
+        raise type(error)(f"{_named(args.what)}: {error}") from error
+
+
+def _lines(stream: io.BufferedReader[Any]) -> Iterator[str]:
+    """Lines of bounded length."""
+    return (line.decode(errors="replace") for line in iter(lambda: stream.readline(MOST_LINE), b""))
+
+
+def _is_file(what: str) -> bool:
+    return "\n" not in what and len(what) < os.pathconf("/", "PC_PATH_MAX") and os.path.exists(what)
+
+
+def _named(what: Optional[str]) -> str:
+    """A file's name, or the beginning of a text, for a message."""
+    text = "standard input" if what in (None, "-") else str(what)
+    shown = one_line(text, len(text))
+    return shown if _is_file(text) or len(text) <= _LONG_TEXT else repr(f"{shown[:_LONG_TEXT]}...")

@@ -1,0 +1,38 @@
+"""What other allocator settings would have done, where a snapshot has a history: for ``tidegauge oom``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.oom_snapshot import OomSnapshot
+from tidegauge.analysis.trials import WhatIf
+from tidegauge.cli.progress import progress
+
+
+class Tried(NamedTuple):
+    """The outcome of what-if, for people and for programs."""
+
+    result: Optional[WhatIf]
+    """``None`` where the history cannot be replayed."""
+    findings: tuple[str, ...]
+    export_line: Optional[str]
+    trials: tuple[dict[str, object], ...]
+
+
+def try_settings(snapshot: OomSnapshot, cap_bytes: Optional[int], torch_version: Optional[str]) -> Tried:
+    """Replay the history of ``snapshot``. What stands in the way is told as the only finding."""
+    # Loads what replays, which the other answers do not need.
+    from tidegauge.analysis.oom_history import history_of
+    from tidegauge.analysis.whatif import whatif
+    from tidegauge.analysis.whatif_words import export_line, findings
+    from tidegauge.cli.offline.whatif_answer import as_json
+
+    try:
+        trace = history_of(snapshot, torch_version=torch_version, cap_bytes=cap_bytes)
+        with progress("oom") as say:
+            result = whatif(trace, on_progress=say)
+    except ValueError as error:
+        return Tried(None, (f"What-if is not possible with this history: {error}",), None, ())
+    return Tried(
+        result, tuple(findings(result)), export_line(result), tuple(as_json(trial, result) for trial in result.trials)
+    )

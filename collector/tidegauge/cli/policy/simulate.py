@@ -1,0 +1,131 @@
+"""``tidegauge policy simulate``: what a policy would have done to the incidents of the last days."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.policy.files import need_policy, read_file
+from tidegauge.cli.service_api import LONG_ANSWER_S, add_api_arguments, ask, read
+from tidegauge.cli.timeline import whence
+from tidegauge.cli.times import ago, moment, since_unix_s
+from tidegauge.core.incidents import IncidentChange
+from tidegauge.core.incidents.actions import Decision, Disposition, JobFacts
+from tidegauge.core.incidents.wording import name_job
+from tidegauge.core.units import format_duration
+
+if TYPE_CHECKING:
+    from tidegauge_scheduler_hooks.policy.models import Policy
+    from tidegauge_scheduler_hooks.policy.simulate import Simulation
+
+HEADER = ("time", "incident", "job", "user", "cause", "action", "outcome", "policy")
+WEEK_S = 604800.0
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the policy file")
+    parser.add_argument("--since", type=ago, default=WEEK_S, metavar="7d", help="how far back (default: 7d)")
+
+
+def run(args: argparse.Namespace) -> int:
+    need_policy()
+    from tidegauge_scheduler_hooks.policy.simulate import simulate
+
+    policy = _policy(args.file)
+    answer = ask(args, f"/api/v1/incident-changes?since={since_unix_s(args.since)}", timeout_s=LONG_ANSWER_S)
+    changes = [read(IncidentChange, raw) for raw in answer["changes"]]
+    facts = {int(number): read(JobFacts, raw) for number, raw in answer["facts"].items()}
+    now_s = max((change.at_unix_s for change in changes), default=0.0)  # the coordinator's clock may be ahead of ours
+    simulation = simulate(changes, facts, policy, until_s=max(now_s, time.time()))
+    if args.json:
+        print(json.dumps(_as_json(simulation, left_out=answer["left_out"]), indent=2))
+        return FINE
+    if simulation.decisions:
+        print_table(HEADER, [_row(decision) for decision in simulation.decisions])
+        print()
+    for text in _in_words(simulation, policy, since_s=args.since, left_out=answer["left_out"]):
+        print_wrapped("", text)
+    return FINE
+
+
+def _policy(path: Path) -> Policy:
+    from tidegauge_scheduler_hooks.policy.check import check_policy
+
+    policy = check_policy(read_file(path)).policy
+    if policy is None:
+        raise CommandError(f"{path} cannot be used: `tidegauge policy check {path}` says why", exit_code=USAGE)
+    return policy
+
+
+def _row(decision: Decision) -> Sequence[str]:
+    withheld = decision.disposition is Disposition.WITHHELD
+    return (
+        moment(decision.decided_s),
+        str(decision.incident.number),
+        name_job(decision.called).removeprefix("job "),
+        decision.incident.user_name,
+        decision.incident.key.cause.value,
+        decision.action.value,
+        f"withheld ({decision.brake}): {decision.reason}" if withheld else "would be done",
+        whence(decision),
+    )
+
+
+def _in_words(simulation: Simulation, policy: Policy, *, since_s: float, left_out: int) -> Iterator[str]:
+    """Totals first, then what to think of them."""
+    if not simulation.incidents:
+        yield f"no incident in the last {format_duration(since_s)}: nothing to simulate"
+        return
+    totals = ", ".join(f"{count} x {action.value}" for action, count in simulation.totals.items()) or "nothing"
+    yield f"{simulation.incidents} incidents since {moment(simulation.from_s)}. In mode act it would do: {totals}."
+    yield (
+        f"Jobs that it would have acted on: {len(simulation.jobs_touched)}; "
+        f"jobs whose owner it would have told something: {len(simulation.jobs_told)}."
+    )
+    if simulation.brakes:
+        held = ", ".join(f"{brake} {count}" for brake, count in sorted(simulation.brakes.items()))
+        yield f"Held back, for a while or for good, by brake: {held}."
+    if simulation.breaker is not None:
+        yield f"The circuit breaker would have opened ({simulation.breaker}): nothing after that until it is reset."
+    for why in simulation.user_breakers:
+        yield f"A user's breaker would have opened ({why}): nothing to that user's jobs until it is reset."
+    if simulation.assumed:
+        numbers = ", ".join(map(str, simulation.assumed))
+        yield (
+            f"Nothing is recorded of the jobs of these incidents: {numbers}. They are taken as jobs that can be told, "
+            "and neither saved nor started again."
+        )
+    if left_out:
+        yield f"{left_out} intermediate figures are left out of the answer: some actions may seem to come later."
+    yield (
+        "Every action is taken as done at once and without a failure. What it would have changed is not known: a job "
+        "that it would have ended is left out from then on, although it went on."
+    )
+    if policy.mode != "act":
+        yield f"The file's own mode is {policy.mode}: as it is, nothing would be done to a job."
+
+
+def _as_json(simulation: Simulation, *, left_out: int) -> dict[str, Any]:
+    from tidegauge.core.wire import to_wire
+
+    return {
+        "from_unix_s": simulation.from_s,
+        "until_unix_s": simulation.until_s,
+        "incidents": simulation.incidents,
+        "totals": to_wire(simulation.totals),
+        "jobs_touched": to_wire(sorted(simulation.jobs_touched)),
+        "jobs_told": to_wire(sorted(simulation.jobs_told)),
+        "brakes": to_wire(simulation.brakes),
+        "breaker": simulation.breaker,
+        "user_breakers": list(simulation.user_breakers),
+        "assumed": list(simulation.assumed),
+        "left_out": left_out,
+        "decisions": to_wire(simulation.decisions),
+    }

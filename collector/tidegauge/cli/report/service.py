@@ -1,0 +1,257 @@
+"""A report of what the service knows: an incident with its evidence, its ranks, and the snapshots that are in reach."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from tidegauge.agent.evidence.snapshot_store import StoreError, check_key
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
+from tidegauge.cli.report.files import MOST_SNAPSHOTS, Given, evidence_of_files, sort_files
+from tidegauge.cli.report.snapshots import RankSnapshot, read_rank_snapshot, tried_settings
+from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read
+from tidegauge.cluster.api.memory_api import RankMemory
+from tidegauge.cluster.api.overview import JobPage, RankLine
+from tidegauge.core.evidence import Evidence, SnapshotRef
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident, IncidentChange
+from tidegauge.core.incidents.actions import DecisionRecord
+from tidegauge.core.incidents.wording import capitalised, further_name, job_and_run, name_ranks
+from tidegauge.core.verdicts import OK, Verdict
+
+if TYPE_CHECKING:
+    from tidegauge_exporter.evidence_report_values import RankCurve, ReportContent
+    from tidegauge_exporter.notify.values import Story
+
+MOST_INCIDENTS = 1000
+"""That a job's are looked for in, the newest."""
+
+
+def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *, now_unix_s: float) -> ReportContent:
+    """Of an incident by its number or of a job's newest one, with the snapshots in ``files`` if there are any.
+
+    Raises ``CommandError``.
+    """
+    from tidegauge_exporter.evidence_report_values import ReportContent
+    from tidegauge_exporter.slack.headlines import noun, owners_job
+
+    story, curves = _story(_number(what, args), args)
+    incident = story.incident
+    absent: list[str] = []
+    evidence = _evidence(incident, args, absent)
+    given = sort_files(files, device=args.device)
+    snapshots = given.snapshots or _stored(evidence, args.device, absent)
+    if len(snapshots) == MOST_SNAPSHOTS:
+        evidence = _with_all_growth(evidence, given._replace(snapshots=snapshots), _first_verdict(incident))
+    whatif, why_not = (None, None) if not snapshots or args.no_whatif else tried_settings(snapshots[-1])
+    absent += [why_not] if why_not else []
+    if not story.memory:
+        absent.append(
+            "The service remembers the memory of a rank while it lives and for a while after: there is no curve any "
+            "more."
+        )
+    return ReportContent(
+        made_unix_s=now_unix_s,
+        title=f"{noun(incident)} in {owners_job(incident)} (incident {incident.number})",
+        subject=(
+            ("Incident", str(incident.number)),
+            ("Job", job_and_run(incident)),
+            ("Name", further_name(incident)),
+            ("User", incident.user_name),
+        ),
+        story=story,
+        ranks=curves,
+        evidence=evidence,
+        early=snapshots[0].trace if len(snapshots) > 1 else None,
+        late=snapshots[-1].trace if snapshots else None,
+        whatif=whatif,
+        absent=tuple(absent),
+    )
+
+
+def _number(what: str, args: argparse.Namespace) -> int:
+    """Of the incident that is meant; a number may be an incident's or, under Slurm, a job's."""
+    known = [read(Incident, raw) for raw in ask(args, f"/api/v1/incidents?all=1&limit={MOST_INCIDENTS}")["incidents"]]
+    of_job = meant(known, what, _named)
+    if len(ids := {one.key.job.job_id for one in of_job}) > 1:
+        raise SeveralJobsError(what, ids)
+    is_number = what.isascii() and what.isdigit()
+    by_number = is_number and any(one.number == int(what) for one in known)
+    if of_job and by_number and not (args.incident or args.job):
+        raise CommandError(
+            f"{what} is an incident and a job: say --incident or --job (the job's newest is incident "
+            f"{_newest(of_job).number})",
+            exit_code=USAGE,
+        )
+    if of_job and not args.incident:
+        _tell_others(_newest(of_job), of_job)
+        return _newest(of_job).number
+    if is_number and not args.job:
+        return int(what)
+    raise CommandError(
+        f"no incident of a job {what!r} is known; `tidegauge incidents --all` lists those that are. A job without an "
+        "incident has no report, even while it grows: `tidegauge jobs` and `tidegauge top` show it, and `tidegauge "
+        "snapshot --evidence` says what holds its memory",
+        exit_code=USAGE,
+    )
+
+
+def _named(incident: Incident) -> Named:
+    job = incident.key.job
+    return Named(job.job_id, job.attempt, incident.array_name, incident.job_name, incident.group_name)
+
+
+def _tell_others(chosen: Incident, of_job: Sequence[Incident]) -> None:
+    others = [str(one.number) for one in of_job if one.is_open and one.number != chosen.number]
+    if others:
+        print(
+            f"tidegauge report: this is incident {chosen.number}; also open in this job: {', '.join(others)}",
+            file=sys.stderr,
+        )
+
+
+def _newest(incidents: Sequence[Incident]) -> Incident:
+    """The one that is open, if one is."""
+    return max(incidents, key=lambda one: (one.is_open, one.number))
+
+
+def _story(number: int, args: argparse.Namespace) -> tuple[Story, tuple[RankCurve, ...]]:
+    """All that is known of it, and the curves of its job's ranks."""
+    from tidegauge_exporter.notify.values import Story
+
+    page = ask(args, f"/api/v1/incident?number={number}", timeout_s=LONG_ANSWER_S)
+    whole = read(Incident, page["incident"])
+    curves = _curves(whole, args)
+    first = whole.findings[0].rank if whole.findings else None
+    return (
+        Story(
+            whole,
+            tuple(read(IncidentChange, line) for line in page["history"]),
+            tuple(read(DecisionRecord, line) for line in page["decisions"]),
+            next((curve.points for curve in curves if curve.rank == first), ()),
+        ),
+        curves,
+    )
+
+
+def _curves(incident: Incident, args: argparse.Namespace) -> tuple[RankCurve, ...]:
+    """The ranks concerned first, in the incident's order, then the others."""
+    from tidegauge_exporter.evidence_report_values import RankCurve
+
+    asked = _job_query(incident.key.job)
+    memory = [read(RankMemory, raw) for raw in ask(args, f"/api/v1/memory?{asked}", timeout_s=LONG_ANSWER_S)["ranks"]]
+    lines = {line.rank: line for line in _rank_lines(asked, args)}
+    findings = {finding.rank: finding for finding in incident.findings}
+    order = {rank: place for place, rank in enumerate(incident.ranks)}
+    curves = []
+    for one in sorted(memory, key=lambda one: (order.get(one.rank, len(order)), one.rank)):
+        finding, line = findings.get(one.rank), lines.get(one.rank)
+        who = finding or line
+        curves.append(
+            RankCurve(
+                one.rank,
+                "" if who is None else who.hostname + ("" if who.gpu is None else f", GPU {who.gpu}"),
+                one.points,
+                finding.verdict if finding is not None else _verdict(line),
+                None if who is None else who.limit_bytes,
+                concerned=finding is not None,
+            )
+        )
+    return tuple(curves)
+
+
+def _rank_lines(asked: str, args: argparse.Namespace) -> Sequence[RankLine]:
+    """Of a job that is still watched; nothing of one that is not."""
+    try:
+        return read(JobPage, ask(args, f"/api/v1/job?{asked}")).ranks
+    except CommandError:
+        return ()
+
+
+def _verdict(line: RankLine | None) -> Verdict:
+    return OK if line is None else Verdict(line.state, line.severity, line.signal, bytes_per_step=line.bytes_per_step)
+
+
+def _evidence(incident: Incident, args: argparse.Namespace, absent: list[str]) -> Evidence | None:
+    """The piece that says most; why there is none goes to ``absent``."""
+    try:
+        answer: dict[str, Any] = ask(args, f"/api/v1/evidence?incident={incident.number}", timeout_s=LONG_ANSWER_S)
+    except CommandError as error:
+        absent.append(f"The service does not tell its evidence: {error}.")
+        return None
+    pieces = [read(Evidence, raw) for raw in answer["evidence"]]
+    if not pieces:
+        absent.append(
+            "No evidence has been collected: it is where the job's level is auto and the rank was still suspected. "
+            "`tidegauge snapshot --evidence` asks for it while the job runs."
+        )
+    others = sorted({piece.rank for piece in pieces} - {piece.rank for piece in pieces[:1]})
+    if others:
+        absent.append(
+            f"{capitalised(name_ranks(others))} {'were' if len(others) > 1 else 'was'} looked into as well: `tidegauge "
+            f"incidents show {incident.number}` says what was found there."
+        )
+    return _with_bound_now(pieces[0], incident) if pieces else None
+
+
+def _with_bound_now(evidence: Evidence, incident: Incident) -> Evidence:
+    """What bounds the growth, in the state in which its node saw it last: evidence says how it was in the window."""
+    bounds = {brief.evidence_id: brief.bound for brief in incident.evidence}
+    return replace(evidence, bound=bounds.get(evidence.evidence_id, evidence.bound))
+
+
+def _stored(evidence: Evidence | None, device: int | None, absent: list[str]) -> tuple[RankSnapshot, ...]:
+    """The snapshots of a window that can be read from here, the earlier one first."""
+    if evidence is None:
+        return ()
+    refs = sorted(evidence.snapshots, key=lambda ref: ref.step)[-MOST_SNAPSHOTS:]
+    found = [_read_stored(ref, device, absent) for ref in refs]
+    return tuple(one for one in found if one is not None)
+
+
+def _read_stored(ref: SnapshotRef, device: int | None, absent: list[str]) -> RankSnapshot | None:
+    try:
+        return read_rank_snapshot(_place(ref), device)
+    except (BadTraceError, StoreError, FileNotFoundError) as error:
+        absent.append(
+            f"The snapshot of step {ref.step:,} is not in reach of this machine ({error}); it lies at "
+            f"`{ref.store}/{ref.key}`. Without it there are no map and no history: run this command there, or name "
+            "copies of the snapshots behind the incident."
+        )
+        return None
+
+
+def _place(ref: SnapshotRef) -> str:
+    """The file or URL. Raises ``FileNotFoundError``, ``StoreError``."""
+    check_key(ref.key)
+    if "://" in ref.store:
+        return f"{ref.store.rstrip('/')}/{ref.key}"
+    host, _, folder = ref.store.partition(":")
+    path = Path(folder) / ref.key
+    if not path.exists():
+        raise FileNotFoundError(f"this is {socket.gethostname()}, it is on {host}")
+    return str(path)
+
+
+def _with_all_growth(evidence: Evidence | None, given: Given, verdict: Verdict) -> Evidence | None:
+    """With every stack that grew, as both snapshots are at hand: the service keeps the first twenty."""
+    own = evidence_of_files(given, verdict)
+    if evidence is None or own is None:
+        return own
+    return replace(evidence, growth=own.growth, search=own.search or evidence.search)
+
+
+def _first_verdict(incident: Incident) -> Verdict:
+    return incident.findings[0].verdict if incident.findings else OK
+
+
+def _job_query(job: JobKey) -> str:
+    return urlencode(job._asdict())

@@ -1,0 +1,1 @@
+"""Commands that start, end and describe the service, and ``tidegauge run``."""

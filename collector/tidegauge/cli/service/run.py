@@ -1,0 +1,223 @@
+"""``tidegauge run -- CMD``: start a command with its GPU memory watched."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import shutil
+import socket
+import sys
+import time
+from fractions import Fraction
+
+from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.core.ids import MADE_UP
+from tidegauge.core.jobs.fraction import start_fraction
+from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE
+from tidegauge.launch.start import CannotKeepError, keep, other_keeper
+from tidegauge.probe.activation.launch import activation_environ
+from tidegauge.probe.checkpoint_files import PATH_VARIABLE
+from tidegauge.probe.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
+from tidegauge.probe.fraction import fraction_in
+from tidegauge.probe.levels import LEVELS
+
+HELP = "run a command with the memory profile switched on: tidegauge run -- torchrun train.py"
+
+
+NOT_RUNNABLE, NOT_FOUND = 126, 127
+"""What shells answer for a command that cannot be run, and for one that does not exist."""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--memory-profile", nargs="?", const="auto", choices=LEVELS, metavar="LEVEL",
+        help=f"how closely to watch: {', '.join(LEVELS)} (default: TIDEGAUGE_PROFILE, else auto)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--memory-fraction", type=_fraction, metavar="F",
+        help="share of each GPU (above 0, at most 1) that PyTorch's allocator may take",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gpu-share", type=_share, metavar="F",
+        help="share of each GPU that this job was given, such as 1/4 or 0.25; without --memory-fraction it is the cap, "
+        "less room for the CUDA context",
+    )  # fmt: skip
+    parser.add_argument(
+        "--job-name", metavar="NAME", help="what people call this job (default: its name in Slurm, else the command's)"
+    )
+    parser.add_argument(
+        "--requeue", action="store_true",
+        help="allow Tidegauge to end the command and start it again, where the admin's policy wants that; "
+        "the command must go on from its last checkpoint by itself",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-actions", action="store_true", help="watch and report only: nothing is ever done to this job"
+    )
+    parser.add_argument(
+        "--checkpoint-signal", nargs="?", const="USR1", type=_signal_name, metavar="NAME",
+        help="signal at which every rank saves its state (default of the bare flag: USR1); needs --checkpoint-path",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint-path", action="append", type=_path, metavar="PATH",
+        help="file or folder that checkpoints are written to, where the proof of one is looked for; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--with-service", action="store_true",
+        help="inside a Slurm allocation: watch its nodes with a service of your own, which ends with the command and "
+        "leaves its results in ./tidegauge-JOBID",
+    )  # fmt: skip
+    parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help="what to run")
+
+
+def run(args: argparse.Namespace) -> int:
+    command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
+    if not command:
+        raise CommandError("there is no command to run; say: tidegauge run -- torchrun train.py", exit_code=USAGE)
+    if shutil.which(command[0]) is None:
+        raise CommandError(f"{command[0]}: there is no such command here", exit_code=NOT_FOUND)
+    level = args.memory_profile or os.environ.get("TIDEGAUGE_PROFILE") or "auto"
+    if level not in LEVELS:
+        raise CommandError(f"TIDEGAUGE_PROFILE={level!r} is not one of {', '.join(LEVELS)}", exit_code=USAGE)
+    if level == "off" and args.with_service:
+        raise CommandError("--with-service has nothing to watch with the memory profile off", exit_code=USAGE)
+    environ = job_environ(
+        {**os.environ, **_checkpoint_environ(args, os.environ)},
+        level=level,
+        job_name=args.job_name or _given_name(os.environ) or os.path.basename(command[0]),
+        memory_fraction=args.memory_fraction,
+    )
+    if args.gpu_share is not None:
+        environ[SHARE_VARIABLE] = repr(args.gpu_share)
+        if not environ.get(FRACTION_VARIABLE) and args.gpu_share < 1:
+            environ[FRACTION_VARIABLE] = repr(start_fraction(args.gpu_share))
+    other = "TIDEGAUGE_PROFILE=off" if level == "off" else other_keeper(os.environ)
+    idle = [flag for flag, given in (("--requeue", args.requeue), ("--no-actions", args.no_actions)) if given]
+    if other is not None and idle:
+        print(f"tidegauge: {' and '.join(idle)} count for nothing here ({other}), see docs/run.md", file=sys.stderr)
+    if level != "off":
+        job_id = environ.get("TIDEGAUGE_JOB_ID") or environ["SLURM_JOB_ID"]  # job_environ sees to one of them
+        where = "" if args.with_service else "; see `tidegauge jobs`"  # that service says itself where it is asked
+        print(f"tidegauge: watching job {job_id} ({level}){where}", file=sys.stderr)
+    sys.stderr.flush()
+    try:
+        if args.with_service:
+            from tidegauge.cli.service.with_service import run_with_service
+
+            return run_with_service(command, environ)
+        if other is None:
+            return _keep(command, environ, args)
+        os.execvpe(command[0], command, environ)
+    except OSError as error:
+        raise CommandError(f"{command[0]}: {_why_not(error)}", exit_code=NOT_RUNNABLE) from error
+
+
+def _keep(command: list[str], environ: dict[str, str], args: argparse.Namespace) -> int:
+    """Run ``command`` with a keeper, or alone where there cannot be one."""
+    try:
+        return keep(
+            command,
+            environ,
+            again=["tidegauge", *sys.argv[1:]],
+            requeueable=args.requeue,
+            exempt=args.no_actions,
+            gpu_share=fraction_in(environ, SHARE_VARIABLE),
+        )
+    except CannotKeepError as error:
+        print(f"tidegauge: this job cannot be requeued or told anything ({error})", file=sys.stderr, flush=True)
+        os.execvpe(command[0], command, environ)
+
+
+def _checkpoint_environ(args: argparse.Namespace, environ: os._Environ[str]) -> dict[str, str]:
+    """What tells the ranks how they are asked to save their state."""
+    found = {}
+    if args.checkpoint_signal is not None:
+        found[SIGNAL_VARIABLE] = args.checkpoint_signal
+    if args.checkpoint_path:
+        found[PATH_VARIABLE] = os.pathsep.join(args.checkpoint_path)
+    both = {**environ, **found}
+    if found and not (both.get(SIGNAL_VARIABLE) and both.get(PATH_VARIABLE)):
+        raise CommandError(
+            "--checkpoint-signal and --checkpoint-path go together: the signal asks for a checkpoint, and a new file "
+            "at the path is the proof that there is one",
+            exit_code=USAGE,
+        )
+    return found
+
+
+def _given_name(environ: os._Environ[str]) -> str | None:
+    """The name that the job has already."""
+    return environ.get("TIDEGAUGE_JOB_NAME") or environ.get("SLURM_JOB_NAME") or None
+
+
+def job_environ(
+    environ: os._Environ[str] | dict[str, str],
+    *,
+    level: str,
+    job_name: str,
+    memory_fraction: float | None = None,
+    job_id: str | None = None,
+) -> dict[str, str]:
+    """The environment for a watched job: the switch (design 3.1), its identity, and the probe's way in."""
+    result = dict(environ)
+    # The job may run in an environment that does not have Tidegauge: the folder works in both.
+    result.update(activation_environ(level, result, pythonpath=True))
+    result["TIDEGAUGE_JOB_NAME"] = job_name
+    if job_id is not None:
+        result["TIDEGAUGE_JOB_ID"] = job_id
+    elif not any(result.get(name) for name in ("TIDEGAUGE_JOB_ID", "SLURM_JOB_ID")):
+        result["TIDEGAUGE_JOB_ID"] = new_job_id()
+    if memory_fraction is not None:
+        result[FRACTION_VARIABLE] = repr(memory_fraction)
+    return result
+
+
+def _why_not(error: OSError) -> str:
+    """Why a file that is there and executable does not run (execve(2))."""
+    if error.errno == errno.ENOEXEC:
+        return "it is no program: a script begins with a line such as #!/bin/sh, or is named after its interpreter"
+    if error.errno == errno.ENOENT:
+        return "the interpreter in its first line does not exist"
+    return f"it cannot be run: {error.strerror}"
+
+
+def new_job_id() -> str:
+    """A name for a job that no scheduler has named: host, second and pid make it unique on a cluster."""
+    return f"{MADE_UP}{socket.gethostname().split('.')[0]}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most 1")
+    return value
+
+
+def _share(text: str) -> float:
+    """``1/4``, ``0.25``."""
+    try:
+        share = float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        share = 0.0
+    if not 0 < share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1, such as 1/4 or 0.25")
+    return share
+
+
+def _signal_name(text: str) -> str:
+    number = parse_signal(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {ALLOWED}")
+    return signal_name(number)
+
+
+def _path(text: str) -> str:
+    path = os.path.abspath(text)  # the job may change its directory
+    if not text or os.pathsep in path:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} cannot be one of several paths (it is empty, or has a {os.pathsep!r})"
+        )
+    return path

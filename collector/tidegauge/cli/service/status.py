@@ -1,0 +1,150 @@
+"""``tidegauge status``: is the service up, and does every node's agent report?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidegauge.cli.errors import BAD_NEWS, ENVIRONMENT, FINE, CommandError
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.policy.status import in_one_line
+from tidegauge.cli.service_api import add_api_arguments, ask, local_service, not_running, read
+from tidegauge.cluster.api.client import TIMEOUT_S
+from tidegauge.core.incidents.actions import LoopStatus
+from tidegauge.web.access import split_scheme
+
+HELP = "say whether the service is up and every node's agent reports"
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from tidegauge.cluster.service_record import StateFiles
+
+    local = None if args.api else _local(args)
+    if local is not None and not local["running"]:
+        if not args.json:
+            raise CommandError(not_running(StateFiles(Path(local["state_dir"]))))
+        print(
+            json.dumps({"running": False, "healthy": False, "local": local, "service": None, "actions": None}, indent=2)
+        )
+        return ENVIRONMENT
+    if local is not None and local["role"] == "node":
+        healthy = local["phase"] == "running" and local["metrics_address"] is not None
+        answer: Mapping[str, Any] = {
+            "running": True,
+            "healthy": healthy,
+            "local": local,
+            "service": None,
+            "actions": None,
+        }
+    else:
+        service = _ask(args, "/api/v1/status", needed=bool(args.api))
+        healthy = bool(service and service["healthy"])
+        actions = service and _ask(args, "/api/v1/policy", needed=False)
+        answer = {"running": True, "healthy": healthy, "local": local, "service": service, "actions": actions}
+    if args.json:
+        print(json.dumps(answer, indent=2))
+    else:
+        _print(answer)
+    return FINE if healthy else BAD_NEWS
+
+
+def _local(args: argparse.Namespace) -> dict[str, Any]:
+    """What this node's files say."""
+    from tidegauge.cluster.service_record import read_address
+
+    files, record = local_service(args)
+    if record is None:
+        return {"running": False, "state_dir": str(files.root)}
+    return {
+        "running": True,
+        "role": "head" if record.spec.is_head else "node",
+        "phase": record.phase,
+        "detail": record.detail,
+        "supervisor_pid": record.supervisor.pid,
+        "head_address": record.spec.head_address,
+        "node_address": record.spec.node_address,
+        "api_url": read_address(files.api),
+        "metrics_address": read_address(files.agent),
+        "token_file": record.spec.token_file,
+        "state_dir": str(files.root),
+        "logs": str(files.logs),
+        "started_unix_s": record.started_unix_s,
+    }
+
+
+def _ask(args: argparse.Namespace, path: str, *, needed: bool) -> dict[str, Any] | None:
+    """What the coordinator says; ``None`` if it does not answer (while it is restarted) and is not ``needed``."""
+    try:
+        return ask(args, path, timeout_s=TIMEOUT_S)
+    except CommandError:
+        if needed:
+            raise
+        return None
+
+
+def _print(answer: Mapping[str, Any]) -> None:
+    local, service = answer["local"], answer["service"]
+    if local is not None:
+        print(f"{local['role']} {local['node_address']}: {local['phase']}", end="")
+        print("" if local["phase"] == "running" else f" ({local['detail']})")
+        if local["role"] == "node":
+            print(f"head      {local['head_address']}  (ask there for the whole cluster, or with --api URL)")
+            print(f"metrics   {_url(local['metrics_address']) or 'no agent yet'}")
+        else:
+            print(f"engine    {local['head_address']}")
+            print(f"API, /sd  {local['api_url'] or 'the coordinator is not there'}")
+        print(f"logs      {local['logs']}")
+    if service is not None:
+        print(f"cluster   {service['cluster']}, tidegauge {service['version']}, ", end="")
+        print(f"{service['jobs_running']} jobs running, {service['jobs_leaking']} of them growing")
+        if answer["actions"] is not None:
+            loop = read(LoopStatus, answer["actions"])
+            print(f"actions   {in_one_line(loop)}")
+            if loop.telling:
+                print(f"telling   {', '.join(f'{who}: {how}' for who, how in loop.telling.items())}")
+        _print_web_access(service.get("web_access_problem"))
+        print()
+        header = ("node", "address", "agent", "health", "ranks", "GPUs", "last report", "metrics")
+        print_table(header, [_row(node) for node in service["nodes"]], gives_way=("metrics", "address", "agent"))
+    if not answer["healthy"]:
+        print("\nnot healthy: not every node has an agent that reports")
+
+
+def _print_web_access(problem: Mapping[str, Any] | None) -> None:
+    """``problem``: a ``DoorProblem``; also of a service that is older, and tells of none."""
+    if problem is None:
+        return
+    if problem["closed"]:
+        print("access    CLOSED: nobody is answered on the API's port; commands on this node are")
+    else:
+        print("access    as before: what is in the files now was refused, their last good state stays in force")
+    print_wrapped("          ", problem["text"])
+    print_wrapped("          ", f"next: {problem['advice']}")
+
+
+def _row(node: Mapping[str, Any]) -> Sequence[str]:
+    age_s = node["last_report_age_s"]
+    return (
+        node["hostname"],
+        node["address"] or "-",
+        "-" if node["agent_pid"] is None else f"pid {node['agent_pid']}",
+        node["health"],
+        str(node["ranks"]),
+        str(len(node["gpus"])),
+        "never" if age_s is None else f"{age_s:.1f} s ago",
+        _url(node["metrics_address"]) or "-",
+    )
+
+
+def _url(metrics_address: str | None) -> str | None:
+    if not metrics_address:
+        return None
+    scheme, address = split_scheme(metrics_address)
+    return f"{scheme}://{address}/metrics"

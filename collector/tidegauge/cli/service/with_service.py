@@ -1,0 +1,287 @@
+"""``tidegauge run --with-service``: a service of the user's own for one Slurm allocation, where no admin has one.
+
+The head runs beside the command, an agent on every other node in a step that takes nothing from the job's. It only
+observes, listens on loopback, and ends with the command; what it saw is kept as files (``job_results``). Whatever
+fails in it is said, and the command runs on without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegauge.cli.config import load_settings
+from tidegauge.cli.errors import USAGE, CommandError
+from tidegauge.cli.service import job_results
+from tidegauge.cli.service.allocation_node import JoinOrder, end_supervisor, keep_logs, new_state_dir, start_supervisor
+from tidegauge.cli.service.up import check_installed
+from tidegauge.cluster.api import client
+from tidegauge.cluster.engine import service_control
+from tidegauge.cluster.engine.allocation import (
+    LOOPBACK,
+    Allocation,
+    AllocationError,
+    can_overlap,
+    head_address_for,
+    join_command,
+    join_environ,
+    read_allocation,
+)
+from tidegauge.cluster.engine.node_command import free_port
+from tidegauge.cluster.service_record import (
+    NodeSpec,
+    StateFiles,
+    choose_engine_dir,
+    make_token,
+    read_address,
+    write_spec,
+)
+from tidegauge.core.run_dirs import DEFAULT_RUN_DIRS
+
+if TYPE_CHECKING:
+    from tidegauge.settings import Settings
+
+SAVE_EVERY_S = 10.0
+"""So old are results at most where the service ends before the command: Slurm ends all processes of a job at once."""
+JOIN_END_TIMEOUT_S = 25.0
+SITE_RUN_DIR, JOBS_SHM = Path(DEFAULT_RUN_DIRS[0]), Path(DEFAULT_RUN_DIRS[1]).parent
+KEPT_SETTINGS = ("cluster", "poll_period_s", "report_period_s", "linger_s", "slurm", "slurm_bin_dir", "slurm_conf")
+"""Of the user's or the site's configuration; the rest (ports, policy, who is told) is for a service that stays."""
+
+
+def run_with_service(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run ``command``, watched; the exit status as a shell would give it. Raises ``CommandError`` where this is not an
+    allocation, ``OSError`` where the command cannot be started.
+    """
+    try:
+        allocation = read_allocation(os.environ)
+    except AllocationError as error:
+        raise CommandError(str(error), exit_code=USAGE) from error
+    passing = _PassedSignals()
+    folder = _results_folder(allocation)
+    service = JobService(allocation, folder, run_dir=own_run_dir(allocation, uid=os.getuid()))
+    try:
+        watched = service.start()
+        return passing.run(command, {**environ, **service.job_variables}, service.save if watched else _nothing)
+    finally:
+        service.finish()
+
+
+def own_run_dir(allocation: Allocation, *, uid: int, site: Path = SITE_RUN_DIR) -> str | None:
+    """A run directory for this job alone; ``None``, the usual ones, where the site has made its own: a service of the
+    site must not miss the job's ranks because the user looks at them too.
+    """
+    return None if site.is_dir() else str(JOBS_SHM / f"tidegauge-{uid}-{allocation.job_id}")
+
+
+def job_service_settings(environ: Mapping[str, str], *, state_dir: Path, run_dir: str | None) -> Settings:
+    """Raises ``CommandError`` for a configuration file that is wrong."""
+    from tidegauge.settings import Settings
+
+    known = {f"TIDEGAUGE_{name.upper()}" for name in Settings.model_fields} | {"TIDEGAUGE_CONFIG"}
+    theirs = load_settings(argparse.Namespace(), {name: environ[name] for name in known & environ.keys()})
+    return Settings(
+        **{name: getattr(theirs, name) for name in KEPT_SETTINGS},
+        state_dir=state_dir,
+        run_dir=None if run_dir is None else Path(run_dir),
+        listen_host=LOOPBACK,
+        metrics_port=0,
+        api_port=0,
+        engine_port=0,
+    )
+
+
+class JobService:
+    """The service of one allocation. Nothing here raises for what fails while the job can go on."""
+
+    def __init__(self, allocation: Allocation, folder: Path, *, run_dir: str | None) -> None:
+        self._allocation = allocation
+        self._folder = folder
+        self._results = job_results.ResultFiles(folder)
+        self._run_dir = run_dir
+        self._files: StateFiles | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._join: subprocess.Popen[bytes] | None = None
+        self._api_url: str | None = None
+
+    @property
+    def job_variables(self) -> Mapping[str, str]:
+        return {} if self._run_dir is None else {"TIDEGAUGE_RUN_DIR": self._run_dir}
+
+    def start(self) -> bool:
+        """Whether it is up on this host; the other nodes join while the job starts."""
+        try:
+            spec = self._start_head()
+        except (service_control.ServiceError, AllocationError, CommandError, OSError) as error:
+            _say(f"the service did not start, the command runs without: {error}")
+            return False
+        try:
+            self._start_join(spec)
+        except (AllocationError, OSError) as error:
+            _say(f"only this host is watched: {error}")
+        _say(_where_to_look(self._allocation, self._api_url or ""))
+        return True
+
+    def save(self) -> None:
+        """Keep what is known now."""
+        url = self._api_url
+        if url is not None:
+            job_results.quietly(lambda: self._results.save(url), _say, f"results are not kept in {self._folder}")
+
+    def finish(self) -> None:
+        """Keep the results, then end everything and remove what was needed only while it ran."""
+        if self._api_url is not None:
+            failure = f"results in {self._folder} are those of some seconds ago"
+            job_results.quietly(self._keep_all, _say, failure)
+        if self._join is not None:
+            _end_join(self._join)
+        if self._supervisor is not None:
+            end_supervisor(self._supervisor)
+        if self._files is not None:
+            keep_logs(self._files, self._folder / "logs" / socket.gethostname())
+            shutil.rmtree(self._files.root, ignore_errors=True)
+        if self._run_dir is not None:
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+
+    def _start_head(self) -> NodeSpec:
+        check_installed()
+        files = self._files = new_state_dir()
+        address = head_address_for(self._allocation)
+        settings = job_service_settings(os.environ, state_dir=files.root, run_dir=self._run_dir)
+        make_token(files)
+        write_spec(
+            files,
+            NodeSpec(
+                state_dir=str(files.root),
+                engine_dir=str(choose_engine_dir(files.root)),
+                token_file=str(files.token),
+                head_address=f"{address}:{free_port(address)}",
+                node_address=address,
+                is_head=True,
+                settings=settings.model_dump(mode="json"),
+            ),
+        )
+        self._supervisor = start_supervisor(files, os.environ)
+        record = service_control.wait_until_up(files, self._supervisor, _quiet)
+        self._api_url = read_address(files.api)
+        return record.spec
+
+    def _start_join(self, spec: NodeSpec) -> None:
+        if not self._allocation.others:
+            return
+        if not can_overlap():
+            raise AllocationError("srun here has no --overlap (Slurm 20.11), so nothing runs beside a step")
+        logs = self._folder / "logs"
+        logs.mkdir(exist_ok=True)
+        order = JoinOrder(
+            spec.head_address, Path(spec.token_file).read_text(), spec.settings, str(logs), self._run_dir
+        )  # fmt: skip
+        command = join_command(self._allocation, task=[sys.executable, "-m", "tidegauge.cli.service.allocation_node"])
+        with (logs / "join.log").open("w") as output:
+            self._join = subprocess.Popen(
+                command, env=join_environ(os.environ), stdin=subprocess.PIPE, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        assert self._join.stdin is not None
+        self._join.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
+        self._join.stdin.flush()
+
+    def _keep_all(self) -> None:
+        assert self._api_url is not None
+        job_results.wait_until_ended(self._api_url)
+        summary = self._results.save(self._api_url)
+        nodes = client.get(self._api_url, "/api/v1/nodes")["nodes"]
+        hosts = len(self._allocation.others) + 1
+        if len(nodes) < hosts:
+            _say(f"{len(nodes)} of {hosts} hosts were watched; see {self._folder / 'logs'}")
+        print(summary, file=sys.stderr)
+        _say(f"results are in {self._folder}")
+
+
+class _PassedSignals:
+    """Signals that reach this process instead of the command. Before there is one they end this process, tidily.
+
+    Ctrl-C and ``Ctrl-\\`` reach both, as both are in the terminal's foreground group: they are the command's.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, self._pass)
+
+    def run(self, command: Sequence[str], environ: Mapping[str, str], now_and_then: Callable[[], None]) -> int:
+        """The command's exit status, 128 + N for one that signal N ended. Raises ``OSError``."""
+        self._child = subprocess.Popen(command, env=environ)
+        while not _has_ended(self._child, within_s=SAVE_EVERY_S):
+            now_and_then()
+        status = self._child.returncode
+        return status if status >= 0 else 128 - status
+
+    def _pass(self, number: int, _frame: object) -> None:
+        if self._child is None:
+            raise SystemExit(128 + number)
+        if number not in (signal.SIGINT, signal.SIGQUIT):
+            self._child.send_signal(number)
+
+
+def _has_ended(child: subprocess.Popen[bytes], *, within_s: float) -> bool:
+    try:
+        child.wait(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _results_folder(allocation: Allocation) -> Path:
+    """Where ``sbatch`` was called. Raises ``CommandError``."""
+    place = Path(os.environ.get("SLURM_SUBMIT_DIR", "."))
+    try:
+        return job_results.make_folder(place, allocation.job_id, allocation.restarts)
+    except OSError as error:
+        raise CommandError(
+            f"there is no place for the results: {error}; submit the job from a folder that you can write to"
+        ) from error
+
+
+def _where_to_look(allocation: Allocation, api_url: str) -> str:
+    look = f"tidegauge jobs --api {api_url}"
+    nodes = f"{len(allocation.nodes)} node{'s' * (len(allocation.nodes) != 1)}"
+    started = f"job {allocation.job_id} on {nodes} is watched by a service of its own; look with: "
+    if allocation.here is None:
+        return f"{started}{look}"
+    return (
+        f"{started}srun --jobid={allocation.job_id} --overlap --nodes=1 --ntasks=1 --nodelist={allocation.here} {look}"
+    )
+
+
+def _end_join(join: subprocess.Popen[bytes]) -> None:
+    """The end of its input ends the step, its nodes having tidied up; if not, srun's own end does."""
+    assert join.stdin is not None
+    with suppress(OSError):  # it has ended already
+        join.stdin.close()
+    if not _has_ended(join, within_s=JOIN_END_TIMEOUT_S):
+        join.terminate()
+        join.wait()
+
+
+def _say(text: str) -> None:
+    print(f"tidegauge: {text}", file=sys.stderr, flush=True)
+
+
+def _quiet(_sentence: str) -> None:
+    """The job's output is no place for progress."""
+
+
+def _nothing() -> None:
+    """No service, nothing to save."""

@@ -1,0 +1,154 @@
+"""``tidegauge snapshot PID|JOB``: what is alive on ranks, or what grows on one and what holds it (docs/snapshot.md)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError
+from tidegauge.cli.output import print_table, print_wrapped
+from tidegauge.cli.progress import progress
+from tidegauge.cli.service_api import add_api_arguments
+from tidegauge.core.evidence.request import MAX_EVENTS
+from tidegauge.core.wire import to_wire
+
+if TYPE_CHECKING:
+    from tidegauge.cli.attach.targets import Target
+    from tidegauge.cli.snapshot.ranks import TakenSnapshot
+    from tidegauge.core.evidence import Evidence
+
+HELP = "take a memory snapshot of a rank that runs, or (--evidence) find the line that grows and what holds it"
+
+HEADER = ("rank", "pid", "step", "file", "size", "training stood still")
+MOST_EVENTS = 100_000
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", metavar="PID|JOB", help="a rank's pid, a launcher's (all its ranks), or a job: its ranks on this host, "
+        "else one rank elsewhere, through the service",
+    )  # fmt: skip
+    parser.add_argument("--job", action="store_true", help="PID|JOB is a job id, also where a process has that pid")
+    parser.add_argument("--rank", type=int, metavar="R", help="this rank alone")
+    parser.add_argument(
+        "--group",
+        metavar="NAME",
+        help="of this group of ranks, where the job has several, as `tidegauge jobs` says",
+    )
+    parser.add_argument(
+        "--events", type=_events, default=MAX_EVENTS, metavar="N",
+        help=f"at most so many events of the allocation history, if one is kept (default: {MAX_EVENTS:,})",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", metavar="FILE|FOLDER",
+        help="where to: a folder (default: this one), NAME.snap.zst, or NAME.pickle for pytorch.org/memory_viz",
+    )  # fmt: skip
+    parser.add_argument(
+        "--evidence", action="store_true",
+        help="record some 30 steps with allocation stacks, compare, and search for what holds the tensors that grow",
+    )  # fmt: skip
+    parser.add_argument("--now", action="store_true", help="do not wait for the end of a training step")
+    add_api_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.evidence and (args.now or args.output):
+        raise CommandError(
+            "--evidence goes from one step to another, and its snapshots go into the service's store: leave --now and "
+            "-o out",
+            exit_code=USAGE,
+        )
+    from tidegauge.cli.attach.targets import NoTargetError, targets_of
+
+    if args.group is not None:
+        from tidegauge.cli.snapshot.elsewhere import ask_elsewhere
+
+        return ask_elsewhere(args, not_here="the service knows the groups of a job's ranks, this command does not")
+    try:
+        found = targets_of(args.what, os.environ, is_job=args.job)
+    except NoTargetError as error:
+        from tidegauge.cli.snapshot.elsewhere import ask_elsewhere
+
+        return ask_elsewhere(args, not_here=str(error))
+    targets = [target for target in found if args.rank in (None, target.seen.rank)]
+    if not targets:
+        known = ", ".join(sorted(str(target.seen.rank) for target in found if target.seen.rank is not None))
+        raise CommandError(f"{args.what} has no rank {args.rank} on this host; there are {known or 'none'}")
+    return _find_evidence(args, targets) if args.evidence else _take(args, targets)
+
+
+def _take(args: argparse.Namespace, targets: list[Target]) -> int:
+    from tidegauge.cli.snapshot.files import outputs_of
+    from tidegauge.cli.snapshot.ranks import NoAnswerError, take_snapshot
+
+    outputs = outputs_of(args.output, several=len(targets) > 1)
+    times_there = Counter(target.seen.rank for target in targets)
+    taken: list[tuple[TakenSnapshot, str]] = []
+    refused: list[str] = []
+    with progress("snapshot") as say:
+        for target in targets:
+            say(f"rank {_rank(target)} is asked for a snapshot")
+            try:
+                snapshot = take_snapshot(target, max_events=args.events, now=args.now)
+                taken.append((snapshot, outputs.write(snapshot, with_pid=times_there[target.seen.rank] > 1)))
+            except NoAnswerError as error:
+                refused.append(f"rank {_rank(target)} (pid {target.seen.process.pid}): {error}")
+    _print_taken(args, taken, refused)
+    return FINE if not refused else ENVIRONMENT
+
+
+def _print_taken(args: argparse.Namespace, taken: list[tuple[TakenSnapshot, str]], refused: list[str]) -> None:
+    if args.json:
+        snapshots = [
+            {"rank": one.rank, "pid": one.pid, "step": one.step, "file": file, "bytes": os.path.getsize(file),
+             "stall_s": one.stall_s}
+            for one, file in taken
+        ]  # fmt: skip
+        print(json.dumps({"snapshots": snapshots, "refused": refused}, indent=2))
+        return
+    if taken:
+        print_table(HEADER, [one.row(file) for one, file in taken], gives_way=("pid", "size"))
+        first = taken[0][1]
+        print(f"\ntidegauge report {first}   shows it; tidegauge diff EARLY LATE compares two of one rank")
+    for sentence in refused:
+        print_wrapped("", sentence)
+
+
+def _find_evidence(args: argparse.Namespace, targets: list[Target]) -> int:
+    from tidegauge.cli.snapshot.evidence import find_evidence, print_evidence
+    from tidegauge.cli.snapshot.ranks import NoAnswerError
+
+    if len(targets) > 1:
+        numbers = [_rank(target) for target in targets]
+        several = len(set(numbers)) < len(numbers)
+        one_of = (
+            f"give a pid, one of {', '.join(f'{target.seen.process.pid} (rank {_rank(target)})' for target in targets)}"
+            if several
+            else f"--rank R, one of {', '.join(numbers)}"
+        )
+        raise CommandError(
+            f"evidence is collected on one rank at a time, so as not to slow down all: {one_of}", exit_code=USAGE
+        )
+    try:
+        with progress("snapshot") as say:
+            evidence: Evidence = find_evidence(targets[0], max_events=args.events, say=say)
+    except NoAnswerError as error:
+        raise CommandError(f"rank {_rank(targets[0])} (pid {targets[0].seen.process.pid}): {error}") from error
+    if args.json:
+        print(json.dumps(to_wire(evidence), indent=2))
+    else:
+        print_evidence(evidence)
+    return FINE
+
+
+def _rank(target: Target) -> str:
+    return "?" if target.seen.rank is None else str(target.seen.rank)
+
+
+def _events(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= MOST_EVENTS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of events from 0 to {MOST_EVENTS:,}")
+    return int(text)

@@ -1,0 +1,177 @@
+"""``tidegauge snapshot JOB`` for ranks on other hosts: through the service, where this is its head; else in words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from tidegauge.cli.errors import FINE, USAGE, CommandError
+from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
+from tidegauge.cli.progress import progress
+from tidegauge.cli.service.wishes import LOOK_EVERY_S, asks_here, until, wish
+from tidegauge.cli.service_api import ask, read
+from tidegauge.core.evidence import Evidence, EvidenceReason
+from tidegauge.core.evidence.request import evidence_request, window_for
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.escalation import SEARCH_AND_TRIP_S
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.text import one_line
+from tidegauge.core.views import JobView, RankSummary, job_array_name
+from tidegauge.core.wire import to_wire
+
+if TYPE_CHECKING:
+    from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
+
+MOST_NAMED = 8
+"""Hosts in a sentence."""
+
+
+class _Chosen(NamedTuple):
+    view: JobView
+    rank: RankSummary
+    hostname: str
+
+    @property
+    def job(self) -> JobKey:
+        return job_key(self.view)
+
+
+def ask_elsewhere(args: argparse.Namespace, *, not_here: str) -> int:
+    """Have one rank of a job that the service knows do it. Raises ``CommandError``; ``not_here`` says why this host's
+    own processes were not enough."""
+    try:
+        views = [read(JobView, raw) for raw in ask(args, "/api/v1/jobs")["jobs"]]
+    except CommandError as error:
+        raise CommandError(f"{not_here}. The service was not asked: {error}") from error
+    living = [view for view in views if view.running and view.ranks]
+    of_job = meant(living, args.what, _named)
+    if len(ids := {view.job_id for view in of_job}) > 1:
+        raise SeveralJobsError(args.what, ids)
+    chosen = _choose(of_job, args, not_here)
+    asks = _asks(args, chosen)
+    evidence_id = f"asked-{secrets.token_hex(8)}"
+    with progress("snapshot") as say:
+        say(f"rank {int(chosen.rank.identity.rank)} on {one_line(chosen.hostname)} is asked")
+        answer = wish(asks, chosen.job, int(chosen.rank.identity.rank), _request(args, chosen, evidence_id))
+        if not args.evidence:
+            return _tell_snapshot(args, chosen, answer)
+        say("it records; its node compares the snapshots and sends what it finds")
+        found = _wait_for(args, chosen, evidence_id)
+    if args.json:
+        print(json.dumps(to_wire(found), indent=2))
+    else:
+        from tidegauge.cli.snapshot.evidence import print_evidence
+
+        print_evidence(found)
+    return FINE
+
+
+def _named(view: JobView) -> Named:
+    return Named(view.job_id, view.attempt, job_array_name(view), view.job_name, view.group_name)
+
+
+def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -> _Chosen:
+    """The rank that was named, else the one to look at first."""
+    what = one_line(str(args.what))
+    if not views:
+        raise CommandError(f"{not_here}. Nor does the service know a job {what} that runs; `tidegauge jobs` lists them")
+    if len({view.key.whole for view in views}) == 1 or _are_groups(views):
+        views = _of_group(views, args, what)
+    if len(views) > 1:
+        owners = ", ".join(f"{one_line(view.user_name)} (attempt {view.attempt})" for view in views[:MOST_NAMED])
+        raise CommandError(
+            f"several users or attempts have a job {what}: {owners}. Run this on the hosts of the one that is meant"
+        )
+    (view,) = views
+    living = {
+        int(rank.identity.rank): _Chosen(view, rank, hostname)
+        for rank, hostname in zip(view.ranks, view.rank_hostnames)
+        if rank.alive
+    }
+    wanted = [args.rank] if args.rank is not None else [*view.suspects, *sorted(living)]
+    found = next((living[rank] for rank in wanted if rank in living), None)
+    if found is None:
+        which = "" if args.rank is None else f" {args.rank}"
+        raise CommandError(f"job {what} has no rank{which} that runs", exit_code=USAGE)
+    return found
+
+
+def _are_groups(views: Sequence[JobView]) -> bool:
+    """Of one user's job, of which launchers may have started some again: those are in another attempt."""
+    return len({view.key.owned for view in views}) == 1 and all(view.group_name for view in views)
+
+
+def _of_group(views: Sequence[JobView], args: argparse.Namespace, what: str) -> Sequence[JobView]:
+    """The group of ranks that is meant: by its name, or as the only one that has the rank, or as the most alarming."""
+    if args.group is not None:
+        named = [view for view in views if args.group == view.group_name]
+        if not named:
+            groups = ", ".join(sorted(one_line(view.group_name) for view in views if view.group_name))
+            has = f"has {groups}" if groups else "has one group of ranks"
+            raise CommandError(f"job {what} has no group {one_line(args.group)}: it {has}", exit_code=USAGE)
+        return named
+    if args.rank is None:
+        return views[:1]
+    having = [view for view in views if args.rank in view.living_numbers]
+    if len(having) > 1:
+        groups = " or ".join(f"--group '{one_line(view.group_name)}'" for view in having)
+        raise CommandError(f"{len(having)} groups of job {what} have a rank {args.rank}: say {groups}", exit_code=USAGE)
+    return having or views[:1]
+
+
+def _asks(args: argparse.Namespace, chosen: _Chosen) -> EvidenceAsks:
+    """The way to the coordinator. Raises ``CommandError`` with what to do where there is none from here."""
+    rank, pid = int(chosen.rank.identity.rank), chosen.rank.process.pid
+    what = f"tidegauge snapshot {pid}{' --evidence' if args.evidence else ''}"
+    there = f"Rank {rank} runs on {one_line(chosen.hostname)}: say there, as its user or root, `{what}`"
+    if args.output and chosen.hostname == socket.gethostname():
+        raise CommandError(f"-o is for a rank's pid: `{what} -o {args.output}`", exit_code=USAGE)
+    if args.output:
+        raise CommandError(f"its snapshot stays in its node's store: -o is for ranks on this host. {there}")
+    try:
+        return asks_here(args)
+    except CommandError as error:
+        raise CommandError(f"{error}. {there}") from error
+
+
+def _request(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> dict[str, Any]:
+    if args.evidence:
+        window = window_for(chosen.rank.verdict)
+        return evidence_request(evidence_id, EvidenceReason.ASKED, window, max_events=args.events)
+    return {"command": "snapshot", "reason": EvidenceReason.ASKED.value, "max_events": args.events, "now": args.now}
+
+
+def _tell_snapshot(args: argparse.Namespace, chosen: _Chosen, answer: Mapping[str, Any]) -> int:
+    rank = int(chosen.rank.identity.rank)
+    if args.json:
+        print(json.dumps({"rank": rank, "hostname": chosen.hostname, "answer": dict(answer)}, indent=2))
+        return FINE
+    step = answer.get("step")
+    print(
+        f"rank {rank} wrote a snapshot at step {step} on {one_line(chosen.hostname)}; its node puts it into its store "
+        f"within seconds. Once rank {rank} has an incident, its report shows the snapshot"
+    )
+    return FINE
+
+
+def _wait_for(args: argparse.Namespace, chosen: _Chosen, evidence_id: str) -> Evidence:
+    from urllib.parse import urlencode
+
+    job = chosen.job
+    path = "/api/v1/evidence?" + urlencode(job._asdict())
+    longest_s = window_for(chosen.rank.verdict).most_s + SEARCH_AND_TRIP_S
+
+    def look() -> Optional[Evidence]:
+        pieces = [read(Evidence, raw) for raw in ask(args, path)["evidence"]]
+        return next((piece for piece in pieces if piece.evidence_id == evidence_id), None)
+
+    found = until(look, within_s=longest_s, every_s=4 * LOOK_EVERY_S)
+    if found is None:
+        raise CommandError(
+            f"no evidence came within {longest_s:.0f} s; it may still come, and `tidegauge report` has it then"
+        )
+    return found

@@ -1,0 +1,118 @@
+"""``tidegauge top``: the cluster's GPU memory, live: jobs, their ranks, open incidents."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pwd
+import sys
+from typing import TYPE_CHECKING
+
+from tidegauge.cli.errors import FINE, USAGE, CommandError, need
+from tidegauge.cli.service_api import add_api_arguments
+
+if TYPE_CHECKING:
+    from tidegauge.cli.top.model import Choice
+    from tidegauge.cli.top.service import Service
+    from tidegauge.cluster.api.overview import Overview
+    from tidegauge.core.ids import JobKey
+
+HELP = "watch jobs, ranks and incidents live in the terminal"
+
+SORTS = ("time", "memory", "growth", "name")
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    add_api_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="print the tables once (also where stdout is no terminal)")
+    parser.add_argument(
+        "--job", metavar="JOB",
+        help="begin with the ranks of this job: its id, or its name as `tidegauge jobs` shows it",
+    )  # fmt: skip
+    parser.add_argument("--user", metavar="NAME", help="only this user's jobs")
+    parser.add_argument(
+        "--sort", choices=SORTS, default="time",
+        help="by time to out of memory (default), share of memory used, growth per step, or name",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    need("rich", extra="agent", what="`tidegauge top`")
+    from tidegauge.cli.top.model import Choice, Sort
+    from tidegauge.cli.top.service import Service
+
+    service = Service.of(args)
+    choice = Choice(Sort(args.sort), user=args.user)
+    if args.json:
+        _print_json(service, choice, args.job)
+    elif args.once or not sys.stdout.isatty() or not sys.stdin.isatty():
+        _print_once(service, choice, args.job)
+    else:
+        _watch(service, choice, args.job)
+    return FINE
+
+
+def _print_json(service: Service, choice: Choice, job_id: str | None) -> None:
+    """What the API answers, in one object; also while the database of incidents is away."""
+    from tidegauge.cli.service_api import read
+    from tidegauge.cli.top.plain import chosen_jobs
+    from tidegauge.cluster.api.overview import Overview
+
+    raw = service.overview_raw()
+    overview = read(Overview, raw)
+    jobs = [] if job_id is None else _find(overview, job_id)
+    if jobs:
+        answer, *others = map(service.job_raw, jobs)
+        answer = {**answer, "other_groups": others}
+    else:
+        answer = chosen_jobs(raw, overview, choice)
+    of_jobs = [job._asdict() for job in jobs]
+    try:
+        found = service.incidents_raw()["incidents"]
+        incidents = [one for one in found if not jobs or one["key"]["job"] in of_jobs]
+        answer = {**answer, "incidents": incidents, "incidents_problem": None}
+    except CommandError as error:
+        answer = {**answer, "incidents": None, "incidents_problem": str(error)}
+    print(json.dumps(answer, indent=2))
+
+
+def _print_once(service: Service, choice: Choice, job_id: str | None) -> None:
+    from tidegauge.cli.top.plain import print_cluster, print_job
+
+    overview = service.overview()
+    if job_id is None:
+        print_cluster(overview, service.incidents(), choice)
+    else:
+        print_job([service.job(key) for key in _find(overview, job_id)], service.incidents(), choice)
+
+
+def _watch(service: Service, choice: Choice, job_id: str | None) -> None:
+    need("textual", extra="agent", what="`tidegauge top`")
+    from tidegauge.cli.top.app import TopApp
+
+    # Before the screen is taken: if there is no service, the terminal says so and stays as it is.
+    first = service.overview()
+    job = None if job_id is None else _find(first, job_id)[0]
+    app = TopApp(service, first, user=_own_name(), choice=choice, job=job)
+    app.run()
+    for url in app.addresses:
+        print(url)
+
+
+def _find(overview: Overview, job_id: str) -> list[JobKey]:
+    """Its groups of ranks, the most alarming first."""
+    from tidegauge.cli.top.model import find_job, key_of
+
+    found = find_job(overview.jobs, job_id)
+    if not found:
+        raise CommandError(f"no job {job_id!r} is watched; `tidegauge jobs` lists those that are", exit_code=USAGE)
+    return [key_of(job) for job in found]
+
+
+def _own_name() -> str:
+    """As agents name the owner of a process."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,205 @@
+"""What ``tidegauge top`` shows of the API's answers, and in which order. Values in, values out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
+from tidegauge.cluster.api.overview import JobLine, RankLine
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import DecisionRecord
+
+
+class Sort(str, Enum):
+    """What comes first."""
+
+    TIME = "time"
+    """What runs out of memory first."""
+    MEMORY = "memory"
+    """What has the largest share of its memory in use."""
+    GROWTH = "growth"
+    """What gains most per step."""
+    NAME = "name"
+
+    @property
+    def words(self) -> str:
+        """For the title: "by time to out of memory"."""
+        return {
+            Sort.TIME: "by time to out of memory",
+            Sort.MEMORY: "by share of memory used",
+            Sort.GROWTH: "by growth per step",
+            Sort.NAME: "by name",
+        }[self]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the reader wants to see."""
+
+    sort: Sort = Sort.TIME
+    user: str | None = None
+    """Only this user's jobs."""
+    text: str = ""
+    """Only what has this somewhere in what is said of it; letters of either case."""
+
+    def words(self, *, whose: bool) -> str:
+        """What is chosen and in which order: "by name, of ada, with 'llm'"; ``whose`` says whether users matter."""
+        parts = [self.sort.words]
+        parts += [f"of {self.user}"] * (whose and self.user is not None) + [f"with {self.text!r}"] * bool(self.text)
+        return ", ".join(parts)
+
+
+class IncidentLine(NamedTuple):
+    """An open incident, and what was last decided about it."""
+
+    incident: Incident
+    ranks: tuple[int, ...]
+    last: DecisionRecord | None
+
+
+class JobRow(NamedTuple):
+    """A job and its open incidents, the gravest first."""
+
+    job: JobLine
+    incidents: tuple[IncidentLine, ...]
+
+    @property
+    def key(self) -> JobKey:
+        return key_of(self.job)
+
+    @property
+    def called(self) -> JobKey:
+        """With the group of ranks by the name that people know."""
+        return self.key._replace(group=self.job.group_name)
+
+
+def key_of(job: JobLine) -> JobKey:
+    """What makes it the same job at the next look."""
+    return JobKey(job.job_id, job.attempt, job.uid, job.group)
+
+
+def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentLine], choice: Choice) -> list[JobRow]:
+    """The jobs that are chosen, in order. Those that have ended come last, whatever the order."""
+    of_job = by_job(incidents)
+    rows = [
+        JobRow(job, of_job.get(key_of(job), ()))
+        for job in jobs
+        if choice.user in (None, job.user_name) and _has(choice.text, _said_of_job(job))
+    ]
+    return sorted(rows, key=lambda row: (not row.job.running, _JOB_KEYS[choice.sort](row.job), *_by_name(row.job)))
+
+
+def rank_rows(ranks: Iterable[RankLine], choice: Choice) -> list[RankLine]:
+    """The ranks that are chosen, in order; those that have ended come last."""
+    rows = [rank for rank in ranks if _has(choice.text, _said_of_rank(rank))]
+    return sorted(rows, key=lambda rank: (not rank.alive, _RANK_KEYS[choice.sort](rank), rank.rank))
+
+
+def incident_rows(incidents: Iterable[IncidentLine], choice: Choice) -> list[IncidentLine]:
+    """The incidents of the jobs that are chosen: the gravest first, then the newest."""
+    rows = [
+        line
+        for line in incidents
+        if choice.user in (None, line.incident.user_name) and _has(choice.text, _said_of_incident(line.incident))
+    ]
+    return sorted(rows, key=lambda line: (-line.incident.severity.level, -line.incident.number))
+
+
+def by_job(incidents: Sequence[IncidentLine]) -> Mapping[JobKey, tuple[IncidentLine, ...]]:
+    """The incidents of each job, the gravest first."""
+    found: dict[JobKey, tuple[IncidentLine, ...]] = {}
+    for line in incident_rows(incidents, Choice()):
+        key = line.incident.key.job
+        found[key] = (*found.get(key, ()), line)
+    return found
+
+
+def find_job(jobs: Iterable[JobLine], name: str) -> list[JobLine]:
+    """The groups of ranks of the job that is meant, the most alarming first: of those that run, else of its latest
+    attempt. Of jobs of several users one's: the one to look at first. Raises ``SeveralJobsError``."""
+    found = meant(jobs, name, _named)
+    found = [job for job in found if job.running] or found
+    if len(ids := {job.job_id for job in found}) > 1:
+        raise SeveralJobsError(name, ids)
+    first = max(found, key=lambda job: (job.running, job.attempt, *_alarm(job)), default=None)
+    if first is None:
+        return []
+    groups = [
+        job
+        for job in found
+        if (job.uid, job.running) == (first.uid, first.running)
+        and (job.attempt == first.attempt or (job.running and job.group_name))  # its launcher may have started it again
+    ]
+    return sorted(groups, key=_alarm, reverse=True)
+
+
+def _named(job: JobLine) -> Named:
+    return Named(job.job_id, job.attempt, job.array, job.job_name, job.group_name)
+
+
+def _alarm(job: JobLine) -> tuple[int, int]:
+    return job.state.level, 0 if job.severity is None else job.severity.level
+
+
+def _time(line: RankLine) -> tuple[float, int, int, float]:
+    seconds = math.inf if line.seconds_to_oom is None else line.seconds_to_oom.likely
+    severity = 0 if line.severity is None else line.severity.level
+    return seconds, -line.state.level, -severity, -(line.used_share or 0.0)
+
+
+def _growth(line: RankLine) -> float:
+    return 0.0 if line.bytes_per_step is None else -line.bytes_per_step.likely
+
+
+def _by_name(job: JobLine) -> tuple[list[tuple[int, str]], int, int, str]:
+    """4712 after 471: numbers in a name count as numbers."""
+    parts = re.split(r"([0-9]{1,18})", job.job_id.casefold())
+    numbered = [(int(part) if place % 2 else 0, part) for place, part in enumerate(parts)]
+    return numbered, -job.attempt, job.uid, job.group
+
+
+_JOB_KEYS: Mapping[Sort, Callable[[JobLine], Any]] = {
+    Sort.TIME: lambda job: _time(job.first),
+    Sort.MEMORY: lambda job: -(job.used_share or 0.0),
+    Sort.GROWTH: lambda job: _growth(job.first),
+    Sort.NAME: lambda _: 0,
+}
+_RANK_KEYS: Mapping[Sort, Callable[[RankLine], Any]] = {
+    Sort.TIME: _time,
+    Sort.MEMORY: lambda rank: -(rank.used_share or 0.0),
+    Sort.GROWTH: _growth,
+    Sort.NAME: lambda _: 0,
+}
+
+
+def _said_of_job(job: JobLine) -> Iterable[str | None]:
+    return (
+        job.job_id,
+        job.group_name,
+        job.array,
+        job.job_name,
+        job.user_name,
+        job.scheduler,
+        job.state.value,
+        job.first.hostname,
+        job.first.pod,
+    )
+
+
+def _said_of_rank(rank: RankLine) -> Iterable[str | None]:
+    return rank.hostname, rank.pod, f"rank {rank.rank}", rank.state.value
+
+
+def _said_of_incident(incident: Incident) -> Iterable[str | None]:
+    hosts = (finding.hostname for finding in incident.findings)
+    return incident.key.job.job_id, incident.job_name, incident.user_name, incident.key.cause.value, *hosts
+
+
+def _has(text: str, said: Iterable[str | None]) -> bool:
+    return not text or any(text.casefold() in each.casefold() for each in said if each)

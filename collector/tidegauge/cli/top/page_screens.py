@@ -1,0 +1,172 @@
+"""The pages of text of ``tidegauge top``: a rank, an incident, the keys."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import Static
+
+from tidegauge.cli.errors import CommandError
+from tidegauge.cli.top.columns import name_job_shortly
+from tidegauge.cli.top.pages import Line, help_lines, incident_headline, incident_lines, job_headline
+from tidegauge.cli.top.rank import rank_page
+from tidegauge.cli.top.screens import LiveScreen
+from tidegauge.cli.top.service import IncidentStory
+from tidegauge.cli.top.table import text_of
+from tidegauge.cluster.api.overview import JobLine, RankLine
+from tidegauge.core.ids import JobKey
+from tidegauge.core.memory_history import MemoryPoint
+
+T = TypeVar("T")
+
+
+class RankSeen(NamedTuple):
+    """One look at a rank."""
+
+    at_unix_s: float
+    job: JobLine
+    rank: RankLine
+    points: tuple[MemoryPoint, ...]
+
+
+class IncidentSeen(NamedTuple):
+    """One look at an incident."""
+
+    at_unix_s: float
+    story: IncidentStory
+
+
+class PageScreen(LiveScreen[T], Generic[T]):
+    """Lines of text that can be scrolled."""
+
+    KEYS = "Esc back  up, down scroll  s evidence  r report  ? help  q quit"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "evidence", show=False)]
+
+    @abstractmethod
+    def lines(self, seen: T, *, width: int, height: int) -> list[Line]:
+        """What stands on it, for so many characters and lines."""
+
+    @abstractmethod
+    def rank_meant(self) -> tuple[JobKey, int] | None:
+        """Whose evidence is asked for by ``s``."""
+
+    def action_evidence(self) -> None:
+        meant = self.rank_meant()
+        if meant is None:
+            self.top.say("no rank is known here that could be asked for evidence")
+        else:
+            self.run_worker(self._ask_evidence(*meant))
+        self._draw_lines()
+
+    async def _ask_evidence(self, job: JobKey, rank: int) -> None:
+        await self.top.ask_evidence(job, rank)
+        self._draw_lines()
+
+    def body(self) -> ComposeResult:
+        with VerticalScroll(id="page"):
+            yield Static(id="text")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one("#page").focus()
+
+    def draw_body(self, seen: T) -> None:
+        room = self.query_one("#page").scrollable_content_region.size
+        lines = self.lines(seen, width=max(room.width, 20), height=room.height)
+        self.query_one("#text", Static).update(_joined(lines))
+
+
+class RankScreen(PageScreen[RankSeen]):
+    """One rank's life."""
+
+    def __init__(self, job: JobKey, rank: int) -> None:
+        super().__init__()
+        self._job = job
+        self._rank = rank
+
+    def ask(self) -> RankSeen:
+        page = self.top.source.job(self._job, rank=self._rank)
+        if not page.ranks:
+            raise CommandError(f"rank {self._rank} of job {self._job.job_id} is no longer known")
+        points = self.top.source.memory(self._job, self._rank)
+        return RankSeen(page.now_unix_s, page.job, page.ranks[0], points)
+
+    def path(self) -> Sequence[str]:
+        return f"job {name_job_shortly(self._job)}", f"rank {self._rank}"
+
+    def about(self, seen: RankSeen) -> Line:
+        return job_headline(seen.job)
+
+    def figures_unix_s(self, seen: RankSeen) -> float:
+        return seen.at_unix_s
+
+    def lines(self, seen: RankSeen, *, width: int, height: int) -> list[Line]:
+        brief = self.top.evidence_of(self._job, self._rank)
+        return rank_page(seen.rank, seen.points, width=width, height=height, evidence=brief)
+
+    def rank_meant(self) -> tuple[JobKey, int]:
+        return self._job, self._rank
+
+    def report_number(self) -> int | None:
+        return self.top.incident_of(self._job)
+
+
+class IncidentScreen(PageScreen[IncidentSeen]):
+    """The story of one incident."""
+
+    REFRESH_S = 5.0
+    """Its history is read from the database, and grows by some lines an hour."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def ask(self) -> IncidentSeen:
+        return IncidentSeen(time.time(), self.top.source.incident(self._number))
+
+    def path(self) -> Sequence[str]:
+        return (f"incident {self._number}",)
+
+    def about(self, seen: IncidentSeen) -> Line:
+        return incident_headline(seen.story.incident)
+
+    def figures_unix_s(self, seen: IncidentSeen) -> float:
+        return seen.at_unix_s
+
+    def lines(self, seen: IncidentSeen, *, width: int, height: int) -> list[Line]:  # noqa: ARG002 - it scrolls
+        return incident_lines(seen.story, width=width, now_s=seen.at_unix_s)
+
+    def rank_meant(self) -> tuple[JobKey, int] | None:
+        incident = None if self.seen is None else self.seen.story.incident
+        return None if incident is None or not incident.ranks else (incident.key.job, incident.ranks[0])
+
+    def report_number(self) -> int | None:
+        return self._number
+
+
+class HelpScreen(Screen[None]):
+    """What the keys do, and what the signs mean."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,question_mark,enter", "app.pop_screen", show=False),
+        Binding("q", "app.quit", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="page"):
+            yield Static(id="text")
+
+    def on_resize(self) -> None:
+        self.query_one("#text", Static).update(_joined(help_lines(width=max(self.size.width - 3, 20))))
+
+
+def _joined(lines: Sequence[Line]) -> Text:
+    return Text("\n").join(text_of(line) for line in lines)

@@ -1,0 +1,78 @@
+"""``tidegauge top --once``: the same tables as plain text, and ``--json``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from tidegauge.cli.policy.status import in_one_line
+from tidegauge.cli.top.cells import Cell, Column, fit, header, line
+from tidegauge.cli.top.columns import MOST_OF_NAME, incident_columns, job_columns, name_job_shortly, rank_columns
+from tidegauge.cli.top.model import Choice, JobRow, by_job, incident_rows, job_rows, key_of, rank_rows
+from tidegauge.cli.top.pages import headline, job_headline
+from tidegauge.cli.top.service import Incidents
+from tidegauge.cluster.api.overview import JobPage, Overview
+
+T = TypeVar("T")
+
+
+def print_cluster(overview: Overview, incidents: Incidents, choice: Choice) -> None:
+    """All jobs that are chosen, and the open incidents."""
+    jobs = job_rows(overview.jobs, incidents.lines, choice)
+    _print_line([Cell(f"{overview.cluster}   "), *headline(overview)])
+    _print_line([Cell(in_one_line(overview.actions))])
+    longest = _longest(name_job_shortly(row.called, row.job.array) for row in jobs)
+    _print_table(job_columns(longest), jobs, empty="no job is watched" if not overview.jobs else "no such job")
+    _print_incidents(incidents, choice)
+
+
+def print_job(pages: Sequence[JobPage], incidents: Incidents, choice: Choice) -> None:
+    """The ranks of a job by group, and its open incidents."""
+    for number, page in enumerate(pages):
+        row = JobRow(page.job, ())
+        print("\n" * bool(number), end="")
+        _print_line([Cell(f"job {name_job_shortly(row.called, page.job.array)}   "), *job_headline(page.job)])
+        _print_table(rank_columns(), rank_rows(page.ranks, choice), empty="no rank is known")
+        if page.left_out:
+            print(f"and {page.left_out:,} more ranks")
+    of_job = by_job(incidents.lines)
+    lines = [line for page in pages for line in of_job.get(key_of(page.job), ())]
+    _print_incidents(incidents._replace(lines=tuple(lines)), Choice())
+
+
+def chosen_jobs(raw: dict[str, Any], overview: Overview, choice: Choice) -> dict[str, Any]:
+    """The API's answer with the jobs that are chosen, in order."""
+    told = {key_of(job): each for job, each in zip(overview.jobs, raw["jobs"])}
+    return {**raw, "jobs": [told[row.key] for row in job_rows(overview.jobs, (), choice)]}
+
+
+def _print_incidents(incidents: Incidents, choice: Choice) -> None:
+    if incidents.problem is not None:
+        print(f"\nincidents are not known: {incidents.problem}")
+        return
+    print()
+    rows = incident_rows(incidents.lines, choice)
+    longest = _longest(name_job_shortly(line.incident.called) for line in rows)
+    _print_table(incident_columns(longest), rows, empty="no incident is open")
+
+
+def _longest(names: Iterable[str]) -> int:
+    """Characters for the names of jobs: in a pipe all of them, for who takes one from there."""
+    return MOST_OF_NAME if sys.stdout.isatty() else max([MOST_OF_NAME, *map(len, names)])
+
+
+def _print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str) -> None:
+    if not rows:
+        print(empty)
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sum(one.wanted + 1 for one in columns)
+    fitted = fit(columns, width)
+    print(header(fitted).rstrip())
+    for row in rows:
+        _print_line(line(fitted, row))
+
+
+def _print_line(cells: Sequence[Cell]) -> None:
+    print("".join(cell.text for cell in cells).rstrip())

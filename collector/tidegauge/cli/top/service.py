@@ -1,0 +1,125 @@
+"""What ``tidegauge top`` asks of the coordinator's API: one or two bounded requests a look, and evidence by a key."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from tidegauge.cli.config import load_settings
+from tidegauge.cli.errors import CommandError
+from tidegauge.cli.service.wishes import asks_here, wish
+from tidegauge.cli.service_api import LONG_ANSWER_S, api_url, ask, read
+from tidegauge.cli.top.model import IncidentLine
+from tidegauge.cluster.api.client import TIMEOUT_S
+from tidegauge.cluster.api.overview import JobPage, Overview
+from tidegauge.core.evidence import EvidenceReason
+from tidegauge.core.evidence.request import Window, evidence_request
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
+from tidegauge.core.memory_history import MemoryPoint
+
+MOST_INCIDENTS = 50
+"""Open incidents in one look, the newest: a pane of some lines shows the gravest of them."""
+
+
+class Incidents(NamedTuple):
+    """The open incidents, or why they cannot be told."""
+
+    lines: tuple[IncidentLine, ...]
+    problem: str | None = None
+
+
+class IncidentStory(NamedTuple):
+    """All of one incident."""
+
+    incident: Incident
+    history: tuple[Mapping[str, Any], ...]
+    """As the API tells it; ``cli.timeline`` reads it."""
+    records: tuple[DecisionRecord, ...]
+    status: LoopStatus
+
+
+Ask = Callable[[str, float], dict[str, Any]]
+"""The API's answer to a path within so many seconds. Raises ``CommandError``."""
+Wish = Callable[[JobKey, int, Mapping[str, Any]], Mapping[str, Any]]
+"""A rank's answer to a request. Raises ``CommandError``."""
+
+
+class Service:
+    """The API as values. Every method raises ``CommandError`` that says why there is no answer."""
+
+    def __init__(self, ask: Ask, address: Callable[[], str], wish: Wish) -> None:
+        self._ask = ask
+        self._address = address
+        self._wish = wish
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Service:
+        """The one that every command asks. Looked for anew at each request: it may have been started again."""
+        public_url = load_settings(args).public_url
+        return cls(
+            lambda path, timeout_s: ask(args, path, timeout_s=timeout_s, quietly=True),
+            lambda: public_url or api_url(args),
+            lambda job, rank, request: wish(asks_here(args), job, rank, request),
+        )
+
+    def overview_raw(self) -> dict[str, Any]:
+        return self._ask("/api/v1/overview", TIMEOUT_S)
+
+    def job_raw(self, job: JobKey, *, rank: int | None = None) -> dict[str, Any]:
+        asked = {**job._asdict(), **({} if rank is None else {"rank": rank})}
+        return self._ask(f"/api/v1/job?{urlencode(asked)}", TIMEOUT_S)
+
+    def incidents_raw(self) -> dict[str, Any]:
+        return self._ask(f"/api/v1/incidents?limit={MOST_INCIDENTS}", TIMEOUT_S)
+
+    def overview(self) -> Overview:
+        return read(Overview, self.overview_raw())
+
+    def job(self, job: JobKey, *, rank: int | None = None) -> JobPage:
+        """With all its ranks, or one. Raises ``CommandError`` too when the job is forgotten, minutes after its end."""
+        return read(JobPage, self.job_raw(job, rank=rank))
+
+    def memory(self, job: JobKey, rank: int) -> tuple[MemoryPoint, ...]:
+        """Oldest first; none if nothing is known of the rank."""
+        answer = self._ask(f"/api/v1/memory?{urlencode({**job._asdict(), 'rank': rank})}", TIMEOUT_S)
+        return tuple(read(MemoryPoint, point) for told in answer["ranks"] for point in told["points"])
+
+    def incidents(self) -> Incidents:
+        """Never raises: jobs are worth seeing while the database of incidents is away."""
+        try:
+            found = self.incidents_raw()["incidents"]
+            return Incidents(tuple(_incident_line(raw) for raw in found))
+        except CommandError as error:
+            return Incidents((), str(error))
+
+    def incident(self, number: int) -> IncidentStory:
+        answer = self._ask(f"/api/v1/incident?number={number}", LONG_ANSWER_S)
+        return IncidentStory(
+            read(Incident, answer["incident"]),
+            tuple(answer["history"]),
+            tuple(read(DecisionRecord, raw) for raw in answer["decisions"]),
+            read(LoopStatus, self._ask("/api/v1/policy", TIMEOUT_S)),
+        )
+
+    def ask_evidence(self, job: JobKey, rank: int) -> str:
+        """Have a rank collect evidence; returns what to say of it. Blocks for seconds."""
+        evidence_id = f"asked-{secrets.token_hex(8)}"
+        self._wish(job, rank, evidence_request(evidence_id, EvidenceReason.ASKED, Window()))
+        return f"rank {rank} collects evidence: its incident and `tidegauge report` have it in a minute or two"
+
+    def report_url(self, number: int) -> str:
+        """Where the report of an incident is: as people reach it if the settings say so, else as this machine does."""
+        return f"{self._address().rstrip('/')}/report?incident={number}"
+
+
+def _incident_line(raw: Mapping[str, Any]) -> IncidentLine:
+    last = raw.get("last_decision")
+    incident = read(Incident, raw)
+    return IncidentLine(
+        incident, tuple(raw.get("ranks", incident.ranks)), None if last is None else read(DecisionRecord, last)
+    )
