@@ -81,7 +81,7 @@ def timed(
 
 def one_window(torch: Any, probe: Any, step: Callable[[], None], number: int, run_dir: Path) -> dict[str, Any]:
     """Ask for one as the service does, and train until it is done."""
-    from tidegauge.probe.evidence_window import WindowAsk
+    from tidegauge.probe.evidence.window import WindowAsk
 
     window = probe.evidence.ask(WindowAsk(f"bench-{number}", "bench/gpu_evidence.py"))
     steps = timed(torch, step, lambda: str(window.phase.value), until=lambda _: window.is_over)

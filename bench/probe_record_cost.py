@@ -22,13 +22,13 @@ from typing import Any
 
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, RankIdentity
 from tidegauge.core.ring_layout import RingHeader
-from tidegauge.probe import watch as watch_module
-from tidegauge.probe.backend import Cuda, register_step_hook
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.guest import Probe
-from tidegauge.probe.ring_writer import RingWriter
-from tidegauge.probe.run_folder import open_run_folder
-from tidegauge.probe.watch import Watch
+from tidegauge.probe.run_files.ring_writer import RingWriter
+from tidegauge.probe.run_files.run_folder import open_run_folder
+from tidegauge.probe.runtime.backend import Cuda, register_step_hook
+from tidegauge.probe.session.guest import Probe
+from tidegauge.probe.watching import watch as watch_module
+from tidegauge.probe.watching.watch import Watch
 
 TARGET_US = 25.0
 ROUNDS = 9

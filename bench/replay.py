@@ -44,7 +44,7 @@ Answer = dict[str, Any]
 
 
 def trace_of(path: Path) -> Trace:
-    from tidegauge.analysis.traces import open_trace
+    from tidegauge.analysis.traces.reading import open_trace
 
     return open_trace(path)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidegauge.analysis.traces import open_trace
+from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.trace import Action, KnownBlock, KnownSegment, Trace
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.agent.evidence.piece import Whose, evidence_of
-from tidegauge.analysis.diff import Comparison, compare
-from tidegauge.analysis.snapshot_files import read_snapshot
+from tidegauge.analysis.growth.diff import Comparison, compare
+from tidegauge.analysis.snapshots.files import read_snapshot
 from tidegauge.core.evidence import CauseFound
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId

@@ -20,10 +20,10 @@ from tidegauge.core.ring_layout import (
     decode_record,
 )
 from tidegauge.core.samples import Sample
-from tidegauge.probe.backend import OutOfMemoryCall, StepHook
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.history import History
 from tidegauge.probe.process_facts import ProcessFacts
+from tidegauge.probe.runtime.backend import OutOfMemoryCall, StepHook
+from tidegauge.probe.runtime.history import History
 
 MIB = 1 << 20
 

@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tidegauge.analysis.candidates import Changes
-from tidegauge.analysis.limits import Limits
-from tidegauge.analysis.trials import Confidence, Trial, WhatIf
+from tidegauge.analysis.whatif.candidates import Changes
+from tidegauge.analysis.whatif.limits import Limits
+from tidegauge.analysis.whatif.trials import Confidence, Trial, WhatIf
 from tidegauge.core.allocator.results import FailedRequest, MemoryCurve, Replay
 from tidegauge.core.allocator.trace import Action, Trace
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:  # importing typing, or anything else, is left to those who ne
     from collections.abc import Callable
     from typing import Any, Optional, TypeVar
 
-    from tidegauge.probe.checkpoint_ask import CheckpointRequest
+    from tidegauge.probe.requests import CheckpointRequest
 
     _Function = TypeVar("_Function", bound=Optional[Callable[..., object]])
 
@@ -68,7 +68,7 @@ def estimate(build: Callable[..., Any], **options: Any) -> Any:
 
 def __getattr__(name: str) -> Any:
     if name == "CheckpointRequest":
-        from tidegauge.probe.checkpoint_ask import CheckpointRequest
+        from tidegauge.probe.requests import CheckpointRequest
 
         return CheckpointRequest
     raise AttributeError(f"module 'tidegauge' has no attribute {name!r}")

@@ -10,8 +10,8 @@ import pytest
 
 import upgrade_fixtures as fixtures
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.diff import compare
-from tidegauge.analysis.snapshot_files import read_snapshot
+from tidegauge.analysis.growth.diff import compare
+from tidegauge.analysis.snapshots.files import read_snapshot
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence.rank_evidence import RankEvidence
 from tidegauge.core.wire import from_wire

@@ -15,10 +15,10 @@ import time
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, RankIdentity
 from tidegauge.core.run_dirs import socket_name
 from tidegauge.core.samples import RecordKind
-from tidegauge.probe.command_socket import CommandSocket
-from tidegauge.probe.own_user import allowed_peers
 from tidegauge.probe.process_facts import read_process_facts
-from tidegauge.probe.ring_writer import open_ring
+from tidegauge.probe.run_files.command_socket import CommandSocket
+from tidegauge.probe.run_files.own_user import allowed_peers
+from tidegauge.probe.run_files.ring_writer import open_ring
 
 MIB = 1 << 20
 

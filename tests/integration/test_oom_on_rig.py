@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakegpu.rig import Rig
-from tidegauge.analysis.oom_forms import figures_of, parse_message
+from tidegauge.analysis.oom.forms import figures_of, parse_message
 from tidegauge.core.oom import OomKind, explain_case
 from tidegauge.probe.activation.launch import activation_environ
 

@@ -24,9 +24,9 @@ from tidegauge.core.ring_layout import DEFAULT_CAPACITY, RingHeader
 from tidegauge.core.run_dirs import ring_name
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.osproc.processes import identity_of
-from tidegauge.probe.readings import Counts
-from tidegauge.probe.ring_writer import RingWriter
-from tidegauge.probe.run_folder import RunFolder, open_run_folder
+from tidegauge.probe.run_files.ring_writer import RingWriter
+from tidegauge.probe.run_files.run_folder import RunFolder, open_run_folder
+from tidegauge.probe.runtime.readings import Counts
 
 GIB = 1 << 30
 MIB = 1 << 20

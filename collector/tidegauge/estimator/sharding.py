@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tidegauge.estimator import data_parallel
+from tidegauge.estimator.fakes.patches import Patches
 from tidegauge.estimator.model_facts import Build, Step, optimizers_of, repeated_blocks
-from tidegauge.estimator.patches import Patches
 from tidegauge.estimator.recording import EstimateError
 
 RANKS_ON_A_NODE = 8

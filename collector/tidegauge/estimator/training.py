@@ -9,8 +9,8 @@ from typing import Any, Optional
 import torch
 from torch.optim import optimizer as hooks
 
-from tidegauge.estimator.fake_device import FakeGpu, fake_gpu
-from tidegauge.estimator.fake_mode import GPU
+from tidegauge.estimator.fakes.device import FakeGpu, fake_gpu
+from tidegauge.estimator.fakes.fake_mode import GPU
 from tidegauge.estimator.recording import EstimateError, Kind, Recording
 from tidegauge.estimator.target import H200, Target
 from tidegauge.estimator.torchvision_names import declare_torchvision

@@ -27,7 +27,7 @@ from tidegauge.launch.launch_files import TOUCH_EVERY_S, LaunchFiles
 from tidegauge.launch.terminal import say
 from tidegauge.osproc.kernel_calls import Arrived, SignalFile
 from tidegauge.osproc.processes import descendants, descends, identity_of, send_signal
-from tidegauge.probe.command_socket import CommandSocket
+from tidegauge.probe.run_files.command_socket import CommandSocket
 
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Sent to the keeper alone they are meant for the job. The terminal sends its own to the whole group by itself."""

@@ -10,9 +10,9 @@ from typing import Optional
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launch_record import LaunchRecord, encode_launch_record
 from tidegauge.core.run_dirs import launch_draft_name, launch_name, launch_socket_name
-from tidegauge.probe.command_socket import Answer, CommandSocket
-from tidegauge.probe.own_user import allowed_peers
-from tidegauge.probe.run_folder import RunFolder, open_any_run_folder
+from tidegauge.probe.run_files.command_socket import Answer, CommandSocket
+from tidegauge.probe.run_files.own_user import allowed_peers
+from tidegauge.probe.run_files.run_folder import RunFolder, open_any_run_folder
 
 TOUCH_EVERY_S = 60.0
 """As probes do with their rings: a file that nobody touched for long may be removed by another pid namespace."""

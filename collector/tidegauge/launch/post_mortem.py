@@ -15,8 +15,8 @@ from typing import NamedTuple, Optional
 
 from tidegauge.agent.rings.reader import RingBlankError, RingReader
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.oom_snapshot import OomSnapshot, look_into
-from tidegauge.analysis.snapshots import read_stream
+from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
+from tidegauge.analysis.snapshots.reading import read_stream
 from tidegauge.core.ids import DeviceUuid, RankIdentity
 from tidegauge.core.oom.of_rank import last_oom, oom_words
 from tidegauge.core.ring_layout import LayoutError
@@ -145,9 +145,9 @@ def _is_of(oom: Sample, facts: Mapping[str, object]) -> bool:
 
 def _with_expandable_segments(snapshot: OomSnapshot) -> list[str]:
     """What the usual cure would have done, where the job recorded a history of its own."""
-    from tidegauge.analysis.oom_history import history_of  # seldom, and this loads the allocator's model
-    from tidegauge.analysis.whatif import whatif
-    from tidegauge.analysis.whatif_words import findings
+    from tidegauge.analysis.oom.history import history_of  # seldom, and this loads the allocator's model
+    from tidegauge.analysis.whatif.search import whatif
+    from tidegauge.analysis.whatif.words import findings
     from tidegauge.core.allocator.compiled import is_ready
 
     if not is_ready():  # it would be compiled first, half a minute in which the job's exit code waits

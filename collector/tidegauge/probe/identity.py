@@ -13,8 +13,8 @@ from tidegauge.core.alloc_conf import conf_names
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity, made_up_job_id
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.text import one_line
-from tidegauge.probe.fraction import fraction_in
 from tidegauge.probe.process_facts import ProcessFacts
+from tidegauge.probe.runtime.fraction import fraction_in
 
 _MAX_COUNT = 1 << 24
 MAX_ATTEMPT = 1 << 31

@@ -86,7 +86,7 @@ def _taken(settings: JobSettings, restarts: int, environ: MutableMapping[str, st
 def _read(run_dir: str, job_id: str) -> JobSettings:
     """The settings for a job of ours. Raises ``_Refused``, ``ValueError`` and ``OSError``."""
     from tidegauge.core.jobs.settings import decode, settings_name
-    from tidegauge.probe.own_user import outer_uid
+    from tidegauge.probe.run_files.own_user import outer_uid
 
     name = settings_name(job_id)
     if name is None:

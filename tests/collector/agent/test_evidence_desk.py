@@ -35,7 +35,7 @@ from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES
 from tidegauge.agent.evidence.making import MOST_WIRE_BYTES
 from tidegauge.agent.evidence.waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT
 from tidegauge.agent.evidence.work import EvidenceWork
-from tidegauge.analysis.snapshot_files import read_snapshot, write_packed
+from tidegauge.analysis.snapshots.files import read_snapshot, write_packed
 from tidegauge.core import wire
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.evidence.brief import EvidenceCause

@@ -22,7 +22,7 @@ from tidegauge.agent.evidence.making import read_trace
 from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, UserFolder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.diff import compare
+from tidegauge.analysis.growth.diff import compare
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, HolderKind, RankEvidence

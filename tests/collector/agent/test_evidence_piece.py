@@ -14,9 +14,9 @@ from evidence_values import evidence as some_evidence
 from fake_node import PID
 from rank_windows import MIB, compressed, packed, put, window
 from tidegauge.agent.evidence.piece import Whose, evidence_of
-from tidegauge.analysis.diff import compare
-from tidegauge.analysis.packed_snapshots import from_packed
-from tidegauge.analysis.snapshots import read_bytes
+from tidegauge.analysis.growth.diff import compare
+from tidegauge.analysis.snapshots.packed import from_packed
+from tidegauge.analysis.snapshots.reading import read_bytes
 from tidegauge.cli.report.files import content_of_files
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import fewer
-from tidegauge.analysis import snapshots
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.beginnings import with_start
-from tidegauge.analysis.pools_by_address import with_pools
-from tidegauge.analysis.traces import open_trace
+from tidegauge.analysis.snapshots import reading as snapshots
+from tidegauge.analysis.traces.beginnings import with_start
+from tidegauge.analysis.traces.pools_by_address import with_pools
+from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
 

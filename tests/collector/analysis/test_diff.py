@@ -13,10 +13,10 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from examples import fewer
-from tidegauge.analysis.diff import Comparison, compare
-from tidegauge.analysis.snapshot_files import read_snapshot
-from tidegauge.analysis.snapshot_traces import trace_with_memory
-from tidegauge.analysis.snapshots import read_bytes
+from tidegauge.analysis.growth.diff import Comparison, compare
+from tidegauge.analysis.snapshots.files import read_snapshot
+from tidegauge.analysis.snapshots.reading import read_bytes
+from tidegauge.analysis.snapshots.traces import trace_with_memory
 from tidegauge.core.allocator.trace import BlockState, Frame, KnownBlock, KnownSegment, Stack, Trace
 from tidegauge.core.evidence import PrivatePools
 from tidegauge.core.evidence.owners import CodeLine

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis.flame_graphs import NO_STACK, folded, speedscope
-from tidegauge.analysis.live_stacks import StackWeight, allocated_weights, live_weights
-from tidegauge.analysis.plain_json import plain_snapshot
-from tidegauge.analysis.pprof import pprof
-from tidegauge.analysis.snapshot_files import read_snapshot
-from tidegauge.analysis.snapshot_traces import Snapshot
-from tidegauge.analysis.snapshots import read_bytes
-from tidegauge.analysis.torch_pickle import torch_pickle, torch_snapshot
+from tidegauge.analysis.growth.flame_graphs import NO_STACK, folded, speedscope
+from tidegauge.analysis.growth.pprof import pprof
+from tidegauge.analysis.snapshots.files import read_snapshot
+from tidegauge.analysis.snapshots.live_stacks import StackWeight, allocated_weights, live_weights
+from tidegauge.analysis.snapshots.plain_json import plain_snapshot
+from tidegauge.analysis.snapshots.reading import read_bytes
+from tidegauge.analysis.snapshots.torch_pickle import torch_pickle, torch_snapshot
+from tidegauge.analysis.snapshots.traces import Snapshot
 from tidegauge.core.evidence.owners import CodeLine
 
 DATA = Path(__file__).parents[2] / "data"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge.analysis.live_stacks import code_lines
-from tidegauge.analysis.packed_snapshots import from_packed, to_packed
-from tidegauge.analysis.snapshots import Snapshot
+from tidegauge.analysis.snapshots.live_stacks import code_lines
+from tidegauge.analysis.snapshots.packed import from_packed, to_packed
+from tidegauge.analysis.snapshots.reading import Snapshot
 from tidegauge.core.allocator.trace import Frame
 from tidegauge.core.snapshot_columns import MOST_DEVICES, MOST_TEXT_CHARS, SnapshotFormatError, pack, unpack
 

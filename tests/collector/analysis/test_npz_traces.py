@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.npy_arrays import NumberArray, read_npz, write_npz
-from tidegauge.analysis.npz_traces import read_npz_trace, write_npz_trace
+from tidegauge.analysis.traces.npy_arrays import NumberArray, read_npz, write_npz
+from tidegauge.analysis.traces.npz_traces import read_npz_trace, write_npz_trace
 from tidegauge.core.allocator.trace import Action, Trace
 
 ACTIONS = {action.name.lower(): int(action) for action in Action}

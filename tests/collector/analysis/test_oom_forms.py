@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis.oom_forms import Form, OomText, SizeRange, figures_of, neighbours, parse_message
+from tidegauge.analysis.oom.forms import Form, OomText, SizeRange, figures_of, neighbours, parse_message
 from tidegauge.core.oom import OomKind, explain_case
 
 DATA = Path(__file__).parents[2] / "data" / "oom"

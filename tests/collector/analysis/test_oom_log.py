@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.analysis.oom_elsewhere import KINDS, recognise
-from tidegauge.analysis.oom_log import LINES_BEFORE, MOST_IN_LINE, MOST_KEPT, MOST_LINE, OomLog, read_log
+from tidegauge.analysis.oom.elsewhere import KINDS, recognise
+from tidegauge.analysis.oom.log import LINES_BEFORE, MOST_IN_LINE, MOST_KEPT, MOST_LINE, OomLog, read_log
 
 DATA = Path(__file__).parents[2] / "data" / "oom"
 MESSAGE = (

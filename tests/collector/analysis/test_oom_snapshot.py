@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.oom_answer import RECORD_STACKS, explain_elsewhere, explain_snapshot
-from tidegauge.analysis.oom_elsewhere import KINDS
-from tidegauge.analysis.oom_log import FoundElsewhere
-from tidegauge.analysis.oom_snapshot import OomSnapshot, look_into
-from tidegauge.analysis.snapshots import read_bytes
+from tidegauge.analysis.oom.answer import RECORD_STACKS, explain_elsewhere, explain_snapshot
+from tidegauge.analysis.oom.elsewhere import KINDS
+from tidegauge.analysis.oom.log import FoundElsewhere
+from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
+from tidegauge.analysis.snapshots.reading import read_bytes
 
 DATA = Path(__file__).parents[2] / "data" / "oom"
 MIB, GIB = 1 << 20, 1 << 30

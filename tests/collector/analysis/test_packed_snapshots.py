@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis import snapshots
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.packed_snapshots import from_packed, to_packed
-from tidegauge.analysis.replays import replay_trace
-from tidegauge.analysis.traces import with_beginning
+from tidegauge.analysis.snapshots import reading as snapshots
+from tidegauge.analysis.snapshots.packed import from_packed, to_packed
+from tidegauge.analysis.traces.reading import with_beginning
+from tidegauge.analysis.traces.replays import replay_trace
 from tidegauge.core.allocator.trace import BlockState
 from tidegauge.core.snapshot_columns import (
     BLOCKS,

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
-from tidegauge.analysis.restricted_pickle import load
+from tidegauge.analysis.snapshots.restricted_pickle import load
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**100), 2**100) | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tidegauge.analysis import snapshots
-from tidegauge.analysis.beginnings import with_start
-from tidegauge.analysis.segment_order import with_segment_order
+from tidegauge.analysis.snapshots import reading as snapshots
+from tidegauge.analysis.traces.beginnings import with_start
+from tidegauge.analysis.traces.segment_order import with_segment_order
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import Trace
 

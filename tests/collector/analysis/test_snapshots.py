@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis import snapshots
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.traces import open_trace
+from tidegauge.analysis.snapshots import reading as snapshots
+from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.trace import Action, BlockState
 
 FOLDER = Path(__file__).parents[2] / "data" / "allocator" / "snapshots"

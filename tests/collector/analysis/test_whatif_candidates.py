@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis.candidates import (
+from tidegauge.analysis.whatif.candidates import (
     EXPANDABLE,
     GC,
     LARGE_SEGMENT,

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tidegauge.analysis.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP, Changes
-from tidegauge.analysis.traces import open_trace
-from tidegauge.analysis.trials import Trial, WhatIf
-from tidegauge.analysis.whatif import MOST_TRIALS, whatif
-from tidegauge.analysis.whatif_words import export_line, findings
+from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP, Changes
+from tidegauge.analysis.whatif.search import MOST_TRIALS, whatif
+from tidegauge.analysis.whatif.trials import Trial, WhatIf
+from tidegauge.analysis.whatif.words import export_line, findings
 from tidegauge.core.allocator.trace import Trace
 
 TRACES = Path(__file__).parents[2] / "data" / "allocator"

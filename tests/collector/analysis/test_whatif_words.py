@@ -4,10 +4,10 @@ import shlex
 
 import pytest
 
-from tidegauge.analysis.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP
-from tidegauge.analysis.limits import Limits
-from tidegauge.analysis.trials import Confidence, WhatIf
-from tidegauge.analysis.whatif_words import export_line, findings
+from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP
+from tidegauge.analysis.whatif.limits import Limits
+from tidegauge.analysis.whatif.trials import Confidence, WhatIf
+from tidegauge.analysis.whatif.words import export_line, findings
 from whatif_worlds import GIB, MIB, failed_request, replay_of, trial_of, whatif_of
 
 TODAY = trial_of({}, replay_of(2402 * MIB))

@@ -22,8 +22,8 @@ from tidegauge.core.proc_stat import ProcStat
 from tidegauge.core.run_dirs import socket_name
 from tidegauge.launch.remote import script as remote_script
 from tidegauge.osproc.processes import identity_of
-from tidegauge.probe.command_socket import CommandSocket
-from tidegauge.probe.run_folder import open_run_folder
+from tidegauge.probe.run_files.command_socket import CommandSocket
+from tidegauge.probe.run_files.run_folder import open_run_folder
 
 TORCH = frozenset({"/v/lib/libtorch_python.so", "/v/lib/libtorch_cpu.so", "/v/lib/libtorch_cuda.so"})
 CUDA = TORCH | {"/usr/lib/libcuda.so.1"}

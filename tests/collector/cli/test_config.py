@@ -11,8 +11,8 @@ from tidegauge.cli.errors import CommandError
 from tidegauge.cli.main import main
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, EXPLAIN_OOM_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.launch.start import KEEPER_VARIABLE
-from tidegauge.probe.checkpoint_files import PATH_VARIABLE
-from tidegauge.probe.checkpoint_signal import SIGNAL_VARIABLE
+from tidegauge.probe.checkpoint.files import PATH_VARIABLE
+from tidegauge.probe.checkpoint.signal import SIGNAL_VARIABLE
 from tidegauge.probe.job_settings import TOLD_VARIABLE
 
 SET_BY_LAUNCHERS = (

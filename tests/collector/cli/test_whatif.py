@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.analysis.npz_traces import write_npz_trace
-from tidegauge.analysis.trials import titled
+from tidegauge.analysis.traces.npz_traces import write_npz_trace
+from tidegauge.analysis.whatif.trials import titled
 from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError
 from tidegauge.cli.offline import whatif
 from tidegauge.core.allocator.trace import Action

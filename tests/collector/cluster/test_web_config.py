@@ -201,8 +201,8 @@ def test_what_openssl_does_not_take_is_a_refusal_too(tmp_path: Path, monkeypatch
     Authority(tmp_path).issue("node7")
     for more, table in (("curve_preferences: [X25519]", "CURVES"), ("cipher_suites: [ODD]", "CIPHERS")):
         odd = {"X25519": "no-such-curve"} if table == "CURVES" else {"ODD": "NO-SUCH-CIPHER"}
-        for module in ("web_config", "web_tls"):
-            monkeypatch.setattr(f"tidegauge.cluster.{module}.{table}", odd)
+        for module in ("config", "tls"):
+            monkeypatch.setattr(f"tidegauge.web.{module}.{table}", odd)
         config = parse_web_config(f"tls_server_config: {{cert_file: node7.pem, key_file: node7.key, {more}}}")
         assert config.tls is not None
         with pytest.raises(WebConfigError, match="cipher_suites or curve_preferences"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidegauge.probe.checkpoint_ask import CheckpointRequest
+from tidegauge.probe.requests import CheckpointRequest
 
 REQUEST = CheckpointRequest("r1", 7, 4e9)
 

@@ -20,7 +20,7 @@ from tidegauge.launch.remote.folder import MAX_OUTCOME_BYTES, OUTCOME, SharedFol
 from tidegauge.launch.remote.run import NotExecutedError, RemoteTarget, begin_probe
 from tidegauge.osproc.processes import identity_of
 
-PACKAGE = str(Path(inspect.getfile(remote_script)).parents[1])
+PACKAGE = str(Path(inspect.getfile(remote_script)).parents[2])
 TORCH = """
 import sys, types
 class Optimizer: pass

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Optional
 
 from probe_fakes import fake_torch
-from tidegauge.probe.backend import Cuda, DeviceModule, choose_backend
+from tidegauge.probe.runtime.backend import Cuda, DeviceModule, choose_backend
 
 UUID = "4ee4d5e0-1234-5678-9abc-def012345678"
 hooks: list[Callable[..., None]] = []

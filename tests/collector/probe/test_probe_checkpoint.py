@@ -15,13 +15,13 @@ from typing import Any, Callable, Optional
 
 from probe_fakes import MIB, FakeBackend, FakeOptimizer, FakeStore, Ring, facts_of_this_process, rings_below
 from tidegauge.probe import entry
-from tidegauge.probe.checkpoint import MAX_REMEMBERED, Checkpoints
-from tidegauge.probe.checkpoint_agreement import PATIENCE_S, all_have_come
-from tidegauge.probe.checkpoint_ask import Ask, CheckpointRequest, RefusedError, saver
-from tidegauge.probe.checkpoint_files import list_files
-from tidegauge.probe.commands import Commands
+from tidegauge.probe.checkpoint.callbacks import MAX_REMEMBERED, Checkpoints
+from tidegauge.probe.checkpoint.files import list_files
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.guest import Probe
+from tidegauge.probe.requests import Ask, CheckpointRequest, RefusedError, saver
+from tidegauge.probe.runtime.checkpoint_agreement import PATIENCE_S, all_have_come
+from tidegauge.probe.session.commands import Commands
+from tidegauge.probe.session.guest import Probe
 from waiting import PATIENCE_S as TEST_PATIENCE_S
 
 

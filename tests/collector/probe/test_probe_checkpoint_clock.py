@@ -8,9 +8,9 @@ import unittest
 from typing import Any, Optional
 
 from probe_fakes import FakeBackend
-from tidegauge.probe.checkpoint import Checkpoints
-from tidegauge.probe.checkpoint_ask import CheckpointRequest, RefusedError, parse_ask
+from tidegauge.probe.checkpoint.callbacks import Checkpoints
 from tidegauge.probe.faults import Faults
+from tidegauge.probe.requests import CheckpointRequest, RefusedError, parse_ask
 
 HOUR_S = 3600.0
 HEAD_S = 1.8e9

@@ -9,8 +9,8 @@ import os
 import tempfile
 import unittest
 
-from tidegauge.probe import checkpoint_files
-from tidegauge.probe.checkpoint_files import (
+from tidegauge.probe.checkpoint import files as checkpoint_files
+from tidegauge.probe.checkpoint.files import (
     SETTLED_S,
     FileName,
     FileState,

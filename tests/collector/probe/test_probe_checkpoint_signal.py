@@ -14,13 +14,13 @@ from types import FrameType
 from typing import Any, Optional
 
 from probe_fakes import FakeBackend, FakeOptimizer, facts_of_this_process
-from tidegauge.probe.checkpoint_ask import RefusedError, parse_ask
-from tidegauge.probe.checkpoint_files import SETTLED_S
-from tidegauge.probe.checkpoint_means import means_of
-from tidegauge.probe.checkpoint_signal import parse_signal, signal_name, why_not_sent
-from tidegauge.probe.commands import Commands
+from tidegauge.probe.checkpoint.files import SETTLED_S
+from tidegauge.probe.checkpoint.means import means_of
+from tidegauge.probe.checkpoint.signal import parse_signal, signal_name, why_not_sent
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.guest import Probe
+from tidegauge.probe.requests import RefusedError, parse_ask
+from tidegauge.probe.session.commands import Commands
+from tidegauge.probe.session.guest import Probe
 
 
 class Words(unittest.TestCase):

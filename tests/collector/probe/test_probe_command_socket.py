@@ -10,8 +10,14 @@ import unittest
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.probe.command_socket import IDLE_S, MAX_CLIENTS, MAX_LINE_BYTES, MOST_REPLY_BYTES, CommandSocket
-from tidegauge.probe.run_folder import open_run_folder
+from tidegauge.probe.run_files.command_socket import (
+    IDLE_S,
+    MAX_CLIENTS,
+    MAX_LINE_BYTES,
+    MOST_REPLY_BYTES,
+    CommandSocket,
+)
+from tidegauge.probe.run_files.run_folder import open_run_folder
 from waiting import PATIENCE_S
 
 

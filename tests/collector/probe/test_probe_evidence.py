@@ -16,14 +16,14 @@ from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankEv
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
-from tidegauge.probe.evidence_files import EvidenceFiles
-from tidegauge.probe.evidence_window import EvidenceWindow, Phase, WindowAsk
-from tidegauge.probe.evidence_work import Looks, gather
+from tidegauge.probe.evidence.window import EvidenceWindow, Phase, WindowAsk
+from tidegauge.probe.evidence.work import Looks, gather
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.history import History, Recorder
 from tidegauge.probe.pacing import Pacer, StoppedError
-from tidegauge.probe.rank_snapshot import MOST_BLOCKS, RankSnapshots
-from tidegauge.probe.run_folder import open_run_folder
+from tidegauge.probe.run_files.evidence_files import EvidenceFiles
+from tidegauge.probe.run_files.run_folder import open_run_folder
+from tidegauge.probe.runtime.history import History, Recorder
+from tidegauge.probe.runtime.rank_snapshot import MOST_BLOCKS, RankSnapshots
 
 ASK = WindowAsk("e1", "rank 0 is suspected", warm_up_steps=2, window_steps=5, most_s=60.0, max_events=1000)
 FOUND = HolderSearch(wanted_bytes=5, objects=7)

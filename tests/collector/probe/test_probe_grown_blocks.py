@@ -7,10 +7,10 @@ from typing import Any
 
 from probe_fakes import MIB, block, torch_snapshot
 from tidegauge.core.snapshot_columns import PackedSnapshot
-from tidegauge.probe.grown_blocks import MOST_BLOCKS, GrownBlocks, grown_blocks, largest_blocks
+from tidegauge.probe.evidence.grown_blocks import MOST_BLOCKS, GrownBlocks, grown_blocks, largest_blocks
+from tidegauge.probe.evidence.snapshot_packing import pack_columns
 from tidegauge.probe.pacing import Pacer
-from tidegauge.probe.rank_snapshot import RawSnapshot
-from tidegauge.probe.snapshot_packing import pack_columns
+from tidegauge.probe.runtime.rank_snapshot import RawSnapshot
 
 PACER = Pacer(sleep=lambda _seconds: None)
 BASE = 1 << 30

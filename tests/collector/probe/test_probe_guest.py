@@ -14,9 +14,9 @@ from typing import Any
 
 from probe_fakes import MIB, FakeBackend, FakeOptimizer, Ring, facts_of_this_process, rings_below
 from tidegauge.core.samples import EventCode, RecordKind
-from tidegauge.probe.commands import Commands
 from tidegauge.probe.faults import MAX_FAULTS, Faults
-from tidegauge.probe.guest import MAX_TICKS_ALONE, Probe
+from tidegauge.probe.session.commands import Commands
+from tidegauge.probe.session.guest import MAX_TICKS_ALONE, Probe
 from waiting import PATIENCE_S, eventually
 
 

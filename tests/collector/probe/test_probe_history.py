@@ -8,7 +8,7 @@ from typing import Any
 
 from probe_fakes import FakeRecording
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.history import History, Recorder
+from tidegauge.probe.runtime.history import History, Recorder
 from waiting import PATIENCE_S
 
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Optional
 
 from fake_tensors import FunctionBase, Module, Node, Optimizer, Tensor, fake_tensor_torch
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
-from tidegauge.probe.checkpoint_ask import RefusedError
+from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import search_holders
 from tidegauge.probe.holders.pace import LONGEST_SLICE_S, AtBoundary
-from tidegauge.probe.rank_facts import read_facts
+from tidegauge.probe.requests import RefusedError
 from waiting import PATIENCE_S
 
 BLOCK = 4096

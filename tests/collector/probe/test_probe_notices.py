@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import unittest
 
-from tidegauge.probe.checkpoint_ask import RefusedError
-from tidegauge.probe.notices import MAX_LINES, MAX_REMEMBERED, Notices
+from tidegauge.probe.requests import RefusedError
+from tidegauge.probe.run_files.notices import MAX_LINES, MAX_REMEMBERED, Notices
 
 
 class NoticesTest(unittest.TestCase):

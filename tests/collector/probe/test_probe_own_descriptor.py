@@ -11,12 +11,12 @@ import tempfile
 import unittest
 
 from tidegauge.core.ring_layout import RingHeader
-from tidegauge.probe.command_socket import CommandSocket
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.helper import Helper
-from tidegauge.probe.own_descriptor import DescriptorLostError, OwnDescriptor
-from tidegauge.probe.ring_writer import RingWriter
-from tidegauge.probe.run_folder import open_run_folder
+from tidegauge.probe.run_files.command_socket import CommandSocket
+from tidegauge.probe.run_files.own_descriptor import DescriptorLostError, OwnDescriptor
+from tidegauge.probe.run_files.ring_writer import RingWriter
+from tidegauge.probe.run_files.run_folder import open_run_folder
+from tidegauge.probe.session.helper import Helper
 from waiting import eventually
 
 PRECIOUS = b"precious"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import unittest
 
-from tidegauge.probe.own_user import allowed_peers, in_user_namespace, mapped, outer_uid
+from tidegauge.probe.run_files.own_user import allowed_peers, in_user_namespace, mapped, outer_uid
 
 FIRST = "         0          0 4294967295\n"
 REMAPPED_ROOT = "         0       5001          1\n"

@@ -12,19 +12,19 @@ from typing import Any
 from probe_fakes import MIB, FakeBackend, block, fake_torch, torch_snapshot
 from tidegauge.core.allocator.trace import Action, BlockState
 from tidegauge.core.snapshot_columns import EXPANDABLE, LARGE, pack, unpack
-from tidegauge.probe.backend import Cuda
+from tidegauge.probe.evidence.snapshot_packing import ACTIONS, STATES, let_go, pack_columns
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.history import History
 from tidegauge.probe.pacing import REST_S, SLICE_S, Pacer, StoppedError
-from tidegauge.probe.rank_snapshot import (
+from tidegauge.probe.runtime.backend import Cuda
+from tidegauge.probe.runtime.history import History
+from tidegauge.probe.runtime.rank_snapshot import (
     MOST_BLOCKS,
     MOST_EVENTS,
     NoSnapshotError,
     RankSnapshots,
     RawSnapshot,
 )
-from tidegauge.probe.snapshot_packing import ACTIONS, STATES, let_go, pack_columns
-from tidegauge.probe.undisturbed import collector_held_off, compiler_left_alone
+from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
 from waiting import PATIENCE_S
 
 PACER = Pacer(sleep=lambda _seconds: None)

@@ -6,7 +6,7 @@ import unittest
 
 from probe_fakes import nested_stats
 from tidegauge.core.samples import EventCode, RecordKind, Sample
-from tidegauge.probe.readings import counts_of
+from tidegauge.probe.runtime.readings import counts_of
 
 
 class ReadingStatistics(unittest.TestCase):

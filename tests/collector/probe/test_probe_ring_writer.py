@@ -14,9 +14,9 @@ from probe_fakes import Ring, nested_stats
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.ring_layout import DEFAULT_CAPACITY, HEADER_BYTES, LayoutError, RingHeader, decode_header
 from tidegauge.core.samples import EventCode, RecordKind
-from tidegauge.probe.readings import counts_of
-from tidegauge.probe.ring_writer import MIN_CAPACITY, NoRoomError, RingWriter, fitting_capacity, open_ring
-from tidegauge.probe.run_folder import RunFolder, open_run_folder
+from tidegauge.probe.run_files.ring_writer import MIN_CAPACITY, NoRoomError, RingWriter, fitting_capacity, open_ring
+from tidegauge.probe.run_files.run_folder import RunFolder, open_run_folder
+from tidegauge.probe.runtime.readings import counts_of
 from waiting import PATIENCE_S
 
 IDENTITY = RankIdentity(
@@ -137,8 +137,8 @@ class WritingRings(RingTestCase):
         code = (
             "import os, resource, signal, sys\n"
             "from tidegauge.core.ring_layout import RingHeader\n"
-            "from tidegauge.probe.ring_writer import RingWriter\n"
-            "from tidegauge.probe.run_folder import open_run_folder\n"
+            "from tidegauge.probe.run_files.ring_writer import RingWriter\n"
+            "from tidegauge.probe.run_files.run_folder import open_run_folder\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, a job may not\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
             "folder = open_run_folder(sys.argv[1], uid=os.geteuid())\n"

@@ -9,7 +9,7 @@ import unittest
 from open_files import open_below
 from tidegauge.core.ids import ProcessId
 from tidegauge.probe.process_facts import is_alive, process_id, read_process_facts
-from tidegauge.probe.run_folder import LEFTOVER_AGE_S, RunFolder, UnsafeFolderError, open_run_folder
+from tidegauge.probe.run_files.run_folder import LEFTOVER_AGE_S, RunFolder, UnsafeFolderError, open_run_folder
 
 UID = os.geteuid()
 

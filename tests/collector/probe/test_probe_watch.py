@@ -11,10 +11,10 @@ from tidegauge.core.ids import GlobalRank, JobId, LocalRank, RankIdentity
 from tidegauge.core.ring_layout import RingHeader
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.ring_writer import RingWriter
-from tidegauge.probe.run_folder import open_run_folder
-from tidegauge.probe.steps import StepCounter
-from tidegauge.probe.watch import LOOK_EVERY_TICKS, MIN_STEP_GAP_NS, TICK_GAP_NS, Watch
+from tidegauge.probe.run_files.ring_writer import RingWriter
+from tidegauge.probe.run_files.run_folder import open_run_folder
+from tidegauge.probe.watching.steps import StepCounter
+from tidegauge.probe.watching.watch import LOOK_EVERY_TICKS, MIN_STEP_GAP_NS, TICK_GAP_NS, Watch
 
 SECOND_NS = 1_000_000_000
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from fuzz.oracles import require
 from fuzz.target import Target
-from tidegauge.probe.checkpoint_ask import RefusedError, is_a_look, parse_ask, request_id_of
-from tidegauge.probe.command_socket import MAX_LINE_BYTES, MOST_REPLY_BYTES, CommandSocket
-from tidegauge.probe.notices import Notices
-from tidegauge.probe.run_folder import open_run_folder
+from tidegauge.probe.requests import RefusedError, is_a_look, parse_ask, request_id_of
+from tidegauge.probe.run_files.command_socket import MAX_LINE_BYTES, MOST_REPLY_BYTES, CommandSocket
+from tidegauge.probe.run_files.notices import Notices
+from tidegauge.probe.run_files.run_folder import open_run_folder
 
 MOST_SENT = 4096
 """Bytes given to the socket at a time: a line comes in several pieces."""
@@ -25,7 +25,8 @@ MOST_ANSWERED = 50
 
 
 def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """In place of ``probe.commands``, whose table needs a watched process: its checks are the same functions."""
+    """In place of ``probe.session.commands``, whose table needs a watched process: its checks are the same
+    functions."""
     name = request.get("command")
     try:
         if name == "checkpoint" and not is_a_look(request):

@@ -23,14 +23,14 @@ from fuzz.target import Target
 from rank_windows import early, late
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
 from tidegauge.analysis.contents import decompressed
-from tidegauge.analysis.npy_arrays import read_npz
-from tidegauge.analysis.npz_traces import read_npz_trace, write_npz_trace
-from tidegauge.analysis.oom_snapshot import look_into
-from tidegauge.analysis.packed_snapshots import from_packed, to_packed
-from tidegauge.analysis.restricted_pickle import loads
-from tidegauge.analysis.snapshots import Snapshot, read_bytes
-from tidegauge.analysis.torch_pickle import torch_pickle
-from tidegauge.analysis.traces import with_beginning
+from tidegauge.analysis.oom.snapshot import look_into
+from tidegauge.analysis.snapshots.packed import from_packed, to_packed
+from tidegauge.analysis.snapshots.reading import Snapshot, read_bytes
+from tidegauge.analysis.snapshots.restricted_pickle import loads
+from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
+from tidegauge.analysis.traces.npy_arrays import read_npz
+from tidegauge.analysis.traces.npz_traces import read_npz_trace, write_npz_trace
+from tidegauge.analysis.traces.reading import with_beginning
 from tidegauge.core.allocator.trace import TraceError
 from tidegauge.core.snapshot_columns import (
     BLOCKS,

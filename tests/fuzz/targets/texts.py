@@ -9,9 +9,9 @@ from pathlib import Path
 from fuzz.oracles import require
 from fuzz.target import Target
 from tidegauge.agent.slurm.listpids import parse_listpids
-from tidegauge.analysis.oom_answer import explain_elsewhere, explain_text
-from tidegauge.analysis.oom_forms import NOT_AVAILABLE_BYTES, SizeRange, parse_message
-from tidegauge.analysis.oom_log import MOST_KEPT, read_log
+from tidegauge.analysis.oom.answer import explain_elsewhere, explain_text
+from tidegauge.analysis.oom.forms import NOT_AVAILABLE_BYTES, SizeRange, parse_message
+from tidegauge.analysis.oom.log import MOST_KEPT, read_log
 from tidegauge_scheduler_hooks.slurm.jobs_json import read_jobs
 
 DATA = Path(__file__).parents[2] / "data"

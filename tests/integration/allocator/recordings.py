@@ -16,7 +16,7 @@ from integration.allocator import workloads
 from integration.allocator.workloads import Workload
 from integration.needs import missing
 from matrix import FIRST_TORCH as FIRST_RIG
-from tidegauge.analysis.traces import open_trace
+from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
 from tidegauge.core.allocator.trace import Trace

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from tidegauge.probe.checkpoint_ask import RefusedError
+from tidegauge.probe.requests import RefusedError
 
 WAIT_S = 60.0
 

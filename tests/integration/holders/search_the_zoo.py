@@ -17,8 +17,8 @@ import torch
 import leak_zoo
 from integration.holders.boundaries import Boundaries
 from tidegauge.core.wire import to_wire
+from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import search_holders
-from tidegauge.probe.rank_facts import read_facts
 
 EARLY, LATE, LAST = 6, 40, 10_000
 

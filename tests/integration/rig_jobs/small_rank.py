@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.core.run_dirs import socket_name
-from tidegauge.probe.command_socket import CommandSocket
 from tidegauge.probe.process_facts import process_id
-from tidegauge.probe.run_folder import open_any_run_folder
+from tidegauge.probe.run_files.command_socket import CommandSocket
+from tidegauge.probe.run_files.run_folder import open_any_run_folder
 
 STEP_S = 0.01
 

@@ -23,11 +23,11 @@ from tidegauge.core.jobs.launches import LaunchState
 from tidegauge.core.ring_layout import HEADER_BYTES, MAGIC, RECORD_BYTES
 from tidegauge.core.run_dirs import launch_name, socket_name
 from tidegauge.core.samples import RecordKind
-from tidegauge.probe.command_socket import CommandSocket
-from tidegauge.probe.own_user import allowed_peers
 from tidegauge.probe.process_facts import read_process_facts
-from tidegauge.probe.ring_writer import RingWriter, open_ring
-from tidegauge.probe.run_folder import RunFolder
+from tidegauge.probe.run_files.command_socket import CommandSocket
+from tidegauge.probe.run_files.own_user import allowed_peers
+from tidegauge.probe.run_files.ring_writer import RingWriter, open_ring
+from tidegauge.probe.run_files.run_folder import RunFolder
 
 MIB = 1 << 20
 HISTORY = 3000

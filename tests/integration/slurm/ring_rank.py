@@ -14,7 +14,7 @@ from pathlib import Path
 from fake_node import MIB, FakeClock, FakeRank, identity
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank
 from tidegauge.osproc.processes import identity_of
-from tidegauge.probe.run_folder import open_any_run_folder
+from tidegauge.probe.run_files.run_folder import open_any_run_folder
 
 STEPS = 3000
 

@@ -14,8 +14,8 @@ from tidegauge.agent.evidence.checks import number_of
 from tidegauge.agent.evidence.piece import Whose, evidence_of, evidence_of_one
 from tidegauge.agent.evidence.readings import Reading, growth_since
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.diff import Comparison, compare
-from tidegauge.analysis.packed_snapshots import from_packed
+from tidegauge.analysis.growth.diff import Comparison, compare
+from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import Evidence, SnapshotRef

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from tidegauge.analysis.diff import Comparison
+from tidegauge.analysis.growth.diff import Comparison
 from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, MOST_LIVE, Evidence, SnapshotRef, StackGrowth
 from tidegauge.core.evidence.bound_finding import find_bound
 from tidegauge.core.evidence.cause_input import CauseInput

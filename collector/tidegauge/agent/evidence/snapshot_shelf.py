@@ -11,7 +11,7 @@ from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.making import job_of
 from tidegauge.agent.evidence.retention import what_to_delete
 from tidegauge.agent.evidence.snapshot_store import KeyTakenError, SnapshotStore, StoreError, snapshot_key
-from tidegauge.analysis.snapshot_files import write_packed
+from tidegauge.analysis.snapshots.files import write_packed
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.jobs.tenants import tenant_of_rank
 from tidegauge.core.units import format_bytes

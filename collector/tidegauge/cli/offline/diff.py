@@ -35,9 +35,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     # What reads and compares is loaded here: the other commands start without it.
     from tidegauge.analysis.bad_traces import BadTraceError
-    from tidegauge.analysis.diff import compare
-    from tidegauge.analysis.snapshot_files import read_snapshot
-    from tidegauge.analysis.snapshot_traces import trace_with_memory
+    from tidegauge.analysis.growth.diff import compare
+    from tidegauge.analysis.snapshots.files import read_snapshot
+    from tidegauge.analysis.snapshots.traces import trace_with_memory
     from tidegauge.cli.offline.diff_page import Compared, as_json, print_page
 
     traces, steps = [], []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
-from tidegauge.analysis.diff import Comparison, LineGrowth
-from tidegauge.analysis.oom_answer import RECORD_STACKS
+from tidegauge.analysis.growth.diff import Comparison, LineGrowth
+from tidegauge.analysis.oom.answer import RECORD_STACKS
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.held_memory import line_name

@@ -11,7 +11,7 @@ from tidegauge.cli.errors import ENVIRONMENT, FINE, USAGE, CommandError, bad_fil
 from tidegauge.cli.own_files import write_own
 
 if TYPE_CHECKING:
-    from tidegauge.analysis.snapshot_traces import Snapshot
+    from tidegauge.analysis.snapshots.traces import Snapshot
 
 HELP = "write a memory snapshot, or the growth between two, for other tools: memory_viz, flame graphs, pprof"
 ENDINGS = {
@@ -76,7 +76,7 @@ def format_of(name: str) -> Optional[str]:
 
 def _read(file: str) -> Snapshot:
     from tidegauge.analysis.bad_traces import BadTraceError
-    from tidegauge.analysis.snapshot_files import read_snapshot
+    from tidegauge.analysis.snapshots.files import read_snapshot
 
     try:
         return read_snapshot(file)

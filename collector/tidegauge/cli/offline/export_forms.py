@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.diff import Comparison, compare
-from tidegauge.analysis.flame_graphs import folded, speedscope
-from tidegauge.analysis.live_stacks import Lines, StackWeight, allocated_weights, live_weights
-from tidegauge.analysis.plain_json import plain_snapshot
-from tidegauge.analysis.pprof import pprof
-from tidegauge.analysis.snapshot_traces import Snapshot, trace_with_memory
-from tidegauge.analysis.torch_pickle import torch_pickle
+from tidegauge.analysis.growth.diff import Comparison, compare
+from tidegauge.analysis.growth.flame_graphs import folded, speedscope
+from tidegauge.analysis.growth.pprof import pprof
+from tidegauge.analysis.snapshots.live_stacks import Lines, StackWeight, allocated_weights, live_weights
+from tidegauge.analysis.snapshots.plain_json import plain_snapshot
+from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
+from tidegauge.analysis.snapshots.traces import Snapshot, trace_with_memory
 from tidegauge.cli.errors import bad_file
 from tidegauge.cli.offline.diff_page import Compared, as_json
 from tidegauge.core.allocator.trace import Trace

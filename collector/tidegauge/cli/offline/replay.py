@@ -14,7 +14,7 @@ from tidegauge.cli.offline.torch_releases import torch_release
 from tidegauge.cli.sizes import parse_cap
 
 if TYPE_CHECKING:
-    from tidegauge.analysis.replays import Answer
+    from tidegauge.analysis.traces.replays import Answer
 
 HELP = "replay a recorded allocator trace: peaks, waste and out-of-memory, as recorded or under other settings"
 SAY_EVERY_S = 2.0
@@ -44,8 +44,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     # What reads and replays is loaded here: the other commands start without it.
-    from tidegauge.analysis.replays import replay_trace
-    from tidegauge.analysis.traces import open_trace
+    from tidegauge.analysis.traces.reading import open_trace
+    from tidegauge.analysis.traces.replays import replay_trace
     from tidegauge.cli.offline.replay_answer import as_json, print_for_people
     from tidegauge.core.allocator.compiled import is_ready
 

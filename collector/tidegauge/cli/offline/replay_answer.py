@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidegauge.analysis.replays import Answer
-from tidegauge.analysis.trials import titled
+from tidegauge.analysis.traces.replays import Answer
+from tidegauge.analysis.whatif.trials import titled
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.allocator.results import FailedRequest, Replay
 from tidegauge.core.units import format_bytes

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         _check_plot(args.plot)
     # What reads and replays is loaded here: the other commands start without it.
-    from tidegauge.analysis.traces import open_trace
-    from tidegauge.analysis.whatif import whatif
+    from tidegauge.analysis.traces.reading import open_trace
+    from tidegauge.analysis.whatif.search import whatif
     from tidegauge.cli.offline.whatif_answer import as_json, print_for_people
     from tidegauge.cli.offline.whatif_plot import write_plot
 

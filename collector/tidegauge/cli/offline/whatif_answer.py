@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 
-from tidegauge.analysis.ranking import best_first
-from tidegauge.analysis.trials import Trial, WhatIf, titled
-from tidegauge.analysis.whatif_words import calls, export_line, findings
+from tidegauge.analysis.whatif.ranking import best_first
+from tidegauge.analysis.whatif.trials import Trial, WhatIf, titled
+from tidegauge.analysis.whatif.words import calls, export_line, findings
 from tidegauge.cli.offline.replay_answer import replay_json
 from tidegauge.cli.offline.terminal_chart import ASCII, BLOCKS, memory_chart
 from tidegauge.cli.output import print_table, print_wrapped

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegauge.analysis.trials import Trial, WhatIf, titled
-from tidegauge.analysis.whatif_words import findings
+from tidegauge.analysis.whatif.trials import Trial, WhatIf, titled
+from tidegauge.analysis.whatif.words import findings
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.own_files import write_own
 from tidegauge.core.allocator.trace import Trace

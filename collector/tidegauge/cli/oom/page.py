@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
-from tidegauge.analysis.oom_answer import OomAnswer
-from tidegauge.analysis.oom_log import Found, OomLog, Place
-from tidegauge.analysis.oom_snapshot import OomSnapshot
+from tidegauge.analysis.oom.answer import OomAnswer
+from tidegauge.analysis.oom.log import Found, OomLog, Place
+from tidegauge.analysis.oom.snapshot import OomSnapshot
 from tidegauge.cli.oom.whatif import Tried
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.evidence.held_memory import HeldMemory, free_words, owner_name

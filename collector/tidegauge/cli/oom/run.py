@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Any, Optional, cast
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.oom_answer import OomAnswer, explain_elsewhere, explain_snapshot, explain_text, in_the_light_of
-from tidegauge.analysis.oom_log import MOST_LINE, OomLog, read_log
-from tidegauge.analysis.oom_snapshot import OomSnapshot, look_into
-from tidegauge.analysis.snapshots import is_own_form, read, read_stream
+from tidegauge.analysis.oom.answer import OomAnswer, explain_elsewhere, explain_snapshot, explain_text, in_the_light_of
+from tidegauge.analysis.oom.log import MOST_LINE, OomLog, read_log
+from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
+from tidegauge.analysis.snapshots.reading import is_own_form, read, read_stream
 from tidegauge.cli.errors import ENVIRONMENT, FINE, LONGEST_QUOTE, USAGE, CommandError
 from tidegauge.cli.oom.page import Page, as_json, print_page
 from tidegauge.cli.oom.whatif import try_settings

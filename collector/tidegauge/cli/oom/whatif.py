@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from tidegauge.analysis.oom_snapshot import OomSnapshot
-from tidegauge.analysis.trials import WhatIf
+from tidegauge.analysis.oom.snapshot import OomSnapshot
+from tidegauge.analysis.whatif.trials import WhatIf
 from tidegauge.cli.progress import progress
 
 
@@ -22,9 +22,9 @@ class Tried(NamedTuple):
 def try_settings(snapshot: OomSnapshot, cap_bytes: Optional[int], torch_version: Optional[str]) -> Tried:
     """Replay the history of ``snapshot``. What stands in the way is told as the only finding."""
     # Loads what replays, which the other answers do not need.
-    from tidegauge.analysis.oom_history import history_of
-    from tidegauge.analysis.whatif import whatif
-    from tidegauge.analysis.whatif_words import export_line, findings
+    from tidegauge.analysis.oom.history import history_of
+    from tidegauge.analysis.whatif.search import whatif
+    from tidegauge.analysis.whatif.words import export_line, findings
     from tidegauge.cli.offline.whatif_answer import as_json
 
     try:

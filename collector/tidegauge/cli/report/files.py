@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidegauge.agent.evidence.checks import bounded
 from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.diff import compare
+from tidegauge.analysis.growth.diff import compare
 from tidegauge.cli.errors import USAGE, CommandError, bad_file
 from tidegauge.cli.offline.detect import judge_series
 from tidegauge.cli.offline.step_series import BadSeriesError, StepRow, read_step_series

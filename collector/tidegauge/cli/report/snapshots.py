@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.snapshot_files import read_snapshot
-from tidegauge.analysis.snapshots import Snapshot
-from tidegauge.analysis.traces import with_beginning
-from tidegauge.analysis.trials import WhatIf, titled
-from tidegauge.analysis.whatif import whatif
-from tidegauge.analysis.whatif_words import export_line, findings
+from tidegauge.analysis.snapshots.files import read_snapshot
+from tidegauge.analysis.snapshots.reading import Snapshot
+from tidegauge.analysis.traces.reading import with_beginning
+from tidegauge.analysis.whatif.search import whatif
+from tidegauge.analysis.whatif.trials import WhatIf, titled
+from tidegauge.analysis.whatif.words import export_line, findings
 from tidegauge.cli.progress import progress
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.snapshot_columns import LARGEST

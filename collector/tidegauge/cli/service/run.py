@@ -17,10 +17,10 @@ from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.launch.start import CannotKeepError, keep, other_keeper
 from tidegauge.probe.activation.launch import activation_environ
-from tidegauge.probe.checkpoint_files import PATH_VARIABLE
-from tidegauge.probe.checkpoint_signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
-from tidegauge.probe.fraction import fraction_in
+from tidegauge.probe.checkpoint.files import PATH_VARIABLE
+from tidegauge.probe.checkpoint.signal import ALLOWED, SIGNAL_VARIABLE, parse_signal, signal_name
 from tidegauge.probe.levels import LEVELS
+from tidegauge.probe.runtime.fraction import fraction_in
 
 HELP = "run a command with the memory profile switched on: tidegauge run -- torchrun train.py"
 

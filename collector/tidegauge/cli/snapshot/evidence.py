@@ -14,7 +14,7 @@ from tidegauge.agent.evidence.making import ReadSnapshot, read_trace
 from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.agent.run_dirs.folders import RefusedError
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.diff import Comparison, compare
+from tidegauge.analysis.growth.diff import Comparison, compare
 from tidegauge.cli.attach.targets import Target
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.snapshot.ranks import NoAnswerError, ask_rank, claimed_by, read_file, read_written, socket_of_target

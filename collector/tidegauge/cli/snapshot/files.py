@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.packed_snapshots import from_packed
-from tidegauge.analysis.snapshot_files import write_packed
-from tidegauge.analysis.torch_pickle import torch_pickle
+from tidegauge.analysis.snapshots.files import write_packed
+from tidegauge.analysis.snapshots.packed import from_packed
+from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.own_files import write_own
 from tidegauge.cli.snapshot.ranks import TakenSnapshot

@@ -41,7 +41,7 @@ class CauseInput(NamedTuple):
     """One window on one rank."""
 
     growth: tuple[StackGrowth, ...] = ()
-    """What lives longer than the window by allocation stack (``analysis.diff``), the largest first."""
+    """What lives longer than the window by allocation stack (``analysis.growth.diff``), the largest first."""
     grown_bytes: Optional[int] = None
     """Live bytes at the late snapshot less those at the early one."""
     reserved_grown_bytes: Optional[int] = None

@@ -65,7 +65,7 @@ def begin_probe(target: RemoteTarget, level: str, *, timeout_s: float, asked: Ca
 
     ``asked`` is called when the process has been told, and is waited for. Raises ``NotExecutedError``.
     """
-    package = str(Path(inspect.getfile(remote_script)).resolve().parents[1])
+    package = str(Path(inspect.getfile(remote_script)).resolve().parents[2])
     with SharedFolder(target.uid, target.gid) as folder:
         call = f"begin({package!r}, {level!r}, {str(folder.path / OUTCOME)!r})"
         script = folder.write(f"{inspect.getsource(remote_script)}\n\n{call}\n")

@@ -16,8 +16,8 @@ from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any, Optional, TypeVar
 
-from tidegauge.probe.checkpoint_ask import RefusedError
-from tidegauge.probe.undisturbed import collector_held_off
+from tidegauge.probe.requests import RefusedError
+from tidegauge.probe.runtime.undisturbed import collector_held_off
 
 SLICE_S = 0.008
 """At one boundary."""

@@ -1,0 +1,1 @@
+"""Out-of-memory errors explained from a text, a log or a snapshot."""

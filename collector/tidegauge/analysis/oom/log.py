@@ -1,0 +1,167 @@
+"""Finds what ran out of memory in a log, however long: in which order, in which rank, at which line of whose code.
+
+Lines are read one by one and the last few kept, so that a log of gigabytes takes no memory. Nothing in it is trusted:
+what is shown of it is made printable by whoever shows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.oom.elsewhere import MAPPING_FAILED, Elsewhere, recognise
+from tidegauge.analysis.oom.forms import OomText, parse_message, starts
+from tidegauge.core.evidence.owners import is_library
+
+LINES_BEFORE = 400
+"""Of the ranks together: a traceback of 40 calls through torch.compile has some 200."""
+LINES_AFTER = 12
+"""A message that a logger wraps, or that of ``cudaMallocAsync``."""
+MOST_LINE = 65536
+MOST_KEPT = 1000
+"""Messages; a program that catches and tries again writes more than anybody reads."""
+MOST_IN_LINE = 20
+"""A log in JSON has some in a line. Each is read with the lines around it: a line of 1,600 would take minutes."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_TIME = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?\s?")
+_MARK = re.compile(
+    r"^\s*(?:\[(?:rank|default|trainer)(\d{1,7})\]:\s?|(\d{1,7}): ?|\(\w[\w .,=:()-]{0,80}pid=\d+[^)]*\)\s?)"
+)
+"""How torch, ``torchrun --tee``, ``srun --label`` and Ray say whose line it is."""
+_FRAME = re.compile(r'^\s*(?:[│|]\s*)?File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,400}))?')
+_TRACEBACK = "Traceback (most recent call last)"
+_CARETS = re.compile(r"^[\s~^]*$")
+
+
+class Place(NamedTuple):
+    """A line of a traceback: the innermost one that is not a library's."""
+
+    filename: str
+    line: int
+    function: Optional[str]
+    code: Optional[str]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One message of PyTorch's in a log."""
+
+    text: OomText
+    line_number: int
+    """Where it begins, from 1."""
+    rank: Optional[int] = None
+    place: Optional[Place] = None
+    expandable: bool = False
+    """A refused mapping before it says that ``expandable_segments`` is on."""
+
+
+class FoundElsewhere(NamedTuple):
+    """A line that speaks of other memory."""
+
+    what: Elsewhere
+    line_number: int
+    rank: Optional[int]
+    line: str
+
+
+@dataclass
+class OomLog:
+    """What a log holds."""
+
+    found: list[Found] = field(default_factory=list)
+    """In the log's order: the first is mostly the cause of the others."""
+    elsewhere: list[FoundElsewhere] = field(default_factory=list)
+    """The first of each kind."""
+    refused_mallocs: int = 0
+    """Lines about refused calls of ``cudaMalloc``, in vain or got over."""
+    lines: int = 0
+    not_kept: int = 0
+
+
+class _Line(NamedTuple):
+    number: int
+    mark: str
+    rank: Optional[int]
+    text: str
+
+
+def read_log(lines: Iterable[str]) -> OomLog:
+    """Go through ``lines``; each is cut at ``MOST_LINE`` characters."""
+    log, before, mapped = OomLog(), deque[_Line](maxlen=LINES_BEFORE), set[str]()
+    cleaned = _cleaned(lines)
+    ahead: deque[_Line] = deque(islice(cleaned, LINES_AFTER))
+    while ahead:
+        line = ahead.popleft()
+        ahead.extend(islice(cleaned, 1))
+        log.lines = line.number
+        refused = MAPPING_FAILED.search(line.text)
+        if refused:
+            log.refused_mallocs += 1
+            if refused["mapping"]:
+                mapped.add(line.mark)
+        elif starts(line.text):
+            _keep(log, line, before, ahead, expandable=line.mark in mapped)
+        else:
+            _look_elsewhere(log, line)
+        before.append(line)
+    return log
+
+
+def _keep(log: OomLog, line: _Line, before: deque[_Line], ahead: deque[_Line], *, expandable: bool) -> None:
+    rest = [later.text for later in ahead if later.mark == line.mark]
+    own = [earlier.text for earlier in before if earlier.mark == line.mark]
+    places = starts(line.text)
+    kept = places[: min(MOST_IN_LINE, MOST_KEPT - len(log.found))]
+    log.not_kept += len(places) - len(kept)
+    for at in kept:
+        text = parse_message("\n".join([line.text[at:], *rest]))
+        if text is None:
+            continue
+        place = _innermost([*own, *line.text[:at].splitlines()])
+        log.found.append(Found(text, line.number, line.rank, place, expandable))
+
+
+def _look_elsewhere(log: OomLog, line: _Line) -> None:
+    what = recognise(line.text)
+    if what is not None and all(known.what.kind != what.kind for known in log.elsewhere):
+        log.elsewhere.append(FoundElsewhere(what, line.number, line.rank, line.text.strip()))
+
+
+def _cleaned(lines: Iterable[str]) -> Iterator[_Line]:
+    """Without colours, times and the mark of the process; what JSON escaped is what it was."""
+    for number, raw in enumerate(lines, start=1):
+        text = _ANSI.sub("", raw[:MOST_LINE].rstrip("\r\n"))
+        text = text.rpartition("\r")[2] if "\r" in text else text  # a progress bar writes over itself
+        if "\\n" in text and ('\\"' in text or text.lstrip().startswith("{")):
+            text = text.replace("\\n", "\n").replace('\\"', '"')
+        text = _TIME.sub("", text)
+        mark = _MARK.match(text)
+        rank = None if mark is None else mark[1] or mark[2]
+        yield _Line(
+            number=number,
+            mark="" if mark is None else mark[0].strip(),
+            rank=None if rank is None else int(rank),
+            text=text if mark is None else text[mark.end() :],
+        )
+
+
+def _innermost(lines: list[str]) -> Optional[Place]:
+    """The line that asked, by the traceback that ends here: libraries are passed over while there is anybody else."""
+    last = next((at for at in range(len(lines) - 1, -1, -1) if _TRACEBACK in lines[at]), None)
+    if last is None:
+        return None
+    places = []
+    block = [part for line in lines[last:] for part in line.splitlines()]
+    for at, line in enumerate(block):
+        frame = _FRAME.match(line)
+        if frame is not None:
+            code = block[at + 1].strip() if at + 1 < len(block) else ""
+            has_code = bool(code) and not _FRAME.match(block[at + 1]) and not _CARETS.match(code)
+            places.append(Place(frame[1], int(frame[2]), frame[3], code if has_code else None))
+    own = [place for place in places if not is_library(place.filename)]
+    return next(iter(reversed(own or places)), None)

@@ -1,0 +1,162 @@
+"""A snapshot taken at an out-of-memory error, or after it: who held the memory, and the figures of the refusal.
+
+PyTorch's own snapshot says what was held. What was refused it says only where a history was recorded (its ``oom``
+entries); the probe of Tidegauge writes it beside the rest (``snapshots.OWN_KEY``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Optional
+
+from tidegauge.analysis.bad_traces import BadTraceError
+from tidegauge.analysis.snapshots.reading import Snapshot
+from tidegauge.core.allocator.trace import Action, BlockState, Stack, Trace
+from tidegauge.core.evidence.held_memory import SMALL_SEGMENT_BYTES, FreeBlock, HeldMemory, hold
+from tidegauge.core.evidence.owners import CodeLine, LiveBlock
+from tidegauge.core.oom import is_expandable
+from tidegauge.core.oom.case import OomCase
+
+MOST_BYTES = 1 << 60
+_LARGE_BYTES = 10 << 20
+_ROUND_BYTES = 2 << 20
+
+
+class OomSnapshot(NamedTuple):
+    """One device of a snapshot, looked at for what ran out."""
+
+    device: int
+    trace: Trace
+    held: HeldMemory
+    reserved_bytes: int
+    case: Optional[OomCase]
+    """``None`` where the snapshot does not say what was refused."""
+    torch_version: Optional[str]
+    at_the_refusal: bool
+    """Taken by Tidegauge's probe at that very moment; otherwise some time after it, when more may have been freed."""
+
+
+def look_into(snapshot: Snapshot, *, device: Optional[int] = None, cap_bytes: Optional[int] = None) -> OomSnapshot:
+    """The device that ran out of memory; ``device`` if given. Raises ``BadTraceError`` where there is a choice."""
+    number = _device(snapshot, device)
+    trace = snapshot.traces[number]
+    segments = trace.end or ()
+    held = held_in(trace)
+    facts = snapshot.facts if snapshot.facts.get("device") == number else {}
+    reserved_bytes = sum(segment.total_bytes for segment in segments)
+    refused = _refused_by_facts(facts) or _refused_by_trace(trace, cap_bytes or trace.cap_bytes)
+    version = snapshot.facts.get("torch_version")
+    return OomSnapshot(
+        device=number,
+        trace=trace,
+        held=held,
+        reserved_bytes=reserved_bytes,
+        case=None if refused is None else _case(refused, held, reserved_bytes, trace.alloc_conf),
+        torch_version=version if isinstance(version, str) else trace.torch_version,
+        at_the_refusal=bool(facts),
+    )
+
+
+def held_in(trace: Trace) -> HeldMemory:
+    """What the segments at the end of ``trace`` hold."""
+    live, free, pending_bytes = [], [], 0
+    lines: dict[int, tuple[CodeLine, ...]] = {}
+    for segment in trace.end or ():
+        for block in segment.blocks:
+            if block.state is BlockState.INACTIVE:
+                free.append(FreeBlock(block.size_bytes, segment.stream, segment.is_large, segment.pool))
+            elif block.state is BlockState.ACTIVE_PENDING_FREE:
+                pending_bytes += block.size_bytes
+            else:
+                stack = () if block.stack is None else _lines(lines, block.stack, trace.stacks)
+                live.append(LiveBlock(block.size_bytes, stack))
+    return hold(live, free, pending_bytes=pending_bytes)
+
+
+class _Refused(NamedTuple):
+    wanted_bytes: int
+    free_bytes: int
+    limit_bytes: int
+    total_bytes: Optional[int]
+
+
+def _device(snapshot: Snapshot, device: Optional[int]) -> int:
+    """The one asked for, else the one that the probe names, that has an ``oom`` entry, or that holds anything."""
+    held = {number: trace for number, trace in snapshot.traces.items() if trace.end or len(trace)}
+    if device is None:
+        named = snapshot.facts.get("device")
+        ran_out = [number for number, trace in held.items() if Action.OOM in trace.action]
+        candidates = [number for number in held if number == named] or ran_out or list(held)
+        if len(candidates) == 1:
+            return candidates[0]
+        if not candidates:
+            raise BadTraceError("is a snapshot of a process that held nothing on any device")
+        raise BadTraceError(f"holds memory of devices {_listed(candidates)}: choose one with --device")
+    if device not in held:
+        raise BadTraceError(f"holds nothing of device {device}; there are devices {_listed(held)}")
+    return device
+
+
+def _listed(devices: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(devices)))
+
+
+def _refused_by_facts(facts: Mapping[str, object]) -> Optional[_Refused]:
+    wanted, free, limit = (_count(facts.get(name)) for name in ("wanted_bytes", "free_bytes", "limit_bytes"))
+    if wanted is None or free is None or limit is None:
+        return None
+    return _Refused(wanted, free, limit, _count(facts.get("total_bytes")) or None)
+
+
+def _refused_by_trace(trace: Trace, cap_bytes: Optional[int]) -> Optional[_Refused]:
+    """By the last ``oom`` entry, which names the rounded block, not the segment that was tried."""
+    for event in range(len(trace) - 1, -1, -1):
+        if trace.action[event] == Action.OOM:
+            rounded_bytes = trace.size_bytes[event]
+            limit_bytes = cap_bytes or trace.total_bytes or 0
+            return _Refused(_segment_bytes(rounded_bytes), trace.address[event], limit_bytes, trace.total_bytes)
+    return None
+
+
+def _segment_bytes(rounded_bytes: int) -> int:
+    """``get_allocation_size`` of the caching allocator, with its default of 20 MiB for middling requests."""
+    if rounded_bytes <= 1 << 20:
+        return SMALL_SEGMENT_BYTES
+    if rounded_bytes < _LARGE_BYTES:
+        return 20 << 20
+    return -(-rounded_bytes // _ROUND_BYTES) * _ROUND_BYTES
+
+
+def _case(refused: _Refused, held: HeldMemory, reserved_bytes: int, alloc_conf: str) -> OomCase:
+    largest = held.largest_for(refused.wanted_bytes)
+    limit_bytes, guessed = refused.limit_bytes, False
+    if not limit_bytes and refused.free_bytes >= refused.wanted_bytes:
+        # The device had room, so that a cap must have refused it: between what was reserved, and that and the request.
+        limit_bytes, guessed = reserved_bytes + refused.wanted_bytes // 2, True
+    return OomCase(
+        wanted_bytes=refused.wanted_bytes,
+        free_bytes=refused.free_bytes,
+        limit_bytes=limit_bytes,
+        allocated_bytes=held.live_bytes,
+        reserved_bytes=reserved_bytes,
+        usable_bytes=refused.total_bytes,
+        cap_fraction=None if not refused.total_bytes else _fraction(refused.limit_bytes, refused.total_bytes),
+        private_free_bytes=held.private_free_bytes,
+        largest_free_bytes=0 if largest is None else largest.size_bytes,
+        expandable=is_expandable(alloc_conf),
+        approximate=guessed,
+    )
+
+
+def _fraction(limit_bytes: int, total_bytes: int) -> Optional[float]:
+    return limit_bytes / total_bytes if 0 < limit_bytes < total_bytes else None
+
+
+def _count(value: object) -> Optional[int]:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_BYTES else None
+
+
+def _lines(known: dict[int, tuple[CodeLine, ...]], number: int, stacks: tuple[Stack, ...]) -> tuple[CodeLine, ...]:
+    if number not in known:
+        known[number] = tuple(CodeLine(frame.filename, frame.line, frame.name) for frame in stacks[number])
+    return known[number]

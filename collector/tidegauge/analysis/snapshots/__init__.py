@@ -1,0 +1,1 @@
+"""Memory snapshots: PyTorch's pickles and Tidegauge's columns, read without running anything."""

@@ -1,0 +1,1 @@
+"""Recorded allocator traces: read, completed by what lived before them, replayed."""

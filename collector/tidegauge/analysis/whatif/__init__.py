@@ -1,0 +1,1 @@
+"""What other allocator settings would have done to a recorded job."""

@@ -1,0 +1,169 @@
+"""What another allocator setting would have done to a recorded job: the trace replayed under those worth trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Optional
+
+from tidegauge.analysis.traces.replays import follow
+from tidegauge.analysis.whatif.candidates import Changes, changed_conf, combined_changes, in_effect, single_changes
+from tidegauge.analysis.whatif.confidence import TraceDoubts, confidence, trace_doubts
+from tidegauge.analysis.whatif.limits import Limits, own_limits
+from tidegauge.analysis.whatif.ranking import best_first, helps, recommended
+from tidegauge.analysis.whatif.trials import Trial, WhatIf, titled
+from tidegauge.core.allocator.compiled import is_ready
+from tidegauge.core.allocator.conf import parse_settings
+from tidegauge.core.allocator.replay import replay as run_replay
+from tidegauge.core.allocator.results import Replay
+from tidegauge.core.allocator.settings import MIB, AllocatorSettings
+from tidegauge.core.allocator.trace import Action, Trace
+
+MOST_TRIALS = 30
+"""Replays of different settings; a replay of 100,000 events takes a tenth of a second."""
+CURVE_POINTS = 480
+"""As many as a chart draws."""
+CAP_STEPS = 128
+"""A needed cap is found to this part of the peak, or to 2 MiB."""
+
+OnProgress = Callable[[str], None]
+"""Told before each replay what it is about."""
+
+
+def whatif(
+    trace: Trace,
+    *,
+    cap_bytes: Optional[int] = None,
+    capacity_bytes: Optional[int] = None,
+    candidates: Optional[Sequence[Changes]] = None,
+    version_is_given: bool = False,
+    on_progress: Optional[OnProgress] = None,
+) -> WhatIf:
+    """Try today's settings, then ``candidates`` (default: those worth trying on this trace, and combinations).
+
+    ``cap_bytes`` limits what PyTorch reserves, as ``set_per_process_memory_fraction`` does, ``capacity_bytes`` what
+    ``cudaMalloc`` can give in all; without either, the limits that the recording names or shows are kept.
+    ``version_is_given``: the trace's torch version is known, not concluded from the file. Raises ``ValueError`` where
+    torch would refuse the trace's own settings, or the trace cannot be followed.
+    """
+    if not is_ready():
+        _say(on_progress, "compiling the model, once for this installation")
+    _say(on_progress, "replaying the recorded settings")
+    known, recorded, _ = follow(
+        trace, cap_bytes=cap_bytes, version_is_given=version_is_given, curve_points=CURVE_POINTS
+    )
+    limits = own_limits(known, recorded)
+    if cap_bytes is not None or capacity_bytes is not None:
+        limits = Limits(cap_bytes, capacity_bytes, is_own=cap_bytes == trace.cap_bytes)
+    bench = _Bench(known, trace_doubts(known, recorded), limits, on_progress)
+    as_recorded = cap_bytes in (None, known.cap_bytes) and capacity_bytes is None
+    today = bench.today(recorded if as_recorded else None)
+    tried = [today]
+    if candidates is None:
+        # Keys are proposed by what the file says of its torch: that addresses go the way of one proves no key.
+        tried += bench.each(single_changes(known, torch_version=trace.torch_version, cap_bytes=limits.cap_bytes))
+        ranked = best_first(tried[1:])
+        helpful = [trial.changes for trial in ranked if helps(trial, today)]
+        others = [trial.changes for trial in ranked if not helps(trial, today)]
+        tried += bench.each(combined_changes(helpful, others, torch_version=trace.torch_version))
+    else:
+        tried += bench.each(candidates)
+    ranked = best_first(tried)
+    limited = today.replay.ooms or recorded.ooms
+    needed_bytes = (bench.unlimited(today) if limited else today.replay).peak_allocated_bytes
+    if today.replay.ooms:
+        ranked = bench.with_needs(ranked, today, recommended(ranked, today))
+        today = next(trial for trial in ranked if trial.today)
+    return WhatIf(
+        trials=tuple(ranked),
+        today=today,
+        recommended=recommended(ranked, today),
+        recorded=recorded,
+        needed_bytes=needed_bytes,
+        alloc_conf=trace.alloc_conf,
+        torch_version=trace.torch_version,
+        limits=limits,
+        steps=len(trace.marks.get("step", ())) or None,
+        died=Action.OOM in trace.action,
+    )
+
+
+@dataclass
+class _Bench:
+    """Runs replays of one trace under one limit, none twice."""
+
+    trace: Trace
+    doubts: TraceDoubts
+    limits: Limits
+    on_progress: Optional[OnProgress]
+    seen: set[AllocatorSettings] = field(default_factory=set)
+
+    def today(self, recorded: Optional[Replay]) -> Trial:
+        """The trace's own settings: as ``recorded`` under its own cap, replayed under another."""
+        settings = self.settings(self.trace.alloc_conf)
+        self.seen.add(in_effect(settings, cap_bytes=self.limits.cap_bytes))
+        if recorded is None:
+            _say(self.on_progress, "trying the recorded settings under this cap")
+        outcome = recorded or self.run(settings)
+        return Trial(self.trace.alloc_conf, {}, outcome, *confidence(self.doubts, settings, today=recorded is not None))
+
+    def each(self, changes: Iterable[Changes]) -> Iterator[Trial]:
+        """A trial of each that torch would accept and that has an effect of its own, as long as there is room."""
+        wanted = []
+        for change in changes:
+            conf = changed_conf(self.trace.alloc_conf, change)
+            try:
+                settings = self.settings(conf)
+            except ValueError:  # this torch refuses it, beside what the owner has set
+                continue
+            acting = in_effect(settings, cap_bytes=self.limits.cap_bytes)
+            if acting not in self.seen and len(self.seen) < MOST_TRIALS:
+                self.seen.add(acting)
+                wanted.append((conf, change, settings))
+        for number, (conf, change, settings) in enumerate(wanted, start=len(self.seen) - len(wanted) + 1):
+            _say(self.on_progress, f"trying {number} of {len(self.seen)}: {titled(conf)}")
+            yield Trial(conf, change, self.run(settings), *confidence(self.doubts, settings, today=False))
+
+    def with_needs(self, ranked: Sequence[Trial], *wanted: Trial) -> list[Trial]:
+        """The same, the ``wanted`` ones with the smallest cap that they survive."""
+        return [
+            replace(trial, needs_bytes=self.needs(trial)) if any(trial is one for one in wanted) else trial
+            for trial in ranked
+        ]
+
+    def needs(self, trial: Trial) -> int:
+        """The smallest cap under which no request fails, found by halving: a larger one is not tried again."""
+        settings = self.settings(trial.alloc_conf)
+        unlimited = self.unlimited(trial)
+        low, enough = unlimited.peak_allocated_bytes, unlimited.peak_reserved_bytes
+        step = max(2 * MIB, enough // CAP_STEPS)
+        _say(self.on_progress, f"looking for the least that {titled(trial.alloc_conf)} needs")
+        while enough - low > step:
+            middle = (low + enough) // 2
+            if run_replay(self.trace, settings, cap_bytes=middle).ooms:
+                low = middle
+            else:
+                enough = middle
+        return enough
+
+    def unlimited(self, trial: Trial) -> Replay:
+        """``trial`` with nothing to limit it."""
+        _say(self.on_progress, f"trying {titled(trial.alloc_conf)} without a limit")
+        return run_replay(self.trace, self.settings(trial.alloc_conf), cap_bytes=None)
+
+    def settings(self, conf: str) -> AllocatorSettings:
+        return parse_settings(conf, self.trace.torch_version)
+
+    def run(self, settings: AllocatorSettings) -> Replay:
+        return run_replay(
+            self.trace,
+            settings,
+            cap_bytes=self.limits.cap_bytes,
+            capacity_bytes=self.limits.capacity_bytes,
+            curve_points=CURVE_POINTS,
+        )
+
+
+def _say(on_progress: Optional[OnProgress], sentence: str) -> None:
+    if on_progress is not None:
+        on_progress(sentence)

@@ -1,0 +1,200 @@
+"""What the trials of a trace say, in sentences; and the line that a person puts into a job script. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Optional
+
+from tidegauge.analysis.export_lines import line_for
+from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, POPULAR
+from tidegauge.analysis.whatif.limits import Limits
+from tidegauge.analysis.whatif.ranking import harms, is_dear
+from tidegauge.analysis.whatif.trials import Confidence, Trial, WhatIf, titled
+from tidegauge.core.alloc_conf import parse_alloc_conf
+from tidegauge.core.allocator.settings import MIB
+from tidegauge.core.units import format_bytes
+
+ALLOCATED_IS_ALL = 0.97
+"""From this part of the limit on, allocated memory itself is the problem: no allocator packs without a gap."""
+
+
+def findings(result: WhatIf) -> list[str]:
+    """What to know, the most important first."""
+    return [
+        *_today(result),
+        *_limits(result.limits),
+        *_advice(result),
+        *([] if result.recommended.replay.ooms else [*_price(result), *_simpler(result)]),
+        *_worse(result),
+        *_without_effect(result),
+        *_trust(result),
+    ]
+
+
+def export_line(result: WhatIf) -> Optional[str]:
+    """What brings the recommended settings into force; ``None`` where today's are to stay or none helps."""
+    if result.recommended.today or result.recommended.replay.ooms:
+        return None
+    wanted = parse_alloc_conf(result.recommended.alloc_conf)
+    return line_for(wanted, today=result.alloc_conf, torch_version=result.torch_version)
+
+
+def calls(trial: Trial, steps: Optional[int]) -> str:
+    """How often it goes to the device for memory, by step where the trace marks them: "1.1 calls a step"."""
+    return f"{trial.device_calls:,} calls" if steps is None else f"{trial.device_calls / steps:.1f} calls a step"
+
+
+def _today(result: WhatIf) -> Iterator[str]:
+    today = result.today
+    lowest = result.limits.lowest_bytes
+    limit = f" of {format_bytes(lowest)} allowed" if lowest is not None else ""
+    text = f"Today's settings ({titled(result.alloc_conf)}): reserved peaks at {_size(today)}{limit}"
+    if today.waste_bytes:
+        share = today.waste_bytes / today.replay.peak_reserved_bytes
+        text += f", and {format_bytes(today.waste_bytes)} ({share:.0%}) of that is not allocated at that moment"
+    yield text + f"; {_fate(today)}."
+
+
+def _limits(limits: Limits) -> Iterator[str]:
+    if limits.cap_bytes is not None and limits.below_bytes is not None:
+        yield (
+            "The recording names no cap, but had one: the device had enough for what was refused. It was at least "
+            f"{_mebibytes(limits.cap_bytes)}, which is taken here, and below {_mebibytes(limits.below_bytes)}: --cap "
+            "tells the true one."
+        )
+
+
+def _advice(result: WhatIf) -> Iterator[str]:
+    best, today = result.recommended, result.today
+    if best.replay.ooms:
+        yield from _nothing_helps(result)
+        return
+    if best.today:
+        lowest = result.trials[0].replay.peak_reserved_bytes
+        yield (
+            f"No need to change anything: the best of {len(result.trials)} settings reserves {format_bytes(lowest)} "
+            f"at its peak, today's {_size(today)}."
+        )
+    else:
+        yield (f"Best: {titled(best.alloc_conf)}. Reserved peaks at {_against(best, today)}; {_fate(best)}.")
+    if today.needs_bytes is not None and best.needs_bytes is not None:
+        yield (
+            f"It gets by with a cap of {_mebibytes(best.needs_bytes)}, found by trying; today's settings need "
+            f"{_mebibytes(today.needs_bytes)}."
+        )
+    if result.died and not best.today:
+        yield (
+            "The recording ends, or goes on differently, where the job ran out of memory: what it would have needed "
+            "after that is not in it."
+        )
+
+
+def _nothing_helps(result: WhatIf) -> Iterator[str]:
+    needed, limit = result.needed_bytes, result.limits.lowest_bytes
+    if limit is not None and needed >= ALLOCATED_IS_ALL * limit:
+        yield (
+            f"No setting helps: allocated memory itself is the problem. It wants {format_bytes(needed)} at its peak, "
+            f"and there are {format_bytes(limit)} for it. `tidegauge oom` says which lines own it, `tidegauge "
+            "estimate` what a smaller batch, checkpointing or another optimizer would save."
+        )
+        return
+    best, today = result.recommended, result.today
+    yield (
+        f"No setting tried survives: all {len(result.trials)} run out of memory. Allocated memory peaks at "
+        f"{format_bytes(needed)} where nothing limits it, and `tidegauge oom` says which lines own it."
+    )
+    if best.needs_bytes is not None and today.needs_bytes is not None:
+        yield (
+            f"The best, {titled(best.alloc_conf)}, needs a cap of {_mebibytes(best.needs_bytes)}; today's settings "
+            f"need {_mebibytes(today.needs_bytes)}."
+        )
+
+
+def _price(result: WhatIf) -> Iterator[str]:
+    best, today = result.recommended, result.today
+    if is_dear(best, today):
+        yield (
+            f"Its price: {calls(best, result.steps)} to the device for memory, today {calls(today, result.steps)}. "
+            "Each of them can wait for the GPU."
+        )
+
+
+def _simpler(result: WhatIf) -> Iterator[str]:
+    best, lowest = result.recommended, result.trials[0]
+    if best is not lowest and not best.today:
+        yield f"{titled(lowest.alloc_conf)} would reach {_size(lowest)}: too little better to be worth it."
+
+
+def _worse(result: WhatIf) -> Iterator[str]:
+    """Of what is often advised, what would harm this job; and what the owner has set to no good."""
+    harmful = []
+    for trial in result.trials:
+        change = tuple(trial.changes.items())
+        if len(change) == 1 and change[0] in POPULAR and harms(trial, result.today):
+            fails = f", {_counts(trial)}" if trial.replay.ooms or trial.replay.alloc_retries else ""
+            harmful.append(f"{':'.join(map(str, change[0]))} ({_size(trial)}{fails})")
+        if len(change) == 1 and change[0][1] is None and harms(result.today, trial):
+            yield f"{change[0][0]}, set today, does harm: without it reserved peaks at {_size(trial)}; {_fate(trial)}."
+    if harmful:
+        yield f"Often advised, and worse for this job than today's {_size(result.today)}: {', '.join(harmful)}."
+
+
+def _without_effect(result: WhatIf) -> Iterator[str]:
+    own, advised = parse_alloc_conf(result.alloc_conf), parse_alloc_conf(result.recommended.alloc_conf)
+    if GC in own and result.limits.cap_bytes is None:
+        yield f"{GC}, set today, does nothing: it counts from a cap, and this job has none."
+    elif GC in own and own.get(EXPANDABLE) == "True":
+        yield f"{GC}, set today, does nothing beside {EXPANDABLE}:True."
+    if GC in advised and GC not in own and not result.limits.is_own:
+        yield (
+            f"{GC} counts from a cap that the job sets itself: torch.cuda.set_per_process_memory_fraction, or "
+            "TIDEGAUGE_MEMORY_FRACTION. Without one it does nothing."
+        )
+
+
+def _trust(result: WhatIf) -> Iterator[str]:
+    best = result.recommended
+    if best.confidence is Confidence.EXACT:
+        recorded = result.recorded
+        if not recorded.address_mismatches:
+            yield f"Exact: under its own settings the model gives back every address of {recorded.events:,} events."
+        return
+    yield f"Confidence: {best.confidence.value}. {_sentence('; '.join(best.doubts))}"
+
+
+def _fate(trial: Trial) -> str:
+    text = _counts(trial)
+    if trial.failing_request_bytes is None or trial.largest_free_bytes is None:
+        return text
+    return (
+        f"{text} (the first wants {format_bytes(trial.failing_request_bytes)}, the largest free block has "
+        f"{format_bytes(trial.largest_free_bytes)})"
+    )
+
+
+def _counts(trial: Trial) -> str:
+    retries, ooms = trial.replay.alloc_retries, trial.replay.ooms
+    told = f"{retries:,} retr{'y' if retries == 1 else 'ies'}" if retries else "no retries"
+    failed = f"{ooms:,} request{'s' * (ooms > 1)} out of memory" if ooms else "no request fails"
+    return f"{told}, {failed}"
+
+
+def _size(trial: Trial) -> str:
+    return format_bytes(trial.replay.peak_reserved_bytes)
+
+
+def _against(trial: Trial, today: Trial) -> str:
+    """In figures that tell the two apart, where they differ."""
+    ours, theirs = _size(trial), _size(today)
+    if ours == theirs:
+        ours, theirs = (_mebibytes(one.replay.peak_reserved_bytes) for one in (trial, today))
+    return f"{ours} instead of {theirs}" if ours != theirs else f"{_size(trial)}, as today"
+
+
+def _mebibytes(count: int) -> str:
+    """For caps that lie close together."""
+    return f"{count / MIB:,.0f} MiB"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

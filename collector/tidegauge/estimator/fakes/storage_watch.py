@@ -1,0 +1,92 @@
+"""Turns the life of tensors' storages into allocator events: made by an operator, freed when nobody holds them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Optional
+
+import torch
+
+from tidegauge.estimator.fakes.event_log import Block, EventLog
+from tidegauge.estimator.kernels import OpCall, scratch
+from tidegauge.estimator.recording import Kind
+from tidegauge.estimator.target import Target
+
+
+class StorageWatch:
+    """Knows the block of every storage on the pretended GPU.
+
+    A storage's Python object lives exactly as long as PyTorch's own (it is preserved while C++ holds the storage), so
+    its weak reference is called at the moment at which the real allocator would get the block back.
+    """
+
+    def __init__(self, log: EventLog, target: Target) -> None:
+        self._log = log
+        self._target = target
+        self._blocks: dict[int, tuple[Block, weakref.ref[Any]]] = {}
+        self._workspaces: set[str] = set()
+
+    def block_of(self, tensor: Any) -> Optional[Block]:
+        """``None`` for tensors that are not on the GPU, or hold nothing; of a sharded tensor, this rank's part."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        if not isinstance(tensor, torch.Tensor) or not torch._C._has_storage(tensor):
+            return None
+        known = self._blocks.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known[0]
+
+    def label(self, tensor: Any, kind: Kind) -> None:
+        """What the block of this tensor is for, unless that was said before."""
+        block = self.block_of(tensor)
+        if block is not None and block.kind is None:
+            block.kind = kind
+
+    def op_ran(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Any, ...], backward: bool
+    ) -> None:
+        """Log what the operator took: workspaces that its kernels are known for, and results in new storages."""
+        needs = scratch(OpCall(name, args, kwargs, outputs, backward, self._target))
+        held = [self._log.alloc(size, Kind.WORKSPACE) for size in needs.before]
+        for index in needs.order or range(len(outputs)):
+            output = outputs[index]
+            if output is not None and index not in needs.elsewhere:
+                self._see(output)
+            self._log.pass_through(needs.between.get(index, ()))
+        for workspace in needs.keep:
+            if workspace.key not in self._workspaces:
+                self._workspaces.add(workspace.key)
+                self._log.alloc(workspace.size_bytes, Kind.WORKSPACE)
+        held += [self._log.alloc(size, Kind.WORKSPACE) for size in needs.after]
+        for block in reversed(held):
+            self._log.free(block)
+
+    def resized(self, storage: Any) -> None:
+        """A storage may have got another size in place: PyTorch takes new memory before it gives back the old."""
+        known = self._blocks.pop(storage._cdata, None)
+        if known is None:
+            return
+        block, reference = known
+        if block.size_bytes == storage.nbytes():
+            self._blocks[storage._cdata] = known
+            return
+        if storage.nbytes():
+            self._blocks[storage._cdata] = (self._log.alloc(storage.nbytes(), block.kind), reference)
+        self._log.free(block)
+
+    def _see(self, tensor: Any) -> None:
+        if tensor.device.type != "cuda" or not torch._C._has_storage(tensor):
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._blocks:
+            self.resized(storage)
+        elif storage.nbytes():
+            self._watch(storage, self._log.alloc(storage.nbytes()))
+
+    def _watch(self, storage: Any, block: Block) -> None:
+        key = storage._cdata
+
+        def died(_: Any) -> None:
+            gone = self._blocks.pop(key, None)
+            if gone is not None:
+                self._log.free(gone[0])
+
+        self._blocks[key] = (block, weakref.ref(storage, died))

@@ -1,0 +1,1 @@
+"""Layers whose memory torch decides by shapes: attention, autocast, recurrent ones."""

@@ -1,0 +1,217 @@
+"""What a watched process can say of its own memory when it is asked: one window of evidence at a time, and on demand a
+snapshot, a recording, the holders of blocks.
+
+Holds the allocation history of the process, too: of a window, of the level ``trace``, of the command ``record``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from tidegauge.core.evidence.rank_evidence import HolderSearch, RankFacts
+from tidegauge.probe.evidence.trace_entries import trace_complaint, trace_entries
+from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
+from tidegauge.probe.evidence.work import SEARCH_MOST_S, Looks, gather
+from tidegauge.probe.faults import Faults
+from tidegauge.probe.levels import TRACE
+from tidegauge.probe.pacing import Pacer, start_thread
+from tidegauge.probe.requests import RefusedError
+from tidegauge.probe.run_files.evidence_files import EvidenceFiles
+from tidegauge.probe.run_files.outlet import Outlet
+from tidegauge.probe.runtime.backend import Backend
+from tidegauge.probe.runtime.history import History, Recorder
+from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
+from tidegauge.probe.watching.boundary_calls import BoundaryCalls
+from tidegauge.probe.watching.steps import StepCounter
+from tidegauge.probe.watching.watch import Watch
+
+_JOIN_S = 0.5
+
+
+def _search_holders(torch: Any, blocks: Sequence[tuple[int, int]], **means: Any) -> HolderSearch:
+    from tidegauge.probe.holders import search_holders  # here, for a process that never looks
+
+    return search_holders(torch, blocks, **means)
+
+
+def _read_facts(torch: Any, **means: Any) -> RankFacts:
+    from tidegauge.probe.evidence.rank_facts import read_facts  # likewise
+
+    return read_facts(torch, **means)
+
+
+class Evidence:
+    """Of one process. Nothing happens before ``open``."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        backend: Backend,
+        faults: Faults,
+        boundary: BoundaryCalls,
+        *,
+        start: Callable[[Callable[[], None]], Optional[threading.Thread]] = start_thread,
+        search: Callable[..., HolderSearch] = _search_holders,
+        facts: Callable[..., RankFacts] = _read_facts,
+    ) -> None:
+        self.window: Optional[EvidenceWindow] = None
+        """The one that waits for step boundaries."""
+        self.history: Optional[History] = None
+        """``None`` before ``open``, and where this device has none."""
+        self.snapshots: Optional[RankSnapshots] = None
+        """``None`` while the process is not watched."""
+        self.files: Optional[EvidenceFiles] = None
+        self.note: Optional[str] = None
+        """What whoever chose the level should know of it, for people."""
+        self._environ = environ
+        self._backend = backend
+        self._faults = faults
+        self._boundary = boundary
+        self._start = start
+        self._search = search
+        self._facts = facts
+        self._last: Optional[EvidenceWindow] = None
+        """The newest one, however far it is."""
+        self._thread: Optional[threading.Thread] = None
+        self._tracing = False
+        self._searching = threading.Lock()
+
+    # ----------------------------------------------------------------- beginning and ending
+
+    def open(self, outlet: Outlet, watch: Watch, steps: StepCounter, level: str) -> None:
+        """Watching begins; the device is initialised in this very process."""
+        try:
+            self._open(outlet, watch, steps)
+            self.follow(level)
+        except Exception as error:  # the readings begin all the same
+            self._faults.caught("beginning to record", error)
+
+    def _open(self, outlet: Outlet, watch: Watch, steps: StepCounter) -> None:
+        if self.history is None:
+            self.history = self._backend.history(self._faults)
+        self.files = outlet.evidence_files
+        self.snapshots = RankSnapshots(
+            self._backend,
+            self.history,
+            identity=lambda: outlet.identity,
+            devices=lambda: watch.used,
+            steps=lambda: steps.steps,
+        )
+
+    def follow(self, level: str) -> None:
+        """Record from now on at level ``trace``, and not any more at any other."""
+        if self.history is None or self.snapshots is None:
+            return
+        self.note = None
+        if level != TRACE:
+            if self._tracing:
+                self._tracing = False
+                self.history.end()
+            return
+        complaint = trace_complaint(self._environ)
+        if complaint is not None:
+            self._faults.say_once(complaint)
+        entries = trace_entries(self._environ, self._backend.torch_version)
+        if self.history.begin(entries=entries, step=self.snapshots.steps()):
+            self._tracing = True
+        elif self.history.recorder() is Recorder.JOB:
+            self.note = "the job records allocation history by itself: level trace leaves it as it is"
+            self._faults.say_once(self.note)
+
+    def shut(self) -> None:
+        """Watching ends: what is under way is given up without a trace, and nothing of ours is recorded."""
+        self.snapshots = None
+        self.window, window = None, self._last
+        if window is not None:
+            window.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+        self._tracing = False
+        if self.history is not None:
+            self.history.end()
+
+    def abandon(self) -> None:
+        """In a forked child: the parent's recording, window and files are the parent's."""
+        if self.history is not None:
+            self.history.forget()
+
+    # ----------------------------------------------------------------- windows
+
+    def at_boundary(self) -> None:
+        """A training step ended, in the training thread, while ``window`` is there."""
+        window = self.window
+        if window is None:
+            return
+        try:
+            window.at_boundary()
+        finally:
+            if not window.waits_for_steps:
+                self.window = None
+
+    def ask(self, ask: WindowAsk) -> EvidenceWindow:
+        """Begin a window, or find the one of that id. Raises ``RefusedError``."""
+        snapshots, files = self.watched()
+        known = self._last
+        if known is not None and known.ask.evidence_id == ask.evidence_id:
+            return known
+        if known is not None and not known.is_over:
+            raise RefusedError("busy", f"evidence {known.ask.evidence_id} is being gathered: it is {known.phase.value}")
+        window = EvidenceWindow(ask, snapshots, self.recording())
+        self._last = self.window = window
+        try:
+            self._thread = self._start(lambda: self._gather(window, files))
+        except BaseException:
+            self.window = self._last = None  # nobody would end it
+            window.stop()
+            raise
+        return window
+
+    def find(self, evidence_id: str) -> EvidenceWindow:
+        """The window of that id, if it is the newest one. Raises ``RefusedError``."""
+        if self._last is None or self._last.ask.evidence_id != evidence_id:
+            raise RefusedError("unknown", "no evidence of that id was asked for here, or another one since")
+        return self._last
+
+    def _gather(self, window: EvidenceWindow, files: EvidenceFiles) -> None:
+        looks = Looks(
+            search=lambda blocks, pacer: self.search(blocks, most_s=SEARCH_MOST_S, pacer=pacer, wait_s=SEARCH_MOST_S),
+            facts=lambda pacer: self._facts(self._backend.torch, pause=pacer.rest, at_boundary=self._at_boundary),
+        )
+        try:
+            gather(window, files, looks)
+        except Exception as error:
+            self._faults.caught("gathering evidence", error)
+
+    # ----------------------------------------------------------------- what commands use
+
+    def watched(self) -> tuple[RankSnapshots, EvidenceFiles]:
+        """Snapshots and files of a process that is watched. Raises ``RefusedError``."""
+        if self.snapshots is None or self.files is None:
+            raise RefusedError("unable", "this process is not watched: attach at a level such as stats first")
+        return self.snapshots, self.files
+
+    def recording(self) -> History:
+        """The history of this process. Raises ``RefusedError``."""
+        if self.history is None:
+            name, version = self._backend.name.upper(), self._backend.torch_version
+            raise RefusedError("unable", f"torch {version} has no allocation history for {name}")
+        return self.history
+
+    def search(
+        self, blocks: Sequence[tuple[int, int]], *, most_s: float, pacer: Pacer, wait_s: float = 0.0
+    ) -> HolderSearch:
+        """Who holds these blocks, (address, bytes) each. Raises ``RefusedError`` while another search is under way."""
+        if not self._searching.acquire(timeout=wait_s):
+            raise RefusedError("busy", "another search for holders is under way; ask again later")
+        try:
+            return self._search(
+                self._backend.torch, blocks, most_s=most_s, pause=pacer.rest, at_boundary=self._at_boundary
+            )
+        finally:
+            self._searching.release()
+
+    def _at_boundary(self, call: Callable[[], bool]) -> bool:
+        """The job's tensors are looked at between its steps alone. Raises ``RefusedError``."""
+        return self._boundary.call(call, now=False)

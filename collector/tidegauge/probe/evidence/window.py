@@ -1,0 +1,198 @@
+"""One window of evidence: history on, some steps to warm up, a snapshot, the window's steps, a snapshot, history off.
+
+All of it happens at step boundaries in the training thread, a snapshot at two of them. What follows (packing, looking
+for holders, writing) is the evidence thread's, which also ends a window whose job makes no steps any more: history is
+never left on because somebody died or waits.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from tidegauge.probe.faults import describe
+from tidegauge.probe.runtime.history import History, Recorder
+from tidegauge.probe.runtime.rank_snapshot import NoSnapshotError, RankSnapshots, RawSnapshot
+
+_WARM_UP_SHARE = 4
+"""Where steps are slow, warming up takes at most a quarter of the time (and at least one step)."""
+_NEXT_STEP = 1.5
+"""The late snapshot is taken now if the next boundary, that much later than this one came, might be too late."""
+
+
+class WindowAsk(NamedTuple):
+    """What the command ``evidence`` asks for."""
+
+    evidence_id: str
+    reason: str
+    warm_up_steps: int = 4
+    """So that memory that is allocated anew in every step has a stack when the first snapshot is taken."""
+    window_steps: int = 30
+    most_s: float = 120.0
+    """From the command to the end of recording."""
+    max_events: int = 10_000
+    """Size of the ring."""
+    holders: bool = True
+    """Whether to look for what holds the blocks that grew."""
+
+
+class Phase(str, Enum):
+    """How far it is, as ``evidence_status`` says it."""
+
+    WARMING = "warming"
+    RECORDING = "recording"
+    """Between the two snapshots."""
+    SEARCHING = "searching"
+    """Recording is over; the evidence thread works."""
+    DONE = "done"
+
+
+class EvidenceWindow:
+    """The part in the training thread. ``next_snapshot`` hands over to the evidence thread."""
+
+    def __init__(
+        self,
+        ask: WindowAsk,
+        snapshots: RankSnapshots,
+        history: History,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ask = ask
+        self.phase = Phase.WARMING
+        self.problem: Optional[str] = None
+        self.began_step = snapshots.steps()
+        """When history went on; before that, when the command came."""
+        self.began_unix_s = time.time()
+        self.longest_stall_s = 0.0
+        self.stopped = False
+        """Nobody wants it any more: the probe was closed or detached."""
+        self._snapshots = snapshots
+        self._history = history
+        self._clock_s = clock_s
+        self._lock = threading.RLock()  # a signal handler may end in here again
+        self._taken: queue.SimpleQueue[Optional[RawSnapshot]] = queue.SimpleQueue()
+        self._began_s = clock_s()
+        self._boundary_s: Optional[float] = None
+        """When the last boundary was; ``None``: history was not begun yet."""
+        self._early_step: Optional[int] = None
+        self._ours = False
+        """Whether this window switched history on, and so switches it off."""
+
+    # ----------------------------------------------------------------- in the training thread
+
+    def at_boundary(self) -> None:
+        """A training step ended. What torch raises ends the window and comes through."""
+        with self._lock:
+            if not self.waits_for_steps or self._snapshots.capturing:
+                return
+            began_s = self._clock_s()
+            try:
+                self._advance(self._snapshots.steps(), began_s)
+            except NoSnapshotError as error:
+                self._end(str(error))
+            except Exception as error:
+                self._end(f"the probe caught an error of its own ({describe(error)})")
+                raise
+            finally:
+                self._boundary_s = began_s
+                self.longest_stall_s = max(self.longest_stall_s, self._clock_s() - began_s)
+
+    @property
+    def waits_for_steps(self) -> bool:
+        """Whether a boundary would do something."""
+        return self.phase in (Phase.WARMING, Phase.RECORDING)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another one may begin."""
+        return self.phase is Phase.DONE
+
+    @property
+    def step(self) -> int:
+        """Training steps that the process has finished."""
+        return self._snapshots.steps()
+
+    def _advance(self, step: int, now_s: float) -> None:
+        if self._boundary_s is None:
+            self._begin(step)
+        elif self._early_step is None:
+            if self._warm(step, now_s):
+                self._hand_over(self._snapshots.take(most_events=0))
+                self._early_step = step
+                self.phase = Phase.RECORDING
+        elif self._complete(step, now_s, self._boundary_s):
+            self._note_recorder()
+            self._hand_over(self._snapshots.take(most_events=self.ask.max_events))
+            self._end(None)
+
+    def _begin(self, step: int) -> None:
+        self.began_step, self.began_unix_s = step, time.time()
+        self._ours = self._history.begin(entries=self.ask.max_events, step=step)
+        if not self._ours and self._history.recorder() is Recorder.JOB:
+            self._note("the job records allocation history by itself: it was left as it is")
+
+    def _warm(self, step: int, now_s: float) -> bool:
+        late = now_s - self._began_s >= self.ask.most_s / _WARM_UP_SHARE
+        return step >= self.began_step + self.ask.warm_up_steps or (late and step > self.began_step)
+
+    def _complete(self, step: int, now_s: float, last_s: float) -> bool:
+        assert self._early_step is not None
+        next_s = now_s + _NEXT_STEP * (now_s - last_s)
+        return step >= self._early_step + self.ask.window_steps or next_s >= self._deadline_s
+
+    def _note_recorder(self) -> None:
+        if self._ours and self._history.taken_over:
+            self._note("the job began to record allocation history by itself meanwhile: Tidegauge's gave way")
+        elif self._history.recorder() is Recorder.NOBODY:
+            self._note("the job switched allocation history off meanwhile: what it allocated since then has no stack")
+
+    def _hand_over(self, raw: RawSnapshot) -> None:
+        self._taken.put(raw)
+
+    # ----------------------------------------------------------------- in the evidence thread
+
+    def next_snapshot(self) -> Optional[RawSnapshot]:
+        """The next one, waited for until the window's time is up; ``None``: there are no more."""
+        try:
+            return self._taken.get(timeout=max(0.0, self._deadline_s - self._clock_s()))
+        except queue.Empty:
+            self._expire()
+            return self._taken.get()
+
+    def _expire(self) -> None:
+        with self._lock:
+            if self.waits_for_steps:
+                what = "no training step ended" if self._boundary_s is None else "too few training steps ended"
+                self._end(f"{what} within {self.ask.most_s:g} s")
+
+    @property
+    def _deadline_s(self) -> float:
+        return self._began_s + self.ask.most_s
+
+    # ----------------------------------------------------------------- in any thread
+
+    def stop(self) -> None:
+        """Over, in the middle: history off, and the evidence thread ends without a word."""
+        with self._lock:
+            self.stopped = True
+            if self.waits_for_steps:
+                self._end("it was stopped")
+
+    def _end(self, problem: Optional[str]) -> None:
+        """Recording is over."""
+        self.phase = Phase.SEARCHING
+        if problem is not None:
+            self._note(problem)
+        try:
+            if self._ours:
+                self._history.end()
+        finally:
+            self._taken.put(None)
+
+    def _note(self, problem: str) -> None:
+        self.problem = problem if self.problem is None else f"{self.problem}; {problem}"

@@ -1,0 +1,127 @@
+"""What follows a window's snapshots, in the evidence thread: columns, blocks that grew, who holds them, files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Optional
+
+from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankEvidence, RankFacts
+from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
+from tidegauge.core.snapshot_columns import PackedSnapshot
+from tidegauge.probe.evidence.grown_blocks import GrownBlocks, grown_blocks
+from tidegauge.probe.evidence.snapshot_packing import let_go, pack_columns
+from tidegauge.probe.evidence.window import EvidenceWindow, Phase
+from tidegauge.probe.faults import describe
+from tidegauge.probe.pacing import Pacer, StoppedError
+from tidegauge.probe.run_files.evidence_files import EvidenceFiles
+
+SEARCH_MOST_S = 30.0
+
+
+class Looks(NamedTuple):
+    """What looks at the job's own objects."""
+
+    search: Callable[[Sequence[tuple[int, int]], Pacer], HolderSearch]
+    """For what holds the blocks, given as (address, bytes)."""
+    facts: Callable[[Pacer], RankFacts]
+
+
+class _Kept(NamedTuple):
+    """A snapshot that was taken."""
+
+    step: int
+    packed: PackedSnapshot
+    file: Optional[str]
+    """Its name; ``None``: it could not be written."""
+
+
+def gather(window: EvidenceWindow, files: EvidenceFiles, looks: Looks) -> None:
+    """Follow ``window`` to its end and leave its files; nothing of it if it was stopped. Returns when all is done."""
+    work = _Work(window, files, looks)
+    try:
+        files.remove_evidence()  # of an earlier window
+        evidence = work.evidence()
+        window.problem = evidence.problem
+        files.write_evidence(evidence)
+    except StoppedError:
+        files.remove_evidence()
+    except Exception as error:
+        window.problem = f"no evidence could be written ({describe(error)})"
+        raise
+    finally:
+        window.phase = Phase.DONE
+
+
+class _Work:
+    def __init__(self, window: EvidenceWindow, files: EvidenceFiles, looks: Looks) -> None:
+        self._window = window
+        self._files = files
+        self._looks = looks
+        self._pacer = Pacer(lambda: window.stopped)
+        self._problems: list[str] = []
+
+    def evidence(self) -> RankEvidence:
+        """All there is to say, once the window is over. Raises ``StoppedError``."""
+        early = self._next(EARLY_SUFFIX)
+        early_facts = self._facts() if early is not None else NO_FACTS
+        late = self._next(LATE_SUFFIX) if early is not None else None
+        self._pacer.rest()
+        grown = grown_blocks(early.packed, late.packed, self._pacer) if early is not None and late is not None else None
+        search = self._search(grown) if grown is not None and self._window.ask.holders else None
+        facts = self._facts()
+        self._pacer.rest()
+        window, problems = self._window, dict.fromkeys(filter(None, [self._window.problem, *self._problems]))
+        return RankEvidence(
+            evidence_id=window.ask.evidence_id,
+            reason=window.ask.reason,
+            device=grown.device if grown is not None else _device(early),
+            began_unix_s=window.began_unix_s,
+            ended_unix_s=max(time.time(), window.began_unix_s),  # somebody may have set the clock back meanwhile
+            began_step=window.began_step,
+            early_step=early.step if early is not None else None,
+            late_step=late.step if late is not None else None,
+            early_file=early.file if early is not None else None,
+            late_file=late.file if late is not None else None,
+            longest_stall_s=window.longest_stall_s,
+            search=search,
+            facts=facts,
+            early_facts=early_facts,
+            problem="; ".join(problems) or None,
+        )
+
+    def _next(self, suffix: str) -> Optional[_Kept]:
+        raw = self._window.next_snapshot()
+        if raw is None:
+            return None
+        packed = pack_columns(raw, self._pacer)
+        let_go(raw, self._pacer)
+        file = None
+        try:
+            file, _ = self._files.write_snapshot(suffix, packed, self._pacer)
+        except OSError as error:
+            self._problems.append(f"the snapshot at step {raw.step} could not be written ({describe(error)})")
+        return _Kept(raw.step, packed, file)
+
+    def _search(self, grown: GrownBlocks) -> Optional[HolderSearch]:
+        try:
+            return self._looks.search(grown.blocks, self._pacer)
+        except StoppedError:
+            raise
+        except Exception as error:
+            self._problems.append(f"who holds the memory could not be looked for ({describe(error)})")
+            return None
+
+    def _facts(self) -> RankFacts:
+        try:
+            return self._looks.facts(self._pacer)
+        except StoppedError:
+            raise
+        except Exception as error:
+            self._problems.append(f"the process could not say everything of itself ({describe(error)})")
+            return NO_FACTS
+
+
+def _device(early: Optional[_Kept]) -> int:
+    devices = early.packed.devices if early is not None else ()
+    return devices[0].device if devices else 0

@@ -1,0 +1,1 @@
+"""The files and the socket of this process in the run directory."""

@@ -1,0 +1,55 @@
+"""What part of a device a rank may take: ``TIDEGAUGE_MEMORY_FRACTION`` and the ``fraction`` command.
+
+It is growth control, not isolation: the allocator refuses to *grow* beyond it with an OutOfMemoryError in the job; what
+is over it already stays, and context, NCCL and other libraries are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Optional
+
+from tidegauge.core.jobs.variables import parse_fraction
+
+if TYPE_CHECKING:
+    from tidegauge.probe.runtime.backend import Backend  # which needs this module through ``identity``
+
+
+def fraction_in(environ: Mapping[str, str], name: str) -> Optional[float]:
+    """The fraction in a variable; ``None`` if it is not set, or not a fraction."""
+    return parse_fraction(environ.get(name, ""))
+
+
+def complaint(environ: Mapping[str, str], name: str, consequence: str) -> Optional[str]:
+    """One line about a variable that is set to what is no fraction, or ``None``."""
+    text = environ.get(name)
+    if not text or parse_fraction(text) is not None:
+        return None
+    return f"{name}={text[:40]!r} is not above 0 and at most 1: {consequence}"
+
+
+class Cap:
+    """The cap of this process on all its visible devices."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.fraction: Optional[float] = None
+        """What was asked for last; ``None``: nothing was."""
+        self._backend = backend
+        self._due: list[int] = []
+
+    def set(self, fraction: float, *, used: Iterable[int]) -> None:
+        """Cap the visible devices; where that would make contexts, the ``used`` ones now and others in ``catch_up``."""
+        self.fraction = fraction
+        devices = list(range(self._backend.device_count()))
+        if not self._backend.caps_without_context():
+            self._due = [device for device in devices if device not in set(used)]
+            devices = [device for device in devices if device not in self._due]
+        for device in devices:
+            self._backend.set_fraction(fraction, device)
+
+    def catch_up(self, *, used: Iterable[int]) -> None:
+        """Cap devices that were not in use before. Cheap when there is nothing to do."""
+        if self._due and self.fraction is not None:
+            for device in [device for device in used if device in self._due]:
+                self._due.remove(device)
+                self._backend.set_fraction(self.fraction, device)

@@ -1,0 +1,115 @@
+"""What a rank does when it is asked over its socket. Runs in the helper thread; every reply is a small JSON object.
+
+A reply may take a while: ``empty_cache`` and ``snapshot`` wait for a step, ``holders`` looks at every object, and
+``checkpoint`` lists the folders that the owner
+declared, so that it hangs with their file server. Training waits for none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Optional, Protocol
+
+from tidegauge.probe.checkpoint.callbacks import Checkpoints
+from tidegauge.probe.evidence.collector import Evidence
+from tidegauge.probe.evidence.commands import EvidenceCommands
+from tidegauge.probe.faults import Faults, describe
+from tidegauge.probe.levels import WATCHING_LEVELS
+from tidegauge.probe.pacing import StoppedError
+from tidegauge.probe.requests import RefusedError, is_a_look, parse_ask, request_id_of
+from tidegauge.probe.run_files.notices import Notices
+from tidegauge.probe.watching.boundary_calls import STEP_WAIT_S, BoundaryCalls
+from tidegauge.probe.watching.steps import StepCounter
+
+
+class Asked(Protocol):
+    """The process that is asked: ``guest.Probe``."""
+
+    steps: StepCounter
+    faults: Faults
+    evidence: Evidence
+    checkpoints: Checkpoints
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def switch_on(self, level: str) -> bool: ...
+
+    def detach(self) -> None: ...
+
+    def set_fraction(self, fraction: float) -> None: ...
+
+    def empty_cache(self) -> Optional[float]: ...
+
+    def at_next_step(self, call: Callable[[], None]) -> None: ...
+
+    def capturing(self) -> bool: ...
+
+
+class Commands:
+    """The table of commands, over one probe."""
+
+    def __init__(self, probe: Asked, *, step_wait_s: float = STEP_WAIT_S) -> None:
+        self._probe = probe
+        self._boundary = BoundaryCalls(probe.at_next_step, probe.capturing, wait_s=step_wait_s)
+        self._table: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+            "ping": self._ping,
+            "attach": self._attach,
+            "detach": self._detach,
+            "fraction": self._fraction,
+            "empty_cache": self._empty_cache,
+            "tell": Notices().tell,
+            "checkpoint": self._checkpoint,
+            "checkpoint_status": lambda request: probe.checkpoints.look(request_id_of(request)),
+            "checkpoint_withdraw": lambda request: probe.checkpoints.withdraw(request_id_of(request)),
+            **EvidenceCommands(probe.evidence, self._boundary).table,
+        }
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out ``{"command": NAME, …}``: ``{"ok": true, …}``, or ``{"error": …}`` with what would be right."""
+        name = request.get("command")
+        if not isinstance(name, str) or name not in self._table:
+            return {"error": f"no such command: {str(name)[:40]}", "known": list(self._table)}
+        try:
+            return self._table[name](request)
+        except RefusedError as refused:
+            return {"error": str(refused), "kind": refused.kind, "step": self._probe.steps.steps}
+        except StoppedError:
+            return {"error": "this process is not watched any more", "kind": "unable"}
+        except Exception as error:
+            self._probe.faults.caught(f"the command {name}", error)
+            return {"error": describe(error)}
+
+    def _ping(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"ok": True, **self._probe.describe()}
+
+    def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        level = request.get("level", "stats")
+        if level not in WATCHING_LEVELS:
+            return {"error": f"level must be one of {', '.join(WATCHING_LEVELS)}"}
+        if not self._probe.switch_on(level):
+            return {"error": "nothing can be recorded; the job's stderr says why"}
+        note = self._probe.evidence.note
+        return {"ok": True, **self._probe.describe(), **({"note": note} if note is not None else {})}
+
+    def _detach(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        self._probe.detach()
+        return {"ok": True, **self._probe.describe()}
+
+    def _fraction(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        value = request.get("value")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+            return {"error": "value must be a number above 0 and at most 1"}
+        self._probe.set_fraction(float(value))
+        return {"ok": True, "limit_fraction": float(value)}
+
+    def _checkpoint(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if is_a_look(request):
+            return self._probe.checkpoints.look(request_id_of(request))
+        return self._probe.checkpoints.ask(parse_ask(request))
+
+    def _empty_cache(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """At the next step boundary: freeing memory while a graph is captured would break the capture."""
+        duration_s = self._boundary.call(self._probe.empty_cache, now=request.get("now") is True)
+        if duration_s is None:
+            return {"error": "no device is in use, there is nothing to give back"}
+        return {"ok": True, "duration_s": duration_s}

@@ -1,0 +1,1 @@
+"""Training steps and step boundaries of this process."""

@@ -1,0 +1,70 @@
+"""Commands that must not do their work just anywhere: in the training thread, at its next step boundary."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidegauge.probe.faults import describe
+from tidegauge.probe.requests import RefusedError
+
+STEP_WAIT_S = 10.0
+LOOK_WAIT_S = 0.2
+"""For whoever tries again at once: the end of watching waits no longer for its thread than half a second."""
+T = TypeVar("T")
+
+
+class BoundaryCalls:
+    """Calls that the helper thread hands to the training thread, which alone knows whether it captures a CUDA graph.
+
+    ``at_next_step`` has a function called there at the next boundary; ``capturing`` is asked there.
+    """
+
+    def __init__(
+        self,
+        at_next_step: Callable[[Callable[[], None]], None],
+        capturing: Callable[[], bool],
+        *,
+        wait_s: float = STEP_WAIT_S,
+    ) -> None:
+        self._at_next_step = at_next_step
+        self._capturing = capturing
+        self._wait_s = wait_s
+
+    def call(self, call: Callable[[], T], *, now: bool) -> T:
+        """What ``call`` returns, at the next boundary; ``now``: at once in this thread, for a job that makes no steps.
+
+        Raises ``RefusedError`` where it comes to nothing; from the training thread, that includes what ``call`` raised.
+        """
+        if now:
+            return call()
+        done = threading.Event()
+        results: list[T] = []
+        refusals: list[RefusedError] = []
+        given_up = False
+
+        def at_step() -> None:
+            try:
+                if given_up:
+                    return
+                if self._capturing():
+                    refusals.append(RefusedError("busy", "a CUDA graph is being captured; ask again later"))
+                else:
+                    results.append(call())
+            except RefusedError as refused:
+                refusals.append(refused)
+            except Exception as error:
+                refusals.append(RefusedError("unable", describe(error)))
+            finally:
+                done.set()
+
+        self._at_next_step(at_step)
+        if not done.wait(self._wait_s):
+            given_up = True
+            raise RefusedError(
+                "late", f"no training step ended within {self._wait_s:g} s; {{'now': true}} does not wait"
+            )
+        if refusals:
+            raise refusals[0].with_traceback(None)  # whose frames are the training thread's
+        return results[0]
