@@ -29,7 +29,7 @@ from tidegauge.core.incidents.actions import Switches
 from tidegauge.core.jobs.launches import LaunchState, LaunchSummary
 from tidegauge.core.verdicts import OK, Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, NodeSummary, RankSummary
-from tidegauge_exporter.jobs import job_metrics
+from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
 from tidegauge_scheduler_hooks.policy_source import PolicySource

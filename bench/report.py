@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 from browser import Tab, chromium, open_tab  # noqa: E402
 from report_contents import content  # noqa: E402
-from tidegauge_exporter.evidence_report import render_evidence_report  # noqa: E402
+from tidegauge_exporter.reports.evidence import render_evidence_report  # noqa: E402
 
 MOST_MS = 2000.0
 BUFFERS = 9_000

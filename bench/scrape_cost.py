@@ -29,9 +29,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity
 from tidegauge.core.verdicts import Band, LeakState, Severity, Signal, Verdict
 from tidegauge.core.views import GpuView, NodeView, RankView
-from tidegauge_exporter.collector import NodeCollector
-from tidegauge_exporter.exposition import Format
-from tidegauge_exporter.server import MetricsServer
+from tidegauge_exporter.metrics.collector import NodeCollector
+from tidegauge_exporter.metrics.exposition import Format
+from tidegauge_exporter.metrics.server import MetricsServer
 
 FEW_RANKS, FEW_RANKS_MS = 8, 5.0
 MS_PER_RANK = 0.15

@@ -8,7 +8,7 @@ only_packages=0
 if [ "${1:-}" = --packages ]; then only_packages=1; shift; fi
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
-page="$root/exporter/tidegauge_exporter/report_page"
+page="$root/exporter/tidegauge_exporter/reports/report_page"
 out="$(mkdir -p "${1:-$page/built}" && cd "${1:-$page/built}" && pwd)"
 # Not beside the sources: a wheel would take it along.
 packages="$root/build/report_page"

@@ -8,8 +8,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as _parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as _parse_text
 
-from tidegauge_exporter.collector import NodeCollector
-from tidegauge_exporter.negotiation import choose_format
+from tidegauge_exporter.metrics.collector import NodeCollector
+from tidegauge_exporter.metrics.negotiation import choose_format
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -1,6 +1,6 @@
 """Hours of a made-up fleet as OpenMetrics text with timestamps, for ``promtool tsdb create-blocks-from openmetrics``.
 
-Names and labels are the product's own: rows of the tables of ``tidegauge_exporter.metrics`` are read from its own
+Names and labels are the product's own: rows of the tables of ``tidegauge_exporter.metrics.table`` are read from its own
 values, and what is not in a table of ranks or GPUs comes from the real pages. What Prometheus would add is added
 (target labels, ``up``), and what dcgm-exporter would say of the same GPUs. Series that end have no staleness marker:
 Prometheus goes on showing their last value for five minutes.
@@ -16,10 +16,10 @@ from exposition_text import text_of
 from fleet_happenings import loop_figures
 from fleet_story import CLUSTER, GIB, GPUS_PER_NODE, STEPS_PER_S, Fleet, Moment
 from tidegauge.core.views import GpuView, NodeView, RankView
-from tidegauge_exporter.collector import NodeCollector
-from tidegauge_exporter.jobs import job_metrics
-from tidegauge_exporter.labels import label_value
-from tidegauge_exporter.metrics import (
+from tidegauge_exporter.metrics.collector import NodeCollector
+from tidegauge_exporter.metrics.jobs import job_metrics
+from tidegauge_exporter.metrics.labels import label_value
+from tidegauge_exporter.metrics.table import (
     GPU_LABELS,
     GPU_METRICS,
     GROUP_LABELS,

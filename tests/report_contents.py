@@ -22,8 +22,8 @@ from tidegauge.core.incidents import ChangeKind, IncidentChange
 from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import OK, Severity
-from tidegauge_exporter.evidence_report_values import RankCurve, ReportContent, Setting, WhatIfTable
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent, Setting, WhatIfTable
 
 LAYERS = 12
 LEAK_LINE = CodeLine("/home/ada/llm/train.py", 41, "step")

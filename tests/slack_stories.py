@@ -17,7 +17,7 @@ from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCaus
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Disposition, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, Severity
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
 
 POINTS = 110
 PERIOD_S = 16.0

@@ -25,7 +25,7 @@ from tidegauge.cluster.engine.agent_service import AgentService
 from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge.settings import Settings
-from tidegauge_exporter.server import MetricsServer
+from tidegauge_exporter.metrics.server import MetricsServer
 
 GIB = 1 << 30
 

@@ -35,7 +35,7 @@ from tidegauge.cluster.engine.short_pauses import COLLECT_EVERY_S, collect, keep
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
 from tidegauge.core.incidents.actions import Switches
-from tidegauge_exporter.jobs import job_metrics
+from tidegauge_exporter.metrics.jobs import job_metrics
 from tidegauge_scheduler_hooks.closed_loop import ClosedLoop
 from tidegauge_scheduler_hooks.local.adapter import LocalScheduler
 from tidegauge_scheduler_hooks.policy_source import PolicySource

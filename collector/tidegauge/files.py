@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import suppress
+from pathlib import Path
 from typing import Optional, Union
 
 DRAFT_SUFFIX = ".new"
@@ -48,3 +49,18 @@ def replace_file(
         with suppress(OSError):
             os.unlink(draft, dir_fd=dir_fd)
         raise
+
+
+def write_state(path: Path, content: bytes) -> None:
+    """``content`` under ``path``, on disk when this returns; a reader finds the old file or the new one.
+
+    The folder is made where there is none, for its owner only. Raises ``OSError``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    replace_file(path, content, durable=True)
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove what a crash left half written. Raises ``OSError``."""
+    for draft in folder.glob(f"*{DRAFT_SUFFIX}"):
+        draft.unlink(missing_ok=True)

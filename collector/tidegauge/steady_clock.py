@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegauge.state_files import write_state
+from tidegauge.files import write_state
 
 _log = logging.getLogger(__name__)
 

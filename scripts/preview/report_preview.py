@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from browser import chromium, open_tab  # noqa: E402
 from report_contents import content  # noqa: E402
-from tidegauge_exporter.evidence_report import render_evidence_report  # noqa: E402
+from tidegauge_exporter.reports.evidence import render_evidence_report  # noqa: E402
 
 LAST_PART = "document.querySelector('[data-part=history]').closest('section').getBoundingClientRect().bottom"
 """The picture ends behind it: tables of words follow."""

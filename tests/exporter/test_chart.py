@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge_exporter.chart import HEIGHT, LABEL_HEIGHT, RIGHT, WIDTH, Forecast, Line, Mark, Point, draw, thin
-from tidegauge_exporter.chart_axes import TIME
+from tidegauge_exporter.reports.chart import HEIGHT, LABEL_HEIGHT, RIGHT, WIDTH, Forecast, Line, Mark, Point, draw, thin
+from tidegauge_exporter.reports.chart_axes import TIME
 
 GIB = 1024.0**3
 RISING: list[Point] = [(float(step), GIB + step * 1e6) for step in range(200)]

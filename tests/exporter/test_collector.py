@@ -18,9 +18,9 @@ from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Verdict
 from tidegauge.core.views import NodeView
-from tidegauge_exporter.collector import NodeCollector
-from tidegauge_exporter.labels import LONGEST_LABEL
-from tidegauge_exporter.metrics import NODE_TABLE, RANK_LABELS, RANK_METRICS, SAMPLES_PER_TARGET
+from tidegauge_exporter.metrics.collector import NodeCollector
+from tidegauge_exporter.metrics.labels import LONGEST_LABEL
+from tidegauge_exporter.metrics.table import NODE_TABLE, RANK_LABELS, RANK_METRICS, SAMPLES_PER_TARGET
 
 DATA = Path(__file__).parent / "data"
 
@@ -278,7 +278,7 @@ def test_a_view_that_raises_is_a_scrape_that_says_so(caplog: pytest.LogCaptureFi
         return node_view()
 
     collector = NodeCollector(view)
-    with caplog.at_level(logging.INFO, logger="tidegauge_exporter.collector"):
+    with caplog.at_level(logging.INFO, logger="tidegauge_exporter.metrics.collector"):
         for _ in range(3):
             samples = samples_of(collector)
             assert values(samples, "tidegauge_collect_success") == [0]

@@ -20,15 +20,15 @@ from tidegauge.core.evidence import NOT_KNOWN, StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.core.verdicts import OK, Band
-from tidegauge_exporter.evidence_report import render_evidence_report
-from tidegauge_exporter.evidence_report_chart import memory_chart
-from tidegauge_exporter.evidence_report_page import DATA_ID, script_json
-from tidegauge_exporter.evidence_report_plots import memory_values
-from tidegauge_exporter.evidence_report_tables import suspects
-from tidegauge_exporter.evidence_report_values import RankCurve, ReportContent
+from tidegauge_exporter.reports.evidence import render_evidence_report
+from tidegauge_exporter.reports.evidence_chart import memory_chart
+from tidegauge_exporter.reports.evidence_page import DATA_ID, script_json
+from tidegauge_exporter.reports.evidence_plots import memory_values
+from tidegauge_exporter.reports.evidence_tables import suspects
+from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028&amp;\"'`"
-BUNDLE = Path(tidegauge_exporter.__file__).parent / "report_page"
+BUNDLE = Path(tidegauge_exporter.__file__).parent / "reports" / "report_page"
 
 
 class Elements(HTMLParser):

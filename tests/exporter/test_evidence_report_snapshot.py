@@ -11,7 +11,7 @@ from sample_views import MIB
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge_exporter.evidence_report_snapshot import (
+from tidegauge_exporter.reports.evidence_snapshot import (
     GROWN,
     MOST_BLOCKS,
     MOST_EVENTS,
@@ -21,7 +21,7 @@ from tidegauge_exporter.evidence_report_snapshot import (
     memory_map,
     pool_rows,
 )
-from tidegauge_exporter.evidence_report_stacks import MOST_STACKS, MOST_TEXT, NO_STACK, StackNumbers
+from tidegauge_exporter.reports.evidence_stacks import MOST_STACKS, MOST_TEXT, NO_STACK, StackNumbers
 
 LEAK = StackGrowth(29 * LEAK_BYTES, 29, code_lines(stacks()[0]), None)
 

@@ -14,11 +14,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
-from tidegauge_exporter.exposition import Format, Samples, write_number
-from tidegauge_exporter.labels import label_value
-from tidegauge_exporter.metric_rows import Kind, Metric
-from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE
-from tidegauge_exporter.negotiation import accepts_gzip, choose_format
+from tidegauge_exporter.metrics.exposition import Format, Samples, write_number
+from tidegauge_exporter.metrics.labels import label_value
+from tidegauge_exporter.metrics.negotiation import accepts_gzip, choose_format
+from tidegauge_exporter.metrics.rows import Kind, Metric
+from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
 
 TABLE = (
     Metric("test_held_bytes", Kind.GAUGE, 'Held: "now", in \\ bytes.\nTwo lines.', ("zone", "job"), "", "bytes"),

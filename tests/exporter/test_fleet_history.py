@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fleet_history import write_history
 from fleet_story import Fleet, Plot, plot_of
-from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE
+from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
 
 END_S = 1_800_000_000.0
 

@@ -23,8 +23,8 @@ from tidegauge.web.access import OPEN_DOOR, Door
 from tidegauge.web.door_files import DoorSettings
 from tidegauge.web.door_start import ClosedDoor, open_door
 from tidegauge.web.server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, Limits
+from tidegauge_exporter.metrics.server import MetricsServer
 from tidegauge_exporter.notify.receiver import Receiver
-from tidegauge_exporter.server import MetricsServer
 from waiting import PATIENCE_S
 from web_certificates import Authority
 

@@ -20,11 +20,11 @@ from tidegauge.core.incidents import ChangeKind, Closure, IncidentCause, Inciden
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import OK, Band, Severity
-from tidegauge_exporter.incident_report import render_incident
-from tidegauge_exporter.incident_sections import MOST_LINES
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.rank_table import MOST_ROWS
+from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.reports.incident import render_incident
+from tidegauge_exporter.reports.incident_sections import MOST_LINES
+from tidegauge_exporter.reports.rank_table import MOST_ROWS
 
 LINKS = Links(grafana_url="https://grafana.example", service_url="https://tidegauge.example")
 

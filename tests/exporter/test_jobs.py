@@ -13,7 +13,7 @@ from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import SlurmPlace
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView
-from tidegauge_exporter.jobs import job_metrics
+from tidegauge_exporter.metrics.jobs import job_metrics
 
 DATA = Path(__file__).parent / "data"
 

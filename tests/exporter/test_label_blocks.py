@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge_exporter import label_blocks
-from tidegauge_exporter.label_blocks import LabelBlocks
-from tidegauge_exporter.labels import label_value
+from tidegauge_exporter.metrics import label_blocks
+from tidegauge_exporter.metrics.label_blocks import LabelBlocks
+from tidegauge_exporter.metrics.labels import label_value
 
 
 @pytest.fixture

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegauge_exporter.metric_rows import Kind
-from tidegauge_exporter.metrics import COORDINATOR_TABLE, NODE_TABLE
-from tidegauge_exporter.metrics_page import page
+from tidegauge_exporter.metrics.page import page
+from tidegauge_exporter.metrics.rows import Kind
+from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def test_the_page_in_docs_is_up_to_date() -> None:
     assert DOCS.read_text(encoding="utf-8") == page(), (
-        "run: python -m tidegauge_exporter.metrics_page > docs/metrics.md"
+        "run: python -m tidegauge_exporter.metrics.page > docs/metrics.md"
     )
 
 

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promql_labels import SERIES, labels_of_result, selectors
-from tidegauge_exporter.notify.values import INCIDENT_ALERT
+from tidegauge_exporter.messages.values import INCIDENT_ALERT
 from tidegauge_exporter.rules.__main__ import main
 from tidegauge_exporter.rules.files import ALERTS, rule_files
 from tidegauge_exporter.rules.joins import JOINS
 from tidegauge_exporter.rules.page import page
 from tidegauge_exporter.rules.recording import RECORDING, recorded_names
-from tidegauge_exporter.rules.runbook import RUNBOOK
 from tidegauge_exporter.rules.values import Addresses, AlertRule, Board, RecordingRule
 from tidegauge_exporter.rules.yaml_text import Node, duration, yaml_text
+from tidegauge_exporter.runbooks.entries import RUNBOOK
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "observability" / "prometheus" / "rules"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tidegauge_exporter.notify.values import INCIDENT_ALERT
+from tidegauge_exporter.messages.values import INCIDENT_ALERT
 from tidegauge_exporter.rules.files import ALERTS
 from tidegauge_exporter.rules.muting import MUTES, Mute
 from tidegauge_exporter.rules.values import AlertSeverity

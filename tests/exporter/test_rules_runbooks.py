@@ -3,9 +3,9 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import INCIDENT_ALERT
-from tidegauge_exporter.rules.runbook import RUNBOOK
-from tidegauge_exporter.rules.runbooks import runbooks_html
+from tidegauge_exporter.messages.values import INCIDENT_ALERT
+from tidegauge_exporter.runbooks.entries import RUNBOOK
+from tidegauge_exporter.runbooks.page import runbooks_html
 
 VOID = ("meta", "br", "link", "img", "input", "hr")
 

@@ -14,7 +14,7 @@ from sample_views import node_view
 from tidegauge.core.views import NodeView
 from tidegauge.web import server as guarded_server
 from tidegauge.web.access import Refusal, Viewer
-from tidegauge_exporter.server import CONNECTIONS_AT_ONCE, LIMITS, MetricsServer
+from tidegauge_exporter.metrics.server import CONNECTIONS_AT_ONCE, LIMITS, MetricsServer
 from waiting import PATIENCE_S
 
 

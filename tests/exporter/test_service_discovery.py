@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tidegauge.core.views import NodeSummary
-from tidegauge_exporter.service_discovery import advertised_address, http_sd
+from tidegauge_exporter.metrics.service_discovery import advertised_address, http_sd
 
 
 def node(hostname: str, address: str | None, **changes: Any) -> NodeSummary:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from tidegauge_exporter.whatif_plot import Course, Moments, clock, plot_page, plot_svg
+from tidegauge_exporter.reports.whatif_plot import Course, Moments, clock, plot_page, plot_svg
 from whatif_worlds import GIB, curve_of
 
 TODAY = Course("today", "torch's defaults", curve_of([GIB, 2 * GIB, GIB], [2 * GIB, 4 * GIB, 4 * GIB]))

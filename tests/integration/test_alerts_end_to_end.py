@@ -19,7 +19,7 @@ from integration.needs import missing
 from integration.prometheus_server import PrometheusServer, prometheus_binary, running_prometheus
 from integration.slack_sink import Posted, SlackSink, slack_sink
 from integration.watched_cluster import WatchedCluster, served
-from tidegauge_exporter.notify.values import INCIDENT_ALERT
+from tidegauge_exporter.messages.values import INCIDENT_ALERT
 from tidegauge_exporter.rules.files import rule_files
 from tidegauge_exporter.rules.values import Addresses
 

@@ -11,8 +11,8 @@ import pytest
 
 from exposition_text import text_of
 from sample_views import LOOP, NOW_S, job_view, node_view
-from tidegauge_exporter.collector import NodeCollector
-from tidegauge_exporter.jobs import job_metrics
+from tidegauge_exporter.metrics.collector import NodeCollector
+from tidegauge_exporter.metrics.jobs import job_metrics
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "observability" / "prometheus" / "prometheus.yml"
 

@@ -24,9 +24,9 @@ from integration.prometheus_server import PrometheusServer, prometheus_binary, r
 from sample_views import GIB, LEAK, MIB, gpu_view, job_view, node_view, rank_view
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.views import NodeSummary, NodeView
-from tidegauge_exporter.jobs import job_metrics
-from tidegauge_exporter.server import MetricsServer
-from tidegauge_exporter.service_discovery import advertised_address, http_sd
+from tidegauge_exporter.metrics.jobs import job_metrics
+from tidegauge_exporter.metrics.server import MetricsServer
+from tidegauge_exporter.metrics.service_discovery import advertised_address, http_sd
 
 pytestmark = [
     pytest.mark.skipif(prometheus_binary() is None, reason="prometheus (Debian package) is not installed"),

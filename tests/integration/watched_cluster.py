@@ -15,8 +15,8 @@ from sample_views import LEAK, identity, job_view, node_view, rank_summary, rank
 from tidegauge.core.ids import JobId
 from tidegauge.core.verdicts import OK
 from tidegauge.core.views import JobView, NodeView, RankView
-from tidegauge_exporter.jobs import job_metrics
-from tidegauge_exporter.server import MetricsServer
+from tidegauge_exporter.metrics.jobs import job_metrics
+from tidegauge_exporter.metrics.server import MetricsServer
 
 NOW_S = 1_800_000_000.0
 """What its coordinator thinks the time is; nothing that is tested here asks."""

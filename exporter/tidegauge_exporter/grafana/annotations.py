@@ -17,7 +17,7 @@ from tidegauge.core.text import one_line
 from tidegauge.core.units import format_duration
 from tidegauge_exporter.grafana.port import Annotation
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
 
 TAG = "tidegauge"
 """On everything that we put into Grafana."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from tidegauge_exporter.grafana.annotations import Remark, annotations_of
 from tidegauge_exporter.grafana.port import GrafanaPort, GrafanaRefusedError
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """What the owner of a job reads in a mail: plain text, and the same as HTML. Pure; nothing here knows how it is sent.
 
-The words are those of Slack's messages (``slack.owner_words``). A mail has room for commands to copy, and is sorted by
-its subject: that stays the same for all mails about an incident.
+The words are those of Slack's messages (``messages.owner_words``). A mail has room for commands to copy, and is sorted
+by its subject: that stays the same for all mails about an incident.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from tidegauge.core.incidents.wording import capitalised, evidence_in_words, evi
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.blocks import Link
-from tidegauge_exporter.slack.deeds import TO_OWNER, deed, told_at
-from tidegauge_exporter.slack.headlines import noun, your_job
-from tidegauge_exporter.slack.incident_messages import chosen_links
-from tidegauge_exporter.slack.owner_words import owner_words
-from tidegauge_exporter.slack.text import tidy
-from tidegauge_exporter.slack.untrusted import MOST_NAME, tamed, tamed_record
+from tidegauge_exporter.messages.deeds import TO_OWNER, deed, told_at
+from tidegauge_exporter.messages.headlines import noun, your_job
+from tidegauge_exporter.messages.incident_links import Link, chosen_links
+from tidegauge_exporter.messages.owner_words import owner_words
+from tidegauge_exporter.messages.text import tidy
+from tidegauge_exporter.messages.untrusted import MOST_NAME, tamed, tamed_record
+from tidegauge_exporter.messages.values import Story
 
 PLOT: Final = "memory-plot"
 """What the HTML calls the picture (``cid:`` of RFC 2392)."""

@@ -13,12 +13,12 @@ from tidegauge_exporter.mail.addresses import address_of
 from tidegauge_exporter.mail.letters import Letter, evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.mail.mime import Envelope, as_mail
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
+from tidegauge_exporter.messages.chat import Posted
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.look import Plot
 from tidegauge_exporter.notify.plots import drawn_plot
 from tidegauge_exporter.notify.ports import RefusedError
 from tidegauge_exporter.notify.story_lines import decision_digest, digest, incident_key, known
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.chat import Posted
 
 log = logging.getLogger(__name__)
 

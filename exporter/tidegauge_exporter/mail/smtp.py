@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.slack.text import tidy
 
 PORT: Final = 25
 TLS_PORT: Final = 465

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.chat import Chat
+from tidegauge_exporter.messages.values import AlertGroup
 from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.look import Look
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.notify.story_lines import digest
 from tidegauge_exporter.notify.threads import SLACK, AlertPost, from_text, to_text
-from tidegauge_exporter.notify.values import AlertGroup
-from tidegauge_exporter.slack.chat import Chat
 
 ANEW_AFTER_S = 86400.0
 """A group that fires again a day after it was resolved gets a new message: nobody would find the old one."""

@@ -23,9 +23,9 @@ from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import incident_sentence, meaning
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.values import INCIDENT_ALERT, Story
 from tidegauge_exporter.notify.attempts import is_due
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import INCIDENT_ALERT, Story
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, Sink
-from tidegauge_exporter.notify.values import Story
 
 log = logging.getLogger(__name__)
 

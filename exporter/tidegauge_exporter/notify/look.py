@@ -8,8 +8,8 @@ from typing import Protocol
 from tidegauge.core.incidents import IncidentChange
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import AlertGroup, Story
-from tidegauge_exporter.slack.chat import Message
+from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.messages.values import AlertGroup, Story
 
 
 class Look(Protocol):

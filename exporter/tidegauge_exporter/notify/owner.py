@@ -12,13 +12,13 @@ from functools import partial
 from typing import Protocol
 
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, Outcome
+from tidegauge_exporter.messages.chat import Posted
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.attempts import Attempts
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key, known
 from tidegauge_exporter.notify.threads import posted_from
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.chat import Posted
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from tidegauge.core.incidents.wording import incident_sentence, name_job
+from tidegauge_exporter.messages.chat import Chat, Posted
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.look import Plot
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.chat import Chat, Posted
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
 
 
 class RetryLaterError(Exception):

@@ -17,8 +17,8 @@ from socketserver import TCPServer
 
 from tidegauge.web.access import OPEN_DOOR, Door
 from tidegauge.web.server import GuardedMixIn, GuardedRequest, Limits
+from tidegauge_exporter.messages.values import AlertGroup
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import AlertGroup
 from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group
 
 log = logging.getLogger(__name__)

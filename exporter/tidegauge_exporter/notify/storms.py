@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.chat import Chat, Posted
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.look import Look
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.story_lines import digest, face
 from tidegauge_exporter.notify.threads import SLACK, Storm, from_text, to_text
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.chat import Chat, Posted
 
 MOST_THREADS = 5
 """Also the number of tenants whose first incident gets a thread although there is a storm."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from tidegauge.core.incidents import ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, Disposition
 from tidegauge.core.incidents.wording import best_evidence
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.chat import Message
+from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.messages.values import Story
 
 MOST_CONSIDERED = 5
 """Decisions that were only considered (``would``, ``withheld``) and are told, per incident: the report has them all."""

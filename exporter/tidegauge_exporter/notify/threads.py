@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from tidegauge.core.jobs.tenants import Tenant
-from tidegauge_exporter.slack.chat import Posted
+from tidegauge_exporter.messages.chat import Posted
 
 SLACK = "slack"
 """The name under which the notebook keeps what was said in the channel."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge_exporter.notify.values import Alert, AlertGroup
+from tidegauge_exporter.messages.values import Alert, AlertGroup
 
 VERSION = "4"
 LONGEST_ADDRESS = 2_000

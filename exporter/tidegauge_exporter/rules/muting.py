@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegauge_exporter.notify.values import INCIDENT_ALERT
+from tidegauge_exporter.messages.values import INCIDENT_ALERT
 
 _OF_JOB = ("cluster", "job_id", "attempt", "group")
 _OF_NODE = ("cluster", "hostname")

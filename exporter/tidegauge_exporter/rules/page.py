@@ -10,15 +10,16 @@ from tidegauge_exporter.rules.joins import JOINS
 from tidegauge_exporter.rules.muting import MUTES
 from tidegauge_exporter.rules.promql import KNOWN_FOR
 from tidegauge_exporter.rules.recording import RECORDING
-from tidegauge_exporter.rules.runbook import (
+from tidegauge_exporter.rules.values import AlertRule
+from tidegauge_exporter.rules.yaml_text import duration
+from tidegauge_exporter.runbooks.entries import (
     EXEMPTION,
     EXEMPTION_COMMAND,
     EXEMPTION_TITLE,
     JOB_RUNBOOK,
     SERVICE_RUNBOOK,
+    RunbookEntry,
 )
-from tidegauge_exporter.rules.values import AlertRule, RunbookEntry
-from tidegauge_exporter.rules.yaml_text import duration
 
 
 def page() -> str:

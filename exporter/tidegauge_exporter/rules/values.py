@@ -73,19 +73,6 @@ class Group(Generic[Rule]):
 
 
 @dataclass(frozen=True)
-class RunbookEntry:
-    """What a person does about an alert."""
-
-    alert: str
-    means: str
-    first_look: str
-    what_to_do: str
-    when_to_silence: str
-    commands: tuple[str, ...] = ()
-    """To copy into a terminal."""
-
-
-@dataclass(frozen=True)
 class Addresses:
     """Where the links in annotations lead. The defaults are those of deploy/observability on one machine."""
 

@@ -1,28 +1,21 @@
-"""Pieces of Block Kit as plain values, within Slack's limits. Texts that come in are tidied (``slack.text``)."""
+"""Pieces of Block Kit as plain values, within Slack's limits. Texts that come in are tidied (``messages.text``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from tidegauge_exporter.slack.chat import Message
-from tidegauge_exporter.slack.text import cut, plain
+from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.messages.incident_links import Link, is_web
+from tidegauge_exporter.messages.text import cut, plain
 
 MOST_HEADER: Final = 150
 MOST_SECTION: Final = 3000
 MOST_FIELDS: Final = 10
-MOST_URL: Final = 3000
 MOST_TEXT: Final = 4000
 """Slack's own limits, in characters: a message beyond one of them is refused as a whole."""
 
 Block = Mapping[str, Any]
-
-
-class Link(NamedTuple):
-    """Something to click on; ``url=None``: nobody configured it, and it is left out."""
-
-    label: str
-    url: str | None
 
 
 def header(line: str) -> Block:
@@ -70,12 +63,6 @@ def link_row(chosen: Sequence[Link]) -> list[Block]:
 def message(text: str, *parts: Iterable[Block]) -> Message:
     """``text`` is what a notification, a search and a screen reader get."""
     return Message(cut(plain(text), MOST_TEXT), tuple(block for part in parts for block in part))
-
-
-def is_web(url: str) -> bool:
-    """An address that a browser opens as a page, and that Slack takes."""
-    shown = url.isprintable() and " " not in url
-    return shown and len(url) <= MOST_URL and url.startswith(("http://", "https://"))
 
 
 def _plain_text(text: str, most: int) -> Mapping[str, Any]:

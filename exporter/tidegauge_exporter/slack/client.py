@@ -21,11 +21,11 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web import SlackResponse
 from slack_sdk.web.file_upload_v2_result import FileUploadV2Result
 
+from tidegauge_exporter.messages.chat import Message, Posted
+from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.slack.answers import SOON_S, UNCHANGEABLE, UNKNOWN_PERSON, UNKNOWN_S, refusal
-from tidegauge_exporter.slack.chat import Message, Posted
 from tidegauge_exporter.slack.people import People
-from tidegauge_exporter.slack.text import tidy
 from tidegauge_exporter.slack.transport import send
 
 log = logging.getLogger(__name__)

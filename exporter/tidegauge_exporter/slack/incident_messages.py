@@ -17,11 +17,9 @@ from tidegauge.core.incidents.wording import (
 )
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.blocks import Block, Link, context, fields, header, is_web, link_row, message, paragraph
-from tidegauge_exporter.slack.chat import Message
-from tidegauge_exporter.slack.deeds import deed, latest_deeds, told_at
-from tidegauge_exporter.slack.headlines import (
+from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.messages.deeds import deed, latest_deeds, told_at
+from tidegauge_exporter.messages.headlines import (
     as_of,
     end_by_clock,
     end_by_time_left,
@@ -30,11 +28,11 @@ from tidegauge_exporter.slack.headlines import (
     seconds_left,
     sign,
 )
-from tidegauge_exporter.slack.text import clock, code, local_clock, tidy
-from tidegauge_exporter.slack.untrusted import MOST_NAME, tamed_change, tamed_record, tamed_story
-
-BEFORE_S = 1800.0
-"""A dashboard is opened on this much before the incident began, and as much after it ended."""
+from tidegauge_exporter.messages.incident_links import chosen_links
+from tidegauge_exporter.messages.text import clock, code, local_clock, tidy
+from tidegauge_exporter.messages.untrusted import MOST_NAME, tamed_change, tamed_record, tamed_story
+from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.slack.blocks import Block, context, fields, header, link_row, message, paragraph
 
 EVIDENCE_SIGN = "\N{LEFT-POINTING MAGNIFYING GLASS}"
 ADVICE_SIGN = "\N{WRENCH}"
@@ -97,26 +95,6 @@ def action_reply(record: DecisionRecord) -> Message:
 def incident_links(incident: Incident, *, cluster: str, links: Links) -> list[Block]:
     """``chosen_links`` beside each other."""
     return link_row(chosen_links(incident, cluster=cluster, links=links))
-
-
-def chosen_links(incident: Incident, *, cluster: str, links: Links) -> list[Link]:
-    """Dashboard, report, how to keep the job running, and the question whether it is a leak, as far as configured; of
-    an incident that is not tamed."""
-    job = incident.key.job
-    ended_s = incident.closed_unix_s
-    dashboard = links.job(
-        cluster=cluster,
-        job_id=job.job_id,
-        attempt=job.attempt,
-        from_unix_s=incident.opened_unix_s - BEFORE_S,
-        to_unix_s=None if ended_s is None else ended_s + BEFORE_S,
-    )
-    chosen = [Link("Dashboard", dashboard), Link("Report", links.incident(incident.number))]
-    if incident.is_open:
-        chosen.append(Link("Keep my job running", links.exemption()))
-    if incident.key.cause.is_growth:
-        chosen.append(Link("Say whether it is a leak", links.grade(incident.number)))
-    return [link for link in chosen if link.url is not None and is_web(link.url)]
 
 
 def _sentences(incident: Incident, now_unix_s: float) -> Iterable[str]:

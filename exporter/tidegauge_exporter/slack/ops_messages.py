@@ -12,10 +12,8 @@ from tidegauge.core.incidents import Incident, IncidentState
 from tidegauge.core.incidents.wording import capitalised
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Alert, AlertGroup, Story
-from tidegauge_exporter.slack.blocks import Link, context, header, link_row, message, paragraph
-from tidegauge_exporter.slack.chat import Message
-from tidegauge_exporter.slack.headlines import (
+from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.messages.headlines import (
     NOUNS,
     OPEN_SIGNS,
     RECOVERED_SIGN,
@@ -25,9 +23,11 @@ from tidegauge_exporter.slack.headlines import (
     seconds_left,
     sign,
 )
-from tidegauge_exporter.slack.incident_messages import BEFORE_S
-from tidegauge_exporter.slack.text import clock, tidy
-from tidegauge_exporter.slack.untrusted import MOST_NAME, tamed
+from tidegauge_exporter.messages.incident_links import BEFORE_S, Link
+from tidegauge_exporter.messages.text import clock, tidy
+from tidegauge_exporter.messages.untrusted import MOST_NAME, tamed
+from tidegauge_exporter.messages.values import Alert, AlertGroup, Story
+from tidegauge_exporter.slack.blocks import context, header, link_row, message, paragraph
 
 MOST_LISTED: Final = 10
 MOST_SUMMARY: Final = 220

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge.core.incidents.wording import capitalised, evidence_in_words
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.messages.deeds import TO_OWNER, deed, told_at
+from tidegauge_exporter.messages.headlines import sign
+from tidegauge_exporter.messages.owner_words import owner_words
+from tidegauge_exporter.messages.untrusted import tamed, tamed_record
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.slack.blocks import context, header, message, paragraph
-from tidegauge_exporter.slack.chat import Message
-from tidegauge_exporter.slack.deeds import TO_OWNER, deed, told_at
-from tidegauge_exporter.slack.headlines import sign
 from tidegauge_exporter.slack.incident_messages import EVIDENCE_SIGN, evidence_paragraph, incident_links
-from tidegauge_exporter.slack.owner_words import owner_words
-from tidegauge_exporter.slack.untrusted import tamed, tamed_record
 
 
 def owner_message(decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float) -> Message:

@@ -6,11 +6,11 @@ import logging
 
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.chat import Chat, Posted
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.look import Look, Plot
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.chat import Chat, Posted
 
 log = logging.getLogger(__name__)
 

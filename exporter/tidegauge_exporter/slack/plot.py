@@ -24,11 +24,11 @@ from PIL import Image
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.wording import capitalised, name_job, rate
 from tidegauge.core.units import IEC_UNITS, format_bytes
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.headlines import end_by_clock, end_by_time_left, headline
-from tidegauge_exporter.slack.plot_values import Fan, Layer, Plot, plot_values
-from tidegauge_exporter.slack.text import cut
-from tidegauge_exporter.slack.untrusted import tamed
+from tidegauge_exporter.messages.headlines import end_by_clock, end_by_time_left, headline
+from tidegauge_exporter.messages.plot_values import Fan, Layer, Plot, plot_values
+from tidegauge_exporter.messages.text import cut
+from tidegauge_exporter.messages.untrusted import tamed
+from tidegauge_exporter.messages.values import Story
 
 WIDTH_PX, HEIGHT_PX, DPI = 1000, 560, 100
 COLOURS: Final = 128

@@ -15,7 +15,7 @@ from tidegauge.core.ids import JobId
 from tidegauge.core.jobs.settings import settings_name
 from tidegauge_exporter.grafana.annotations import annotations_of, tag
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
 from top_world import World, serving_world
 from waiting import PATIENCE_S
 

@@ -17,7 +17,7 @@ from tidegauge.cluster.views import ReportReply
 from tidegauge.core.jobs.settings import JobSettings, digest
 from tidegauge.core.views import NodeSummary, NodeView
 from tidegauge.settings import Settings
-from tidegauge_exporter.server import MetricsServer
+from tidegauge_exporter.metrics.server import MetricsServer
 from waiting import PATIENCE_S
 
 

@@ -27,7 +27,7 @@ from tidegauge.core.verdicts import Band
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.settings import Settings
 from tidegauge.web.access import OPEN_DOOR, OpenDoor, Viewer
-from tidegauge_exporter.jobs import job_metrics
+from tidegauge_exporter.metrics.jobs import job_metrics
 from waiting import PATIENCE_S
 
 

@@ -16,7 +16,7 @@ from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, Incide
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
 from tidegauge_exporter.grafana.annotations import Remark, annotations_of, tag
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
 
 LINKS = Links(service_url="http://head:9495")
 OVER = incident(state=IncidentState.CLOSED, closure=Closure.RECOVERED, closed_unix_s=NOW_S + 60.0)

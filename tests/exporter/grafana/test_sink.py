@@ -16,8 +16,8 @@ from tidegauge_exporter.grafana.client import GrafanaClient
 from tidegauge_exporter.grafana.port import GrafanaRefusedError
 from tidegauge_exporter.grafana.sink import GrafanaSink
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RetryLaterError
-from tidegauge_exporter.notify.values import Story
 
 REQUEUED = DecisionRecord(
     decision(ActionKind.REQUEUE), DecisionStatus.FINISHED, Outcome.DONE, "it runs again", finished_s=NOW_S

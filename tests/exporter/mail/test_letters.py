@@ -18,7 +18,7 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.letters import Letter, evidence_letter, followup_letter, owner_letter
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
 
 LINKS = Links("https://grafana.example", "https://head.example")
 

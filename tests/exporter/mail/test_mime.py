@@ -15,7 +15,7 @@ from slack_stories import leak, notify_decision
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.letters import Letter, owner_letter
 from tidegauge_exporter.mail.mime import Envelope, as_mail
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.values import Story
 
 ENVELOPE = Envelope(
     "tidegauge@example.org", "ada@example.org", "<b@example.org>", ("<root@example.org>", "<a@example.org>")

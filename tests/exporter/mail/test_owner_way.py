@@ -17,10 +17,10 @@ from scheduler_values import decision
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge_exporter.mail.owner_way import STRANGER_FOR_S, MailWay
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.owner import OwnerMessages
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import Story
 
 FIRST = decision(decision_id="first")
 SECOND = decision(decision_id="second")

@@ -8,10 +8,10 @@ from typing import Any
 
 from exporter.notify.telling import CHANNEL, LINKS, Call, Clock, FakeChat, PlainLook, draw, warning
 from sample_views import NOW_S
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.ports import RetryLaterError
-from tidegauge_exporter.notify.slack_sink import SlackSink
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.slack.sink import SlackSink
 
 
 class Channel:

@@ -7,9 +7,9 @@ import pytest
 
 from exporter.notify.channel import Channel
 from exporter.notify.telling import Call, alert, group, release
+from tidegauge_exporter.messages.values import INCIDENT_ALERT
 from tidegauge_exporter.notify.alert_posts import ANEW_AFTER_S
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import INCIDENT_ALERT
 
 FIRING = group(alert(hostname="n1"))
 MORE = group(alert(hostname="n1"), alert(hostname="n2"))

@@ -18,6 +18,7 @@ from serving import Serving
 from tidegauge.core.incidents import ChangeKind, IncidentState
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.alertmanager import (
     AWAY_AFTER_S,
     ENDS_LATER_S,
@@ -27,7 +28,6 @@ from tidegauge_exporter.notify.alertmanager import (
     AlertmanagerSink,
 )
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import Story
 
 
 class FakeAlertmanager:

@@ -7,6 +7,7 @@ import pytest
 
 from exporter.notify.telling import Clock, closed, escalated, story
 from sample_views import NOW_S
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.desk import (
     DEFECT_WAIT_S,
     HANGS_AFTER_S,
@@ -17,7 +18,6 @@ from tidegauge_exporter.notify.desk import (
     SinkDesk,
 )
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import Story
 
 
 class FakeSink:

@@ -7,11 +7,11 @@ import pytest
 
 from exporter.notify.telling import Clock, story
 from sample_views import NOW_S
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import notifier
 from tidegauge_exporter.notify.desk import PartStatus, SinkDesk
 from tidegauge_exporter.notify.notifier import LOOK_BACK_S, OVERLAP_S, Notifier, StoryFetch
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import Story
 from waiting import PATIENCE_S
 
 

@@ -19,11 +19,11 @@ from exporter.notify.test_webhook import NOTIFICATION
 from fakes.fake_slack import FakeSlack
 from fakes.smtp_server import FakeSmtp
 from scheduler_values import decision
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import notifier
 from tidegauge_exporter.notify.notebook import NotebookError
-from tidegauge_exporter.notify.open import NotifyConfig, NotifyService, open_notifier
 from tidegauge_exporter.notify.owner import tell_owner
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.open_notifier import NotifyConfig, NotifyService, open_notifier
 from waiting import eventually
 
 TOKEN = "xoxb-of-the-tests"

@@ -25,10 +25,10 @@ from slack_stories import FOUND
 from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCause
 from tidegauge.core.incidents import IncidentState
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.notebook import Notebook
 from tidegauge_exporter.notify.owner import OwnerMessages, tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import Story
 from tidegauge_exporter.slack.owner_way import SlackWay
 
 TOLD = "as a direct message on Slack"

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import pytest
 
 from exporter.notify.test_webhook import NOTIFICATION
+from tidegauge_exporter.messages.values import AlertGroup
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.receiver import CONNECTIONS_AT_ONCE, MAX_BODY_BYTES, Receiver
-from tidegauge_exporter.notify.values import AlertGroup
 from waiting import PATIENCE_S
 
 BODY = json.dumps(NOTIFICATION).encode()

@@ -28,11 +28,11 @@ from tidegauge.core.incidents import ChangeKind, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, Disposition
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.chat import Message
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.slack_sink import FIGURES_EVERY_S
 from tidegauge_exporter.notify.story_lines import MOST_AT_ONCE, MOST_CONSIDERED
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.slack.chat import Message
+from tidegauge_exporter.slack.sink import FIGURES_EVERY_S
 
 
 def test_an_incident_is_one_thread_with_its_plot_and_its_lines(channel: Channel) -> None:

@@ -23,9 +23,9 @@ from exporter.notify.telling import (
     warning,
 )
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.story_lines import MOST_AT_ONCE, Line, lines_of
-from tidegauge_exporter.notify.values import Story
 
 FAULTS = ("ok", "ok", "ok", "ok", "later", "refused", "crash before", "crash after")
 EVENTS = ("open", "escalate", "spread", "figures", "recover", "decide", "close", "nothing", "restart", "forgetful")

@@ -12,9 +12,9 @@ from examples import fewer
 from exporter.notify.channel import Channel, away_at
 from exporter.notify.telling import Call, closed, escalated, story, warning
 from tidegauge.core.verdicts import Severity
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.notify.storms import FORGET_S, MOST_THREADS, QUIET_S, SHOW_EVERY_S, WITHIN_S
-from tidegauge_exporter.notify.values import Story
 
 
 def in_storms(channel: Channel) -> list[str]:

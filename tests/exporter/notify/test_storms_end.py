@@ -20,11 +20,11 @@ from examples import fewer
 from exporter.notify.channel import Channel, away_at
 from exporter.notify.telling import closed, escalated, warning
 from sample_views import NOW_S
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import storms as storms_module
 from tidegauge_exporter.notify.notifier import OVERLAP_S
 from tidegauge_exporter.notify.storms import LONGEST_S, MOST_IN_STORM, MOST_THREADS, QUIET_S, SHOW_EVERY_S
 from tidegauge_exporter.notify.threads import Storm, from_text
-from tidegauge_exporter.notify.values import Story
 
 BEAT_S = 1200.0
 """An incident so often keeps a storm from ever being quiet."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge_exporter.notify.values import AlertGroup
+from tidegauge_exporter.messages.values import AlertGroup
 from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group
 
 # As Debian's Alertmanager 0.25 sent it.

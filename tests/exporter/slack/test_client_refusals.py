@@ -9,9 +9,9 @@ import pytest
 
 from fakes.fake_slack import FakeSlack, Fault
 from fakes.slack_chats import CHANNEL, HELLO, PNG, Clock, make_chat
+from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.slack.answers import refusal, wait_s
-from tidegauge_exporter.slack.chat import Message
 from tidegauge_exporter.slack.client import SlackChat
 from tidegauge_exporter.slack.people import People
 from waiting import PATIENCE_S, eventually

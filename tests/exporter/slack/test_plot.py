@@ -24,9 +24,9 @@ from slack_stories import ALL, closed, fragmentation, leak, out_of_memory, outsi
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.messages.plot_values import Plot, plot_values
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.slack.plot import ALARM, HEIGHT_PX, WIDTH_PX, forecast_png
-from tidegauge_exporter.slack.plot_values import Plot, plot_values
 
 
 def values(story: Story, *, now_unix_s: float = NOW_S) -> Plot:

@@ -10,7 +10,7 @@ import pytest
 from browser import Tab, chromium, open_tab
 from integration.needs import missing
 from report_contents import content
-from tidegauge_exporter.evidence_report import render_evidence_report
+from tidegauge_exporter.reports.evidence import render_evidence_report
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import tidegauge_exporter
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ROOT / "build" / "report_page" / "installed-lock.json"
-BUILT = Path(tidegauge_exporter.__file__).parent / "report_page" / "built"
+BUILT = Path(tidegauge_exporter.__file__).parent / "reports" / "report_page" / "built"
 
 
 @pytest.mark.timeout(300)

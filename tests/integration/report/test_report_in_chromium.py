@@ -13,7 +13,7 @@ from report_contents import code_lines, content, evidence, made_trace, stacks, s
 from tidegauge.core.allocator.trace import Frame
 from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge_exporter.evidence_report import render_evidence_report
+from tidegauge_exporter.reports.evidence import render_evidence_report
 
 PARTS = ("chart", "growth", "live", "map", "history")
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2><svg onload=window.hacked=3>"

@@ -15,7 +15,7 @@ import pytest
 from integration.security.users import open_files, private_bytes
 from sample_views import node_view
 from tidegauge.cluster.api.http_api import HttpApi, json_route
-from tidegauge_exporter.server import MetricsServer
+from tidegauge_exporter.metrics.server import MetricsServer
 
 pytestmark = pytest.mark.timeout(240)
 

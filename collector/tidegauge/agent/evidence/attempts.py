@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.agent.evidence.files import FoundFiles
-from tidegauge.state_files import write_state
+from tidegauge.files import write_state
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from tidegauge.core.evidence.growth_bound import BoundState, BoundWatch, GrowthB
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.shared_bounds import PeerBound, holds_for_peer
 from tidegauge.core.views import RankView
-from tidegauge.state_files import write_state
+from tidegauge.files import write_state
 
 _log = logging.getLogger(__name__)
 

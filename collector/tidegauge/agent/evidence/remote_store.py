@@ -18,7 +18,7 @@ from tidegauge.agent.evidence.retention import StoredSnapshot
 from tidegauge.agent.evidence.snapshot_store import KeyTakenError, StoreError, check_key
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
-from tidegauge.state_files import write_state
+from tidegauge.files import write_state
 
 WHOLE_AT_ONCE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"})
 """Where an object appears when all of it is there: others get a draft that is renamed."""

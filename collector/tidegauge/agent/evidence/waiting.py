@@ -20,7 +20,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.units import format_bytes
-from tidegauge.state_files import clear_drafts, write_state
+from tidegauge.files import clear_drafts, write_state
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from tidegauge.core.incidents.actions import DecisionRecord
 
 if TYPE_CHECKING:
     from tidegauge_exporter.grafana.annotations import Remark
-    from tidegauge_exporter.notify.values import Story
+    from tidegauge_exporter.messages.values import Story
 
 MOST_INCIDENTS = 1000
 WEEK_S = 7 * 86400.0
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stories(args: argparse.Namespace) -> Sequence[Story]:
-    from tidegauge_exporter.notify.values import Story
+    from tidegauge_exporter.messages.values import Story
 
     listed = ask(args, f"/api/v1/incidents?all=1&since={since_unix_s(args.since)}&limit={MOST_INCIDENTS}")
     pages = (

@@ -15,7 +15,7 @@ from tidegauge.cli.service_api import add_api_arguments
 from tidegauge.cli.sizes import parse_size
 
 if TYPE_CHECKING:
-    from tidegauge_exporter.evidence_report_values import ReportContent
+    from tidegauge_exporter.reports.evidence_values import ReportContent
 
 HELP = "make one HTML file that shows what grows, who holds it and why: of an incident, a job, or snapshots"
 STDOUT = Path("-")
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json and args.output == STDOUT:
         raise CommandError("--json and --output - both want stdout: choose one", exit_code=USAGE)
     # What reads snapshots and draws is loaded here: the other commands start without it.
-    from tidegauge_exporter.evidence_report import render_evidence_report
+    from tidegauge_exporter.reports.evidence import render_evidence_report
 
     content, name = _content(args)
     text = render_evidence_report(content)

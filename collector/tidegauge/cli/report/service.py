@@ -28,8 +28,8 @@ from tidegauge.core.incidents.wording import capitalised, further_name, job_and_
 from tidegauge.core.verdicts import OK, Verdict
 
 if TYPE_CHECKING:
-    from tidegauge_exporter.evidence_report_values import RankCurve, ReportContent
-    from tidegauge_exporter.notify.values import Story
+    from tidegauge_exporter.messages.values import Story
+    from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent
 
 MOST_INCIDENTS = 1000
 """That a job's are looked for in, the newest."""
@@ -40,8 +40,8 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
 
     Raises ``CommandError``.
     """
-    from tidegauge_exporter.evidence_report_values import ReportContent
-    from tidegauge_exporter.slack.headlines import noun, owners_job
+    from tidegauge_exporter.messages.headlines import noun, owners_job
+    from tidegauge_exporter.reports.evidence_values import ReportContent
 
     story, curves = _story(_number(what, args), args)
     incident = story.incident
@@ -125,7 +125,7 @@ def _newest(incidents: Sequence[Incident]) -> Incident:
 
 def _story(number: int, args: argparse.Namespace) -> tuple[Story, tuple[RankCurve, ...]]:
     """All that is known of it, and the curves of its job's ranks."""
-    from tidegauge_exporter.notify.values import Story
+    from tidegauge_exporter.messages.values import Story
 
     page = ask(args, f"/api/v1/incident?number={number}", timeout_s=LONG_ANSWER_S)
     whole = read(Incident, page["incident"])
@@ -144,7 +144,7 @@ def _story(number: int, args: argparse.Namespace) -> tuple[Story, tuple[RankCurv
 
 def _curves(incident: Incident, args: argparse.Namespace) -> tuple[RankCurve, ...]:
     """The ranks concerned first, in the incident's order, then the others."""
-    from tidegauge_exporter.evidence_report_values import RankCurve
+    from tidegauge_exporter.reports.evidence_values import RankCurve
 
     asked = _job_query(incident.key.job)
     memory = [read(RankMemory, raw) for raw in ask(args, f"/api/v1/memory?{asked}", timeout_s=LONG_ANSWER_S)["ranks"]]

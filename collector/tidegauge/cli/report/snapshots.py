@@ -20,7 +20,7 @@ from tidegauge.core.snapshot_columns import LARGEST
 from tidegauge.core.text import one_line
 
 if TYPE_CHECKING:
-    from tidegauge_exporter.evidence_report_values import WhatIfTable
+    from tidegauge_exporter.reports.evidence_values import WhatIfTable
 
 WHATIF_MOST_S = 30.0
 """For all settings together: without numba, a replay of 100,000 events takes seconds."""
@@ -109,7 +109,7 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
 
 
 def _table(result: WhatIf) -> WhatIfTable:
-    from tidegauge_exporter.evidence_report_values import Setting, WhatIfTable
+    from tidegauge_exporter.reports.evidence_values import Setting, WhatIfTable
 
     shown = [trial for place, trial in enumerate(result.trials) if place < MOST_SETTINGS or trial.today]
     return WhatIfTable(

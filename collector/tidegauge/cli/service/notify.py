@@ -12,7 +12,7 @@ from tidegauge.cli.errors import BAD_NEWS, FINE, USAGE, CommandError, need
 
 if TYPE_CHECKING:
     from tidegauge.settings import Settings
-    from tidegauge_exporter.slack.chat import Chat, Message
+    from tidegauge_exporter.messages.chat import Chat, Message
 
 HELP = "say a word on Slack: in the channel, and with --user to the owner of a job"
 
@@ -25,7 +25,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tidegauge_exporter.slack.chat import Message
+    from tidegauge_exporter.messages.chat import Message
 
     settings = load_settings(args)
     if settings.slack_channel is None and args.user is None:

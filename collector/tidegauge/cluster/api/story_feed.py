@@ -14,8 +14,8 @@ from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
 from tidegauge.core.memory_history import MemoryPoint, PackedPoints
 from tidegauge.core.wire import from_wire
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RetryLaterError
-from tidegauge_exporter.notify.values import Story
 
 log = logging.getLogger(__name__)
 

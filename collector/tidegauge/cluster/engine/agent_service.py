@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class MetricsServer(Protocol):
-    """``tidegauge_exporter.server.MetricsServer``."""
+    """``tidegauge_exporter.metrics.server.MetricsServer``."""
 
     def start(self) -> None:
         """Raises ``OSError`` if the port is taken."""

@@ -6,14 +6,14 @@ import time
 
 from tidegauge.cluster.engine.coordinator_service import Pages
 from tidegauge.settings import Settings
-from tidegauge_exporter.grade_page import render_no_question, render_question
-from tidegauge_exporter.incident_report import render_incident
-from tidegauge_exporter.jobs import job_metrics
-from tidegauge_exporter.label_blocks import LabelBlocks
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.notify.values import Story
-from tidegauge_exporter.rules.runbooks import runbooks_html
-from tidegauge_exporter.service_discovery import http_sd
+from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.metrics.jobs import job_metrics
+from tidegauge_exporter.metrics.label_blocks import LabelBlocks
+from tidegauge_exporter.metrics.service_discovery import http_sd
+from tidegauge_exporter.reports.grade_page import render_no_question, render_question
+from tidegauge_exporter.reports.incident import render_incident
+from tidegauge_exporter.runbooks.page import runbooks_html
 
 
 def exporter_pages(settings: Settings) -> Pages:

@@ -17,11 +17,11 @@ from tidegauge.secrets import SecretError, read_secret
 from tidegauge.settings import Settings
 from tidegauge.web.door_start import open_door
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.notebook import NotebookError
-from tidegauge_exporter.notify.open import NotifyConfig, NotifyService, open_notifier
 from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.values import Story
+from tidegauge_exporter.open_notifier import NotifyConfig, NotifyService, open_notifier
 
 log = logging.getLogger(__name__)
 

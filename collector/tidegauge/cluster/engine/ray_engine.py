@@ -199,8 +199,8 @@ class AgentActor:
 
     def __init__(self, node_id: str) -> None:
         from tidegauge.web.door_start import open_door
-        from tidegauge_exporter.server import MetricsServer
-        from tidegauge_exporter.service_discovery import advertised_address
+        from tidegauge_exporter.metrics.server import MetricsServer
+        from tidegauge_exporter.metrics.service_discovery import advertised_address
 
         spec, files = _this_node()
         _log_to(files.logs / "agent.log")

@@ -1,0 +1,1 @@
+"""What messages say, and the port to a chat. Knows no transport."""

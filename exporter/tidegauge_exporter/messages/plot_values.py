@@ -1,0 +1,145 @@
+"""What a forecast plot shows, worked out before anything is drawn: layers, range of time, and the fan. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegauge.core.incidents import Incident, IncidentCause, IncidentState
+from tidegauge.core.memory_history import MemoryPoint
+from tidegauge.core.verdicts import Band
+from tidegauge_exporter.messages.headlines import seconds_left
+from tidegauge_exporter.messages.values import Story
+
+HISTORY_PER_FORECAST: Final = 4.0
+"""So much of the past is shown at most for each second of the forecast: the end shall not be a sliver at the edge."""
+FORECAST_PER_HISTORY: Final = 1.5
+"""And so much of the future for each second of the past: nor the past."""
+AFTER_LIKELY: Final = 1.35
+"""A fan without an end, or with one far off, is shown to this much beyond the likely end."""
+LEAST_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Memory of one kind, on top of the layer before."""
+
+    label: str
+    kind: str
+    """``allocated``, ``cached`` (reserved and not allocated), ``nontorch``."""
+    bytes_each: tuple[float, ...]
+    grows: bool
+    """It is what the incident is about."""
+
+
+@dataclass(frozen=True)
+class Fan:
+    """The forecast: from one point to the limit, soonest, likely and latest (may be infinite), in unix seconds."""
+
+    from_unix_s: float
+    from_bytes: float
+    ends_unix_s: Band
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Everything that is drawn."""
+
+    at_unix_s: tuple[float, ...]
+    layers: tuple[Layer, ...]
+    """From the bottom. Their sum is what the rank takes of its GPU."""
+    from_unix_s: float
+    to_unix_s: float
+    limit_bytes: int | None
+    fan: Fan | None
+    onset_unix_s: float | None
+    stopped_unix_s: float | None
+    oom_unix_s: float | None
+
+
+def plot_values(story: Story, *, now_unix_s: float) -> Plot | None:
+    """``None`` with fewer than two points in time, and for what does not happen in the GPU's memory."""
+    incident, points = story.incident, _in_order(story.memory)
+    if len(points) < 2 or not incident.findings or incident.key.cause is IncidentCause.HOST_MEMORY:
+        return None
+    times = tuple(point.at_unix_s for point in points)
+    layers = _layers(points, incident.key.cause)
+    limit_bytes = incident.findings[0].limit_bytes
+    fan = _fan(incident, layers, times[-1], limit_bytes, now_unix_s)
+    first_s, last_s = _time_range(times, fan)
+    oom = incident.findings[0].oom
+    return Plot(
+        at_unix_s=times,
+        layers=layers,
+        from_unix_s=first_s,
+        to_unix_s=last_s,
+        limit_bytes=limit_bytes,
+        fan=fan,
+        onset_unix_s=_within(_time_of_step(points, incident.onset_step), first_s, last_s),
+        stopped_unix_s=_within(_stopped(incident), first_s, last_s),
+        oom_unix_s=None if oom is None else _within(oom.at_unix_s, first_s, last_s),
+    )
+
+
+def _in_order(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
+    """As far as time goes on; a clock that was set back is not drawn."""
+    ordered: list[MemoryPoint] = []
+    for point in points:
+        if math.isfinite(point.at_unix_s) and (not ordered or point.at_unix_s > ordered[-1].at_unix_s):
+            ordered.append(point)
+    return ordered
+
+
+def _layers(points: Sequence[MemoryPoint], cause: IncidentCause) -> tuple[Layer, ...]:
+    """What grows lies on top of what does not, so that its growth is seen; the cache, which gives way, above it."""
+    allocated = tuple(float(point.allocated_bytes) for point in points)
+    cached = tuple(float(max(point.reserved_bytes - point.allocated_bytes, 0)) for point in points)
+    outside = tuple(float(point.nontorch_bytes or 0) for point in points)
+    tensors = Layer("live tensors", "allocated", allocated, cause is IncidentCause.LEAK)
+    cache = Layer("held by PyTorch, not in use", "cached", cached, cause.as_seen is IncidentCause.FRAGMENTATION)
+    others = Layer("outside PyTorch", "nontorch", outside, cause is IncidentCause.OUTSIDE_ALLOCATOR)
+    order = (tensors, cache, others) if others.grows else (others, tensors, cache)
+    return tuple(layer for layer in order if any(layer.bytes_each))
+
+
+def _fan(
+    incident: Incident, layers: Sequence[Layer], last_s: float, limit_bytes: int | None, now_unix_s: float
+) -> Fan | None:
+    """It starts where the growing layer ends now: above a leak there is only cache, which PyTorch gives back first."""
+    left = seconds_left(incident, now_unix_s)
+    growing = next((index for index, layer in enumerate(layers) if layer.grows), None)
+    if left is None or limit_bytes is None or growing is None:
+        return None
+    top = sum(layer.bytes_each[-1] for layer in layers[: growing + 1])
+    if top >= limit_bytes:
+        return None
+    begins_s = max(last_s, now_unix_s)
+    return Fan(last_s, top, Band(*(now_unix_s + seconds if seconds else begins_s for seconds in left)))
+
+
+def _time_range(times: Sequence[float], fan: Fan | None) -> tuple[float, float]:
+    past_s = max(times[-1] - times[0], LEAST_S)
+    if fan is None:
+        return times[0], times[-1] + 0.04 * past_s
+    soonest_s, likely_s, latest_s = (end - times[-1] for end in fan.ends_unix_s)
+    shown_s = min(latest_s * 1.04, max(likely_s, soonest_s) * AFTER_LIKELY)
+    future_s = max(min(shown_s, past_s * FORECAST_PER_HISTORY), LEAST_S)
+    return max(times[0], times[-1] - HISTORY_PER_FORECAST * future_s), times[-1] + future_s
+
+
+def _time_of_step(points: Sequence[MemoryPoint], step: int | None) -> float | None:
+    if step is None or points[0].step >= step:
+        return None
+    return next((point.at_unix_s for point in points if point.step >= step), None)
+
+
+def _stopped(incident: Incident) -> float | None:
+    if incident.state is IncidentState.RECOVERING:
+        return incident.recovering_since_unix_s
+    return incident.closed_unix_s if incident.state is IncidentState.CLOSED else None
+
+
+def _within(at_unix_s: float | None, first_s: float, last_s: float) -> float | None:
+    return at_unix_s if at_unix_s is not None and first_s <= at_unix_s <= last_s else None

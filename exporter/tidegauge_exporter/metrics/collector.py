@@ -1,0 +1,215 @@
+"""One scrape: a ``NodeView`` in, a page out. Nothing is kept between scrapes but two counters and label blocks.
+
+A scrape never fails: a view that cannot be had is told as ``tidegauge_collect_success{source="view"} 0``, because an
+error page would take every other series of the node with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from tidegauge.core.views import NodeView, RankView
+from tidegauge_exporter.metrics.exposition import INFO_VALUE, Exposition, Format, Samples
+from tidegauge_exporter.metrics.label_blocks import LabelBlocks
+from tidegauge_exporter.metrics.rows import ReadMetric
+from tidegauge_exporter.metrics.self_metrics import (
+    CLAIMS_OVERRULED,
+    COLLECT_DURATION,
+    COLLECT_SUCCESS,
+    DETECTOR_POINTS,
+    POLL_DEFERRED,
+    RECORDS_LOST,
+    RECORDS_REFUSED,
+    RINGS_SKIPPED,
+    SERIES_DROPPED,
+)
+from tidegauge_exporter.metrics.table import (
+    GPU_LABELS,
+    GPU_METRICS,
+    GROUP_LABELS,
+    NODE_METRICS,
+    NODE_TABLE,
+    POD_LABELS,
+    RANK_INFO,
+    RANK_LABELS,
+    RANK_METRICS,
+    SAMPLES_PER_TARGET,
+)
+
+log = logging.getLogger(__name__)
+
+_FACTS = RANK_INFO.labels[len(RANK_LABELS) :]
+
+VIEW = "view"
+"""The source that stands for the node's state as a whole. The collector alone speaks of it."""
+DUPLICATE = "duplicate"
+BUDGET = "budget"
+
+
+class NodeCollector:
+    """A node's page. Scrapes may run at once: each works on its own view and samples.
+
+    ``view`` hands out the node's present state, quickly; ``clock`` measures how long that took, in seconds.
+    """
+
+    def __init__(self, view: Callable[[], NodeView], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._view = view
+        self._clock = clock
+        self._blocks = LabelBlocks()
+        self._lock = threading.Lock()
+        self._dropped: Counter[str] = Counter({DUPLICATE: 0, BUDGET: 0})
+        self._view_failed = False
+
+    def scrape(self, form: Format = Format.TEXT, *, only: Collection[str] = ()) -> Exposition:
+        """The page as it is now; ``only``: names of the metrics that are asked for, all without one."""
+        began_s = self._clock()
+        try:
+            samples = self._samples(self._view())
+        except Exception as error:
+            self._note_view(error)
+            # Without counters: some of them are the view's, and would seem to fall.
+            samples = Samples(NODE_TABLE, self._blocks)
+            samples.add(COLLECT_SUCCESS, (VIEW,), 0)
+        else:
+            self._note_view(None)
+            samples.add(COLLECT_SUCCESS, (VIEW,), 1)
+        samples.add(COLLECT_DURATION, (VIEW,), self._clock() - began_s)
+        return samples.exposition(form, only=only)
+
+    def _samples(self, view: NodeView) -> Samples:
+        samples = Samples(NODE_TABLE, self._blocks)
+        dropped = _add_ranks(samples, view)
+        dropped[DUPLICATE] += _add_gpus(samples, view)
+        _add_node(samples, view)
+        _add_self(samples, view)
+        with self._lock:
+            self._dropped.update(dropped)
+            totals = self._dropped.copy()
+        totals.update(view.series_dropped)
+        for reason, count in totals.items():
+            samples.add(SERIES_DROPPED, (reason,), count)
+        return samples
+
+    def _note_view(self, error: Exception | None) -> None:
+        """One line when the view begins to fail and one when it works again, however often it is scraped."""
+        with self._lock:
+            changed, self._view_failed = self._view_failed != (error is not None), error is not None
+        if not changed:
+            return
+        if error is None:
+            log.info("the node's state can be read again")
+        else:
+            log.error("the node's state cannot be read, scrapes say so until it can", exc_info=error)
+
+
+def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
+    """Adds every rank whose labels are its own, as long as the target's budget lasts; says how many series it left out.
+
+    Of ranks with the same labels ``_precedence`` says which one stays: a job can claim another's name.
+    """
+    dropped: Counter[str] = Counter()
+    stays: dict[str, RankView] = {}
+    for rank in sorted(view.ranks, key=_precedence):
+        stays.setdefault(samples.block(*_rank_labels(rank, view)), rank)
+    left = SAMPLES_PER_TARGET
+    for rank in view.ranks:
+        names, labels = _rank_labels(rank, view)
+        block = samples.block(names, labels)
+        readings = _readings(rank)
+        size = len(readings) + 1
+        if stays.get(block) is not rank:
+            dropped[DUPLICATE] += size
+        elif size > left:
+            dropped[BUDGET] += size
+        else:
+            del stays[block]
+            left -= size
+            for metric, value in readings:
+                samples.add_to(block, metric, value)
+            info = samples.block((*names, *_FACTS), (*labels, *_rank_facts(rank, view)))
+            samples.add_to(info, RANK_INFO, INFO_VALUE)
+    return dropped
+
+
+def _precedence(rank: RankView) -> tuple[object, ...]:
+    """Which of several ranks keeps the name that all of them claim, as a sort key: one that NVML lists on the GPU in
+    the name, which nobody else can make it do, then the older process. A guessed name may be claimed before its owner
+    starts."""
+    listed = rank.alive and rank.nontorch_bytes is not None
+    return not listed, rank.process.start_ticks
+
+
+def _add_gpus(samples: Samples, view: NodeView) -> int:
+    """Adds every GPU once; returns how many series of repeated ones it left out."""
+    dropped = 0
+    seen: set[str] = set()
+    for gpu in view.gpus:
+        block = samples.block(GPU_LABELS, (view.cluster, view.hostname, gpu.gpu, gpu.uuid))
+        readings = [(metric, value) for metric in GPU_METRICS if (value := metric.read(gpu)) is not None]
+        if block in seen:
+            dropped += len(readings)
+            continue
+        seen.add(block)
+        for metric, value in readings:
+            samples.add_to(block, metric, value)
+    return dropped
+
+
+def _add_node(samples: Samples, view: NodeView) -> None:
+    if view.memory is not None:
+        for metric in NODE_METRICS:
+            if (value := metric.read(view.memory)) is not None:
+                samples.add(metric, (view.cluster, view.hostname), value)
+
+
+def _add_self(samples: Samples, view: NodeView) -> None:
+    for source, worked in view.collect_success.items():
+        if source != VIEW:
+            samples.add(COLLECT_SUCCESS, (source,), float(worked))
+    for source, duration_s in view.collect_duration_s.items():
+        if source != VIEW:
+            samples.add(COLLECT_DURATION, (source,), duration_s)
+    for reason, count in view.rings_skipped.items():
+        samples.add(RINGS_SKIPPED, (reason,), count)
+    samples.add(RECORDS_LOST, (), view.records_lost)
+    for reason, count in view.poll_deferred.items():
+        samples.add(POLL_DEFERRED, (reason,), count)
+    samples.add(RECORDS_REFUSED, (), view.records_refused)
+    samples.add(DETECTOR_POINTS, (), view.detector_points)
+    for claim, count in view.claims_overruled.items():
+        samples.add(CLAIMS_OVERRULED, (claim,), count)
+
+
+def _rank_labels(rank: RankView, view: NodeView) -> tuple[tuple[str, ...], tuple[object, ...]]:
+    """Names and values: ``RANK_LABELS``, ``GROUP_LABELS`` of a rank whose job has several groups of ranks, and
+    ``POD_LABELS`` of one in a pod that somebody has named. ``hostname`` is the node's own, whatever a container calls
+    itself."""
+    who, place = rank.identity, rank.pod
+    labels: tuple[object, ...] = (
+        view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid,
+    )  # fmt: skip
+    names: tuple[str, ...] = RANK_LABELS
+    if rank.group:
+        names, labels = (*names, *GROUP_LABELS), (*labels, rank.group)
+    if place is None or place.namespace is None:
+        return names, labels
+    return (*names, *POD_LABELS), (*labels, place.namespace, place.pod, place.container)
+
+
+def _rank_facts(rank: RankView, view: NodeView) -> tuple[object, ...]:
+    """In the order of ``_FACTS``."""
+    who = rank.identity
+    return (rank.process.pid, view.hostname, who.torch_version, who.alloc_conf, who.profile)
+
+
+def _readings(rank: RankView) -> list[tuple[ReadMetric[RankView], float]]:
+    """Everything that is known of this rank."""
+    return [
+        (metric, value)
+        for metric in RANK_METRICS
+        if (rank.alive or metric.lingers) and (value := metric.read(rank)) is not None
+    ]

@@ -1,0 +1,95 @@
+"""The coordinator's ``/metrics``: jobs as a whole, incidents and actions. Each rank is on its node's page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidegauge.core.ids import JobKey
+from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, SlurmLabels
+from tidegauge.core.incidents.observations import job_key
+from tidegauge.core.views import JobView, job_array_name
+from tidegauge_exporter.metrics.exposition import INFO_VALUE, Exposition, Samples
+from tidegauge_exporter.metrics.label_blocks import LabelBlocks
+from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
+from tidegauge_exporter.metrics.negotiation import choose_format
+from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric
+from tidegauge_exporter.metrics.self_metrics import COLLECT_SUCCESS
+from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, GROUP_LABELS, JOB_INFO, JOB_METRICS
+
+LINGER_S = 120.0
+"""As long as a node keeps the last counters of an ended rank, so that they can still be joined with the job's facts."""
+
+
+def job_metrics(
+    jobs: Iterable[JobView],
+    *,
+    cluster: str,
+    now_unix_s: float,
+    linger_s: float = LINGER_S,
+    accept: str | None = None,
+    loop: LoopFigures | None = None,
+    blocks: LabelBlocks | None = None,
+) -> Exposition:
+    """The page for a scrape whose ``Accept`` header is ``accept``: OpenMetrics if it asks for it, else text.
+
+    Jobs that ended longer than ``linger_s`` ago are left out, whatever history the coordinator keeps. Without ``loop``
+    there is nothing about incidents and actions. ``blocks``: those of the scrapes before.
+    """
+    samples = Samples(COORDINATOR_TABLE, blocks)
+    current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
+    _add_jobs(samples, current, loop, cluster=cluster)
+    if loop is not None:
+        _add_loop(samples, loop, cluster=cluster)
+    return samples.exposition(choose_format(accept))
+
+
+def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | None, *, cluster: str) -> None:
+    """One set of series a job, attempt and group of ranks; the first of two with the same labels stays, be they two
+    users'."""
+    figures: Mapping[JobKey, JobFigures] = {} if loop is None else loop.of_jobs
+    slurm: Mapping[JobKey, SlurmLabels] = {} if loop is None else loop.slurm
+    seen: set[str] = set()
+    for job in jobs:
+        labels: tuple[object, ...] = (cluster, job.job_id, job.attempt)
+        group: tuple[str, ...] = ()
+        if job.group_name:
+            labels, group = (*labels, job.group_name), GROUP_LABELS
+        block = samples.block((*JOB_LABELS, *group), labels)
+        if block in seen:
+            continue
+        seen.add(block)
+        facts = (job.user_name, job.job_name, job.scheduler, job.world_size)
+        known = (*labels, *facts, *_slurm_labels(job, slurm))
+        samples.add_to(samples.block(_with_group(JOB_INFO, group), known), JOB_INFO, INFO_VALUE)
+        for metric in JOB_METRICS:
+            if (value := metric.read(job)) is not None:
+                samples.add_to(block, metric, value)
+        if not job.ranks or (told := figures.get(job_key(job))) is None:
+            continue
+        for row in JOB_LOOP_METRICS:
+            for values, number in row.read_all(told).items():
+                samples.add_to(samples.block(_with_group(row, group), (*labels, *values)), row, number)
+
+
+def _with_group(metric: Metric, group: tuple[str, ...]) -> tuple[str, ...]:
+    """The metric's labels, with that of the group of ranks after those of the job."""
+    return (*JOB_LABELS, *group, *metric.labels[len(JOB_LABELS) :])
+
+
+def _slurm_labels(job: JobView, known: Mapping[JobKey, SlurmLabels]) -> tuple[str | None, str | None, str | None]:
+    """Partition, account and a task's name in its array as Slurm said; that name also as the nodes say, which of some
+    releases only one does."""
+    partition, account, array = (known.get(job_key(job)) if job.ranks else None) or SlurmLabels(None, None)
+    return partition, account, array or job_array_name(job)
+
+
+def _add_loop(samples: Samples, loop: LoopFigures, *, cluster: str) -> None:
+    for metric in (*NODE_COUNTS, *LOOP_METRICS):
+        for values, number in metric.read_all(loop).items():
+            samples.add(metric, (cluster, *values), number)
+    samples.add(COLLECT_SUCCESS, ("store",), float(loop.store_works))
+
+
+def _is_current(job: JobView, *, now_unix_s: float, linger_s: float) -> bool:
+    last_unix_s = max((rank.last_sample_unix_s for rank in job.ranks), default=0.0)
+    return job.running or now_unix_s - last_unix_s <= linger_s

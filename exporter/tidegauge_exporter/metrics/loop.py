@@ -1,0 +1,138 @@
+"""The rows of the table of metrics that tell of incidents, actions and nodes, on the coordinator's page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tidegauge.core.incidents import IncidentCause
+from tidegauge.core.incidents.actions import ActionKind
+from tidegauge.core.incidents.loop_figures import ACTION_OUTCOMES, JobFigures, LoopFigures, OpenIncident
+from tidegauge.core.verdicts import Severity
+from tidegauge_exporter.metrics.rows import JOB_LABELS, CountedMetric, Kind
+
+_Numbers = Mapping[tuple[str, ...], float]
+
+
+def _incidents_total(figures: LoopFigures) -> _Numbers:
+    return {(cause.value,): figures.incidents_total.get(cause, 0) for cause in IncidentCause}
+
+
+def _incidents_open(figures: LoopFigures) -> _Numbers:
+    pairs = [(cause, severity) for cause in IncidentCause for severity in Severity]
+    return {
+        (cause.value, severity.value): figures.incidents_open.get((cause, severity), 0) for cause, severity in pairs
+    }
+
+
+def _actions_total(figures: LoopFigures) -> _Numbers:
+    pairs = [(action.value, outcome) for action in ActionKind for outcome in ACTION_OUTCOMES]
+    return {pair: figures.actions_total.get(pair, 0) for pair in pairs}
+
+
+def _from_store(
+    what: str, kind: Kind, text: str, labels: tuple[str, ...], read_all: Callable[[LoopFigures], _Numbers]
+) -> CountedMetric[LoopFigures]:
+    def read(figures: LoopFigures) -> _Numbers:
+        return read_all(figures) if figures.store_works else {}
+
+    return CountedMetric(f"tidegauge_{what}", kind, text, ("cluster", *labels), "database", read_all=read)
+
+
+def _policy(what: str, text: str, read: Callable[[LoopFigures], float]) -> CountedMetric[LoopFigures]:
+    return CountedMetric(
+        f"tidegauge_policy_{what}", Kind.GAUGE, text, ("cluster",), "coordinator",
+        read_all=lambda figures: {(): float(read(figures))},
+    )  # fmt: skip
+
+
+LOOP_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
+    _from_store(
+        "incidents_total",
+        Kind.COUNTER,
+        "Incidents opened, by what happened.",
+        ("cause",),
+        _incidents_total,
+    ),
+    _from_store(
+        "incidents_open",
+        Kind.GAUGE,
+        "Incidents that are not closed, by what happens and how much it matters now.",
+        ("cause", "severity"),
+        _incidents_open,
+    ),
+    _from_store(
+        "actions_total",
+        Kind.COUNTER,
+        "Actions by how they ended; `would`: the policy's mode does not allow it; `withheld`: a brake held it back.",
+        ("action", "outcome"),
+        _actions_total,
+    ),
+    _policy(
+        "acting", "1 if the policy's mode is `act`, 0 if it only observes or warns.", lambda figures: figures.acting
+    ),
+    _policy("paused", "1 while a person has paused all actions.", lambda figures: figures.paused),
+    _policy(
+        "breaker_open",
+        "1 while the circuit breaker stops all actions, because too many jobs were touched.",
+        lambda figures: figures.breaker_open,
+    ),
+    _policy(
+        "user_breakers_open",
+        "Users whose jobs nothing is done to, because too many of their jobs were touched.",
+        lambda figures: figures.user_breakers_open,
+    ),
+)
+
+NODE_COUNTS: tuple[CountedMetric[LoopFigures], ...] = (
+    CountedMetric(
+        "tidegauge_nodes",
+        Kind.GAUGE,
+        "Nodes by what the coordinator hears of them: `ok`, `waiting` for a first report, `stale`, `gone`.",
+        ("cluster", "health"),
+        "coordinator",
+        read_all=lambda figures: {(health,): count for health, count in figures.nodes.items()},
+    ),
+)
+
+
+def _of_incidents(
+    what: str, text: str, read: Callable[[OpenIncident], float], unit: str | None = None
+) -> CountedMetric[JobFigures]:
+    def read_all(job: JobFigures) -> _Numbers:
+        return {(incident.cause.value,): read(incident) for incident in job.incidents}
+
+    name = f"tidegauge_job_incident_{what}"
+    return CountedMetric(name, Kind.GAUGE, text, (*JOB_LABELS, "cause"), "database", unit, read_all=read_all)
+
+
+def _last_actions(job: JobFigures) -> _Numbers:
+    return {(action, outcome): over_s for (action, outcome), over_s in job.last_actions.items()}
+
+
+JOB_LOOP_METRICS: tuple[CountedMetric[JobFigures], ...] = (
+    _of_incidents(
+        "number",
+        "Number of the job's open incident, by what happens; absent without one.",
+        lambda incident: incident.number,
+    ),
+    _of_incidents(
+        "severity",
+        "How much the job's open incident matters now: 1 note, 2 warning, 3 critical; absent without one.",
+        lambda incident: incident.severity.level,
+    ),
+    _of_incidents(
+        "opened_timestamp_seconds",
+        "When the job's open incident was opened, in Unix time; absent without one.",
+        lambda incident: incident.opened_unix_s,
+        "seconds",
+    ),
+    CountedMetric(
+        "tidegauge_job_last_action_timestamp_seconds",
+        Kind.GAUGE,
+        "When the latest action of this kind on the job that ended so was over, in Unix time; of the last day.",
+        (*JOB_LABELS, "action", "outcome"),
+        "database",
+        "seconds",
+        read_all=_last_actions,
+    ),
+)

@@ -1,0 +1,306 @@
+"""Every metric of Tidegauge in one table: exposition, docs/metrics.md and the dashboards' tests walk it.
+
+Names and labels are a contract (docs/architecture.md): dashboards and alert rules of other people rely on them. A
+``read`` that answers ``None`` becomes an absent sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tidegauge.core.host_memory import NodeMemory
+from tidegauge.core.verdicts import Band
+from tidegauge.core.views import GpuView, JobView, RankView
+from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
+from tidegauge_exporter.metrics.rows import JOB_LABELS, Kind, Metric, ReadMetric
+from tidegauge_exporter.metrics.self_metrics import COLLECT_SUCCESS, SELF_METRICS
+
+RANK_LABELS = ("cluster", "job_id", "attempt", "rank", "local_rank", "hostname", "gpu", "UUID")
+"""Of every per-rank series. ``gpu`` and ``UUID`` as dcgm-exporter writes them, so that
+``on (UUID)`` joins need no rewriting. ``attempt`` is there because a slope over a restart would be wrong."""
+POD_LABELS = ("namespace", "pod", "container")
+"""Beyond those, of every series of a rank in a pod whose namespace is known, and of no other rank's."""
+GROUP_LABELS = ("group",)
+"""Beyond those, of every series of a rank, or about a job as a whole, in a job that has several groups of ranks, and of
+no other's: the group's name. An absent label is an empty one to Prometheus."""
+GPU_LABELS = ("cluster", "hostname", "gpu", "UUID")
+
+SAMPLES_PER_TARGET = 50_000
+"""What one target may hand to Prometheus: beyond this a real Prometheus 2.42 did not finish a scrape within its
+default timeout. Whole ranks beyond it are left out and counted; a node with 8 GPUs needs under 200."""
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _likely(band: Band | None) -> float | None:
+    return None if band is None else _finite(band.likely)
+
+
+def _seconds_to_oom(rank: RankView) -> float | None:
+    """Infinite, not absent, where the growth ends by itself: an alert on an end that is not known passes it over."""
+    if rank.bound is not None and rank.bound.holds:
+        return math.inf
+    return _likely(rank.verdict.seconds_to_oom)
+
+
+def _rank_bytes(what: str, text: str, source: str, read: Callable[[RankView], int | None]) -> ReadMetric[RankView]:
+    name = f"tidegauge_rank_{what}_bytes"
+    return ReadMetric(name, Kind.GAUGE, text, RANK_LABELS, source, "bytes", read, lingers=what.endswith("_peak"))
+
+
+def _rank_total(what: str, text: str, source: str, read: Callable[[RankView], int | None]) -> ReadMetric[RankView]:
+    return ReadMetric(f"tidegauge_rank_{what}_total", Kind.COUNTER, text, RANK_LABELS, source, None, read, lingers=True)
+
+
+RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
+    _rank_bytes(
+        "allocated",
+        "Live tensors of the rank, as PyTorch's allocator counts them.",
+        '`memory_stats()["allocated_bytes.all.current"]`',
+        lambda rank: rank.allocated_bytes,
+    ),
+    _rank_bytes(
+        "reserved",
+        "Device memory that the rank's caching allocator holds, in use or cached.",
+        '`memory_stats()["reserved_bytes.all.current"]`',
+        lambda rank: rank.reserved_bytes,
+    ),
+    _rank_bytes(
+        "active",
+        "Allocated blocks and freed ones that another stream still uses.",
+        '`memory_stats()["active_bytes.all.current"]`',
+        lambda rank: rank.active_bytes,
+    ),
+    _rank_bytes(
+        "inactive_split",
+        "Free pieces of partly used blocks, which cannot be given back to the device: fragmentation.",
+        '`memory_stats()["inactive_split_bytes.all.current"]`',
+        lambda rank: rank.inactive_split_bytes,
+    ),
+    _rank_bytes(
+        "requested",
+        "What the code asked for, before the allocator rounded it up.",
+        '`memory_stats()["requested_bytes.all.current"]`',
+        lambda rank: rank.requested_bytes,
+    ),
+    _rank_bytes(
+        "nontorch",
+        "Device memory of the rank's process outside PyTorch's allocator: CUDA context, NCCL, cuBLAS, other libraries.",
+        "NVML `usedGpuMemory` of the process minus reserved",
+        lambda rank: rank.nontorch_bytes,
+    ),
+    _rank_bytes(
+        "limit",
+        "What the rank may take on its GPU: its memory fraction where one is set, else the card's total.",
+        "`set_per_process_memory_fraction` or NVML `memory.total`",
+        lambda rank: rank.limit_bytes,
+    ),
+    _rank_bytes(
+        "host_rss",
+        "Host memory of the rank's process and its descendants (DataLoader workers): anonymous and shared memory, what "
+        "several share once; without mapped files, which the kernel can drop.",
+        "`Pss_Anon` and `Pss_Shmem` of `/proc/PID/smaps_rollup`, brought up to date by `/proc/PID/statm`",
+        lambda rank: rank.host_rss_bytes,
+    ),
+    _rank_bytes(
+        "allocated_peak",
+        "High-water mark of allocated since the start, or since the job's own reset of its peak statistics.",
+        '`memory_stats()["allocated_bytes.all.peak"]`',
+        lambda rank: rank.allocated_peak_bytes,
+    ),
+    _rank_bytes(
+        "reserved_peak",
+        "High-water mark of reserved since the start, or since the job's own reset of its peak statistics.",
+        '`memory_stats()["reserved_bytes.all.peak"]`',
+        lambda rank: rank.reserved_peak_bytes,
+    ),
+    _rank_total(
+        "alloc_retries",
+        "Device allocations that failed at first, so that the cache was emptied for a second try: little room is left.",
+        '`memory_stats()["num_alloc_retries"]` since watching started',
+        lambda rank: rank.alloc_retries,
+    ),
+    _rank_total(
+        "ooms",
+        "Out-of-memory errors raised in the rank, those that the job caught included.",
+        '`memory_stats()["num_ooms"]` since watching started',
+        lambda rank: rank.ooms,
+    ),
+    _rank_total(
+        "steps",
+        "Training steps finished; where it stays 0 or still, memory is judged by time.",
+        "optimizer step hook or `tidegauge.step()`, since watching started",
+        lambda rank: rank.steps,
+    ),
+    ReadMetric(
+        "tidegauge_rank_last_sample_timestamp_seconds",
+        Kind.GAUGE,
+        "When the rank last wrote a reading, in Unix time; its age tells a hung rank from a quiet one.",
+        RANK_LABELS,
+        "the rank's own clock",
+        "seconds",
+        lambda rank: _finite(rank.last_sample_unix_s),
+        lingers=True,
+    ),
+    ReadMetric(
+        "tidegauge_rank_leak_state",
+        Kind.GAUGE,
+        "What the detector says of the rank: 0 ok, 1 suspected, 2 growing, dangerous or not.",
+        RANK_LABELS,
+        "leak detector",
+        None,
+        lambda rank: rank.verdict.state.level,
+        lingers=True,
+    ),
+    ReadMetric(
+        "tidegauge_rank_leak_bytes_per_step",
+        Kind.GAUGE,
+        "How fast memory grows, suspected or established, in bytes per training step; absent without growth or steps.",
+        RANK_LABELS,
+        "leak detector, likely value of its band",
+        "bytes per step",
+        lambda rank: _likely(rank.verdict.bytes_per_step),
+    ),
+    ReadMetric(
+        "tidegauge_rank_leak_seconds_to_oom",
+        Kind.GAUGE,
+        "Time until the growth meets the rank's limit at the present rate; +Inf where what it goes into is full before "
+        "that; absent without growth or without an end.",
+        RANK_LABELS,
+        "leak detector, likely value of its band",
+        "seconds",
+        _seconds_to_oom,
+    ),
+    ReadMetric(
+        "tidegauge_rank_leak_headroom_eaten_ratio",
+        Kind.GAUGE,
+        "Share of the bytes that were free when the growth began that it has taken; danger begins at 0.5.",
+        RANK_LABELS,
+        "leak detector",
+        "ratio",
+        lambda rank: rank.verdict.headroom_eaten,
+    ),
+)
+
+RANK_INFO = Metric(
+    "tidegauge_rank_info",
+    Kind.INFO,
+    "Facts about the rank that are not worth a label on every series.",
+    (*RANK_LABELS, "pid", "node", "torch_version", "alloc_conf", "profile"),
+    "kernel (`pid`), agent (`node`), the rank's probe (the others)",
+)
+
+
+def _gpu_bytes(what: str, text: str, source: str, read: Callable[[GpuView], int | None]) -> ReadMetric[GpuView]:
+    return ReadMetric(f"tidegauge_gpu_{what}_bytes", Kind.GAUGE, text, GPU_LABELS, source, "bytes", read)
+
+
+GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
+    _gpu_bytes(
+        "total",
+        "Memory of the GPU or MIG instance.",
+        "`nvidia-smi` `memory.total`",
+        lambda gpu: gpu.total_bytes,
+    ),
+    _gpu_bytes(
+        "used",
+        "Memory of the GPU that is in use, by whomever.",
+        "`nvidia-smi` `memory.used`",
+        lambda gpu: gpu.used_bytes,
+    ),
+    _gpu_bytes(
+        "other_processes",
+        "Memory of the GPU used by processes that Tidegauge does not watch.",
+        "NVML's list of compute processes minus the watched ranks and their child processes",
+        lambda gpu: gpu.other_processes_bytes,
+    ),
+)
+
+NODE_LABELS = ("cluster", "hostname")
+
+
+def _node_bytes(what: str, text: str, source: str, read: Callable[[NodeMemory], int | None]) -> ReadMetric[NodeMemory]:
+    return ReadMetric(f"tidegauge_node_{what}_bytes", Kind.GAUGE, text, NODE_LABELS, source, "bytes", read)
+
+
+NODE_METRICS: tuple[ReadMetric[NodeMemory], ...] = (
+    _node_bytes(
+        "memory_total",
+        "Host memory of the node.",
+        "`MemTotal` of `/proc/meminfo`",
+        lambda node: node.total_bytes,
+    ),
+    _node_bytes(
+        "memory_available",
+        "Host memory that processes can still have; where it ends, the kernel kills one.",
+        "`MemAvailable` of `/proc/meminfo`",
+        lambda node: node.available_bytes,
+    ),
+    _node_bytes(
+        "shm_total",
+        "Size of the node's `/dev/shm`, through which DataLoader workers hand over batches.",
+        "`statvfs` of `/dev/shm`, as the agent sees it",
+        lambda node: node.shm_total_bytes,
+    ),
+    _node_bytes(
+        "shm_used",
+        "Of that: what is in use. It is host memory, and no longer available.",
+        "`statvfs` of `/dev/shm`, as the agent sees it",
+        lambda node: node.shm_used_bytes,
+    ),
+)
+
+JOB_INFO = Metric(
+    "tidegauge_job_info",
+    Kind.INFO,
+    "Facts about the job, for joins on `cluster, job_id, attempt, group`.",
+    (
+        *JOB_LABELS,
+        "user_name",
+        "job_name",
+        "scheduler",
+        "world_size",
+        "slurm_partition",
+        "slurm_account",
+        "slurm_array",
+    ),
+    "coordinator; nowhere else, because an info metric from two targets breaks every join",
+)
+
+
+def _of_job(what: str, text: str, read: Callable[[JobView], float | None]) -> ReadMetric[JobView]:
+    return ReadMetric(f"tidegauge_job_{what}", Kind.GAUGE, text, JOB_LABELS, "coordinator", None, read)
+
+
+JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
+    _of_job(
+        "ranks",
+        "Ranks of the job that are alive and whose node reports; compare with `tidegauge_job_world_size`.",
+        lambda job: sum(rank.alive and rank.identity.rank not in job.stale for rank in job.ranks),
+    ),
+    _of_job(
+        "world_size",
+        "Ranks that the job says it has.",
+        lambda job: job.world_size,
+    ),
+    _of_job(
+        "suspects",
+        "Ranks of the job that are at least suspected of growing.",
+        lambda job: len(job.suspects),
+    ),
+    _of_job(
+        "leak_state",
+        "The worst state among the job's ranks: 0 ok, 1 suspected, 2 growing, dangerous or not.",
+        lambda job: job.state.level,
+    ),
+)
+
+NODE_TABLE: tuple[Metric, ...] = (*RANK_METRICS, RANK_INFO, *GPU_METRICS, *NODE_METRICS, *SELF_METRICS)
+"""What every node's ``/metrics`` may hold, in the order of exposition."""
+COORDINATOR_TABLE: tuple[Metric, ...] = (
+    JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS, *NODE_COUNTS, *LOOP_METRICS, COLLECT_SUCCESS,
+)  # fmt: skip
+"""What the coordinator's ``/metrics`` may hold."""

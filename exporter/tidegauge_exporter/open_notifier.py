@@ -1,0 +1,230 @@
+"""Puts the notifier together from plain values: whoever runs it (its own process on the head) calls this once.
+
+What cannot be built (an extra that is not installed, an address that is none) is left out and said, in the log and in
+``NotifyService.status``; the rest works.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from tidegauge.web.access import OPEN_DOOR, Door
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.chat import Chat
+from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
+from tidegauge_exporter.notify.desk import PartStatus
+from tidegauge_exporter.notify.look import Plot
+from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus
+from tidegauge_exporter.notify.owner import OwnerMessages, OwnerWay
+from tidegauge_exporter.notify.ports import Sink, StoryFeed
+from tidegauge_exporter.notify.receiver import Receiver
+from tidegauge_exporter.slack import messages
+from tidegauge_exporter.slack.sink import SlackSink
+
+log = logging.getLogger(__name__)
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class NotifyConfig:
+    """The settings of the same names; tokens are read by whoever makes this (``secrets.read_secret``)."""
+
+    cluster: str
+    state_dir: Path
+    """Has the notebook, ``notified.jsonl``; exists."""
+    links: Links
+    alertmanager_url: str | None = None
+    listen_host: str = "127.0.0.1"
+    notify_port: int = 0
+    notify_token: str | None = field(default=None, repr=False)
+    slack_token: str | None = field(default=None, repr=False)
+    slack_channel: str | None = None
+    slack_users_file: Path | None = None
+    slack_email_domain: str | None = None
+    slack_api_url: str = "https://slack.com/api/"
+    mail_server: str | None = None
+    mail_from: str | None = None
+    mail_domain: str | None = None
+    mail_user: str | None = None
+    mail_password: str | None = field(default=None, repr=False)
+    grafana_url: str | None = None
+    grafana_token: str | None = field(default=None, repr=False)
+    door: Door = OPEN_DOOR
+    """TLS and headers of ``/alerts``."""
+
+
+class NotifyService:
+    """``start`` once, ``stop`` at the end; ``status`` from any thread."""
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        notebook: Notebook,
+        *,
+        owners: tuple[OwnerMessages, ...],
+        receiver: Receiver | None,
+        missing: tuple[PartStatus, ...],
+        wall_s: Callable[[], float],
+    ) -> None:
+        self.owners = owners
+        """Slack, mail; empty: no way to owners."""
+        self._notifier = notifier
+        self._notebook = notebook
+        self._receiver = receiver
+        self._missing = missing
+        self._wall_s = wall_s
+
+    @property
+    def port(self) -> int | None:
+        """Where Alertmanager's webhook belongs; ``None``: nowhere, there is no channel to tell of alerts in."""
+        return None if self._receiver is None or not self._receiver.listens else self._receiver.port
+
+    def start(self) -> None:
+        """A port that is taken is said, and stops nothing else: Slack then hears of incidents directly."""
+        if self._receiver is not None:
+            try:
+                self._receiver.start()
+            except OSError as error:
+                self._missing += (
+                    _problem("alerts", f"the port for Alertmanager cannot be had: {error}", self._wall_s),
+                )
+        self._notifier.start()
+
+    def stop(self) -> None:
+        if self._receiver is not None:
+            self._receiver.stop()
+        if self._notifier.stop():
+            self._notebook.close()
+
+    def status(self) -> NotifierStatus:
+        """Sinks that could not be built are among them, and the notebook if it cannot be written."""
+        status, trouble = self._notifier.status(), self._notebook.problem
+        notebook = () if trouble is None else (PartStatus("notebook", trouble, self._wall_s()),)
+        return status._replace(sinks=(*status.sinks, *self._missing, *notebook))
+
+
+def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[], float] = time.time) -> NotifyService:
+    """Nothing is started yet. Raises ``NotebookError`` if another notifier uses the state directory."""
+    notebook = Notebook(config.state_dir / "notified.jsonl", wall_s=wall_s)
+    builder = _Builder(config, notebook, wall_s)
+    alertmanager = builder.build("alertmanager", config.alertmanager_url, builder.alertmanager)
+    chat = builder.build("slack", config.slack_token, builder.chat, extra="slack")
+    mail = builder.build("mail", config.mail_server, builder.mail)
+    draws = "plots" if chat is not None or mail is not None else None
+    draw = builder.build("plots", draws, builder.draw, extra="slack")
+    slack = receiver = None
+    if chat is not None and config.slack_channel:
+        slack, receiver = builder.slack(chat, draw, config.slack_channel, alertmanager)
+    ways: list[OwnerWay] = [] if chat is None else [builder.slack_way(chat, draw)]
+    ways += [] if mail is None else [mail(draw)]
+    owners = tuple(OwnerMessages(way, notebook, wall_s=wall_s) for way in ways)
+    has_grafana = config.grafana_url if config.grafana_token else None
+    grafana = builder.build("grafana", has_grafana, builder.grafana, extra="grafana")
+    sinks: list[Sink] = [sink for sink in (alertmanager, slack, *owners, grafana) if sink is not None]
+    return NotifyService(
+        Notifier(feed, sinks, wall_s=wall_s), notebook,
+        owners=owners, receiver=receiver, missing=tuple(builder.missing), wall_s=wall_s,
+    )  # fmt: skip
+
+
+class _Builder:
+    def __init__(self, config: NotifyConfig, notebook: Notebook, wall_s: Callable[[], float]) -> None:
+        self._config = config
+        self._notebook = notebook
+        self._wall_s = wall_s
+        self.missing: list[PartStatus] = []
+
+    def build(
+        self, name: str, wanted: str | None, make: Callable[[str], Part], *, extra: str | None = None
+    ) -> Part | None:
+        """``make(wanted)``; ``None`` if it is not wanted or cannot be had."""
+        if not wanted:
+            return None
+        try:
+            return make(wanted)
+        except ImportError as error:
+            problem = f"{error.name} is not installed: pip install 'tidegauge[{extra}]'"
+        except ValueError as error:
+            problem = str(error)
+        self.missing.append(_problem(name, problem, self._wall_s))
+        return None
+
+    def alertmanager(self, url: str) -> AlertmanagerSink:
+        return AlertmanagerSink(url, cluster=self._config.cluster, links=self._config.links, wall_s=self._wall_s)
+
+    def chat(self, token: str) -> Chat:
+        from tidegauge_exporter.slack.client import SlackChat
+        from tidegauge_exporter.slack.people import People
+
+        people = People(self._config.slack_users_file, self._config.slack_email_domain)
+        return SlackChat(token, api_url=self._config.slack_api_url, people=people)
+
+    def draw(self, _: str) -> Plot:
+        from tidegauge_exporter.slack.plot import forecast_png
+
+        return forecast_png
+
+    def slack_way(self, chat: Chat, draw: Plot | None) -> OwnerWay:
+        from tidegauge_exporter.slack.owner_way import SlackWay
+
+        return SlackWay(chat, cluster=self._config.cluster, links=self._config.links, look=messages, draw=draw)
+
+    def mail(self, server: str) -> Callable[[Plot | None], OwnerWay]:
+        """The way, but for who draws."""
+        from tidegauge_exporter.mail.addresses import recipient_domain, sender_address
+        from tidegauge_exporter.mail.owner_way import MailWay
+        from tidegauge_exporter.mail.smtp import SmtpServer, parse_server
+
+        config = self._config
+        if not config.mail_from:
+            raise ValueError("mail_server is set, and mail_from is not: which address do mails come from?")
+        if (config.mail_user is None) is not (config.mail_password is None):
+            raise ValueError("mail_user and mail_password_file belong together: set both or none")
+        login = None
+        if config.mail_user is not None and config.mail_password is not None:
+            login = config.mail_user, config.mail_password
+        smtp = SmtpServer(parse_server(server), login=login)
+        sender = sender_address(config.mail_from)
+        domain = None if config.mail_domain is None else recipient_domain(config.mail_domain)
+        return lambda draw: MailWay(
+            smtp, sender=sender, domain=domain, cluster=config.cluster, links=config.links, draw=draw
+        )
+
+    def slack(
+        self, chat: Chat, draw: Plot | None, channel: str, alertmanager: AlertmanagerSink | None
+    ) -> tuple[SlackSink, Receiver]:
+        """Without Alertmanager's webhook being able to reach us, nobody could say when to tell."""
+
+        def release_all() -> bool:
+            return alertmanager is None or alertmanager.is_away() or not receiver.listens
+
+        sink = SlackSink(
+            chat, self._notebook,
+            channel=channel, cluster=self._config.cluster, links=self._config.links,
+            wait_for_release=alertmanager is not None, release_all=release_all,
+            look=messages, draw=draw, wall_s=self._wall_s,
+        )  # fmt: skip
+        receiver = Receiver(
+            sink.take_group, host=self._config.listen_host, port=self._config.notify_port,
+            token=self._config.notify_token, door=self._config.door,
+        )  # fmt: skip
+        return sink, receiver
+
+    def grafana(self, url: str) -> Sink:
+        from tidegauge_exporter.grafana.client import GrafanaClient
+        from tidegauge_exporter.grafana.sink import GrafanaSink
+
+        client = GrafanaClient(url, token=self._config.grafana_token or "")
+        return GrafanaSink(client, self._notebook, cluster=self._config.cluster, links=self._config.links)
+
+
+def _problem(name: str, problem: str, wall_s: Callable[[], float]) -> PartStatus:
+    log.error("%s is left out of the notifier: %s", name, problem)
+    return PartStatus(name, problem, wall_s())

@@ -1,0 +1,230 @@
+"""Lines over training steps or time as inline SVG: no script, no font, no colour of its own (classes: report.css)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import NamedTuple
+
+from tidegauge.core.units import IEC_UNITS, format_bytes
+from tidegauge_exporter.reports.chart_axes import STEPS, Axis, byte_ticks
+
+WIDTH, HEIGHT = 960.0, 400.0
+LEFT, RIGHT, TOP, BOTTOM = 78.0, 92.0, 46.0, 42.0
+MARK_ROW = 16.0
+"""Height of a row of words above the plot: each mark has one."""
+POINTS_PER_CURVE = (60, 480)
+"""Fewest and most. 480 is about one every other pixel; with hundreds of curves nobody sees more than their band."""
+POINTS_IN_ALL = 24_000
+"""What keeps the file of a large job around a few hundred kB."""
+LABEL_HEIGHT = 15.0
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve. ``points`` are (x, bytes) in order; ``css`` names its look; ``label`` is written at its end."""
+
+    points: Sequence[Point]
+    css: str
+    title: str
+    label: str | None = None
+    filled: bool = False
+    """The area below the curve is; the axis then begins at 0."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line with a few words."""
+
+    x: float
+    text: str
+    css: str
+
+
+class Forecast(NamedTuple):
+    """A fan from the end of a curve up to the limit."""
+
+    start: Point
+    earliest: float
+    """Where on the x axis the limit is met, at the earliest."""
+    likely: float
+    latest: float
+    """May be infinite."""
+    until: float
+    """Where the drawing of it ends, be it met there or not."""
+
+    def ends(self, limit: float) -> tuple[Point, Point, Point]:
+        """Where the three lines end: earliest, likely, latest."""
+        earliest, likely, latest = (self._end(meets, limit) for meets in (self.earliest, self.likely, self.latest))
+        return earliest, likely, latest
+
+    def _end(self, meets: float, limit: float) -> Point:
+        x, y = self.start
+        if meets <= self.until:
+            return max(meets, x), limit
+        return self.until, y + (limit - y) * (self.until - x) / (meets - x)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From data to the drawing."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+    top: float = TOP
+
+    def x(self, at: float) -> float:
+        return LEFT + (at - self.x_low) / ((self.x_high - self.x_low) or 1) * (WIDTH - LEFT - RIGHT)
+
+    def y(self, count: float) -> float:
+        return HEIGHT - BOTTOM - (count - self.y_low) / (self.y_high - self.y_low) * (HEIGHT - self.top - BOTTOM)
+
+
+def draw(
+    lines: Sequence[Line],
+    *,
+    marks: Sequence[Mark] = (),
+    limit: float | None = None,
+    forecast: Forecast | None = None,
+    until: float | None = None,
+    axis: Axis = STEPS,
+    description: str,
+) -> str:
+    """The chart. ``limit`` (bytes) is drawn where the curves or the forecast, which needs one, come near it, else it
+    would flatten them. ``until`` is where the x axis ends, if that is beyond everything that is drawn.
+    """
+    points = [point for line in lines for point in line.points]
+    if not points:
+        return '<p class="muted">No readings.</p>'
+    ends = forecast.ends(limit) if forecast is not None and limit is not None else ()
+    if forecast is not None:
+        points.extend((forecast.start, *ends))
+    highest = max(y for _, y in points)
+    near = limit if limit is not None and highest >= 0.6 * limit else None
+    if any(line.filled for line in lines):
+        points.append((points[0][0], 0.0))
+    if until is not None:
+        points.append((until, points[0][1]))
+    scale, ticks = _fit(points, highest if near is None else max(highest, near))
+    scale = replace(scale, top=max(TOP, LABEL_HEIGHT * 2 + MARK_ROW * len(marks)))
+    fewest, most = POINTS_PER_CURVE
+    lines = [
+        replace(line, points=thin(line.points, max(fewest, min(most, POINTS_IN_ALL // len(lines))))) for line in lines
+    ]
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(description)}">',
+        *(_area(line, scale) for line in lines if line.filled and line.points),
+        *_grid(scale, ticks, axis),
+        *(_mark(mark, row, scale) for row, mark in enumerate(marks)),
+    ]
+    if near is not None:
+        parts.append(_limit(near, scale))
+    if forecast is not None and ends:
+        parts.append(_fan(forecast, ends, scale))
+    parts.extend(_curve(line, scale) for line in lines if line.points and not line.filled)
+    parts.extend(_labels(lines, scale))
+    return "\n".join([*parts, "</svg>"])
+
+
+def thin(points: Sequence[Point], most: int) -> list[Point]:
+    """At most about ``most`` points that look the same: lowest and highest of each stretch, in order, and both ends."""
+    if len(points) <= most:
+        return list(points)
+    stretch = math.ceil(len(points) / (most // 2))
+    kept = {0, len(points) - 1}
+    for start in range(0, len(points), stretch):
+        indexes = range(start, min(start + stretch, len(points)))
+        kept.add(min(indexes, key=lambda index: points[index][1]))
+        kept.add(max(indexes, key=lambda index: points[index][1]))
+    return [points[index] for index in sorted(kept)]
+
+
+def _fit(points: Sequence[Point], highest: float) -> tuple[_Scale, list[float]]:
+    """The axis begins at 0 unless all curves stay in the upper part, where that would hide their shape."""
+    lowest = min(y for _, y in points)
+    ticks = byte_ticks(0.0 if lowest < 0.7 * highest else lowest, max(highest, 1.0))
+    return _Scale(min(x for x, _ in points), max(x for x, _ in points), ticks[0], ticks[-1]), ticks
+
+
+def _grid(scale: _Scale, ticks: Sequence[float], axis: Axis) -> list[str]:
+    parts = []
+    power = min(int(math.log(max(abs(tick) for tick in ticks), 1024)), len(IEC_UNITS) - 1)
+    for tick in ticks:
+        y = scale.y(tick)
+        parts.append(f'<line class="grid" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(LEFT - 8, y + 4, f"{tick / 1024**power:g} {IEC_UNITS[power]}", "axis", anchor="end"))
+    below = HEIGHT - BOTTOM + 18
+    named = axis.ticks(scale.x_low, scale.x_high)
+    parts.extend(_text(scale.x(tick.x), below, tick.text, "axis", anchor="middle") for tick in named)
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, axis.name, "axis", anchor="middle"))
+    return parts
+
+
+def _curve(line: Line, scale: _Scale) -> str:
+    path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points)
+    return f'<polyline class="curve {line.css}" points="{path}"><title>{escape(line.title)}</title></polyline>'
+
+
+def _area(line: Line, scale: _Scale) -> str:
+    base = scale.y(scale.y_low)
+    path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points)
+    first, last = scale.x(line.points[0][0]), scale.x(line.points[-1][0])
+    return (
+        f'<polygon class="{line.css}" points="{first:.1f},{base:.1f} {path} {last:.1f},{base:.1f}">'
+        f"<title>{escape(line.title)}</title></polygon>"
+    )
+
+
+def _fan(forecast: Forecast, ends: Sequence[Point], scale: _Scale) -> str:
+    earliest, likely, latest = ends
+    corners = (forecast.start, earliest, (latest[0], earliest[1]), latest)
+    path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in corners)
+    (x1, y1), (x2, y2) = forecast.start, likely
+    return (
+        f'<polygon class="fan" points="{path}"/><line class="likely" x1="{scale.x(x1):.1f}" y1="{scale.y(y1):.1f}" '
+        f'x2="{scale.x(x2):.1f}" y2="{scale.y(y2):.1f}"/>'
+    )
+
+
+def _mark(mark: Mark, row: int, scale: _Scale) -> str:
+    """The words stand above the plot, each mark's in a row of its own, on the side where there is room."""
+    x, y = scale.x(mark.x), 14 + MARK_ROW * row
+    left_half = x < (LEFT + WIDTH - RIGHT) / 2
+    words = _text(x + (5 if left_half else -5), y, mark.text, "mark", anchor="start" if left_half else "end")
+    return f'<line class="mark {mark.css}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 10:g}" y2="{HEIGHT - BOTTOM:g}"/>{words}'
+
+
+def _limit(limit: float, scale: _Scale) -> str:
+    y = scale.y(limit)
+    words = _text(WIDTH - RIGHT - 4, y - 6, f"limit {format_bytes(limit)}", "limit", anchor="end")
+    return f'<line class="limit" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>{words}'
+
+
+def _labels(lines: Iterable[Line], scale: _Scale) -> list[str]:
+    """Names at the ends of the curves, pushed apart where they would cover each other; if there is no room for all,
+    those of the curves on top.
+    """
+    room = int((HEIGHT - scale.top - BOTTOM) / LABEL_HEIGHT)
+    named = [(scale.y(line.points[-1][1]), line.label, line.css) for line in lines if line.label and line.points]
+    wanted = sorted(named[-room:], key=lambda name: name[0])
+    heights: list[float] = []
+    for y, _, _ in wanted:
+        heights.append(max(y, heights[-1] + LABEL_HEIGHT) if heights else y)
+    lowest = HEIGHT - BOTTOM
+    for index in reversed(range(len(heights))):
+        heights[index] = min(heights[index], lowest)
+        lowest = heights[index] - LABEL_HEIGHT
+    return [
+        _text(WIDTH - RIGHT + 8, y + 4, label, f"name {css}")
+        for y, (_, label, css) in zip(heights, wanted, strict=True)
+    ]
+
+
+def _text(x: float, y: float, words: str, css: str, *, anchor: str = "start") -> str:
+    return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'

@@ -1,0 +1,121 @@
+"""The HTML report of one incident: a page that needs nothing beside itself, for whoever follows a link to it."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from tidegauge.core.incidents import Incident
+from tidegauge.core.incidents.wording import job_and_run
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.headlines import noun, owners_job
+from tidegauge_exporter.messages.text import tidy
+from tidegauge_exporter.messages.untrusted import tamed_story
+from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.reports.html_page import meta, page, section
+from tidegauge_exporter.reports.incident_plot import incident_plot
+from tidegauge_exporter.reports.incident_sections import (
+    deeds_section,
+    evidence_section,
+    history_section,
+    lead_section,
+    ranks_section,
+)
+
+LINKED_AROUND_S: Final = 1800.0
+"""How much of the time before and after the incident a linked dashboard shows."""
+LONGEST_PATH: Final = 400
+
+_KEEP_RUNNING: Final = (
+    "Tidegauge ends or changes a job only where the site's policy says so, and never one that is exempt. Its owner "
+    "exempts it when it is started: <code>tidegauge run --no-actions</code>, or for a Ray job the metadata "
+    "<code>tidegauge.actions: off</code>. At any time: on Kubernetes by the annotation <code>tidegauge.dev/actions: "
+    "keep</code> of the workload, on Slurm by <code>tidegauge:keep</code> in the job's comment. Other jobs that run "
+    "already are exempted by an admin, at once. An exempt job is still watched, and fails by itself if its memory runs "
+    "out."
+)
+
+
+def render_incident(story: Story, *, cluster: str, links: Links, now_unix_s: float) -> str:
+    """The page as of ``now_unix_s``. Texts that a job or a scheduler chose are made short and visible, and escaped."""
+    told = tamed_story(story)
+    incident = told.incident
+    facts = [
+        ("Incident", str(incident.number)),
+        ("Job", job_and_run(incident)),
+        ("Name", incident.job_name),
+        ("User", incident.user_name),
+        ("Cluster", tidy(cluster, LONGEST_PATH)),
+    ]
+    parts = [
+        meta(facts, made_unix_s=now_unix_s),
+        lead_section(incident, now_unix_s),
+        _links(story.incident, cluster=cluster, links=links),
+        evidence_section(incident),
+        _plot(told, now_unix_s),
+        ranks_section(incident),
+        deeds_section(told.decisions, is_open=incident.is_open),
+        history_section(told.history),
+        _files(story.incident),
+        _keep_running(links),
+        "<footer>Made by Tidegauge. Times and rates are estimates; their ranges are given with them.</footer>",
+    ]
+    return page(f"{noun(incident)} in {owners_job(incident)} (incident {incident.number})", parts)
+
+
+def _links(incident: Incident, *, cluster: str, links: Links) -> str:
+    """The dashboards over the time of the incident, and the question whether it is a leak, as far as configured; of an
+    incident that is not tamed."""
+    job, ended_s = incident.key.job, incident.closed_unix_s
+    from_unix_s = incident.opened_unix_s - LINKED_AROUND_S
+    to_unix_s = None if ended_s is None else ended_s + LINKED_AROUND_S
+    addresses = [
+        (
+            "The job in Grafana",
+            links.job(
+                cluster=cluster, job_id=job.job_id, attempt=job.attempt, from_unix_s=from_unix_s, to_unix_s=to_unix_s
+            ),
+        )
+    ]
+    addresses += [
+        (
+            f"Rank {finding.rank} in Grafana",
+            links.rank(
+                cluster=cluster, job_id=job.job_id, attempt=job.attempt, rank=finding.rank, from_unix_s=from_unix_s,
+                to_unix_s=to_unix_s,
+            ),
+        )
+        for finding in incident.findings[:1]
+    ]  # fmt: skip
+    if incident.key.cause.is_growth:
+        addresses.append(("Say whether it is a leak", links.grade(incident.number)))
+    made = [_link(words, url) for words, url in addresses if url is not None]
+    return f'<nav class="links">{" ".join(made)}</nav>' if made else ""
+
+
+def _link(words: str, url: str) -> str:
+    """Addresses begin with what an admin configured; one that is no web address is not made clickable."""
+    if not url.startswith(("https://", "http://")):
+        return escape(words)
+    return f'<a href="{escape(url)}" rel="noreferrer">{escape(words)}</a>'
+
+
+def _plot(story: Story, now_unix_s: float) -> str:
+    if not story.incident.findings:
+        return ""
+    first = story.incident.findings[0]
+    where = first.hostname if first.gpu is None else f"{first.hostname}, GPU {first.gpu}"
+    return section(f"GPU memory of rank {first.rank} ({where})", incident_plot(story, now_unix_s=now_unix_s))
+
+
+def _files(incident: Incident) -> str:
+    """Where snapshots and reports lie; of an incident that is not tamed."""
+    paths = [tidy(path, LONGEST_PATH) for path in (*incident.snapshots, *incident.reports)]
+    items = "".join(f"<li><code>{escape(path)}</code></li>" for path in paths)
+    return section("Snapshots and reports", f"<ul>{items}</ul>") if items else ""
+
+
+def _keep_running(links: Links) -> str:
+    url = links.exemption()
+    more = f" {_link('More about exemptions', url)}" if url is not None else ""
+    return section("How to keep the job running", f"<p>{_KEEP_RUNNING}{more}</p>")

@@ -1,0 +1,157 @@
+"""A recorded job's memory under several allocator settings: a page of its own, or a picture to send around."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from typing import NamedTuple
+
+from tidegauge.core.allocator.results import MemoryCurve
+from tidegauge.core.units import format_bytes
+from tidegauge_exporter.reports.chart import HEIGHT, WIDTH, Line, draw
+from tidegauge_exporter.reports.chart_axes import STEPS, Axis, step_ticks
+from tidegauge_exporter.reports.html_page import legend, page, section
+
+LOOKS = ("today", "calm", "warn")
+"""How the curve of each course looks; today's is the first, and plain."""
+SHORT_S = 20
+"""Below this many seconds the axis counts milliseconds."""
+ANOTHER = 0.01
+"""Allocated memory that differs by more than this part has a curve of its own: roundup settings change it."""
+
+_EVENTS = Axis("allocator event", step_ticks)
+_SECONDS = Axis("seconds since the recording began", step_ticks)
+_MILLISECONDS = Axis("milliseconds since the recording began", step_ticks)
+_LINE_HEIGHT = 20.0
+_SVG_STYLE = ".card { fill: var(--card); stroke: none; }"
+
+
+class Course(NamedTuple):
+    """How memory went under one setting."""
+
+    label: str
+    """One short word, written at the end of its curve."""
+    title: str
+    """The setting."""
+    curve: MemoryCurve
+
+
+class Moments(NamedTuple):
+    """What a recording knows of when its events were."""
+
+    steps: Sequence[int] = ()
+    """The event at which each training step ended."""
+    time_us: Sequence[int] = ()
+    """Of every event."""
+
+
+class Clock(NamedTuple):
+    """Where the points of a curve stand on the axis."""
+
+    axis: Axis
+    at: Sequence[float]
+
+
+def clock(curve: MemoryCurve, moments: Moments) -> Clock:
+    """By training step where they are known, else by the recording's own clock, else by its events."""
+    if moments.steps:
+        return Clock(STEPS, [_step_at(event, moments.steps) for event in curve.event])
+    if not moments.time_us:
+        return Clock(_EVENTS, [float(event) for event in curve.event])
+    passed_us = [moments.time_us[event] - moments.time_us[0] for event in curve.event]
+    if max(passed_us, default=0) < SHORT_S * 1_000_000:
+        return Clock(_MILLISECONDS, [passed / 1_000 for passed in passed_us])
+    return Clock(_SECONDS, [passed / 1_000_000 for passed in passed_us])
+
+
+def _step_at(event: int, steps: Sequence[int]) -> float:
+    """How many steps had ended, and what part of the next one had passed, counted in events."""
+    ended = bisect_right(steps, event)
+    if ended == len(steps):
+        return float(ended)
+    began = steps[ended - 1] if ended else 0
+    return ended + (event - began) / max(steps[ended] - began, 1)
+
+
+def plot_page(
+    courses: Sequence[Course],
+    *,
+    moments: Moments,
+    limit_bytes: int | None,
+    heading: str,
+    sentences: Iterable[str],
+) -> str:
+    """The HTML page. ``courses``: today's first, then the best."""
+    lines = _lines(courses, moments)
+    chart = _chart(courses, lines, moments, limit_bytes)
+    looks = [(line.css if line.filled else f"curve {line.css}", escape(line.title)) for line in lines]
+    told = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return page(
+        heading,
+        [
+            section(heading, f'{legend(looks)}\n<div class="scroll">{chart}</div>'),
+            section("What it says", f"<ul>{told}</ul>"),
+            "<footer>Made by Tidegauge from a recorded trace: no curve but today's was measured.</footer>",
+        ],
+    )
+
+
+def plot_svg(courses: Sequence[Course], *, moments: Moments, limit_bytes: int | None, heading: str) -> str:
+    """The picture alone, light or dark as its viewer is; the names of the curves stand below it."""
+    lines = _lines(courses, moments)
+    chart = _chart(courses, lines, moments, limit_bytes)
+    style = files("tidegauge_exporter.reports").joinpath("report.css").read_text(encoding="utf-8")
+    height = HEIGHT + _LINE_HEIGHT * (len(lines) + 1)
+    keys = [_key(line, HEIGHT + _LINE_HEIGHT * row) for row, line in enumerate(lines, start=1)]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}">',
+            f"<title>{escape(heading)}</title>",
+            f"<style>{escape(style, quote=False)}{_SVG_STYLE}</style>",
+            f'<rect class="card" width="{WIDTH:g}" height="{height:g}"/>',
+            # Of a nested picture browsers take the size from attributes alone, whatever the style sheet says.
+            f'<svg width="{WIDTH:g}" height="{HEIGHT:g}">{chart}</svg>',
+            *keys,
+            "</svg>\n",
+        ]
+    )
+
+
+def _chart(courses: Sequence[Course], lines: Sequence[Line], moments: Moments, limit_bytes: int | None) -> str:
+    peaks = "; ".join(
+        f"{course.title}: {format_bytes(max(course.curve.reserved_bytes, default=0))}" for course in courses
+    )
+    axis = clock(courses[0].curve, moments).axis
+    return draw(lines, limit=limit_bytes, axis=axis, description=f"Peak of reserved memory: {peaks}")
+
+
+def _lines(courses: Sequence[Course], moments: Moments) -> list[Line]:
+    """What today's settings had allocated as an area, and reserved memory of each as a curve above it."""
+    today = courses[0].curve
+    at = clock(today, moments).at
+    area = list(zip(at, map(float, today.allocated_bytes), strict=True))
+    lines = [Line(area, css="area allocated", title="allocated: what the job had alive", filled=True)]
+    for course, css in zip(courses, LOOKS, strict=False):
+        at = clock(course.curve, moments).at
+        reserved = list(zip(at, map(float, course.curve.reserved_bytes), strict=True))
+        lines.append(Line(reserved, css=css, title=f"reserved, {course.label}: {course.title}", label=course.label))
+        if _differs(course.curve, today):
+            allocated = list(zip(at, map(float, course.curve.allocated_bytes), strict=True))
+            lines.append(Line(allocated, css=f"{css} many", title=f"allocated, {course.label}: its sizes are others"))
+    return lines
+
+
+def _differs(curve: MemoryCurve, today: MemoryCurve) -> bool:
+    ours, theirs = max(curve.allocated_bytes, default=0), max(today.allocated_bytes, default=0)
+    return abs(ours - theirs) > ANOTHER * theirs
+
+
+def _key(line: Line, y: float) -> str:
+    css = line.css if line.filled else f"curve {line.css}"
+    width = ' stroke-width="8"' if line.filled else ""
+    return (
+        f'<path class="{css}"{width} d="M78 {y:g}H112"/>'
+        f'<text class="axis" x="120" y="{y + 4:g}">{escape(line.title)}</text>'
+    )

@@ -1,0 +1,220 @@
+"""The channel of those who run the cluster: one thread an incident, one for a storm of them, one message a group of
+alerts.
+
+Each thing that was said is in the notebook before the next is said: a crash between the two repeats one message, and
+loses none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tidegauge.core.incidents import IncidentChange
+from tidegauge.core.verdicts import Severity
+from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.chat import Chat, Message, Posted
+from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup, Story
+from tidegauge_exporter.notify.alert_posts import AlertPosts
+from tidegauge_exporter.notify.attempts import Attempts, is_due
+from tidegauge_exporter.notify.look import Look, Plot
+from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.plots import upload_plot
+from tidegauge_exporter.notify.ports import RefusedError
+from tidegauge_exporter.notify.storms import Storms
+from tidegauge_exporter.notify.story_lines import (
+    Line,
+    face,
+    incident_key,
+    left_out_message,
+    message_digest,
+    new_lines,
+)
+from tidegauge_exporter.notify.threads import SLACK, Thread, from_text, to_text
+
+log = logging.getLogger(__name__)
+
+FIGURES_EVERY_S = 300.0
+"""Figures move all the time; the head of a thread follows them this often. What matters it shows at once."""
+MOST_DIGITS = 15
+BORN = "born"
+"""Since when we tell: what was over before is history, not news."""
+
+
+class SlackSink:
+    """``take`` is one thread's; ``take_group`` may be called from any.
+
+    ``wait_for_release``: Alertmanager decides when an incident is told of, by telling us (``take_group``); unless
+    ``release_all`` says that it cannot be reached. ``draw=None``: no plots.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        notebook: Notebook,
+        *,
+        channel: str,
+        cluster: str,
+        links: Links,
+        wait_for_release: bool,
+        look: Look,
+        draw: Plot | None,
+        wall_s: Callable[[], float],
+        release_all: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._chat = chat
+        self._notebook = notebook
+        self._channel = channel
+        self._cluster = cluster
+        self._links = links
+        self._wait_for_release = wait_for_release
+        self._release_all = release_all
+        self._look = look
+        self._draw = draw
+        self._wall_s = wall_s
+        self._attempts = Attempts()
+        self._storms = Storms(chat, notebook, channel=channel, cluster=cluster, links=links, look=look)
+        self._alerts = AlertPosts(chat, notebook, channel=channel, links=links, look=look, wall_s=wall_s)
+
+    @property
+    def name(self) -> str:
+        return SLACK
+
+    def take(self, stories: Sequence[Story]) -> None:
+        """As the port ``Sink`` says. Heads of threads come first, so that a long line of replies delays no incident."""
+        now_s = self._wall_s()
+        if self._notebook.said(SLACK, BORN) is None:
+            self._notebook.say(SLACK, BORN, repr(now_s))
+        with self._attempts.round(now_s):
+            self._begin_threads(stories, now_s)
+            threads = [(story, thread) for story in stories if (thread := self._thread(story)) is not None]
+            for story, thread in threads:
+                if self._is_outdated(story, thread, now_s):
+                    self._attempts.make(f"the news of {_name(story)}", partial(self._show, story, thread, now_s))
+            self._storms.update(stories, now_s, self._attempts)
+            for story, thread in threads:
+                if not thread.in_storm:
+                    self._attempts.make(f"the plot of {_name(story)}", partial(self._plot, story, now_s))
+                    self._attempts.make(f"a line about {_name(story)}", partial(self._tell_lines, story))
+
+    def take_group(self, group: AlertGroup) -> None:
+        """What Alertmanager tells: of incidents, that it is time to tell of them; of anything else, the message itself.
+
+        Telling the same twice changes nothing. Raises ``RetryLaterError`` and ``RefusedError``.
+        """
+        for alert in group.alerts:
+            if alert.name == INCIDENT_ALERT and alert.firing and alert.labels.get("cluster") == self._cluster:
+                self._release(alert)
+        others = tuple(alert for alert in group.alerts if alert.name != INCIDENT_ALERT)
+        if others:
+            self._alerts.tell(replace(group, alerts=others, firing=any(alert.firing for alert in others)))
+
+    def _release(self, alert: Alert) -> None:
+        number = alert.labels.get("incident", "")
+        if number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS:
+            self._notebook.say(SLACK, _release_key(int(number)), "1", over=True)
+
+    def _begin_threads(self, stories: Iterable[Story], now_s: float) -> None:
+        wanted = [story for story in stories if self._thread(story) is None and self._is_news(story)]
+        alone, together = self._storms.divide(wanted, now_s)
+        for story in alone:
+            self._attempts.make(f"the thread of {_name(story)}", partial(self._begin, story, now_s))
+        if together:
+            self._attempts.make("the thread of a storm", partial(self._storms.gather, together, now_s))
+        for story in together:
+            storm = self._storms.of(story)
+            if storm is not None:
+                self._attempts.make(f"the thread of {_name(story)}", partial(self._begin, story, now_s, storm=storm))
+
+    def _is_news(self, story: Story) -> bool:
+        incident = story.incident
+        if _worst(story).level < Severity.WARNING.level:
+            return False
+        if self._wait_for_release:
+            released = self._notebook.said(SLACK, _release_key(incident.number)) is not None
+            return released or (incident.is_open and self._release_all())
+        born_s = float(self._notebook.said(SLACK, BORN) or 0.0)
+        return incident.closed_unix_s is None or incident.closed_unix_s >= born_s
+
+    def _begin(self, story: Story, now_s: float, *, storm: Posted | None = None) -> bool:
+        message = self._head(story, now_s)
+        channel, ts = self._chat.post(self._channel if storm is None else storm.channel, message, thread=storm)
+        self._write(story, Thread(channel, ts, face(story), message_digest(message), now_s, storm is not None))
+        if storm is None:
+            self._storms.note_thread(story, now_s)
+        return True
+
+    def _is_outdated(self, story: Story, thread: Thread, now_s: float) -> bool:
+        if face(story) != thread.face:
+            return True
+        may_move = story.incident.is_open and not thread.in_storm
+        return may_move and is_due(thread.shown_unix_s, FIGURES_EVERY_S, now_unix_s=now_s)
+
+    def _show(self, story: Story, thread: Thread, now_s: float) -> bool:
+        message = self._head(story, now_s)
+        body = message_digest(message)
+        if body != thread.body:
+            self._chat.update(thread.posted, message)
+        self._write(story, replace(thread, face=face(story), body=body, shown_unix_s=now_s))
+        return body != thread.body
+
+    def _plot(self, story: Story, now_s: float) -> bool:
+        """Once, and again when it is worse: by then there is more to see. A plot that is refused (a token without that
+        right) is left out, and the rest goes on."""
+        thread, worst = self._thread(story), _worst(story)
+        if self._draw is None or thread is None or not story.memory:
+            return False
+        if thread.plotted and (worst.level <= Severity(thread.plotted).level or not story.incident.is_open):
+            return False
+        uploaded = False
+        try:
+            uploaded = upload_plot(self._chat, self._draw, story, thread=thread.posted, now_unix_s=now_s)
+        except RefusedError as error:
+            log.warning("the plot of %s was refused and is left out: %s", _name(story), error)
+        self._write(story, replace(thread, plotted=worst.value))
+        return uploaded
+
+    def _tell_lines(self, story: Story) -> bool:
+        thread = self._thread(story)
+        if thread is None:
+            return False
+        batch = new_lines(story, thread.told, told_before_unix_s=thread.told_before_unix_s)
+        if batch.left_out:
+            self._chat.post(thread.channel, left_out_message(len(batch.left_out)), thread=thread.posted)
+            keys = [line.key for line in batch.left_out]
+            thread = self._write(story, thread.with_told(*keys, at_unix_s=batch.left_out[-1].at_unix_s))
+        for line in batch.lines:
+            self._chat.post(thread.channel, self._reply(line), thread=thread.posted)
+            thread = self._write(story, thread.with_told(line.key, at_unix_s=line.at_unix_s))
+        return bool(batch.lines)
+
+    def _head(self, story: Story, now_s: float) -> Message:
+        return self._look.incident_message(story, cluster=self._cluster, links=self._links, now_unix_s=now_s)
+
+    def _reply(self, line: Line) -> Message:
+        if isinstance(line.what, IncidentChange):
+            return self._look.change_reply(line.what)
+        return self._look.action_reply(line.what)
+
+    def _thread(self, story: Story) -> Thread | None:
+        return from_text(Thread, self._notebook.said(SLACK, incident_key(story.incident)))
+
+    def _write(self, story: Story, thread: Thread) -> Thread:
+        self._notebook.say(SLACK, incident_key(story.incident), to_text(thread), over=not story.incident.is_open)
+        return thread
+
+
+def _worst(story: Story) -> Severity:
+    """That the incident ever had."""
+    now, worst = story.incident.severity, story.incident.worst_severity
+    return now if worst is None else max(now, worst, key=lambda severity: severity.level)
+
+
+def _release_key(number: int) -> str:
+    return f"release/{number}"
+
+
+def _name(story: Story) -> str:
+    return f"incident {story.incident.number}"
