@@ -9,14 +9,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as _parse_text
 
 from tidegauge_exporter.metrics.collector import NodeCollector
-from tidegauge_exporter.metrics.negotiation import choose_format
+from tidegauge_exporter.metrics.families import exposition
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def text_of(collector: NodeCollector, *, accept: str = "") -> str:
     """What a scraper with this ``Accept`` header reads."""
-    return collector.scrape(choose_format(accept)).body.decode("utf-8")
+    return exposition(collector.collect(), accept).body.decode("utf-8")
 
 
 def parse_text(text: str) -> Iterable[Metric]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text, text_of
@@ -19,6 +20,7 @@ from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Verdict
 from tidegauge.core.views import NodeView
 from tidegauge_exporter.metrics.collector import NodeCollector
+from tidegauge_exporter.metrics.families import exposition
 from tidegauge_exporter.metrics.labels import LONGEST_LABEL
 from tidegauge_exporter.metrics.table import NODE_TABLE, RANK_LABELS, RANK_METRICS, SAMPLES_PER_TARGET
 
@@ -308,7 +310,10 @@ def test_a_node_without_ranks_and_gpus_still_says_how_it_is() -> None:
 
 def test_only_what_is_asked_for_is_told_and_nothing_is_counted_less() -> None:
     collector = NodeCollector(lambda: node_view(ranks=(rank_view(0), rank_view(0))))
-    asked = collector.scrape(only=["tidegauge_rank_leak_state"]).body.decode()
+    registry = CollectorRegistry()
+    registry.register(collector)
+    some = registry.restricted_registry(["tidegauge_rank_leak_state"])
+    asked = exposition(some.collect(), None).body.decode()
     assert {family.name for family in parse_text(asked)} == {"tidegauge_rank_leak_state"}
     assert values(samples_of(collector), "tidegauge_series_dropped_total", reason="duplicate") == [32]
 

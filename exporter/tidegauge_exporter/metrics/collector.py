@@ -1,4 +1,4 @@
-"""One scrape: a ``NodeView`` in, a page out. Nothing is kept between scrapes but two counters and label blocks.
+"""A collector of prometheus_client for one node: a ``NodeView`` in, families out. Two counters are kept in between.
 
 A scrape never fails: a view that cannot be had is told as ``tidegauge_collect_success{source="view"} 0``, because an
 error page would take every other series of the node with it.
@@ -10,11 +10,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
+
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 from tidegauge.core.views import NodeView, RankView
-from tidegauge_exporter.metrics.exposition import INFO_VALUE, Exposition, Format, Samples
-from tidegauge_exporter.metrics.label_blocks import LabelBlocks
+from tidegauge_exporter.metrics.families import INFO_VALUE, Samples, empty_families, labels_of
 from tidegauge_exporter.metrics.rows import ReadMetric
 from tidegauge_exporter.metrics.self_metrics import (
     CLAIMS_OVERRULED,
@@ -50,38 +52,42 @@ DUPLICATE = "duplicate"
 BUDGET = "budget"
 
 
-class NodeCollector:
-    """A node's page. Scrapes may run at once: each works on its own view and samples.
+class NodeCollector(Collector):
+    """The metrics of a node. Scrapes may run at once: each works on its own view and samples.
 
-    ``view`` hands out the node's present state, quickly; ``clock`` measures how long that took, in seconds.
+    ``view`` hands out the node's present state, quickly; ``clock`` measures how long that took, in seconds. A program
+    of the site's own may register it in a registry of its own.
     """
 
     def __init__(self, view: Callable[[], NodeView], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._view = view
         self._clock = clock
-        self._blocks = LabelBlocks()
         self._lock = threading.Lock()
         self._dropped: Counter[str] = Counter({DUPLICATE: 0, BUDGET: 0})
         self._view_failed = False
 
-    def scrape(self, form: Format = Format.TEXT, *, only: Collection[str] = ()) -> Exposition:
-        """The page as it is now; ``only``: names of the metrics that are asked for, all without one."""
+    def describe(self) -> Sequence[Family]:
+        """Every family that there may be, so that a scrape can ask for some by name (``name[]``)."""
+        return empty_families(NODE_TABLE)
+
+    def collect(self) -> Sequence[Family]:
+        """The families as they are now. Never raises."""
         began_s = self._clock()
         try:
             samples = self._samples(self._view())
         except Exception as error:
             self._note_view(error)
             # Without counters: some of them are the view's, and would seem to fall.
-            samples = Samples(NODE_TABLE, self._blocks)
+            samples = Samples(NODE_TABLE)
             samples.add(COLLECT_SUCCESS, (VIEW,), 0)
         else:
             self._note_view(None)
             samples.add(COLLECT_SUCCESS, (VIEW,), 1)
         samples.add(COLLECT_DURATION, (VIEW,), self._clock() - began_s)
-        return samples.exposition(form, only=only)
+        return samples.families()
 
     def _samples(self, view: NodeView) -> Samples:
-        samples = Samples(NODE_TABLE, self._blocks)
+        samples = Samples(NODE_TABLE)
         dropped = _add_ranks(samples, view)
         dropped[DUPLICATE] += _add_gpus(samples, view)
         _add_node(samples, view)
@@ -112,26 +118,24 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
     Of ranks with the same labels ``_precedence`` says which one stays: a job can claim another's name.
     """
     dropped: Counter[str] = Counter()
-    stays: dict[str, RankView] = {}
+    stays: dict[tuple[object, ...], RankView] = {}
     for rank in sorted(view.ranks, key=_precedence):
-        stays.setdefault(samples.block(*_rank_labels(rank, view)), rank)
+        stays.setdefault(tuple(_rank_labels(rank, view).values()), rank)
     left = SAMPLES_PER_TARGET
     for rank in view.ranks:
-        names, labels = _rank_labels(rank, view)
-        block = samples.block(names, labels)
+        labels = _rank_labels(rank, view)
         readings = _readings(rank)
         size = len(readings) + 1
-        if stays.get(block) is not rank:
+        if stays.get(tuple(labels.values())) is not rank:
             dropped[DUPLICATE] += size
         elif size > left:
             dropped[BUDGET] += size
         else:
-            del stays[block]
+            del stays[tuple(labels.values())]
             left -= size
             for metric, value in readings:
-                samples.add_to(block, metric, value)
-            info = samples.block((*names, *_FACTS), (*labels, *_rank_facts(rank, view)))
-            samples.add_to(info, RANK_INFO, INFO_VALUE)
+                samples.add_to(labels, metric, value)
+            samples.add_to({**labels, **labels_of(_FACTS, _rank_facts(rank, view))}, RANK_INFO, INFO_VALUE)
     return dropped
 
 
@@ -146,16 +150,16 @@ def _precedence(rank: RankView) -> tuple[object, ...]:
 def _add_gpus(samples: Samples, view: NodeView) -> int:
     """Adds every GPU once; returns how many series of repeated ones it left out."""
     dropped = 0
-    seen: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     for gpu in view.gpus:
-        block = samples.block(GPU_LABELS, (view.cluster, view.hostname, gpu.gpu, gpu.uuid))
+        labels = labels_of(GPU_LABELS, (view.cluster, view.hostname, gpu.gpu, gpu.uuid))
         readings = [(metric, value) for metric in GPU_METRICS if (value := metric.read(gpu)) is not None]
-        if block in seen:
+        if tuple(labels.values()) in seen:
             dropped += len(readings)
             continue
-        seen.add(block)
+        seen.add(tuple(labels.values()))
         for metric, value in readings:
-            samples.add_to(block, metric, value)
+            samples.add_to(labels, metric, value)
     return dropped
 
 
@@ -184,20 +188,17 @@ def _add_self(samples: Samples, view: NodeView) -> None:
         samples.add(CLAIMS_OVERRULED, (claim,), count)
 
 
-def _rank_labels(rank: RankView, view: NodeView) -> tuple[tuple[str, ...], tuple[object, ...]]:
-    """Names and values: ``RANK_LABELS``, ``GROUP_LABELS`` of a rank whose job has several groups of ranks, and
-    ``POD_LABELS`` of one in a pod that somebody has named. ``hostname`` is the node's own, whatever a container calls
-    itself."""
+def _rank_labels(rank: RankView, view: NodeView) -> dict[str, str]:
+    """``RANK_LABELS``, ``GROUP_LABELS`` of a rank whose job has several groups of ranks, and ``POD_LABELS`` of one in a
+    pod that somebody has named. ``hostname`` is the node's own, whatever a container calls itself."""
     who, place = rank.identity, rank.pod
-    labels: tuple[object, ...] = (
-        view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid,
-    )  # fmt: skip
-    names: tuple[str, ...] = RANK_LABELS
+    values = (view.cluster, who.job_id, who.attempt, who.rank, who.local_rank, view.hostname, rank.gpu, rank.uuid)
+    labels = labels_of(RANK_LABELS, values)
     if rank.group:
-        names, labels = (*names, *GROUP_LABELS), (*labels, rank.group)
-    if place is None or place.namespace is None:
-        return names, labels
-    return (*names, *POD_LABELS), (*labels, place.namespace, place.pod, place.container)
+        labels |= labels_of(GROUP_LABELS, (rank.group,))
+    if place is not None and place.namespace is not None:
+        labels |= labels_of(POD_LABELS, (place.namespace, place.pod, place.container))
+    return labels
 
 
 def _rank_facts(rank: RankView, view: NodeView) -> tuple[object, ...]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+from prometheus_client.registry import Collector
 
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, SlurmLabels
 from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.views import JobView, job_array_name
-from tidegauge_exporter.metrics.exposition import INFO_VALUE, Exposition, Samples
-from tidegauge_exporter.metrics.label_blocks import LabelBlocks
+from tidegauge_exporter.metrics.families import INFO_VALUE, Exposition, Samples, exposition, labels_of
 from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
-from tidegauge_exporter.metrics.negotiation import choose_format
 from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric
 from tidegauge_exporter.metrics.self_metrics import COLLECT_SUCCESS
 from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, GROUP_LABELS, JOB_INFO, JOB_METRICS
@@ -28,19 +28,20 @@ def job_metrics(
     linger_s: float = LINGER_S,
     accept: str | None = None,
     loop: LoopFigures | None = None,
-    blocks: LabelBlocks | None = None,
+    service: Collector | None = None,
 ) -> Exposition:
     """The page for a scrape whose ``Accept`` header is ``accept``: OpenMetrics if it asks for it, else text.
 
     Jobs that ended longer than ``linger_s`` ago are left out, whatever history the coordinator keeps. Without ``loop``
-    there is nothing about incidents and actions. ``blocks``: those of the scrapes before.
+    there is nothing about incidents and actions. ``service``: what the coordinator's process tells of itself.
     """
-    samples = Samples(COORDINATOR_TABLE, blocks)
+    samples = Samples(COORDINATOR_TABLE)
     current = (job for job in jobs if _is_current(job, now_unix_s=now_unix_s, linger_s=linger_s))
     _add_jobs(samples, current, loop, cluster=cluster)
     if loop is not None:
         _add_loop(samples, loop, cluster=cluster)
-    return samples.exposition(choose_format(accept))
+    own = () if service is None else service.collect()
+    return exposition([*samples.families(), *own], accept)
 
 
 def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | None, *, cluster: str) -> None:
@@ -48,32 +49,29 @@ def _add_jobs(samples: Samples, jobs: Iterable[JobView], loop: LoopFigures | Non
     users'."""
     figures: Mapping[JobKey, JobFigures] = {} if loop is None else loop.of_jobs
     slurm: Mapping[JobKey, SlurmLabels] = {} if loop is None else loop.slurm
-    seen: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     for job in jobs:
-        labels: tuple[object, ...] = (cluster, job.job_id, job.attempt)
-        group: tuple[str, ...] = ()
+        labels = labels_of(JOB_LABELS, (cluster, job.job_id, job.attempt))
         if job.group_name:
-            labels, group = (*labels, job.group_name), GROUP_LABELS
-        block = samples.block((*JOB_LABELS, *group), labels)
-        if block in seen:
+            labels |= labels_of(GROUP_LABELS, (job.group_name,))
+        if tuple(labels.values()) in seen:
             continue
-        seen.add(block)
-        facts = (job.user_name, job.job_name, job.scheduler, job.world_size)
-        known = (*labels, *facts, *_slurm_labels(job, slurm))
-        samples.add_to(samples.block(_with_group(JOB_INFO, group), known), JOB_INFO, INFO_VALUE)
+        seen.add(tuple(labels.values()))
+        facts = (job.user_name, job.job_name, job.scheduler, job.world_size, *_slurm_labels(job, slurm))
+        samples.add_to({**labels, **_further_labels(JOB_INFO, facts)}, JOB_INFO, INFO_VALUE)
         for metric in JOB_METRICS:
             if (value := metric.read(job)) is not None:
-                samples.add_to(block, metric, value)
+                samples.add_to(labels, metric, value)
         if not job.ranks or (told := figures.get(job_key(job))) is None:
             continue
         for row in JOB_LOOP_METRICS:
             for values, number in row.read_all(told).items():
-                samples.add_to(samples.block(_with_group(row, group), (*labels, *values)), row, number)
+                samples.add_to({**labels, **_further_labels(row, values)}, row, number)
 
 
-def _with_group(metric: Metric, group: tuple[str, ...]) -> tuple[str, ...]:
-    """The metric's labels, with that of the group of ranks after those of the job."""
-    return (*JOB_LABELS, *group, *metric.labels[len(JOB_LABELS) :])
+def _further_labels(metric: Metric, values: Sequence[object]) -> dict[str, str]:
+    """The metric's labels after those of the job."""
+    return labels_of(metric.labels[len(JOB_LABELS) :], values)
 
 
 def _slurm_labels(job: JobView, known: Mapping[JobKey, SlurmLabels]) -> tuple[str | None, str | None, str | None]:

@@ -92,7 +92,9 @@ exporter/tidegauge_exporter/metrics/table.py; edit that. -->
 Every node serves `/metrics` (port 9494 unless configured otherwise), the coordinator serves its own (port 9495) and
 `/sd`, the list of all of them for Prometheus' `http_sd_configs`; an example is
 `deploy/observability/prometheus/prometheus.yml`. Both speak Prometheus' text format 0.0.4 and OpenMetrics 1.0, as they
-are asked; a node's page can be cut down to some metrics (`?name[]=`) and compressed.
+are asked; a node's page can be cut down to some metrics (`?name[]=`) and compressed. prometheus-client writes them, and
+adds its `process_*` and `python_*` about the process that is scraped. A Python program of your own can serve a node's
+metrics in its own registry: `registry.register(NodeCollector(view))` of `tidegauge_exporter.metrics.collector`.
 
 Names and labels are stable. Units are base units. A reading that could not be had is an absent sample, never 0
 or -1, and samples carry no timestamps, so that a series goes stale as soon as its rank has ended. Counters start

@@ -18,7 +18,7 @@ PRODUCT = ("collector/tidegauge", "exporter/tidegauge_exporter", "scheduler_hook
 KEYED = {"setdefault", "get", "add", "pop", "update"}
 COUNTING = {"sum", "len", "Counter", "any", "sorted"}
 NO_LIMITS = {
-    "jobs.py: {rank.user_name for rank in ranks}": "whose a job is said to be",
+    "grouping.py: {rank.user_name for rank in ranks}": "whose a job is said to be",
     "ops_messages.py: {one.user_name for one in incidents}": "people, in a sentence",
     "facts_of_workloads.py: one.uid != first.uid": "owners of a pod in Kubernetes",
     "pod_directory.py: self._below[reference.uid]": "owners of a pod in Kubernetes",

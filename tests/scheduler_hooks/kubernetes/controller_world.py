@@ -54,7 +54,7 @@ class Process:
 
     def outcomes(self) -> dict[tuple[str, str], float]:
         """Counts by step and outcome."""
-        return {(labels[0][1], labels[1][1]): count for labels, count in self.counts.family().samples.items()}
+        return {(one.labels["step"], one.labels["outcome"]): one.value for one in self.counts.family().samples}
 
 
 class ControllerWorld:

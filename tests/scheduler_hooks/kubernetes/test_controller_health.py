@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller import health
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts, exposition, gauge
+from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts, gauge
 from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthServer, Page
 
 
@@ -64,17 +65,16 @@ def test_the_page_for_prometheus_is_exact() -> None:
     counts = StepCounts()
     for outcome in ("done", "conflict", "done"):
         counts.count("resume", outcome)
-    page = exposition(
-        [gauge("leader", "1 while this replica acts.", 1), gauge("x", "Not known.", None), counts.family()]
-    )
+    families = [gauge("leader", "1 while this replica acts.", 1), gauge("x", "Not known.", None), counts.family()]
+    page = exposition(families, None).body.decode()
     assert page == (
         "# HELP tidegauge_controller_leader 1 while this replica acts.\n"
         "# TYPE tidegauge_controller_leader gauge\n"
-        "tidegauge_controller_leader 1\n"
+        "tidegauge_controller_leader 1.0\n"
         "# HELP tidegauge_controller_steps_total Steps on workloads, by how they ended.\n"
         "# TYPE tidegauge_controller_steps_total counter\n"
-        'tidegauge_controller_steps_total{step="resume",outcome="conflict"} 1\n'
-        'tidegauge_controller_steps_total{step="resume",outcome="done"} 2\n'
+        'tidegauge_controller_steps_total{outcome="conflict",step="resume"} 1.0\n'
+        'tidegauge_controller_steps_total{outcome="done",step="resume"} 2.0\n'
     )
 
 
@@ -82,7 +82,7 @@ def test_the_page_for_prometheus_is_exact() -> None:
 def test_a_label_cannot_break_out_of_its_quotes(value: str, text: str) -> None:
     counts = StepCounts()
     counts.count(value, "done")
-    assert f'{{step="{text}",outcome="done"}}' in exposition([counts.family()])
+    assert f'{{outcome="done",step="{text}"}}' in exposition([counts.family()], None).body.decode()
 
 
 def test_pages_are_made_anew_for_every_request() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.kube import FakeKube
 from tidegauge.core.jobs.kubernetes import PROFILE_LABEL
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import exposition
+from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller.options import parse_options
 from tidegauge_scheduler_hooks.kubernetes.controller.upkeep import NamedNamespaces, Upkeep, WatchedNamespaces
 from tidegauge_scheduler_hooks.kubernetes.controller.webhook import reviews
@@ -105,9 +105,9 @@ def test_the_labels_of_a_few_namespaces_are_asked_for_and_of_all_watched() -> No
 
 
 def test_reviews_are_counted_by_outcome() -> None:
-    page = exposition([reviews(ReviewCounts(injected=3, skipped={"off": 2}, failed=0))])
+    page = exposition([reviews(ReviewCounts(injected=3, skipped={"off": 2}, failed=0))], None).body.decode()
     assert page.splitlines()[2:] == [
-        'tidegauge_webhook_reviews_total{outcome="failed",reason=""} 0',
-        'tidegauge_webhook_reviews_total{outcome="injected",reason=""} 3',
-        'tidegauge_webhook_reviews_total{outcome="skipped",reason="off"} 2',
+        'tidegauge_webhook_reviews_total{outcome="failed",reason=""} 0.0',
+        'tidegauge_webhook_reviews_total{outcome="injected",reason=""} 3.0',
+        'tidegauge_webhook_reviews_total{outcome="skipped",reason="off"} 2.0',
     ]

@@ -8,8 +8,8 @@ from tidegauge.cluster.engine.coordinator_service import Pages
 from tidegauge.settings import Settings
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
+from tidegauge_exporter.metrics.families import ServiceRegistry
 from tidegauge_exporter.metrics.jobs import job_metrics
-from tidegauge_exporter.metrics.label_blocks import LabelBlocks
 from tidegauge_exporter.metrics.service_discovery import http_sd
 from tidegauge_exporter.reports.grade_page import render_no_question, render_question
 from tidegauge_exporter.reports.incident import render_incident
@@ -19,7 +19,7 @@ from tidegauge_exporter.runbooks.page import runbooks_html
 def exporter_pages(settings: Settings) -> Pages:
     """With this cluster's name, and with links to what is configured."""
     cluster, links = settings.cluster, Links(grafana_url=settings.grafana_url, service_url=settings.public_url)
-    blocks = LabelBlocks()
+    service = ServiceRegistry()
     return Pages(
         job_metrics=lambda jobs, loop, now_unix_s, accept: job_metrics(
             jobs,
@@ -28,7 +28,7 @@ def exporter_pages(settings: Settings) -> Pages:
             linger_s=settings.linger_s,
             accept=accept,
             loop=loop,
-            blocks=blocks,
+            service=service,
         ),
         http_sd=lambda nodes, own: http_sd(nodes, cluster=cluster, coordinator_address=own),
         incident_report=lambda story, memory: render_incident(

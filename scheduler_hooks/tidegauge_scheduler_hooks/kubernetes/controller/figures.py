@@ -1,27 +1,17 @@
-"""What the controller counts of itself, and the text that Prometheus reads (text format 0.0.4)."""
+"""What the controller counts of itself, as families of prometheus_client."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
 PREFIX = "tidegauge_controller_"
 
-
-Labels = tuple[tuple[str, str], ...]
-
-
-class Family(NamedTuple):
-    """One metric: ``samples`` are values by labels; a value that is not known has no sample."""
-
-    name: str
-    kind: str
-    """``counter`` or ``gauge``."""
-    help: str
-    samples: Mapping[Labels, float]
+Samples = Mapping[tuple[str, ...], float]
+"""Numbers by the values of their labels."""
 
 
 class StepCounts:
@@ -29,41 +19,33 @@ class StepCounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, ...]] = Counter()
 
     def count(self, step: str, outcome: str) -> None:
         with self._lock:
             self._counts[step, outcome] += 1
 
-    def family(self) -> Family:
+    def family(self) -> Metric:
         with self._lock:
             counts = dict(self._counts)
-        samples: dict[Labels, float] = {
-            (("step", step), ("outcome", outcome)): number for (step, outcome), number in counts.items()
-        }
-        return Family(f"{PREFIX}steps_total", "counter", "Steps on workloads, by how they ended.", samples)
+        name = f"{PREFIX}steps_total"
+        return counter(name, "Steps on workloads, by how they ended.", ("step", "outcome"), counts)
 
 
-def gauge(name: str, help_text: str, value: float | None) -> Family:
-    """One that has no labels."""
-    return Family(PREFIX + name, "gauge", help_text, {} if value is None else {(): value})
+def counter(name: str, help_text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
+    """A counter, its values by those of its labels."""
+    family = CounterMetricFamily(name, help_text, labels=labels)
+    for values, number in sorted(samples.items()):
+        family.add_metric(values, number)
+    return family
 
 
-def exposition(families: Iterable[Family]) -> str:
-    """The page; families without a sample are left out."""
-    return "".join(_family(family) for family in families if family.samples)
-
-
-def _family(family: Family) -> str:
-    head = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"
-    return head + "".join(
-        f"{family.name}{_labels(labels)} {value:.17g}\n" for labels, value in sorted(family.samples.items())
-    )
-
-
-def _labels(labels: Labels) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}" if labels else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+def gauge(
+    name: str, help_text: str, value: float | None = None, *, labels: tuple[str, ...] = (),
+    samples: Samples | None = None,
+) -> Metric:  # fmt: skip
+    """A gauge: one value, none where it is not known, or values by those of its labels."""
+    family = GaugeMetricFamily(PREFIX + name, help_text, labels=labels)
+    for values, number in sorted((samples or ({} if value is None else {(): value})).items()):
+        family.add_metric(values, number)
+    return family

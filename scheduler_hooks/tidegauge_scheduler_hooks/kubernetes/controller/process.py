@@ -9,16 +9,11 @@ import time
 import uuid
 from collections.abc import Callable
 
+from prometheus_client.metrics_core import Metric
+
+from tidegauge_exporter.metrics.families import ServiceRegistry, exposition
 from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import (
-    CONTENT_TYPE,
-    PREFIX,
-    Family,
-    Labels,
-    StepCounts,
-    exposition,
-    gauge,
-)
+from tidegauge_scheduler_hooks.kubernetes.controller.figures import Samples, StepCounts, gauge
 from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthServer, Page
 from tidegauge_scheduler_hooks.kubernetes.controller.look import Look
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
@@ -47,6 +42,7 @@ class Controller:
         self._watches = watches
         self._queue = WorkQueue()
         self._counts = StepCounts()
+        self._service = ServiceRegistry()
         self._failures: dict[WorkKey, str] = {}
         """What was last said about a workload that cannot be worked on: said once, not every minute."""
         self._ending = threading.Event()
@@ -173,15 +169,16 @@ class Controller:
         return Page("".join(f"{line}\n" for line in [*(reasons or ["ok"]), *notes]), good=not reasons)
 
     def _metrics(self) -> Page:
-        return Page(exposition(self._families()), content_type=CONTENT_TYPE)
+        page = exposition([*self._families(), *self._service.collect()], None)
+        return Page(page.body.decode(), content_type=page.content_type)
 
-    def _families(self) -> list[Family]:
-        synced: dict[Labels, float] = {(("kind", kind),): float(known) for kind, known in self._look.synced().items()}
+    def _families(self) -> list[Metric]:
+        synced: Samples = {(kind,): float(known) for kind, known in self._look.synced().items()}
         families = [
             gauge("leader", "1 while this replica acts.", float(self._leader.leading)),
             gauge("queue_length", "Workloads that wait for a look, or have one.", float(len(self._queue))),
             gauge("last_sync_timestamp_seconds", "When the API server last answered.", self._synced_unix_s),
-            Family(f"{PREFIX}watch_synced", "gauge", "1 while the watch of a kind knows all there is.", synced),
+            gauge("watch_synced", "1 while the watch of a kind knows all there is.", labels=("kind",), samples=synced),
             self._counts.family(),
         ]
         return families if self._webhook is None else [*families, self._webhook.family()]

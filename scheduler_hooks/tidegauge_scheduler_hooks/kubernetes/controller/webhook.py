@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import Family, Labels
+from prometheus_client.metrics_core import Metric
+
+from tidegauge_scheduler_hooks.kubernetes.controller.figures import Samples, counter
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, WebhookOptions
 from tidegauge_scheduler_hooks.kubernetes.controller.upkeep import Upkeep
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
@@ -49,7 +51,7 @@ class Webhook:
         """For people; ``None``: it answers."""
         return self._upkeep.why_not_ready()
 
-    def family(self) -> Family:
+    def family(self) -> Metric:
         return reviews(self._injector.counts())
 
     def _keep_up(self) -> None:
@@ -59,11 +61,9 @@ class Webhook:
                 return
 
 
-def reviews(counts: ReviewCounts) -> Family:
+def reviews(counts: ReviewCounts) -> Metric:
     """What became of the pods that the webhook was asked about."""
-    samples: dict[Labels, float] = {
-        (("outcome", "injected"), ("reason", "")): counts.injected,
-        (("outcome", "failed"), ("reason", "")): counts.failed,
-    }
-    samples.update({(("outcome", "skipped"), ("reason", why)): number for why, number in counts.skipped.items()})
-    return Family("tidegauge_webhook_reviews_total", "counter", "Pods that the webhook was asked about.", samples)
+    samples: Samples = {("injected", ""): counts.injected, ("failed", ""): counts.failed}
+    skipped: Samples = {("skipped", why): number for why, number in counts.skipped.items()}
+    help_text = "Pods that the webhook was asked about."
+    return counter("tidegauge_webhook_reviews_total", help_text, ("outcome", "reason"), {**samples, **skipped})

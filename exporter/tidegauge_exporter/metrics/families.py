@@ -1,0 +1,86 @@
+"""One scrape as families of prometheus_client, by the rows of the table of metrics. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from tidegauge_exporter.metrics.labels import label_value
+from tidegauge_exporter.metrics.rows import Kind, Metric
+
+INFO_VALUE = 1.0
+
+Labels = Mapping[str, str]
+
+
+class Exposition(NamedTuple):
+    """An answer to a scrape."""
+
+    body: bytes
+    content_type: str
+
+
+def labels_of(names: Sequence[str], values: Sequence[object]) -> dict[str, str]:
+    """Label values by their names, each made safe (``label_value``)."""
+    return dict(zip(names, map(label_value, values), strict=True))
+
+
+def empty_families(table: Iterable[Metric]) -> list[Family]:
+    """The families of a table without samples: what a collector describes itself by."""
+    return [_family(metric) for metric in table]
+
+
+class Samples:
+    """The samples of one scrape, by the rows of a table and in its order."""
+
+    def __init__(self, table: Iterable[Metric]) -> None:
+        self._families = {metric.name: _family(metric) for metric in table}
+
+    def add(self, metric: Metric, values: Sequence[object], number: float) -> None:
+        """Add one sample. ``values`` are those of ``metric.labels``, in their order; they may be anything."""
+        self.add_to(labels_of(metric.labels, values), metric, number)
+
+    def add_to(self, labels: dict[str, str], metric: Metric, number: float) -> None:
+        """Add one sample of those that share ``labels``, which are not copied."""
+        self._families[metric.name].samples.append(Sample(metric.name, labels, float(number)))
+
+    def families(self) -> list[Family]:
+        """The families that have samples."""
+        return [family for family in self._families.values() if family.samples]
+
+
+class ServiceRegistry(CollectorRegistry):
+    """A registry that has prometheus_client's ``process_*`` and ``python_*`` of this process already."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_describe=False)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self)
+
+
+class _Collected(Collector):
+    """Families that were collected already."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
+
+
+def exposition(families: Iterable[Family], accept: str | None) -> Exposition:
+    """The text of those of these families that have samples, in the format that the header ``Accept`` asks for."""
+    encode, content_type = choose_encoder(accept or "")
+    return Exposition(encode(_Collected([family for family in families if family.samples])), content_type)
+
+
+def _family(metric: Metric) -> Family:
+    """OpenMetrics calls a counter and an info without their suffixes."""
+    suffix = {Kind.COUNTER: "_total", Kind.INFO: "_info"}.get(metric.kind, "")
+    return Family(metric.name.removesuffix(suffix), metric.help, metric.kind.value, metric.exposed_unit)
