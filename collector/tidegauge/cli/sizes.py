@@ -6,7 +6,7 @@ import argparse
 import re
 from fractions import Fraction
 
-from tidegauge.core.evidence.held_memory import SMALL_SEGMENT_BYTES
+from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
 from tidegauge.core.units import IEC_UNITS
 
 _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)", re.ASCII)

@@ -9,9 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tidegauge.core.allocator.trace import Action, Trace
-
-BLOCK_BYTES = 512
-"""The allocator rounds every request up to a multiple of this (``kMinBlockSize``)."""
+from tidegauge.core.allocator_sizes import MIN_BLOCK_BYTES
 
 
 class Moment(NamedTuple):
@@ -80,7 +78,7 @@ def most_live(trace: Trace, category: Sequence[int], wanted: Set[int]) -> int:
 
 def block_bytes(requested_bytes: int) -> int:
     """The block that a request gets under the default settings."""
-    return max(1, -(-requested_bytes // BLOCK_BYTES)) * BLOCK_BYTES
+    return max(1, -(-requested_bytes // MIN_BLOCK_BYTES)) * MIN_BLOCK_BYTES
 
 
 def without_the_making(trace: Trace, built: int) -> tuple[Trace, array[int]]:

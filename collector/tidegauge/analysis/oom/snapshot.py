@@ -12,14 +12,13 @@ from typing import NamedTuple, Optional
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots.reading import Snapshot
 from tidegauge.core.allocator.trace import Action, BlockState, Stack, Trace
-from tidegauge.core.evidence.held_memory import SMALL_SEGMENT_BYTES, FreeBlock, HeldMemory, hold
+from tidegauge.core.allocator_sizes import segment_bytes
+from tidegauge.core.evidence.held_memory import FreeBlock, HeldMemory, hold
 from tidegauge.core.evidence.owners import CodeLine, LiveBlock
 from tidegauge.core.oom import is_expandable
 from tidegauge.core.oom.case import OomCase
 
 MOST_BYTES = 1 << 60
-_LARGE_BYTES = 10 << 20
-_ROUND_BYTES = 2 << 20
 
 
 class OomSnapshot(NamedTuple):
@@ -114,17 +113,8 @@ def _refused_by_trace(trace: Trace, cap_bytes: Optional[int]) -> Optional[_Refus
         if trace.action[event] == Action.OOM:
             rounded_bytes = trace.size_bytes[event]
             limit_bytes = cap_bytes or trace.total_bytes or 0
-            return _Refused(_segment_bytes(rounded_bytes), trace.address[event], limit_bytes, trace.total_bytes)
+            return _Refused(segment_bytes(rounded_bytes), trace.address[event], limit_bytes, trace.total_bytes)
     return None
-
-
-def _segment_bytes(rounded_bytes: int) -> int:
-    """``get_allocation_size`` of the caching allocator, with its default of 20 MiB for middling requests."""
-    if rounded_bytes <= 1 << 20:
-        return SMALL_SEGMENT_BYTES
-    if rounded_bytes < _LARGE_BYTES:
-        return 20 << 20
-    return -(-rounded_bytes // _ROUND_BYTES) * _ROUND_BYTES
 
 
 def _case(refused: _Refused, held: HeldMemory, reserved_bytes: int, alloc_conf: str) -> OomCase:

@@ -19,9 +19,7 @@ from tidegauge.analysis.traces.mapped_ranges import MappedRanges
 from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.settings import AllocatorSettings
 from tidegauge.core.allocator.trace import Action, BlockState, KnownSegment, Trace
-
-SMALL_SEGMENT_BYTES = 2 << 20
-"""``kSmallBuffer``: of this size are the segments of the small pool."""
+from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
 
 
 def with_start(trace: Trace) -> Trace:

@@ -16,9 +16,7 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.core.allocator.beginning import rounded_bytes
 from tidegauge.core.allocator.settings import AllocatorSettings
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
-
-LARGEST_REMAINDER = 1 << 20
-"""``kSmallSize``: what is left of a block of the large pool is split off only above this."""
+from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES
 
 
 class Lived(NamedTuple):
@@ -59,7 +57,7 @@ def with_all_blocks(held: Sequence[Held], trace: Trace, settings: AllocatorSetti
                 size_bytes = rounded_bytes(lived.requested_bytes, settings)
                 if _may_have_remainder(one.segment):
                     left_bytes = room_bytes - size_bytes
-                    if left_bytes <= LARGEST_REMAINDER or _is_oversize(size_bytes, settings):
+                    if left_bytes <= MAX_SMALL_BYTES or _is_oversize(size_bytes, settings):
                         size_bytes = max(room_bytes, size_bytes)
                     else:
                         open_ended[address] = size_bytes
@@ -90,7 +88,7 @@ def _by_what_is_cut_behind(open_ended: Mapping[int, int], trace: Trace) -> dict[
         elif action == Action.ALLOC:
             before = addresses[max(bisect_right(addresses, address) - 1, 0)]
             least = waiting.get(before)
-            if least is not None and 0 <= address - before - least <= LARGEST_REMAINDER:
+            if least is not None and 0 <= address - before - least <= MAX_SMALL_BYTES:
                 found[before] = address - before
                 del waiting[before]
     return found

@@ -63,8 +63,9 @@ from tidegauge.core.allocator.layout import (
 )
 from tidegauge.core.allocator.live_blocks import note_live, slot_of
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
-from tidegauge.core.allocator.sizes import SMALL_SEGMENT, SMALLEST_BLOCK, handle_bytes, rounded_size
+from tidegauge.core.allocator.sizes import handle_bytes, rounded_size
 from tidegauge.core.allocator.trace import Action, BlockState, KnownSegment, Trace, TraceError
+from tidegauge.core.allocator_sizes import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
 
 UNKNOWN_DEVICE_BYTES = 1 << 40
 """Of a card whose memory the recording does not tell: more than any has, as it only bounds expandable segments."""
@@ -177,7 +178,7 @@ def _reservations(trace: Trace, rows: Sequence[tuple[bool, int, int, KnownSegmen
     for event, action in enumerate(trace.action if first else ()):
         if action == Action.SEGMENT_MAP and trace.stream[event] < len(trace.streams):
             owner = (trace.streams[trace.stream[event]], _pool_at(trace, event))
-            is_large = trace.size_bytes[event] > SMALL_SEGMENT  # a small request maps a single handle
+            is_large = trace.size_bytes[event] > SMALL_SEGMENT_BYTES  # a small request maps a single handle
             mapped.setdefault((*owner, is_large), set()).add(trace.address[event])
     reach = (trace.total_bytes or UNKNOWN_DEVICE_BYTES) * 9 // 8
     bases: dict[int, int] = {}
@@ -187,7 +188,7 @@ def _reservations(trace: Trace, rows: Sequence[tuple[bool, int, int, KnownSegmen
             address
             for address in ranges
             if segment.address - reach < address < segment.address
-            and (segment.address - address) % SMALL_SEGMENT == 0  # anything else is no handle of the same segment
+            and (segment.address - address) % SMALL_SEGMENT_BYTES == 0  # anything else is no handle of the same segment
         ]
         bases[shelf] = min(near, default=segment.address)
     return bases
@@ -206,7 +207,7 @@ def _check(segment: KnownSegment, end: int) -> None:
         raise TraceError(0, f"{name} overlaps another or has an impossible size ({segment.total_bytes:,} bytes)")
     address = segment.address
     for block in segment.blocks:
-        if block.address != address or block.size_bytes <= 0 or block.size_bytes % SMALLEST_BLOCK:
+        if block.address != address or block.size_bytes <= 0 or block.size_bytes % MIN_BLOCK_BYTES:
             raise TraceError(0, f"{name} has a block of {block.size_bytes:,} bytes at {block.address:#x}: impossible")
         address += block.size_bytes
     if address != segment.address + segment.total_bytes:

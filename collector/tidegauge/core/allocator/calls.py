@@ -9,7 +9,8 @@ from tidegauge.core.allocator.compiled import Numbers, compiled, entry_point
 from tidegauge.core.allocator.device import ALLOC, FREE_COMPLETED, OOM, SEGMENT_ALLOC, SEGMENT_MAP, SEGMENT_UNMAP
 from tidegauge.core.allocator.events import is_release, is_segment_event
 from tidegauge.core.allocator.layout import CAP, COLLECT_ABOVE, COLLECTS, UNLIMITED, Record
-from tidegauge.core.allocator.sizes import SMALL_SEGMENT, rounded_size, segment_bytes
+from tidegauge.core.allocator.sizes import rounded_size, segment_bytes
+from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
 
 ACTIONS = 10
 
@@ -36,7 +37,7 @@ def count_actions(r: Record, counts: Numbers) -> int:
 def gives_small_back(r: Record, begin: int, end: int) -> bool:
     """Whether a segment of the small pool goes: garbage collection leaves them."""
     event = begin
-    while event < end and not (is_release(r.action[event]) and r.size[event] == SMALL_SEGMENT):
+    while event < end and not (is_release(r.action[event]) and r.size[event] == SMALL_SEGMENT_BYTES):
         event += 1
     return event < end
 

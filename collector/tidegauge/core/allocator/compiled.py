@@ -19,12 +19,13 @@ Numbers = list[int]
 """A table; an array of int64 where it is compiled."""
 
 _SOURCES = Path(__file__).parent
+_SIZES = _SOURCES.with_name("allocator_sizes.py")
 
 
 def _digest() -> str:
     """Of every line that is compiled: numba itself notices changes in the file of the outermost function only."""
     digest = hashlib.sha256()
-    for path in sorted(_SOURCES.glob("*.py")):
+    for path in (_SIZES, *sorted(_SOURCES.glob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

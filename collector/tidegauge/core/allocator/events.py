@@ -61,7 +61,8 @@ from tidegauge.core.allocator.layout import (
 )
 from tidegauge.core.allocator.live_blocks import block_in, note_live, slot_of
 from tidegauge.core.allocator.requests import as_recorded, best_fit, found_before, grow, hand_out
-from tidegauge.core.allocator.sizes import LARGEST_SMALL, rounded_size, segment_bytes, shelf_of
+from tidegauge.core.allocator.sizes import rounded_size, segment_bytes, shelf_of
+from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES
 
 SPARE_BLOCKS = 16
 """More than one event makes, giving back the cache apart."""
@@ -97,7 +98,7 @@ def shelf_at(t: Tables, e: Events, event: int, size: int) -> int:
             fail(t, UNKNOWN_POOL, event)
             return NONE
         pool = e.pool_numbers[e.pool[event]]
-    return shelf_of(t.numbers, pool, e.ranks[e.stream[event]], 1 if size <= LARGEST_SMALL else 0)
+    return shelf_of(t.numbers, pool, e.ranks[e.stream[event]], 1 if size <= MAX_SMALL_BYTES else 0)
 
 
 @compiled

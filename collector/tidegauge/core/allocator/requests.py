@@ -59,7 +59,8 @@ from tidegauge.core.allocator.layout import (
     Tables,
 )
 from tidegauge.core.allocator.results import MOST_FAILED
-from tidegauge.core.allocator.sizes import LARGEST_SMALL, SMALLEST_BLOCK, is_small_shelf, segment_bytes
+from tidegauge.core.allocator.sizes import is_small_shelf, segment_bytes
+from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES, MIN_BLOCK_BYTES
 
 
 @compiled
@@ -182,9 +183,9 @@ def hand_out(t: Tables, block: int, shelf: int, size: int, requested: int) -> in
     blocks, numbers = t.blocks, t.numbers
     rest = blocks[block + SIZE] - size
     if is_small_shelf(numbers, shelf) or numbers[EXPANDABLE]:
-        if rest >= SMALLEST_BLOCK:
+        if rest >= MIN_BLOCK_BYTES:
             block = split_front(t, block, size)
-    elif size < numbers[MAX_SPLIT] and rest > LARGEST_SMALL:
+    elif size < numbers[MAX_SPLIT] and rest > MAX_SMALL_BYTES:
         block = split_front(t, block, size)
     blocks[block + STATE] = ALLOCATED
     blocks[block + REQUESTED] = requested

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Optional
 
-from tidegauge.core.evidence.cause_input import SMALLEST_BYTES, CauseInput
+from tidegauge.core.allocator_sizes import MIN_BLOCK_BYTES
+from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.rank_evidence import Holder
 from tidegauge.core.evidence.words import ARROW, container_of, holder_words, line_words, named_holder
 from tidegauge.core.units import format_bytes
@@ -244,7 +245,7 @@ def _how_often(case: CauseInput) -> str:
 def _of_one_number(case: CauseInput) -> bool:
     """Whether what grows at the main line are blocks of the smallest size."""
     sizes = {one.block_bytes for one in case.growth if one.line == case.line and one.grown_bytes > 0}
-    return sizes == {SMALLEST_BYTES}
+    return sizes == {MIN_BLOCK_BYTES}
 
 
 def _put_in(holder: Holder) -> str:

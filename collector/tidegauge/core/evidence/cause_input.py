@@ -16,8 +16,6 @@ from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 
 MAIN_SHARE = 0.4
 """A holder or a line of less than this part of what grew does not explain it."""
-SMALLEST_BYTES = 512
-"""The allocator's smallest block: what a tensor of one number takes."""
 
 
 class MemoryGrowth(NamedTuple):

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional
 
+from tidegauge.core.allocator_sizes import SMALL_SEGMENT_BYTES
 from tidegauge.core.evidence.owners import CodeLine, LiveBlock, Owner, owners_of
 from tidegauge.core.units import format_bytes
 
 DEFAULT_POOL = (0, 0)
-SMALL_SEGMENT_BYTES = 2 << 20
-"""A request that needs a segment of this size goes to the small pool, any larger one to the large pool."""
 MOST_TOLD_OWNERS = 5
 MOST_NAME = 100
 

@@ -12,15 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
+from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES, MIN_BLOCK_BYTES
 from tidegauge.probe.holders.looks import clean, has_base
 from tidegauge.probe.holders.pace import Work
 
 MOST_NODES = 200_000
 """In all. A node costs some 3 us."""
-ROUND_BYTES = 512
-"""The allocator rounds requests up to a multiple of this (``kMinBlockSize``)."""
-LARGE_BYTES = 1 << 20
-"""A block of the large pool is split where more than this would be left over (``kSmallSize``)."""
 _VIEWS = frozenset(
     f"{name}Backward0"
     for name in (
@@ -80,7 +77,7 @@ class Graphs:
 
 def fits(block_bytes: int, size_bytes: int) -> bool:
     """Whether the allocator may have given a block of ``block_bytes`` for a request of ``size_bytes``, rounded."""
-    return 0 <= block_bytes - size_bytes <= (LARGE_BYTES if block_bytes > LARGE_BYTES else 0)
+    return 0 <= block_bytes - size_bytes <= (MAX_SMALL_BYTES if block_bytes > MAX_SMALL_BYTES else 0)
 
 
 def _output_bytes(node: Any) -> list[int]:
@@ -90,5 +87,5 @@ def _output_bytes(node: Any) -> list[int]:
             elements = 1
             for size in output.shape:
                 elements *= int(size)
-            sizes.append(-(-elements * output.dtype.itemsize // ROUND_BYTES) * ROUND_BYTES)
+            sizes.append(-(-elements * output.dtype.itemsize // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES)
     return sizes
