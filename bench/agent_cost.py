@@ -23,7 +23,7 @@ from pathlib import Path
 from fleet.ring_files import Memory, Ring, identity_of
 
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.runner import Beat
+from tidegauge.agent.runner import Ticker
 from tidegauge.probe.process_facts import process_id
 from tidegauge.settings import Settings
 
@@ -48,7 +48,7 @@ def noisy_memory() -> Memory:
 def write_rings(folder: Path, pids: Sequence[int], steps_per_s: float) -> None:
     """Write until killed: steps of all ranks, spread over the period as far as the machine allows."""
     rings = list(open_rings(folder, pids))
-    beat = Beat(1 / steps_per_s, now_s=time.monotonic())
+    beat = Ticker(1 / steps_per_s, now_s=time.monotonic())
     while True:
         if beat.is_due(time.monotonic()):
             for ring in rings:
@@ -73,7 +73,7 @@ def measure(run_dir: Path, *, poll_period_s: float, seconds: float, ranks: int) 
     took_s: list[float] = []
     first_steps = sum(rank.steps for rank in agent.view().ranks)
     wall_s, cpu_s = time.monotonic(), time.process_time()
-    beat = Beat(poll_period_s, now_s=wall_s)
+    beat = Ticker(poll_period_s, now_s=wall_s)
     while time.monotonic() < wall_s + seconds:
         if beat.is_due(time.monotonic()):
             before_s = time.perf_counter()

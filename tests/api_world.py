@@ -12,7 +12,7 @@ from evidence_values import evidence
 from loop_store import real_store, told_store
 from sample_views import LEAK, NOW_S, rank_summary
 from still_service import AwayEngine, StillLoop
-from tidegauge.cluster.actions.action_desk import ActionDesk, Opened
+from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.engine.coordinator_service import CoordinatorService
@@ -30,7 +30,7 @@ STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1, sched
 def filled_service(folder: Path) -> Iterator[CoordinatorService]:
     """Serves on a free port of loopback, and on ``LOCAL_SOCKET``, until the end of the block; ``folder`` holds that and
     its database."""
-    desk = ActionDesk(lambda: Opened(_filled_store(folder), StillLoop(STATUS), time.time), keep_incidents_s=1e12)
+    desk = ActionLoop(lambda: Opened(_filled_store(folder), StillLoop(STATUS), time.time), keep_incidents_s=1e12)
     desk.turn()
     service = CoordinatorService(
         Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c"), AwayEngine(),

@@ -12,7 +12,7 @@ from typing import TypeVar
 from sample_views import MIB, NOW_S
 from scheduler_values import decision, facts, finding, incident
 from tidegauge.cluster.api.evidence_api import evidence_routes
-from tidegauge.cluster.api.grade_api import AnsweredStore, GradeDesk
+from tidegauge.cluster.api.grade_api import AnsweredStore, GradePages
 from tidegauge.cluster.api.http_api import HttpApi
 from tidegauge.cluster.api.loop_api import loop_routes
 from tidegauge.cluster.store import Store, open_store, sqlite_url
@@ -228,7 +228,7 @@ class FakeStore:
 @contextmanager
 def serving(store: Callable[[], AnsweredStore], status: LoopStatus, door: Door = OPEN_DOOR) -> Iterator[str]:
     """The pages on loopback; yields the API's address."""
-    grades = GradeDesk(store, lambda: NOW_S, lambda _: "")
+    grades = GradePages(store, lambda: NOW_S, lambda _: "")
     routes = {**loop_routes(store, lambda: status), **evidence_routes(store), **grades.routes()}
     api = HttpApi(routes, forms=grades.forms(), host="127.0.0.1", port=0, door=door)
     api.start()

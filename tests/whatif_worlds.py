@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidegauge.analysis.whatif.candidates import Changes
 from tidegauge.analysis.whatif.limits import Limits
-from tidegauge.analysis.whatif.trials import Confidence, Trial, WhatIf
+from tidegauge.analysis.whatif.results import Confidence, Trial, WhatIf
 from tidegauge.core.allocator.results import FailedRequest, MemoryCurve, Replay
 from tidegauge.core.allocator.trace import Action, Trace
 

@@ -24,13 +24,13 @@ from typing import NamedTuple, TypeVar
 
 from fleet.measuring import private_bytes
 from fleet.summaries import Fleet, hostname, node_id
-from tidegauge.cluster.actions.escalation_desk import EscalationDesk
+from tidegauge.cluster.actions.escalation_loop import EscalationLoop
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.api.http_api import Request
 from tidegauge.cluster.api.loop_api import loop_figures
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.agent_keeper import AgentKeeper
+from tidegauge.cluster.engine.agent_reconciler import AgentReconciler
 from tidegauge.cluster.engine.short_pauses import COLLECT_EVERY_S, collect, keep_pauses_short
 from tidegauge.cluster.store import open_store, sqlite_url
 from tidegauge.cluster.views import EngineNode, ReportReply
@@ -102,14 +102,14 @@ class Site:
         self.fleet = fleet
         self.coordinator = Coordinator(wall_s=self.clock_s, monotonic_s=self.clock_s, incarnation="bench")
         self.store = open_store(sqlite_url(folder))
-        self.keeper = AgentKeeper(SimulatedEngine(fleet.nodes), self.coordinator, monotonic_s=self.clock_s)
+        self.keeper = AgentReconciler(SimulatedEngine(fleet.nodes), self.coordinator, monotonic_s=self.clock_s)
         self.loop = ClosedLoop(
             cluster=self.coordinator, incidents=self.store.incidents, audit=self.store.audit,
             schedulers={"local": LocalScheduler(self.coordinator.orders)}, policy=PolicySource(None),
             switches=Switches, now_s=self.clock_s, monotonic_s=self.clock_s, wall_s=self.clock_s,
             submit=workers.submit,
         )  # fmt: skip
-        self.escalation = EscalationDesk(
+        self.escalation = EscalationLoop(
             self.coordinator, lambda: self.store, asks=EvidenceAsks(folder / "asks"), now_s=self.clock_s,
             submit=workers.submit,
         )  # fmt: skip

@@ -17,13 +17,13 @@ from tidegauge.web.access import OPEN_DOOR, Door
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Chat
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
-from tidegauge_exporter.notify.desk import PartStatus
-from tidegauge_exporter.notify.look import Plot
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
+from tidegauge_exporter.notify.message_format import Plot
 from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus
 from tidegauge_exporter.notify.owner import OwnerMessages, OwnerWay
 from tidegauge_exporter.notify.ports import Sink, StoryFeed
 from tidegauge_exporter.notify.receiver import Receiver
+from tidegauge_exporter.notify.sink_worker import PartStatus
 from tidegauge_exporter.slack import messages
 from tidegauge_exporter.slack.sink import SlackSink
 
@@ -66,7 +66,7 @@ class NotifyService:
     def __init__(
         self,
         notifier: Notifier,
-        notebook: Notebook,
+        notebook: DeliveryJournal,
         *,
         owners: tuple[OwnerMessages, ...],
         receiver: Receiver | None,
@@ -112,7 +112,7 @@ class NotifyService:
 
 def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[], float] = time.time) -> NotifyService:
     """Nothing is started yet. Raises ``NotebookError`` if another notifier uses the state directory."""
-    notebook = Notebook(config.state_dir / "notified.jsonl", wall_s=wall_s)
+    notebook = DeliveryJournal(config.state_dir / "notified.jsonl", wall_s=wall_s)
     builder = _Builder(config, notebook, wall_s)
     alertmanager = builder.build("alertmanager", config.alertmanager_url, builder.alertmanager)
     chat = builder.build("slack", config.slack_token, builder.chat, extra="slack")
@@ -135,7 +135,7 @@ def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[],
 
 
 class _Builder:
-    def __init__(self, config: NotifyConfig, notebook: Notebook, wall_s: Callable[[], float]) -> None:
+    def __init__(self, config: NotifyConfig, notebook: DeliveryJournal, wall_s: Callable[[], float]) -> None:
         self._config = config
         self._notebook = notebook
         self._wall_s = wall_s
@@ -172,14 +172,14 @@ class _Builder:
         return forecast_png
 
     def slack_way(self, chat: Chat, draw: Plot | None) -> OwnerWay:
-        from tidegauge_exporter.slack.owner_way import SlackWay
+        from tidegauge_exporter.slack.owner_channel import SlackWay
 
         return SlackWay(chat, cluster=self._config.cluster, links=self._config.links, look=messages, draw=draw)
 
     def mail(self, server: str) -> Callable[[Plot | None], OwnerWay]:
         """The way, but for who draws."""
         from tidegauge_exporter.mail.addresses import recipient_domain, sender_address
-        from tidegauge_exporter.mail.owner_way import MailWay
+        from tidegauge_exporter.mail.owner_channel import MailWay
         from tidegauge_exporter.mail.smtp import SmtpServer, parse_server
 
         config = self._config

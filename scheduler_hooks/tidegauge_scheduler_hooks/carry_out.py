@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, UnderWay
-from tidegauge_scheduler_hooks.call_turns import Turns
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Progress, Stage, Steps
+from tidegauge_scheduler_hooks.fair_calls import FairCalls
 from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, ProcessCommands, SchedulerPort
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class CarryOut:
             audit, schedulers, now_s=now_s, wall_s=wall_s, held_back=held_back, times=self._times,
             messenger=messenger, commands=commands,
         )  # fmt: skip
-        self._turns = Turns(self._times)
+        self._turns = FairCalls(self._times)
         self._works: dict[str, _Work] = {}
         self._lock = threading.Lock()
         self._audit_fails = False

@@ -37,7 +37,7 @@ from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 from tidegauge_scheduler_hooks.facts import end_with, job_facts, surroundings
 from tidegauge_scheduler_hooks.policy.decide import decide
-from tidegauge_scheduler_hooks.policy.marks import Mark
+from tidegauge_scheduler_hooks.policy.marks import PolicyMark
 from tidegauge_scheduler_hooks.policy.models import MEMORY_S, Policy
 from tidegauge_scheduler_hooks.policy.state import PolicyState
 from tidegauge_scheduler_hooks.policy_source import PolicySource
@@ -314,7 +314,7 @@ class _Judged(NamedTuple):
     said: SchedulerFacts | None
     policy: Policy
     switches: Switches
-    marks: tuple[Mark, ...]
+    marks: tuple[PolicyMark, ...]
     """Decisions on the job."""
     at_s: float
 

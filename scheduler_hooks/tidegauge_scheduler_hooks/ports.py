@@ -137,7 +137,7 @@ class ProcessCommands(Protocol):
         """A request to the keeper that ``handle`` (``pid``, ``start_ticks``) names."""
 
 
-class SettingsDesk(Protocol):
+class SettingsStore(Protocol):
     """Settings for the next attempts of jobs, laid down on every node (``core.jobs.settings``). Thread-safe."""
 
     def get(self, job_id: str, uid: int) -> JobSettings | None:

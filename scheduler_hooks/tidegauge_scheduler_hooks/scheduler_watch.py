@@ -45,7 +45,7 @@ def heard_on(job: JobView) -> tuple[str, ...]:
 
 
 @dataclass
-class _Desk:
+class _Scheduler:
     """One scheduler; times on the monotonic clock."""
 
     port: SchedulerPort
@@ -72,7 +72,7 @@ class SchedulerWatch:
         submit: Callable[[Callable[[], None]], object],
         monotonic_s: Callable[[], float],
     ) -> None:
-        self._desks = {name: _Desk(port) for name, port in schedulers.items()}
+        self._desks = {name: _Scheduler(port) for name, port in schedulers.items()}
         self._submit = submit
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
@@ -124,13 +124,13 @@ class SchedulerWatch:
             found = {name: self._problem(desk) for name, desk in self._desks.items()}
         return {name: problem for name, problem in found.items() if problem is not None}
 
-    def _problem(self, desk: _Desk) -> str | None:
+    def _problem(self, desk: _Scheduler) -> str | None:
         silent_s = self._monotonic_s() - desk.asked_s
         if desk.asking and silent_s > TOO_OLD_S:
             return f"it was asked to describe its jobs {silent_s:.0f} s ago, and has not answered"
         return desk.problem
 
-    def _is_due(self, desk: _Desk, jobs: Iterable[JobView]) -> bool:
+    def _is_due(self, desk: _Scheduler, jobs: Iterable[JobView]) -> bool:
         with self._lock:
             now_s = self._monotonic_s()
             if desk.asking or now_s - desk.asked_s < ASK_AT_MOST_EVERY_S:
@@ -142,7 +142,7 @@ class SchedulerWatch:
             desk.asking, desk.asked_s = True, now_s
             return True
 
-    def _describe(self, name: str, desk: _Desk, jobs: list[JobView]) -> None:
+    def _describe(self, name: str, desk: _Scheduler, jobs: list[JobView]) -> None:
         problem: str | None = None
         facts: Mapping[JobKey, SchedulerFacts] | None = None
         try:

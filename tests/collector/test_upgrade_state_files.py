@@ -12,7 +12,7 @@ import upgrade_fixtures as fixtures
 from tidegauge.cluster.actions.action_switch import ActionSwitch
 from tidegauge.cluster.service_record import RecordError, StateFiles, read_address, read_record, read_spec
 from tidegauge.settings import Settings
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from upgrade_fixtures import RELEASES
 
 
@@ -66,7 +66,7 @@ def test_what_was_paused_stays_paused(files: StateFiles) -> None:
 def test_nobody_is_told_again_what_the_old_notifier_said(files: StateFiles) -> None:
     path = files.root / "notified.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    notebook = Notebook(path, wall_s=lambda: 0.0)
+    notebook = DeliveryJournal(path, wall_s=lambda: 0.0)
     try:
         assert notebook.problem is None
         assert sum(len(notebook.keys(sink)) for sink in {_sink(line) for line in lines}) > 0

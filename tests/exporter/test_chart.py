@@ -7,7 +7,18 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge_exporter.reports.chart import HEIGHT, LABEL_HEIGHT, RIGHT, WIDTH, Forecast, Line, Mark, Point, draw, thin
+from tidegauge_exporter.reports.chart import (
+    HEIGHT,
+    LABEL_HEIGHT,
+    RIGHT,
+    WIDTH,
+    ChartLine,
+    ChartMark,
+    Forecast,
+    Point,
+    draw,
+    thin,
+)
 from tidegauge_exporter.reports.chart_axes import TIME
 
 GIB = 1024.0**3
@@ -19,7 +30,7 @@ def texts(svg: str) -> list[str]:
 
 
 def test_the_drawing_is_well_formed_whatever_it_is_called() -> None:
-    svg = draw([Line(RISING, "bad", title="<b>&\"'", label="rank <1>")], description='"><script>')
+    svg = draw([ChartLine(RISING, "bad", title="<b>&\"'", label="rank <1>")], description='"><script>')
     root = ElementTree.fromstring(svg)
     assert root.attrib["aria-label"] == '"><script>'
     assert "rank <1>" in texts(svg)
@@ -27,7 +38,7 @@ def test_the_drawing_is_well_formed_whatever_it_is_called() -> None:
 
 def test_nothing_to_draw_is_said_in_words() -> None:
     assert draw([], description="x") == '<p class="muted">No readings.</p>'
-    assert draw([Line([], "bad", title="x")], description="x") == '<p class="muted">No readings.</p>'
+    assert draw([ChartLine([], "bad", title="x")], description="x") == '<p class="muted">No readings.</p>'
 
 
 @given(
@@ -36,7 +47,7 @@ def test_nothing_to_draw_is_said_in_words() -> None:
 )
 def test_every_curve_stays_inside_the_drawing(raw: list[tuple[int, int]], limit: int | None) -> None:
     points = sorted((float(step), float(count)) for step, count in raw)
-    svg = draw([Line(points, "bad", title="x", label="x")], limit=limit, description="x")
+    svg = draw([ChartLine(points, "bad", title="x", label="x")], limit=limit, description="x")
     for element in ElementTree.fromstring(svg).iter():
         for x, y in re.findall(r"(-?[\d.]+),(-?[\d.]+)", element.attrib.get("points", "")):
             assert 0 <= float(x) <= WIDTH
@@ -44,18 +55,20 @@ def test_every_curve_stays_inside_the_drawing(raw: list[tuple[int, int]], limit:
 
 
 def test_the_limit_is_drawn_only_where_the_curves_come_near_it() -> None:
-    line = Line(RISING, "bad", title="x")
+    line = ChartLine(RISING, "bad", title="x")
     assert "limit 1.5 GiB" in texts(draw([line], limit=1.5 * GIB, description="x"))
     assert not any("limit" in text for text in texts(draw([line], limit=140 * GIB, description="x")))
 
 
 def test_marks_say_what_happened_when() -> None:
-    svg = draw([Line(RISING, "bad", title="x")], marks=[Mark(40, "growth begins, step 40", "onset")], description="x")
+    svg = draw(
+        [ChartLine(RISING, "bad", title="x")], marks=[ChartMark(40, "growth begins, step 40", "onset")], description="x"
+    )
     assert "growth begins, step 40" in texts(svg)
 
 
 def test_names_of_curves_that_end_together_do_not_cover_each_other() -> None:
-    lines = [Line(RISING, "calm", title="x", label=f"rank {rank}") for rank in range(6)]
+    lines = [ChartLine(RISING, "calm", title="x", label=f"rank {rank}") for rank in range(6)]
     root = ElementTree.fromstring(draw(lines, description="x"))
     heights = sorted(float(text.attrib["y"]) for text in root.iter("text") if "name" in text.attrib["class"])
     assert len(heights) == 6
@@ -64,7 +77,7 @@ def test_names_of_curves_that_end_together_do_not_cover_each_other() -> None:
 
 
 def test_names_that_do_not_fit_are_left_out_from_the_bottom_of_the_pile() -> None:
-    lines = [Line(RISING, "bad", title="x", label=f"rank {rank}") for rank in range(60)]
+    lines = [ChartLine(RISING, "bad", title="x", label=f"rank {rank}") for rank in range(60)]
     root = ElementTree.fromstring(draw(lines, description="x"))
     names = [text for text in root.iter("text") if "name" in text.attrib["class"]]
     assert {"rank 59", "rank 58"} <= {text.text for text in names}
@@ -99,8 +112,8 @@ def test_a_forecast_stays_inside_the_drawing(
     earliest, likely, latest = sorted(last + end for end in ends)
     forecast = Forecast((last, min(held, limit)), earliest, likely, latest, until=last + room)
     svg = draw(
-        [Line(points, "area", title="x", filled=True)],
-        marks=[Mark(last, "one", "onset"), Mark(last, "two", "alarm"), Mark(last, "three", "onset")],
+        [ChartLine(points, "area", title="x", filled=True)],
+        marks=[ChartMark(last, "one", "onset"), ChartMark(last, "two", "alarm"), ChartMark(last, "three", "onset")],
         limit=limit,
         forecast=forecast,
         until=last + room,
@@ -123,7 +136,7 @@ def test_a_forecast_is_a_fan_from_the_curve_to_the_limit() -> None:
 
 
 def test_a_forecast_that_reaches_the_limit_shows_it_however_far_the_curves_are() -> None:
-    line = Line(RISING, "bad", title="x")
+    line = ChartLine(RISING, "bad", title="x")
     reaches = Forecast(RISING[-1], 250.0, 300.0, 350.0, until=400.0)
     shown = draw([line], limit=140 * GIB, forecast=reaches, description="x")
     assert "limit 140.0 GiB" in texts(shown)
@@ -135,13 +148,13 @@ def test_a_forecast_that_reaches_the_limit_shows_it_however_far_the_curves_are()
 
 def test_a_filled_curve_stands_on_zero() -> None:
     high = [(float(at), 100 * GIB) for at in range(10)]
-    assert "0 GiB" not in texts(draw([Line(high, "bad", title="x")], description="x"))
-    assert "0 GiB" in texts(draw([Line(high, "area", title="x", filled=True)], description="x"))
+    assert "0 GiB" not in texts(draw([ChartLine(high, "bad", title="x")], description="x"))
+    assert "0 GiB" in texts(draw([ChartLine(high, "area", title="x", filled=True)], description="x"))
 
 
 def test_words_of_marks_and_the_limit_do_not_cover_each_other() -> None:
-    marks = [Mark(199.0, text, "onset") for text in ("one", "two", "three")]
-    svg = draw([Line(RISING, "bad", title="x")], marks=marks, limit=RISING[-1][1], description="x")
+    marks = [ChartMark(199.0, text, "onset") for text in ("one", "two", "three")]
+    svg = draw([ChartLine(RISING, "bad", title="x")], marks=marks, limit=RISING[-1][1], description="x")
     heights = {text.text: float(text.attrib["y"]) for text in ElementTree.fromstring(svg).iter("text")}
     limit = next(y for text, y in heights.items() if text is not None and text.startswith("limit"))
     assert heights["one"] + 12 <= heights["two"]
@@ -150,8 +163,10 @@ def test_words_of_marks_and_the_limit_do_not_cover_each_other() -> None:
 
 
 def test_the_axis_can_go_on_beyond_the_curves() -> None:
-    mark = Mark(300.0, "it stopped", "onset")
-    root = ElementTree.fromstring(draw([Line(RISING, "bad", title="x")], marks=[mark], until=400.0, description="x"))
+    mark = ChartMark(300.0, "it stopped", "onset")
+    root = ElementTree.fromstring(
+        draw([ChartLine(RISING, "bad", title="x")], marks=[mark], until=400.0, description="x")
+    )
     [line] = [element for element in root.iter("line") if element.attrib["class"] == "mark onset"]
     [curve] = root.iter("polyline")
     end = float(curve.attrib["points"].split()[-1].partition(",")[0])
@@ -159,5 +174,5 @@ def test_the_axis_can_go_on_beyond_the_curves() -> None:
 
 
 def test_the_axis_is_named() -> None:
-    assert "training step" in texts(draw([Line(RISING, "bad", title="x")], description="x"))
-    assert "time, UTC" in texts(draw([Line(RISING, "bad", title="x")], axis=TIME, description="x"))
+    assert "training step" in texts(draw([ChartLine(RISING, "bad", title="x")], description="x"))
+    assert "time, UTC" in texts(draw([ChartLine(RISING, "bad", title="x")], axis=TIME, description="x"))

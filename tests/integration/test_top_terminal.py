@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from still_service import AwayEngine
-from tidegauge.cluster.actions.action_desk import ActionDesk, open_actions
+from tidegauge.cluster.actions.action_loop import ActionLoop, open_actions
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.engine.coordinator_service import CoordinatorService
 from tidegauge.cluster.engine.exporter_pages import exporter_pages
@@ -140,7 +140,7 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     """A coordinator that was told of a cluster, with its own loop of incidents and actions."""
     coordinator = World().live(reports=120).coordinator
     settings = Settings(state_dir=tmp_path, cluster="lab")
-    desk = ActionDesk(lambda: open_actions(settings, coordinator, StateFiles(tmp_path)), keep_incidents_s=1e6)
+    desk = ActionLoop(lambda: open_actions(settings, coordinator, StateFiles(tmp_path)), keep_incidents_s=1e6)
     pages = exporter_pages(settings)
     service = CoordinatorService(
         coordinator, AwayEngine(), pages, desk, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",

@@ -23,7 +23,7 @@ from fakegpu.rig import Rig
 from integration.service import eventually
 from integration.upgrade_releases import old_code, probe_environ, say, service_environ, why_not
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
-from tidegauge.cluster.actions.escalation_desk import NO_SUCH_COMMAND
+from tidegauge.cluster.actions.escalation_loop import NO_SUCH_COMMAND
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.engine.former_addresses import accept_former_addresses
 from tidegauge.core.orders import Order, OrderResult, OrderTo

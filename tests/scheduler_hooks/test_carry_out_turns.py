@@ -16,9 +16,9 @@ from scheduler_values import target
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
 from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
-from tidegauge_scheduler_hooks.call_turns import MOST_REMEMBERED, Turns
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
+from tidegauge_scheduler_hooks.fair_calls import MOST_REMEMBERED, FairCalls
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 TIMES = CarryOutTimes()
@@ -147,7 +147,7 @@ def test_one_user_alone_is_served_begun_ones_first_and_then_by_age() -> None:
 # Turns by themselves
 
 
-def turns_of(turns: Turns, waiting: Sequence[Decision], busy: Sequence[Decision] = ()) -> list[str]:
+def turns_of(turns: FairCalls, waiting: Sequence[Decision], busy: Sequence[Decision] = ()) -> list[str]:
     records = [DecisionRecord(made, DecisionStatus.DECIDED) for made in waiting]
     return [record.decision.decision_id for record in turns.next(records, busy)]
 
@@ -157,7 +157,7 @@ def caps(uid: int, count: int, *, first: int = 0) -> list[Decision]:
 
 
 def test_whoever_was_served_longest_ago_comes_first() -> None:
-    turns = Turns(replace(TIMES, calls_per_scheduler=1))
+    turns = FairCalls(replace(TIMES, calls_per_scheduler=1))
     waiting = [*caps(1, 3), *caps(2, 3), *caps(3, 1)]
     served = []
     while waiting:
@@ -168,14 +168,14 @@ def test_whoever_was_served_longest_ago_comes_first() -> None:
 
 
 def test_whoever_has_the_fewest_calls_under_way_comes_first() -> None:
-    turns = Turns(TIMES)
+    turns = FairCalls(TIMES)
     assert turns_of(turns, caps(2, 1)) == ["1:2-0:cap"]
     waiting = [*caps(1, 3, first=2), *caps(2, 3, first=1)]
     assert turns_of(turns, waiting, busy=caps(1, 2)) == ["1:2-1:cap"]
 
 
 def test_lanes_have_turns_of_their_own() -> None:
-    turns = Turns(TIMES)
+    turns = FairCalls(TIMES)
     told = [of_user(wanted(ActionKind.NOTIFY, f"1-{number}"), 1) for number in range(5)]
     assert turns_of(turns, [*told, *caps(1, 5)]) == ["1:1-0:notify", "1:1-1:notify", "1:1-0:cap", "1:1-1:cap"]
 
@@ -187,7 +187,7 @@ def test_on_kubernetes_namespaces_take_turns_whatever_names_are_written_to_their
         return replace(made, target=about, facts=replace(made.facts, target=about, user_name=user_name))
 
     flood = [named(f"team/job-{number}", f"somebody-{number}") for number in range(5)]
-    assert turns_of(Turns(TIMES), [*flood, named("other/job", "grace")]) == [
+    assert turns_of(FairCalls(TIMES), [*flood, named("other/job", "grace")]) == [
         "1:team/job-0:cap",
         "1:other/job:cap",
         "1:team/job-1:cap",
@@ -195,7 +195,7 @@ def test_on_kubernetes_namespaces_take_turns_whatever_names_are_written_to_their
 
 
 def test_turns_that_are_remembered_are_bounded() -> None:
-    turns = Turns(replace(TIMES, calls_per_scheduler=1))
+    turns = FairCalls(replace(TIMES, calls_per_scheduler=1))
     for uid in range(MOST_REMEMBERED + 100):
         turns_of(turns, caps(uid, 1))
     assert len(turns) == MOST_REMEMBERED

@@ -30,7 +30,7 @@ from soak.ring_jobs import STEPS_PER_S, RingJobs
 from soak.site import soaked_service
 from soak.table import as_json, print_tables
 from soak.visitors import Visitors
-from tidegauge.agent.runner import Beat
+from tidegauge.agent.runner import Ticker
 
 PLANTED = "planted"
 """How the names of planted leaks begin."""
@@ -96,7 +96,7 @@ def _addresses(service: Service) -> tuple[str, str]:
 def _churn(run_s: float, parts: Parts, ring_jobs: RingJobs, rig_jobs: RigJobs, visitors: Visitors) -> None:
     start_s = time.monotonic()
     writes, looks, disk, says = (
-        Beat(period_s, now_s=start_s)
+        Ticker(period_s, now_s=start_s)
         for period_s in (1 / STEPS_PER_S, max(run_s / LOOKS, 0.25), max(run_s / 100, 2.0), SAY_EVERY_S)
     )
     while (now_s := time.monotonic()) < start_s + run_s:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.agent.run_dirs.folders import watched_run_dirs
-from tidegauge.agent.run_dirs.safe_files import DIRECTORY, RefusedError, Signature, open_checked, opened
+from tidegauge.agent.run_dirs.safe_files import DIRECTORY, Signature, UnsafeFileError, open_checked, opened
 from tidegauge.core.jobs.settings import MAX_FILE_BYTES, JobSettings, decode, digest, encode, settings_name
 from tidegauge.core.run_dir_names import DEFAULT_RUN_DIRS, SETTINGS_FOLDER
 from tidegauge.files import replace_file
@@ -59,7 +59,7 @@ class JobSettingsFiles:
         try:
             with self._folder(make=False) as folder:
                 return digest(()) if folder is None else self._digest_of(folder)
-        except (OSError, RefusedError) as error:
+        except (OSError, UnsafeFileError) as error:
             self._say(error)
             return None
 
@@ -70,7 +70,7 @@ class JobSettingsFiles:
                 if folder is not None and self._digest_of(folder) != digest(wanted):
                     self._looked = None
                     _bring_up_to_date(folder, {_name(settings): encode(settings) for settings in wanted})
-        except (OSError, RefusedError, ValueError) as error:
+        except (OSError, UnsafeFileError, ValueError) as error:
             self._say(error)
         else:
             if self._problem is not None:
@@ -87,8 +87,8 @@ class JobSettingsFiles:
     @contextlib.contextmanager
     def _folder(self, *, make: bool) -> Iterator[int | None]:
         """A descriptor of the folder; ``None`` if it is in no run directory and not to be made. Raises ``OSError`` and
-        ``RefusedError`` if there is none that can be used."""
-        errors: list[OSError | RefusedError] = []
+        ``UnsafeFileError`` if there is none that can be used."""
+        errors: list[OSError | UnsafeFileError] = []
         for run_dir in self._run_dirs:
             try:
                 folder = _open(run_dir, make=make)
@@ -96,7 +96,7 @@ class JobSettingsFiles:
                 if make:
                     errors.append(error)
                 continue
-            except (OSError, RefusedError) as error:
+            except (OSError, UnsafeFileError) as error:
                 errors.append(error)
                 continue
             try:
@@ -121,7 +121,7 @@ def open_job_settings(settings: Settings, environ: Mapping[str, str] = os.enviro
 
 
 def _open(run_dir: Path, *, make: bool) -> int:
-    """A descriptor of the folder. Raises ``RefusedError`` and ``OSError``, ``FileNotFoundError`` if it is not there.
+    """A descriptor of the folder. Raises ``UnsafeFileError`` and ``OSError``, ``FileNotFoundError`` if it is not there.
 
     With ``make`` it is there afterwards; as root also if somebody else has put something in its place.
     """
@@ -141,7 +141,7 @@ def _open(run_dir: Path, *, make: bool) -> int:
             aside = f"{SETTINGS_FOLDER}.of-{owner}-{secrets.token_hex(4)}"
             os.rename(SETTINGS_FOLDER, aside, src_dir_fd=parent, dst_dir_fd=parent)
             _log.warning("%s belonged to uid %d: it is called %s now", run_dir / SETTINGS_FOLDER, owner, aside)
-    raise RefusedError("owner", f"{run_dir / SETTINGS_FOLDER} belongs to uid {owner}")
+    raise UnsafeFileError("owner", f"{run_dir / SETTINGS_FOLDER} belongs to uid {owner}")
 
 
 def _make_run_dir(run_dir: Path) -> None:
@@ -157,18 +157,18 @@ def _check_run_dir(found: os.stat_result, run_dir: Path) -> None:
     """Where the sticky bit is missing, whoever may write to the run directory could put another folder in our place."""
     others = found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid())
     if others and not found.st_mode & stat.S_ISVTX:
-        raise RefusedError("sticky", f"others may rename what lies in {run_dir}: it has no sticky bit")
+        raise UnsafeFileError("sticky", f"others may rename what lies in {run_dir}: it has no sticky bit")
 
 
 def _open_ours(parent: int, run_dir: Path) -> int:
     try:
         folder = os.open(SETTINGS_FOLDER, DIRECTORY, dir_fd=parent)
     except NotADirectoryError as error:  # a link answers so, too
-        raise RefusedError("not_directory", f"{run_dir / SETTINGS_FOLDER} is no folder") from error
+        raise UnsafeFileError("not_directory", f"{run_dir / SETTINGS_FOLDER} is no folder") from error
     try:
         found = os.fstat(folder)
         if found.st_uid != os.geteuid():  # exchanged since it was looked at
-            raise RefusedError("owner", f"{run_dir / SETTINGS_FOLDER} belongs to uid {found.st_uid}")
+            raise UnsafeFileError("owner", f"{run_dir / SETTINGS_FOLDER} belongs to uid {found.st_uid}")
         if stat.S_IMODE(found.st_mode) != 0o755:
             os.fchmod(folder, 0o755)
     except BaseException:
@@ -187,7 +187,7 @@ def _contents(folder: int) -> dict[str, bytes]:
 def _read(folder: int, name: str) -> bytes:
     try:
         fd, signature = open_checked(folder, name, os.geteuid())
-    except (OSError, RefusedError):
+    except (OSError, UnsafeFileError):
         return b""
     try:
         return b"" if signature.mode & 0o022 else os.read(fd, MAX_FILE_BYTES + 1)

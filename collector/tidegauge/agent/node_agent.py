@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidegauge.agent.attribution.namespaces import NamespacesOfPods
-from tidegauge.agent.attribution.sources import Witnesses
+from tidegauge.agent.attribution.sources import AttributionSources
 from tidegauge.agent.containers.discovery import Containers
-from tidegauge.agent.evidence.desk import EvidenceDesk
+from tidegauge.agent.evidence.collector import EvidenceCollector
 from tidegauge.agent.evidence.opening import open_evidence_desk
 from tidegauge.agent.kubernetes.pod_resources import open_pod_resources
 from tidegauge.agent.kubernetes.pods import PodBook
@@ -96,7 +96,7 @@ class NodeAgent:
         pods: PodBook | None = None,
         namespaces: NamespacesOfPods | None = None,
         holders: HolderSource | None = None,
-        evidence: EvidenceDesk | None = None,
+        evidence: EvidenceCollector | None = None,
         host_memory: HostMemorySource | None = None,
         search_procs: ProcSource | None = None,
         max_s_for_rings: float = MAX_S_FOR_RINGS,
@@ -141,7 +141,7 @@ class NodeAgent:
         self._watches = Watches(
             self._search,
             procs,
-            Witnesses(self._steps, records or SlurmRecords(run_dirs), pods, self._holders),
+            AttributionSources(self._steps, records or SlurmRecords(run_dirs), pods, self._holders),
             hostname=hostname,
             linger_s=settings.linger_s,
             detector_factory=detector_factory,

@@ -26,7 +26,7 @@ RESULTS_AFTER_S = 0.1
 training meanwhile. Not at once, so that the ranks of a node, which are asked together, are reported together."""
 
 
-class Reply(Protocol):
+class ReportAnswer(Protocol):
     """What the coordinator wants of this node (``cluster.views.ReportReply``)."""
 
     @property
@@ -70,7 +70,7 @@ class Reporter(Protocol):
 
         Must not wait for an answer: the next poll is behind it. May raise anything; it is said once."""
 
-    def hear(self) -> Reply | None:
+    def hear(self) -> ReportAnswer | None:
         """The reply that has come since the last call, to whichever report; ``None`` if none has. Asked at every poll:
         it must cost next to nothing. As ``report``, it does not wait and may raise anything."""
 
@@ -111,7 +111,7 @@ class Pollable(Protocol):
         """Whose turn the order takes."""
 
 
-class Beat:
+class Ticker:
     """A fixed rhythm: due at once, then every ``period_s``. A beat that was missed is left out, not made up for."""
 
     def __init__(self, period_s: float, *, now_s: float) -> None:
@@ -189,8 +189,8 @@ class AgentRunner:
     def run(self) -> None:
         """The thread's work; returns when ``wait`` says so."""
         now_s = self._monotonic_s()
-        polls = Beat(self._poll_period_s, now_s=now_s)
-        reports = Beat(self._report_period_s, now_s=now_s)
+        polls = Ticker(self._poll_period_s, now_s=now_s)
+        reports = Ticker(self._report_period_s, now_s=now_s)
         while True:
             now_s = self._monotonic_s()
             if self._news:
@@ -250,7 +250,7 @@ class AgentRunner:
         self._hear()
         return True
 
-    def _take(self, reply: Reply) -> None:
+    def _take(self, reply: ReportAnswer) -> None:
         self._carrier.take(reply.orders)
         self._agent.hear_of_pods(reply.pods)
         self._agent.hear_of_evidence(reply.evidence_kept, reply.snapshots_wanted)

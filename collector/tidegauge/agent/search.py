@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from tidegauge.agent.containers.discovery import Containers
-from tidegauge.agent.evidence.desk import EvidenceDesk
+from tidegauge.agent.evidence.collector import EvidenceCollector
 from tidegauge.agent.ports import Clock
 from tidegauge.agent.rings.discovery import RingFile
 from tidegauge.agent.rings.launches import Launches
@@ -40,7 +40,7 @@ class Search:
         rings: RingSearch,
         launches: Launches,
         containers: Containers | None,
-        evidence: EvidenceDesk | None,
+        evidence: EvidenceCollector | None,
         skips: SkipCounts,
         clock: Clock,
     ) -> None:
@@ -109,7 +109,7 @@ class Search:
             self._found.extend(self._rings.look(now_s))
         self._began_ns = None
 
-    def _search_evidence(self, evidence: EvidenceDesk, now_s: float) -> None:
+    def _search_evidence(self, evidence: EvidenceCollector, now_s: float) -> None:
         if self._containers is not None:
             self._containers.poll.begin("evidence")
         try:

@@ -83,7 +83,7 @@ class TenantTime:
         return max(self._cpu_s() - cpu_s, self._wall_share * (self._wall_s() - wall_s))
 
 
-class Turns(Generic[Item]):
+class FairQueue(Generic[Item]):
     """Who waits longest comes first."""
 
     def __init__(self) -> None:

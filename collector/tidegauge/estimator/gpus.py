@@ -14,7 +14,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 
-class Source(str, Enum):
+class SizeSource(str, Enum):
     """Where a figure is from."""
 
     MEASURED = "measured"
@@ -30,7 +30,7 @@ class GpuType(NamedTuple):
     """As ``--gpu`` takes it."""
     target: Target
     """``total_bytes`` is what the driver leaves of the memory on the label, ECC taken off."""
-    source: Source
+    source: SizeSource
     """Of ``total_bytes``."""
 
     @property
@@ -39,12 +39,12 @@ class GpuType(NamedTuple):
 
 
 def _quoted(name: str, total_gib: float, capability: tuple[int, int], multiprocessors: int) -> GpuType:
-    return GpuType(name, Target(name, int(total_gib * GIB), capability, multiprocessors), Source.QUOTED)
+    return GpuType(name, Target(name, int(total_gib * GIB), capability, multiprocessors), SizeSource.QUOTED)
 
 
 GPU_TYPES = (
     _quoted("b200", 178.35, (10, 0), 148),
-    GpuType("h200", H200, Source.MEASURED),
+    GpuType("h200", H200, SizeSource.MEASURED),
     _quoted("a100-80", 79.14, (8, 0), 108),
     _quoted("h100-80", 79.10, (9, 0), 132),
     _quoted("l40s", 44.40, (8, 9), 142),

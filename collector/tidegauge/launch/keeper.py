@@ -21,9 +21,9 @@ from tidegauge.core.jobs.launch_record import LaunchRecord
 from tidegauge.core.jobs.launches import LaunchState
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.desk import Desk
 from tidegauge.launch.ending import Ending
 from tidegauge.launch.launch_files import TOUCH_EVERY_S, LaunchFiles
+from tidegauge.launch.requests import KeeperRequests
 from tidegauge.launch.terminal import say
 from tidegauge.osproc.kernel_calls import Arrived, SignalFile
 from tidegauge.osproc.processes import descendants, descends, identity_of, send_signal
@@ -66,7 +66,7 @@ class Keeper:
         self._launch = launch
         self._signals = signals
         self._files = files
-        self._desk = Desk(launch.record, launch.environ, save=self._save, say=say, held_back=self._held_back)
+        self._desk = KeeperRequests(launch.record, launch.environ, save=self._save, say=say, held_back=self._held_back)
         self._socket: Optional[CommandSocket] = None
         self._record_fails = False
         self._strangers = (

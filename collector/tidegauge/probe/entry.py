@@ -12,7 +12,7 @@ from tidegauge.probe.faults import Faults, say
 from tidegauge.probe.levels import DORMANT, LEVELS, OFF, PROFILE_VARIABLE, WATCHING_LEVELS
 from tidegauge.probe.requests import Save, saver
 from tidegauge.probe.runtime.backend import choose_backend, has_step_hook, register_step_hook
-from tidegauge.probe.session.guest import Probe
+from tidegauge.probe.session.probe import Probe
 from tidegauge.probe.torch_import import when_torch_is_imported
 
 _probe: Optional[Probe] = None

@@ -32,7 +32,7 @@ class TorchFacts(NamedTuple):
     """``(rank, world size)`` of the default process group, once there is one."""
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """A rank's place in its job."""
 
     rank: int
@@ -52,7 +52,7 @@ _LAUNCHERS = (
 come first: a launcher inside a Slurm step or an MPI task is the one that knows the ranks."""
 
 
-def claimed_place(environ: Mapping[str, str]) -> Optional[Place]:
+def claimed_place(environ: Mapping[str, str]) -> Optional[RankPlace]:
     """The rank that the environment names, or ``None`` for a process that no known launcher started.
 
     A set of variables that contradicts itself (a rank outside its world, text for a number) is passed over.
@@ -65,7 +65,7 @@ def claimed_place(environ: Mapping[str, str]) -> Optional[Place]:
         if rank is None or size is None or not rank < size:
             continue
         local = _count(environ.get(local_name))
-        return Place(rank, local if local is not None and local <= 1 << 16 else 0, size)
+        return RankPlace(rank, local if local is not None and local <= 1 << 16 else 0, size)
     return None
 
 
@@ -85,8 +85,8 @@ def identify(
     place = claimed_place(environ)
     if place is None and torch.distributed is not None:
         rank, size = torch.distributed
-        place = Place(rank, _count(environ.get("LOCAL_RANK")) or 0, size)
-    place = place or Place(0, 0, 1)
+        place = RankPlace(rank, _count(environ.get("LOCAL_RANK")) or 0, size)
+    place = place or RankPlace(0, 0, 1)
     attempt, attempts_each = _attempts(environ)
     return RankIdentity(
         job_id=JobId(_job_id(environ, process)),

@@ -31,7 +31,7 @@ class CheckpointRequest(NamedTuple):
 Save = Callable[[CheckpointRequest], object]
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """A request that is not taken on. ``kind`` is a stable word for programs: ``usage``, ``unable`` (no callback, no
     handler, no readable path), ``passed`` (the step is over already), ``late``, ``busy``, ``unknown``, ``begun``."""
 
@@ -56,10 +56,10 @@ class Ask(NamedTuple):
 
 
 def request_id_of(request: Mapping[str, Any]) -> str:
-    """The ``id`` of a command. Raises ``RefusedError``."""
+    """The ``id`` of a command. Raises ``RequestRefusedError``."""
     request_id = request.get("id")
     if not isinstance(request_id, str) or not 0 < len(request_id) <= _MAX_ID:
-        raise RefusedError("usage", f"id must be a text of 1 to {_MAX_ID} characters")
+        raise RequestRefusedError("usage", f"id must be a text of 1 to {_MAX_ID} characters")
     return request_id
 
 
@@ -69,21 +69,23 @@ def is_a_look(request: Mapping[str, Any]) -> bool:
 
 
 def parse_ask(request: Mapping[str, Any]) -> Ask:
-    """The request in a command. Raises ``RefusedError``."""
+    """The request in a command. Raises ``RequestRefusedError``."""
     way, at_step, ranks = request.get("way"), request.get("at_step"), request.get("ranks", 1)
     deadline, within_s = request.get("deadline_unix_s"), request.get("within_s")
     if way not in _ASKABLE:
-        raise RefusedError("usage", f"way must be one of {', '.join(_ASKABLE)}")
+        raise RequestRefusedError("usage", f"way must be one of {', '.join(_ASKABLE)}")
     if at_step is not None and (isinstance(at_step, bool) or not isinstance(at_step, int) or at_step < 0):
-        raise RefusedError("usage", "at_step must be a whole number of finished steps, or null for the next boundary")
+        raise RequestRefusedError(
+            "usage", "at_step must be a whole number of finished steps, or null for the next boundary"
+        )
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1 or (ranks > 1 and at_step is None):
-        raise RefusedError("usage", "ranks must be how many ranks are asked; more than one need an at_step")
+        raise RequestRefusedError("usage", "ranks must be how many ranks are asked; more than one need an at_step")
     if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 <= deadline <= _LAST_UNIX_S:
-        raise RefusedError("usage", "deadline_unix_s must be a time in unix seconds")
+        raise RequestRefusedError("usage", "deadline_unix_s must be a time in unix seconds")
     if within_s is not None and (
         isinstance(within_s, bool) or not isinstance(within_s, (int, float)) or not 0 <= within_s <= _LAST_UNIX_S
     ):
-        raise RefusedError("usage", "within_s must be a number of seconds, or left out")
+        raise RequestRefusedError("usage", "within_s must be a number of seconds, or left out")
     reason = request.get("reason")
     return Ask(
         request_id=request_id_of(request),

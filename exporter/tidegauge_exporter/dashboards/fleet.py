@@ -18,7 +18,7 @@ from tidegauge_exporter.dashboards.fields import (
 from tidegauge_exporter.dashboards.fleet_health import health
 from tidegauge_exporter.dashboards.fleet_jobs import at_risk, waste
 from tidegauge_exporter.dashboards.panels import BarGauge, Panel, Stat
-from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query, TaggedMarks
+from tidegauge_exporter.dashboards.queries import LIMIT, Query, QueryLine, TaggedMarks
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NOTHING_HAPPENED
 from tidegauge_exporter.dashboards.variables import CLUSTERS, DATA_SOURCE
 from tidegauge_exporter.links import FLEET as UID
@@ -128,10 +128,10 @@ def _how_full() -> tuple[Panel, ...]:
             14,
             9,
             (
-                Query(allocated, "allocated", Line("blue")),
-                Query(total("cluster:tidegauge_waste_bytes:sum"), "cached", Line("light-blue")),
-                Query(nontorch, "outside PyTorch", Line("purple")),
-                Query(others, "held by no rank", Line("orange")),
+                Query(allocated, "allocated", QueryLine("blue")),
+                Query(total("cluster:tidegauge_waste_bytes:sum"), "cached", QueryLine("light-blue")),
+                Query(nontorch, "outside PyTorch", QueryLine("purple")),
+                Query(others, "held by no rank", QueryLine("orange")),
                 Query(total("cluster:tidegauge_gpu_total_bytes:sum"), "total", LIMIT),
             ),
             Field(BYTES, "No GPU reports: is the coordinator up, and does Prometheus scrape the agents?", least=0),

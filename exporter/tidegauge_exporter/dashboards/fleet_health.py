@@ -19,7 +19,7 @@ from tidegauge_exporter.dashboards.fields import (
     Steps,
 )
 from tidegauge_exporter.dashboards.panels import Panel, Stat
-from tidegauge_exporter.dashboards.queries import Line, Query
+from tidegauge_exporter.dashboards.queries import Query, QueryLine
 
 _AGE_STEPS: Final = Steps(GOOD, ((30, CARE), (120, BAD)))
 
@@ -80,7 +80,7 @@ def health() -> tuple[Panel, ...]:
             12,
             7,
             tuple(
-                Query(f'sum(tidegauge_nodes{{{FLEET}, health="{health}"}})', health, Line(colour))
+                Query(f'sum(tidegauge_nodes{{{FLEET}, health="{health}"}})', health, QueryLine(colour))
                 for health, colour in (("ok", GOOD), ("waiting", "blue"), ("stale", CARE), ("gone", BAD))
             ),
             Field(COUNT, "The coordinator does not answer.", least=0, decimals=0),

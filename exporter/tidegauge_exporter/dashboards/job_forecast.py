@@ -19,7 +19,7 @@ from tidegauge_exporter.dashboards.fields import (
     Words,
 )
 from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query
+from tidegauge_exporter.dashboards.queries import LIMIT, Query, QueryLine
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
 
@@ -60,11 +60,11 @@ def forecast() -> tuple[Panel, ...]:
             12,
             9,
             (
-                Query(f"max({used(ONE_JOB)})", "now, fullest rank", Line("blue")),
+                Query(f"max({used(ONE_JOB)})", "now, fullest rank", QueryLine("blue")),
                 Query(
                     f"max({used(ONE_JOB)} + $horizon * {per_s})",
                     "in ${horizon:text}",
-                    Line("orange", dashed=True, filled=False),
+                    QueryLine("orange", dashed=True, filled=False),
                     may_be_empty=NO_GROWTH,
                 ),
                 Query(f"min({job('tidegauge_rank_limit_bytes')})", "limit", LIMIT),

@@ -25,7 +25,7 @@ from tidegauge_exporter.dashboards.fields import (
     Field,
 )
 from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import LIMIT, PEAK, Line, Query
+from tidegauge_exporter.dashboards.queries import LIMIT, PEAK, Query, QueryLine
 
 _NOBODY: Final = "No rank reported in the time range."
 _ODD = 8
@@ -133,7 +133,7 @@ def memory() -> tuple[Panel, ...]:
 
 def _spread(title: str, description: str, what: str) -> TimeSeries:
     queries = [
-        Query(f"{function}({job(f'cluster_job:tidegauge_{what}_bytes:{operation}')})", legend, Line(colour))
+        Query(f"{function}({job(f'cluster_job:tidegauge_{what}_bytes:{operation}')})", legend, QueryLine(colour))
         for function, operation, legend, colour in (
             ("max", "max", "highest rank", "orange"),
             ("max", "median", "median", "blue"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tidegauge_exporter.dashboards.fields import BY_STEPS, Field, Json, fixed, override
-from tidegauge_exporter.dashboards.queries import PROMETHEUS, Line, Query, refs
+from tidegauge_exporter.dashboards.queries import PROMETHEUS, Query, QueryLine, refs
 
 PLUGIN_VERSION = "11.0.0"
 """Panels written for this version or an older one are brought up to date by newer ones without a question."""
@@ -84,7 +84,7 @@ class QueryPanel(Panel):
                 yield override("byFrameRefID", ref, properties)
 
 
-def _line_properties(line: Line) -> Json:
+def _line_properties(line: QueryLine) -> Json:
     told: Json = {}
     if line.colour:
         told["color"] = fixed(line.colour)

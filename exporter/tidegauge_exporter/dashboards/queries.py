@@ -14,7 +14,7 @@ GRAFANA: Final[Json] = {"type": "grafana", "uid": "-- Grafana --"}
 
 
 @dataclass(frozen=True)
-class Line:
+class QueryLine:
     """How the series of one query differ from the others of the panel; ``None`` is as the others."""
 
     colour: str | None = None
@@ -27,9 +27,9 @@ class Line:
     unit: str | None = None
 
 
-LIMIT: Final = Line(colour="red", dashed=True, filled=False, stacked=False)
+LIMIT: Final = QueryLine(colour="red", dashed=True, filled=False, stacked=False)
 """A limit, drawn as a line that nothing should touch."""
-PEAK: Final = Line(dashed=True, filled=False)
+PEAK: Final = QueryLine(dashed=True, filled=False)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Query:
     expression: str
     legend: str = ""
     """What a series is called, with labels in double braces. Empty in tables and where there is one number."""
-    line: Line | None = None
+    line: QueryLine | None = None
     may_be_empty: str | None = None
     """Why this may rightly have no result while a fleet is watched; ``None``: then it is a fault (the tests say so)."""
 

@@ -24,7 +24,7 @@ from tidegauge_exporter.dashboards.fields import (
 )
 from tidegauge_exporter.dashboards.job_marks import job_marks
 from tidegauge_exporter.dashboards.panels import Panel, Stat
-from tidegauge_exporter.dashboards.queries import LIMIT, Line, Query, TaggedMarks
+from tidegauge_exporter.dashboards.queries import LIMIT, Query, QueryLine, TaggedMarks
 from tidegauge_exporter.dashboards.rank_details import by_dcgm, details, growth
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NO_NVML
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
@@ -150,22 +150,22 @@ def _anatomy() -> tuple[Panel, ...]:
             16,
             11,
             (
-                Query(allocated, "allocated", Line("blue")),
-                Query(f"{reserved} - {allocated}", "cached", Line("light-blue")),
-                Query(nontorch, "outside PyTorch", Line("purple"), may_be_empty=NO_NVML),
-                Query(others, "other processes", Line("orange"), may_be_empty=NO_NVML),
+                Query(allocated, "allocated", QueryLine("blue")),
+                Query(f"{reserved} - {allocated}", "cached", QueryLine("light-blue")),
+                Query(nontorch, "outside PyTorch", QueryLine("purple"), may_be_empty=NO_NVML),
+                Query(others, "other processes", QueryLine("orange"), may_be_empty=NO_NVML),
                 Query(
                     f"clamp_min({card_used} - {accounted}, 0)",
                     "other ranks, driver",
-                    Line("yellow"),
+                    QueryLine("yellow"),
                     may_be_empty=NO_NVML,
                 ),
-                Query(f"{card_total} - {card_used}", "free", Line("#80808040"), may_be_empty=NO_NVML),
+                Query(f"{card_total} - {card_used}", "free", QueryLine("#80808040"), may_be_empty=NO_NVML),
                 Query(f"max({rank('tidegauge_rank_limit_bytes')})", "limit of the rank", LIMIT),
                 Query(
                     card_total,
                     "total of the card",
-                    Line("semi-dark-red", filled=False, stacked=False),
+                    QueryLine("semi-dark-red", filled=False, stacked=False),
                     may_be_empty=NO_NVML,
                 ),
             ),
@@ -181,13 +181,17 @@ def _anatomy() -> tuple[Panel, ...]:
             11,
             (
                 Query(
-                    f"max({rank('tidegauge_rank_allocated_peak_bytes')})", "allocated, peak", Line("blue", dashed=True)
+                    f"max({rank('tidegauge_rank_allocated_peak_bytes')})",
+                    "allocated, peak",
+                    QueryLine("blue", dashed=True),
                 ),
-                Query(allocated, "allocated", Line("blue")),
+                Query(allocated, "allocated", QueryLine("blue")),
                 Query(
-                    f"max({rank('tidegauge_rank_reserved_peak_bytes')})", "reserved, peak", Line("purple", dashed=True)
+                    f"max({rank('tidegauge_rank_reserved_peak_bytes')})",
+                    "reserved, peak",
+                    QueryLine("purple", dashed=True),
                 ),
-                Query(reserved, "reserved", Line("purple")),
+                Query(reserved, "reserved", QueryLine("purple")),
                 Query(f"max({rank('tidegauge_rank_limit_bytes')})", "limit", LIMIT),
             ),
             Field(BYTES, _NOBODY, least=0),

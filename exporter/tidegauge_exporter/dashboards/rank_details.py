@@ -17,7 +17,7 @@ from tidegauge_exporter.dashboards.fields import (
     Field,
 )
 from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import PEAK, Line, Query
+from tidegauge_exporter.dashboards.queries import PEAK, Query, QueryLine
 from tidegauge_exporter.dashboards.reasons import NO_DCGM, NO_GROWTH, NO_NVML
 
 _NOBODY: Final = "The rank did not report in the time range."
@@ -35,9 +35,9 @@ def growth() -> tuple[Panel, ...]:
             10,
             8,
             (
-                Query(f"max({rank('tidegauge_rank_allocated_bytes')})", "rank $rank", Line("orange", width=2)),
+                Query(f"max({rank('tidegauge_rank_allocated_bytes')})", "rank $rank", QueryLine("orange", width=2)),
                 Query(f"max({job('cluster_job:tidegauge_allocated_bytes:max')})", "highest", PEAK),
-                Query(f"max({job('cluster_job:tidegauge_allocated_bytes:median')})", "median", Line("blue")),
+                Query(f"max({job('cluster_job:tidegauge_allocated_bytes:median')})", "median", QueryLine("blue")),
                 Query(f"min({job('cluster_job:tidegauge_allocated_bytes:min')})", "lowest", PEAK),
             ),
             Field(BYTES, _NOBODY),
@@ -62,7 +62,7 @@ def growth() -> tuple[Panel, ...]:
                 Query(
                     f"min({rank('tidegauge_rank_leak_seconds_to_oom')})",
                     "out of memory in",
-                    Line("red", dashed=True, filled=False, on_the_right=True, unit=SECONDS),
+                    QueryLine("red", dashed=True, filled=False, on_the_right=True, unit=SECONDS),
                     may_be_empty=NO_GROWTH,
                 ),
             ),
@@ -100,12 +100,12 @@ def details() -> tuple[Panel, ...]:
                 Query(
                     f"sum(increase({rank('tidegauge_rank_alloc_retries_total')}[$__rate_interval]))",
                     "retries",
-                    Line("orange"),
+                    QueryLine("orange"),
                 ),
                 Query(
                     f"sum(increase({rank('tidegauge_rank_ooms_total')}[$__rate_interval]))",
                     "out of memory",
-                    Line("red"),
+                    QueryLine("red"),
                 ),
             ),
             Field(COUNT, _NOBODY, least=0, decimals=0),

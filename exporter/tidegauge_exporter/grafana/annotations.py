@@ -29,7 +29,7 @@ LONGEST_TEXT = 500
 
 
 @dataclass(frozen=True)
-class Remark:
+class AnnotationText:
     """One annotation, and the name under which it is remembered that it was made."""
 
     key: str
@@ -38,20 +38,22 @@ class Remark:
     """Nothing about it will change any more."""
 
 
-def annotations_of(story: Story, *, cluster: str, links: Links) -> tuple[Remark, ...]:
+def annotations_of(story: Story, *, cluster: str, links: Links) -> tuple[AnnotationText, ...]:
     """What Grafana should show of an incident by now, oldest first. While it is open, its region has no end yet."""
     incident = story.incident
     # The number alone would not do: a new database begins at 1 again.
     key = f"{cluster}/{incident.number}@{_ms(incident.opened_unix_s)}"
     tags = (TAG, tag("cluster", cluster), f"incident:{incident.number}", tag("job", incident.key.job.job_id))
-    remarks = [Remark(f"{key}/opened", _region(story, tags, links), final=not incident.is_open)]
+    remarks = [AnnotationText(f"{key}/opened", _region(story, tags, links), final=not incident.is_open)]
     remarks += [
-        Remark(f"{key}/escalated@{_ms(change.at_unix_s)}", _escalation(change, tags, links), final=True)
+        AnnotationText(f"{key}/escalated@{_ms(change.at_unix_s)}", _escalation(change, tags, links), final=True)
         for change in story.history
         if change.kind is ChangeKind.ESCALATED
     ]
     remarks += [
-        Remark(f"{key}/{record.decision.decision_id}", _action(record, record.finished_s, tags, links), final=True)
+        AnnotationText(
+            f"{key}/{record.decision.decision_id}", _action(record, record.finished_s, tags, links), final=True
+        )
         for record in story.decisions
         if record.finished_s is not None and _was_carried_out(record)
     ]

@@ -52,7 +52,7 @@ class DashboardSave:
 
 
 @dataclass(frozen=True)
-class Step:
+class ApplyStep:
     """One line of the plan, with what is to be sent."""
 
     what: str
@@ -93,19 +93,19 @@ def look(port: GrafanaPort, wanted: Wanted) -> Found:
     return Found(port.folder(FOLDER.uid), source, stored)
 
 
-def plan(wanted: Wanted, found: Found) -> tuple[Step, ...]:
+def plan(wanted: Wanted, found: Found) -> tuple[ApplyStep, ...]:
     """What there is to do, in the order in which it has to be done."""
     source = _plan_source(wanted, found.data_source)
     selected = source.value if isinstance(source.value, DataSource) else found.data_source
     dashboards = [_plan_dashboard(model, found, selected) for model in wanted.dashboards]
     if found.folder is None:
-        folder = Step("folder", FOLDER.uid, Change.CREATE, value=FOLDER)
+        folder = ApplyStep("folder", FOLDER.uid, Change.CREATE, value=FOLDER)
     else:
-        folder = Step("folder", FOLDER.uid, Change.NONE)
+        folder = ApplyStep("folder", FOLDER.uid, Change.NONE)
     return (folder, source, *dashboards)
 
 
-def carry_out(port: GrafanaPort, steps: tuple[Step, ...], *, message: str) -> Iterator[Step]:
+def carry_out(port: GrafanaPort, steps: tuple[ApplyStep, ...], *, message: str) -> Iterator[ApplyStep]:
     """Each step once it is done. A dashboard whose name was taken is refused and the others go on.
 
     Raises ``RetryLaterError`` and ``RefusedError``: run it again once that is mended."""
@@ -157,33 +157,35 @@ def _existing_source(port: GrafanaPort, uid_or_name: str) -> DataSource:
     return source
 
 
-def _plan_source(wanted: Wanted, found: DataSource | None) -> Step:
+def _plan_source(wanted: Wanted, found: DataSource | None) -> ApplyStep:
     if wanted.data_source is not None:
         assert found is not None, "it was looked for"
-        return Step("data source", found.uid, Change.NONE, "an existing one, as was asked for")
+        return ApplyStep("data source", found.uid, Change.NONE, "an existing one, as was asked for")
     if wanted.prometheus_url is None:
-        return Step("data source", "-", Change.NONE, "none was named: the dashboards use Grafana's default Prometheus")
+        return ApplyStep(
+            "data source", "-", Change.NONE, "none was named: the dashboards use Grafana's default Prometheus"
+        )
     ours = DataSource(DATA_SOURCE_UID, DATA_SOURCE_NAME, wanted.prometheus_url)
     if found is None:
-        return Step("data source", ours.uid, Change.CREATE, ours.url, ours)
+        return ApplyStep("data source", ours.uid, Change.CREATE, ours.url, ours)
     if found.url.rstrip("/") == ours.url.rstrip("/"):
-        return Step("data source", ours.uid, Change.NONE, found.url)
+        return ApplyStep("data source", ours.uid, Change.NONE, found.url)
     if found.read_only:
-        return Step("data source", ours.uid, Change.REFUSED,
+        return ApplyStep("data source", ours.uid, Change.REFUSED,
                     f"it comes from a file, which says {found.url}: change it there")  # fmt: skip
-    return Step("data source", ours.uid, Change.UPDATE, f"from {found.url} to {ours.url}",
+    return ApplyStep("data source", ours.uid, Change.UPDATE, f"from {found.url} to {ours.url}",
                 replace(found, url=ours.url))  # fmt: skip
 
 
-def _plan_dashboard(model: DashboardModel, found: Found, source: DataSource | None) -> Step:
+def _plan_dashboard(model: DashboardModel, found: Found, source: DataSource | None) -> ApplyStep:
     uid = str(model["uid"])
     stored = found.dashboards.get(uid)
     if stored is None:
-        return Step("dashboard", uid, Change.CREATE,
+        return ApplyStep("dashboard", uid, Change.CREATE,
                     value=DashboardSave(_asking(model, _selection(source)), FOLDER.uid, overwrite=False))  # fmt: skip
     if TAG not in (stored.model.get("tags") or ()):
         title = stored.model.get("title")
-        return Step("dashboard", uid, Change.REFUSED,
+        return ApplyStep("dashboard", uid, Change.REFUSED,
                     f"{title!r} has this uid and is not ours (no tag {TAG!r}): give it another uid, or delete it"
                     )  # fmt: skip
     # Without a data source named here, the one that an earlier run or a person has chosen stays.
@@ -191,13 +193,13 @@ def _plan_dashboard(model: DashboardModel, found: Found, source: DataSource | No
     ours = _asking(model, selection)
     differ = differences(_comparable(ours), _comparable(stored.model))
     if not differ:
-        return Step("dashboard", uid, Change.NONE)
+        return ApplyStep("dashboard", uid, Change.NONE)
     more = f" and {len(differ) - MOST_DIFFERENCES} more" if len(differ) > MOST_DIFFERENCES else ""
     where = f"differs in {', '.join(differ[:MOST_DIFFERENCES])}{more}"
     if stored.provisioned:
-        return Step("dashboard", uid, Change.REFUSED, f"{where}, and comes from a file: change that file")
+        return ApplyStep("dashboard", uid, Change.REFUSED, f"{where}, and comes from a file: change that file")
     # It stays in the folder that somebody has moved it to.
-    return Step("dashboard", uid, Change.UPDATE, where, DashboardSave(ours, stored.folder_uid, overwrite=True))
+    return ApplyStep("dashboard", uid, Change.UPDATE, where, DashboardSave(ours, stored.folder_uid, overwrite=True))
 
 
 def _asking(model: DashboardModel, selection: Mapping[str, Any] | None) -> DashboardModel:

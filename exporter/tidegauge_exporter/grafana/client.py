@@ -128,8 +128,8 @@ class GrafanaClient:
         self._ask(method, path, lambda _: None, payload)
 
     def _ask(self, method: str, path: str, read: Callable[[Any], T], payload: Mapping[str, Any] | None = None) -> T:
-        """Grafana's answer as ``read`` takes it. Raises ``RetryLaterError``, ``GrafanaRefusedError``, ``RefusedError``
-        for an answer that is not Grafana's."""
+        """Grafana's answer as ``read`` takes it. Raises ``RetryLaterError``, ``GrafanaRefusedError``,
+        ``RefusedError`` for an answer that is not Grafana's."""
         try:
             return read(getattr(self._api, method)(path, json=payload))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """Grafana as this package needs it: a port, the values that cross it, and how it refuses.
 
-``RetryLaterError`` and ``RefusedError`` are the notifier's: away for now, and not without a person. Their messages say
-what Grafana said, at which address, and what to do.
+``RetryLaterError`` and ``RefusedError`` are the notifier's: away for now, and not without a person. Their
+messages say what Grafana said, at which address, and what to do.
 """
 
 from __future__ import annotations

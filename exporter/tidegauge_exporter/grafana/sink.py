@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidegauge_exporter.grafana.annotations import Remark, annotations_of
+from tidegauge_exporter.grafana.annotations import AnnotationText, annotations_of
 from tidegauge_exporter.grafana.port import GrafanaPort, GrafanaRefusedError
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
@@ -19,7 +19,7 @@ OPEN, FINAL, GONE = "open", "final", "gone"
 """How an annotation was left: with its end to come, finished, or deleted by somebody (it is not made again)."""
 
 
-class Notebook(Protocol):
+class AnnotationJournal(Protocol):
     """What was said before, also by an earlier process."""
 
     def said(self, sink: str, key: str) -> str | None: ...
@@ -34,7 +34,7 @@ class GrafanaSink:
     What the notebook has lost is looked for in Grafana by tags and time before it is posted.
     """
 
-    def __init__(self, port: GrafanaPort, notebook: Notebook, *, cluster: str, links: Links) -> None:
+    def __init__(self, port: GrafanaPort, notebook: AnnotationJournal, *, cluster: str, links: Links) -> None:
         self._port = port
         self._notebook = notebook
         self._cluster = cluster
@@ -53,7 +53,7 @@ class GrafanaSink:
         if refused:
             raise refused[0]
 
-    def _tell(self, remark: Remark) -> GrafanaRefusedError | None:
+    def _tell(self, remark: AnnotationText) -> GrafanaRefusedError | None:
         """Returns the refusal of just this one; raises those that the next one would meet as well."""
         try:
             self._bring_in_line(remark)
@@ -63,7 +63,7 @@ class GrafanaSink:
             return error
         return None
 
-    def _bring_in_line(self, remark: Remark) -> None:
+    def _bring_in_line(self, remark: AnnotationText) -> None:
         wanted = FINAL if remark.final else OPEN
         said = self._notebook.said(NAME, remark.key)
         if said is None:
@@ -82,12 +82,12 @@ class GrafanaSink:
             log.info("annotation %d (%s) was deleted in Grafana and is left so", annotation_id, remark.key)
             self._say(remark, annotation_id, GONE)
 
-    def _find(self, remark: Remark) -> int | None:
+    def _find(self, remark: AnnotationText) -> int | None:
         """The annotation that an earlier process made and could not note down."""
         wanted = remark.annotation
         found = self._port.annotations(tags=wanted.tags, at_unix_ms=wanted.at_unix_ms)
         same = [one for one in found if one.at_unix_ms == wanted.at_unix_ms and one.tags == set(wanted.tags)]
         return min((one.annotation_id for one in same), default=None)
 
-    def _say(self, remark: Remark, annotation_id: int, state: str) -> None:
+    def _say(self, remark: AnnotationText, annotation_id: int, state: str) -> None:
         self._notebook.say(NAME, remark.key, f"{annotation_id} {state}", over=state != OPEN)

@@ -13,7 +13,7 @@ from email.policy import SMTP
 from email.utils import format_datetime
 from typing import Final, NamedTuple
 
-from tidegauge_exporter.mail.letters import PLOT, Letter
+from tidegauge_exporter.mail.mail_text import PLOT, MailText
 
 _POLICY: Final = SMTP.clone(cte_type="7bit")
 """So that servers without 8BITMIME (RFC 6152) take it."""
@@ -30,7 +30,7 @@ class Envelope(NamedTuple):
     """The mails that it continues, the latest last."""
 
 
-def as_mail(letter: Letter, envelope: Envelope, *, at_unix_s: float, png: bytes | None) -> bytes:
+def as_mail(letter: MailText, envelope: Envelope, *, at_unix_s: float, png: bytes | None) -> bytes:
     """The mail as it goes over the wire, without dots doubled."""
     mail = EmailMessage(policy=_POLICY)
     mail["Subject"] = letter.subject

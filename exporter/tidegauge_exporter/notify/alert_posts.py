@@ -10,8 +10,8 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Chat
 from tidegauge_exporter.messages.values import AlertGroup
 from tidegauge_exporter.notify.attempts import is_due
-from tidegauge_exporter.notify.look import Look
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
+from tidegauge_exporter.notify.message_format import MessageFormat
 from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.notify.story_lines import digest
 from tidegauge_exporter.notify.threads import SLACK, AlertPost, from_text, to_text
@@ -28,11 +28,11 @@ class AlertPosts:
     def __init__(
         self,
         chat: Chat,
-        notebook: Notebook,
+        notebook: DeliveryJournal,
         *,
         channel: str,
         links: Links,
-        look: Look,
+        look: MessageFormat,
         wall_s: Callable[[], float],
     ) -> None:
         self._chat = chat

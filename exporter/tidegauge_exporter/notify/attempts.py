@@ -27,9 +27,9 @@ class Attempts:
     """One thread's; each round is ``with attempts.round(now): attempts.make(...)``.
 
     What is refused or brings out a defect is tried again every five minutes, and the log says so once. While nothing
-    has been taken since, a round ends with ``RetryLaterError``, so that the trouble is seen; with ``RefusedError``
-    where thing after thing is refused; these come last from then on, so that they hold up nothing that would be taken.
-    ``RetryLaterError`` of an attempt ends its round at once.
+    has been taken since, a round ends with ``RetryLaterError``, so that the trouble is seen; with
+    ``RefusedError`` where thing after thing is refused; these come last from then on, so that they hold up
+    nothing that would be taken. ``RetryLaterError`` of an attempt ends its round at once.
     """
 
     def __init__(self) -> None:

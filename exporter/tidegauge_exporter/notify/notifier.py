@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from tidegauge_exporter.notify.desk import LONGEST_WAIT_S, PartStatus, SinkDesk
 from tidegauge_exporter.notify.ports import RetryLaterError, Sink, StoryFeed
+from tidegauge_exporter.notify.sink_worker import LONGEST_WAIT_S, PartStatus, SinkWorker
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class StoryFetch:
     def __init__(
         self,
         feed: StoryFeed,
-        desks: Sequence[SinkDesk],
+        desks: Sequence[SinkWorker],
         *,
         wall_s: Callable[[], float],
         monotonic_s: Callable[[], float],
@@ -101,7 +101,7 @@ class Notifier:
         wall_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._desks = tuple(SinkDesk(sink, wall_s=wall_s, monotonic_s=monotonic_s) for sink in sinks)
+        self._desks = tuple(SinkWorker(sink, wall_s=wall_s, monotonic_s=monotonic_s) for sink in sinks)
         self._fetch = StoryFetch(feed, self._desks, wall_s=wall_s, monotonic_s=monotonic_s)
         self._delivered = threading.Condition()
         self._stopping = threading.Event()
@@ -139,7 +139,7 @@ class Notifier:
                 self._delivered.notify_all()
             self._stopping.wait(wait_s)
 
-    def _keep_telling(self, desk: SinkDesk) -> None:
+    def _keep_telling(self, desk: SinkWorker) -> None:
         while not self._stopping.is_set():
             with self._delivered:
                 wait_s = desk.wait_s()

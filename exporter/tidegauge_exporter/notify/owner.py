@@ -1,5 +1,5 @@
 """The owner of a job: a message when the policy says so, and afterwards what was done to the job. How it gets there
-(``slack.owner_way``, ``mail.owner_way``) is behind a port; what is said once is the same for all.
+(``slack.owner_channel``, ``mail.owner_channel``) is behind a port; what is said once is the same for all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecor
 from tidegauge_exporter.messages.chat import Posted
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.attempts import Attempts
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.story_lines import decision_digest, ended_s, has_ended, incident_key, known
 from tidegauge_exporter.notify.threads import posted_from
@@ -30,7 +30,8 @@ MOST_FINDINGS = 3
 
 
 class OwnerWay(Protocol):
-    """One way to owners. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at most."""
+    """One way to owners. Methods raise ``RetryLaterError`` and ``RefusedError``, and block for seconds at
+    most."""
 
     @property
     def name(self) -> str:
@@ -44,8 +45,8 @@ class OwnerWay(Protocol):
         """Whether anybody is known to be this user of the cluster."""
 
     def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
-        """The message; raises ``RefusedError`` for a user whom nobody knows. ``before``: the latest one about the same
-        incident."""
+        """The message; raises ``RefusedError`` for a user whom nobody knows. ``before``: the latest one about
+        the same incident."""
 
     def complete(self, story: Story, posted: Posted, *, now_unix_s: float) -> None:
         """What belongs to a message and comes after it, once it is noted. Raises nothing for want of that."""
@@ -60,7 +61,7 @@ class OwnerWay(Protocol):
 class OwnerMessages:
     """``tell`` may be called from any thread. It is a ``Sink`` too: ``take`` tells what was done."""
 
-    def __init__(self, way: OwnerWay, notebook: Notebook, *, wall_s: Callable[[], float]) -> None:
+    def __init__(self, way: OwnerWay, notebook: DeliveryJournal, *, wall_s: Callable[[], float]) -> None:
         self._way = way
         self._notebook = notebook
         self._wall_s = wall_s
@@ -74,8 +75,8 @@ class OwnerMessages:
     def tell(self, decision: Decision, story: Story) -> str:
         """Tell the owner of the incident's job what the policy wants them to know; returns how, for people.
 
-        The same decision again says nothing, and returns the same. Raises ``RetryLaterError``, and ``RefusedError`` for
-        a user whom nobody knows there.
+        The same decision again says nothing, and returns the same. Raises ``RetryLaterError``, and
+        ``RefusedError`` for a user whom nobody knows there.
         """
         if not self._telling.acquire(timeout=ONE_AT_A_TIME_S):
             raise RetryLaterError(f"another owner is still being told {self._way.told}: that is slow")

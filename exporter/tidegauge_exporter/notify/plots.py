@@ -7,7 +7,7 @@ import logging
 from tidegauge.core.incidents.wording import incident_sentence, name_job
 from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.look import Plot
+from tidegauge_exporter.notify.message_format import Plot
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.attempts import Attempts, is_due
-from tidegauge_exporter.notify.look import Look
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
+from tidegauge_exporter.notify.message_format import MessageFormat
 from tidegauge_exporter.notify.story_lines import digest, face
 from tidegauge_exporter.notify.threads import SLACK, Storm, from_text, to_text
 
@@ -57,7 +57,9 @@ class _Known(NamedTuple):
 class Storms:
     """One thread's. Kept in the notebook: when threads were begun lately, and which incidents each storm has."""
 
-    def __init__(self, chat: Chat, notebook: Notebook, *, channel: str, cluster: str, links: Links, look: Look) -> None:
+    def __init__(
+        self, chat: Chat, notebook: DeliveryJournal, *, channel: str, cluster: str, links: Links, look: MessageFormat
+    ) -> None:
         self._chat = chat
         self._notebook = notebook
         self._channel = channel

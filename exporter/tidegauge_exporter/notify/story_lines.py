@@ -18,7 +18,7 @@ MOST_AT_ONCE = 20
 """Lines that are told in one go after a chat was away: nobody reads more."""
 
 
-class Line(NamedTuple):
+class StoryLine(NamedTuple):
     """One reply."""
 
     key: str
@@ -29,12 +29,12 @@ class Line(NamedTuple):
 class Batch(NamedTuple):
     """What is to be said now, oldest first."""
 
-    left_out: tuple[Line, ...]
+    left_out: tuple[StoryLine, ...]
     """Too many: only their number is told."""
-    lines: tuple[Line, ...]
+    lines: tuple[StoryLine, ...]
 
 
-def lines_of(story: Story) -> list[Line]:
+def lines_of(story: Story) -> list[StoryLine]:
     """All lines that a story has so far, by time. Figures that moved are no line: the head of the thread has them."""
     changes = [_of_change(change) for change in _history(story) if change.kind is not ChangeKind.UPDATED]
     return sorted([*changes, *_of_decisions(story.decisions)], key=lambda line: line.at_unix_s)
@@ -116,26 +116,26 @@ def _history(story: Story) -> Sequence[IncidentChange]:
     return (*story.history, IncidentChange(ChangeKind.CLOSED, at_unix_s, incident))
 
 
-def _of_change(change: IncidentChange) -> Line:
+def _of_change(change: IncidentChange) -> StoryLine:
     # An incident is closed once, whatever the clock said.
     moment = "" if change.kind is ChangeKind.CLOSED else repr(change.at_unix_s)
-    return Line(digest("change", change.kind.value, moment), change.at_unix_s, change)
+    return StoryLine(digest("change", change.kind.value, moment), change.at_unix_s, change)
 
 
-def _of_decisions(records: Sequence[DecisionRecord]) -> list[Line]:
+def _of_decisions(records: Sequence[DecisionRecord]) -> list[StoryLine]:
     """One for each that ended, and for the first few kinds of decision that were only considered."""
     ended = [
-        Line(digest("ended", record.decision.decision_id), ended_s(record), record)
+        StoryLine(digest("ended", record.decision.decision_id), ended_s(record), record)
         for record in records
         if has_ended(record)
     ]
-    considered: dict[str, Line] = {}
+    considered: dict[str, StoryLine] = {}
     for record in records:
         decision = record.decision
         if decision.disposition is not Disposition.DO:
             # Not by the reason's words: they hold figures that move, and it would be told again and again.
             key = digest(decision.disposition.value, decision.action.value, decision.brake or "")
-            considered.setdefault(key, Line(key, decision.decided_s, record))
+            considered.setdefault(key, StoryLine(key, decision.decided_s, record))
     return ended + list(considered.values())[:MOST_CONSIDERED]
 
 

@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One curve. ``points`` are (x, bytes) in order; ``css`` names its look; ``label`` is written at its end."""
 
     points: Sequence[Point]
@@ -37,7 +37,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Mark:
+class ChartMark:
     """A vertical line with a few words."""
 
     x: float
@@ -87,9 +87,9 @@ class _Scale:
 
 
 def draw(
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     *,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[ChartMark] = (),
     limit: float | None = None,
     forecast: Forecast | None = None,
     until: float | None = None,
@@ -166,12 +166,12 @@ def _grid(scale: _Scale, ticks: Sequence[float], axis: Axis) -> list[str]:
     return parts
 
 
-def _curve(line: Line, scale: _Scale) -> str:
+def _curve(line: ChartLine, scale: _Scale) -> str:
     path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points)
     return f'<polyline class="curve {line.css}" points="{path}"><title>{escape(line.title)}</title></polyline>'
 
 
-def _area(line: Line, scale: _Scale) -> str:
+def _area(line: ChartLine, scale: _Scale) -> str:
     base = scale.y(scale.y_low)
     path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points)
     first, last = scale.x(line.points[0][0]), scale.x(line.points[-1][0])
@@ -192,7 +192,7 @@ def _fan(forecast: Forecast, ends: Sequence[Point], scale: _Scale) -> str:
     )
 
 
-def _mark(mark: Mark, row: int, scale: _Scale) -> str:
+def _mark(mark: ChartMark, row: int, scale: _Scale) -> str:
     """The words stand above the plot, each mark's in a row of its own, on the side where there is room."""
     x, y = scale.x(mark.x), 14 + MARK_ROW * row
     left_half = x < (LEFT + WIDTH - RIGHT) / 2
@@ -206,7 +206,7 @@ def _limit(limit: float, scale: _Scale) -> str:
     return f'<line class="limit" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>{words}'
 
 
-def _labels(lines: Iterable[Line], scale: _Scale) -> list[str]:
+def _labels(lines: Iterable[ChartLine], scale: _Scale) -> list[str]:
     """Names at the ends of the curves, pushed apart where they would cover each other; if there is no room for all,
     those of the curves on top.
     """

@@ -15,7 +15,7 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import Band, LeakState, Signal
-from tidegauge_exporter.messages.deeds import deed
+from tidegauge_exporter.messages.action_text import deed
 from tidegauge_exporter.messages.plot_values import FORECAST_PER_HISTORY, Layer, Plot, plot_values
 from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent
 

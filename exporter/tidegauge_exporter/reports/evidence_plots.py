@@ -12,7 +12,7 @@ from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.units import format_bytes
 from tidegauge.core.verdicts import LeakState
 from tidegauge_exporter.messages.text import tidy
-from tidegauge_exporter.reports.chart import Forecast, Line, Mark, draw, thin
+from tidegauge_exporter.reports.chart import ChartLine, ChartMark, Forecast, draw, thin
 from tidegauge_exporter.reports.chart_axes import STEPS, TIME
 from tidegauge_exporter.reports.evidence_chart import MemoryChart
 from tidegauge_exporter.reports.evidence_values import RankCurve
@@ -32,7 +32,7 @@ def memory_plot(chart: MemoryChart, description: str) -> str:
     """Markup: the layers, the limit and the forecast."""
     tops = chart.tops()
     lines = [
-        Line(
+        ChartLine(
             list(zip(chart.x, top, strict=True)),
             css=f"area {layer.kind}{' grows' if layer.grows else ''}",
             title=layer.label,
@@ -43,7 +43,7 @@ def memory_plot(chart: MemoryChart, description: str) -> str:
     fan = chart.fan
     drawn = draw(
         lines,
-        marks=[Mark(moment.x, moment.text, moment.tone) for moment in chart.moments[-MOST_MARKS:]],
+        marks=[ChartMark(moment.x, moment.text, moment.tone) for moment in chart.moments[-MOST_MARKS:]],
         limit=chart.limit_bytes,
         forecast=None if fan is None else Forecast((fan.x, fan.from_bytes), *fan.ends, until=fan.until),
         until=None if fan is None else fan.until,

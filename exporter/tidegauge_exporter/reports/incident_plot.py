@@ -13,7 +13,7 @@ from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.wording import incident_sentence
 from tidegauge_exporter.messages.plot_values import Plot, plot_values
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.reports.chart import Forecast, Line, Mark, draw
+from tidegauge_exporter.reports.chart import ChartLine, ChartMark, Forecast, draw
 from tidegauge_exporter.reports.chart_axes import TIME
 from tidegauge_exporter.reports.html_page import legend
 
@@ -45,11 +45,11 @@ def _why_none(cause: IncidentCause) -> str:
     return "No readings: the service keeps those of a rank in memory, while it lives and for a while after."
 
 
-def _lines(plot: Plot) -> list[Line]:
+def _lines(plot: Plot) -> list[ChartLine]:
     """The tops of the layers, the highest first, so that each lies over those that it is a part of."""
     tops = accumulate((layer.bytes_each for layer in plot.layers), lambda below, here: tuple(map(add, below, here)))
     return [
-        Line(
+        ChartLine(
             [(at_s, top) for at_s, top in zip(plot.at_unix_s, heights, strict=True) if at_s >= plot.from_unix_s],
             css=f"area {layer.kind}{' grows' if layer.grows else ''}",
             title=layer.label,
@@ -66,7 +66,7 @@ def _forecast(plot: Plot) -> Forecast | None:
     return Forecast((fan.from_unix_s, fan.from_bytes), *fan.ends_unix_s, until=plot.to_unix_s)
 
 
-def _marks(plot: Plot, story: Story) -> list[Mark]:
+def _marks(plot: Plot, story: Story) -> list[ChartMark]:
     """What happened while the readings were taken: three things at most, as there are three rows for words."""
     happened = [
         (plot.onset_unix_s, "growth begins", "onset"),
@@ -75,6 +75,6 @@ def _marks(plot: Plot, story: Story) -> list[Mark]:
         (plot.stopped_unix_s, "it stopped", "onset"),
     ]
     first_s, last_s = plot.from_unix_s, plot.to_unix_s
-    return [Mark(at_s, text, css) for at_s, text, css in happened if at_s is not None and first_s <= at_s <= last_s][
-        -3:
-    ]
+    return [
+        ChartMark(at_s, text, css) for at_s, text, css in happened if at_s is not None and first_s <= at_s <= last_s
+    ][-3:]

@@ -25,7 +25,7 @@ from tidegauge.core.incidents.wording import (
 )
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge.core.verdicts import Severity
-from tidegauge_exporter.messages.deeds import deed
+from tidegauge_exporter.messages.action_text import deed
 from tidegauge_exporter.messages.headlines import as_of, seconds_left
 from tidegauge_exporter.messages.text import time_left
 from tidegauge_exporter.reports.html_page import lead, moment, section

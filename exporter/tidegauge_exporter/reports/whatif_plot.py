@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidegauge.core.allocator.results import MemoryCurve
 from tidegauge.core.units import format_bytes
-from tidegauge_exporter.reports.chart import HEIGHT, WIDTH, Line, draw
+from tidegauge_exporter.reports.chart import HEIGHT, WIDTH, ChartLine, draw
 from tidegauge_exporter.reports.chart_axes import STEPS, Axis, step_ticks
 from tidegauge_exporter.reports.html_page import legend, page, section
 
@@ -119,7 +119,7 @@ def plot_svg(courses: Sequence[Course], *, moments: Moments, limit_bytes: int | 
     )
 
 
-def _chart(courses: Sequence[Course], lines: Sequence[Line], moments: Moments, limit_bytes: int | None) -> str:
+def _chart(courses: Sequence[Course], lines: Sequence[ChartLine], moments: Moments, limit_bytes: int | None) -> str:
     peaks = "; ".join(
         f"{course.title}: {format_bytes(max(course.curve.reserved_bytes, default=0))}" for course in courses
     )
@@ -127,19 +127,23 @@ def _chart(courses: Sequence[Course], lines: Sequence[Line], moments: Moments, l
     return draw(lines, limit=limit_bytes, axis=axis, description=f"Peak of reserved memory: {peaks}")
 
 
-def _lines(courses: Sequence[Course], moments: Moments) -> list[Line]:
+def _lines(courses: Sequence[Course], moments: Moments) -> list[ChartLine]:
     """What today's settings had allocated as an area, and reserved memory of each as a curve above it."""
     today = courses[0].curve
     at = clock(today, moments).at
     area = list(zip(at, map(float, today.allocated_bytes), strict=True))
-    lines = [Line(area, css="area allocated", title="allocated: what the job had alive", filled=True)]
+    lines = [ChartLine(area, css="area allocated", title="allocated: what the job had alive", filled=True)]
     for course, css in zip(courses, LOOKS, strict=False):
         at = clock(course.curve, moments).at
         reserved = list(zip(at, map(float, course.curve.reserved_bytes), strict=True))
-        lines.append(Line(reserved, css=css, title=f"reserved, {course.label}: {course.title}", label=course.label))
+        lines.append(
+            ChartLine(reserved, css=css, title=f"reserved, {course.label}: {course.title}", label=course.label)
+        )
         if _differs(course.curve, today):
             allocated = list(zip(at, map(float, course.curve.allocated_bytes), strict=True))
-            lines.append(Line(allocated, css=f"{css} many", title=f"allocated, {course.label}: its sizes are others"))
+            lines.append(
+                ChartLine(allocated, css=f"{css} many", title=f"allocated, {course.label}: its sizes are others")
+            )
     return lines
 
 
@@ -148,7 +152,7 @@ def _differs(curve: MemoryCurve, today: MemoryCurve) -> bool:
     return abs(ours - theirs) > ANOTHER * theirs
 
 
-def _key(line: Line, y: float) -> str:
+def _key(line: ChartLine, y: float) -> str:
     css = line.css if line.filled else f"curve {line.css}"
     width = ' stroke-width="8"' if line.filled else ""
     return (

@@ -17,8 +17,8 @@ from tidegauge.core.incidents.wording import (
 )
 from tidegauge.core.units import format_bytes, format_duration
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.action_text import deed, latest_deeds, told_at
 from tidegauge_exporter.messages.chat import Message
-from tidegauge_exporter.messages.deeds import deed, latest_deeds, told_at
 from tidegauge_exporter.messages.headlines import (
     as_of,
     end_by_clock,

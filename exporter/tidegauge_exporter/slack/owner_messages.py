@@ -5,10 +5,10 @@ from __future__ import annotations
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge.core.incidents.wording import capitalised, evidence_in_words
 from tidegauge_exporter.links import Links
+from tidegauge_exporter.messages.action_text import TO_OWNER, deed, told_at
 from tidegauge_exporter.messages.chat import Message
-from tidegauge_exporter.messages.deeds import TO_OWNER, deed, told_at
 from tidegauge_exporter.messages.headlines import sign
-from tidegauge_exporter.messages.owner_words import owner_words
+from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.untrusted import tamed, tamed_record
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.slack.blocks import context, header, message, paragraph

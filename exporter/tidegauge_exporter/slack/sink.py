@@ -19,13 +19,13 @@ from tidegauge_exporter.messages.chat import Chat, Message, Posted
 from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup, Story
 from tidegauge_exporter.notify.alert_posts import AlertPosts
 from tidegauge_exporter.notify.attempts import Attempts, is_due
-from tidegauge_exporter.notify.look import Look, Plot
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
+from tidegauge_exporter.notify.message_format import MessageFormat, Plot
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import RefusedError
 from tidegauge_exporter.notify.storms import Storms
 from tidegauge_exporter.notify.story_lines import (
-    Line,
+    StoryLine,
     face,
     incident_key,
     left_out_message,
@@ -53,13 +53,13 @@ class SlackSink:
     def __init__(
         self,
         chat: Chat,
-        notebook: Notebook,
+        notebook: DeliveryJournal,
         *,
         channel: str,
         cluster: str,
         links: Links,
         wait_for_release: bool,
-        look: Look,
+        look: MessageFormat,
         draw: Plot | None,
         wall_s: Callable[[], float],
         release_all: Callable[[], bool] = lambda: False,
@@ -193,7 +193,7 @@ class SlackSink:
     def _head(self, story: Story, now_s: float) -> Message:
         return self._look.incident_message(story, cluster=self._cluster, links=self._links, now_unix_s=now_s)
 
-    def _reply(self, line: Line) -> Message:
+    def _reply(self, line: StoryLine) -> Message:
         if isinstance(line.what, IncidentChange):
             return self._look.change_reply(line.what)
         return self._look.action_reply(line.what)

@@ -24,7 +24,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 """Slack's answers to what we ask are some kilobytes."""
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """Whatever came back, refusals included."""
 
     status: int
@@ -32,7 +32,7 @@ class Reply(NamedTuple):
     body: str
 
 
-def send(request: Request, *, timeout_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> Reply:
+def send(request: Request, *, timeout_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> HttpReply:
     """Raises ``OSError`` (``TimeoutError`` once the answer takes longer than ``timeout_s``) and ``HTTPException``."""
     if not request.full_url.startswith(("http://", "https://")):
         raise OSError("an address that is no web address")
@@ -47,7 +47,7 @@ def send(request: Request, *, timeout_s: float, monotonic_s: Callable[[], float]
                 raise TimeoutError("the answer does not end")
             if len(body) > MOST_BYTES:
                 raise OSError("the answer is too long to be one of Slack's")
-        return Reply(response.status, response.headers, body.decode(errors="replace"))
+        return HttpReply(response.status, response.headers, body.decode(errors="replace"))
 
 
 def is_loopback(url: str) -> bool:

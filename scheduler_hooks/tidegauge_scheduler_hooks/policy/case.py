@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import ActionKind, JobFacts
 from tidegauge_scheduler_hooks.policy.conditions import matches_any
-from tidegauge_scheduler_hooks.policy.ladder import Step
+from tidegauge_scheduler_hooks.policy.ladder import LadderStep
 from tidegauge_scheduler_hooks.policy.models import Exempt, Policy, Rule
 from tidegauge_scheduler_hooks.policy.rungs import Rung, stops
 from tidegauge_scheduler_hooks.policy.state import PolicyState
@@ -23,7 +23,7 @@ class Case:
     state: PolicyState
     now_s: float
     rule: Rule
-    step: Step
+    step: LadderStep
     action: ActionKind
     """The rung's, or what is done instead once the job's requeues are used up."""
     real: bool

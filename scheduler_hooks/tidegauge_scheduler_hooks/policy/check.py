@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from tidegauge_scheduler_hooks.policy.lint import lint
 from tidegauge_scheduler_hooks.policy.models import Policy
 from tidegauge_scheduler_hooks.policy.rungs import Rung
-from tidegauge_scheduler_hooks.policy.sense import remarks
 from tidegauge_scheduler_hooks.policy.yaml_lines import YamlError, read
 
 RUNGS: dict[str, type[BaseModel]] = {
@@ -65,7 +65,7 @@ def check_policy(text: str) -> Findings:
     except ValidationError as error:
         wrong = [Finding("error", document.line(_path(one)), _cut(_said(one))) for one in error.errors()]
         return Findings(_by_line(wrong), None)
-    found = [Finding(one.level, document.line(one.path), one.message) for one in remarks(policy)]
+    found = [Finding(one.level, document.line(one.path), one.message) for one in lint(policy)]
     return Findings(_by_line(found), None if any(one.level == "error" for one in found) else policy)
 
 

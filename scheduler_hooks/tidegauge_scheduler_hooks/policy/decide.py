@@ -14,7 +14,7 @@ from tidegauge.core.incidents.actions import BREAKERS, ActionKind, Decision, Dis
 from tidegauge_scheduler_hooks.policy import texts
 from tidegauge_scheduler_hooks.policy.brakes import PASSING, Held, held_back
 from tidegauge_scheduler_hooks.policy.case import Case, requeues_used, wants_new_checkpoint
-from tidegauge_scheduler_hooks.policy.ladder import Step, again, checkpoint_before, next_step
+from tidegauge_scheduler_hooks.policy.ladder import LadderStep, again, checkpoint_before, next_step
 from tidegauge_scheduler_hooks.policy.models import Policy, Rule, carries_out
 from tidegauge_scheduler_hooks.policy.rungs import CheckpointRung, RequeueRung
 from tidegauge_scheduler_hooks.policy.state import PolicyState
@@ -52,7 +52,7 @@ def next_look_s(incident: Incident, facts: JobFacts, policy: Policy, state: Poli
     return min((at_s for at_s in looks if at_s > now_s), default=math.inf)
 
 
-class _Look(NamedTuple):
+class _Situation(NamedTuple):
     """What the ladder has come to."""
 
     due_s: float
@@ -63,29 +63,29 @@ class _Look(NamedTuple):
     """What holds it back."""
 
 
-def _look(incident: Incident, facts: JobFacts, policy: Policy, state: PolicyState, now_s: float) -> _Look:
+def _look(incident: Incident, facts: JobFacts, policy: Policy, state: PolicyState, now_s: float) -> _Situation:
     rule = _rule_for(incident, facts, policy, state, now_s)
     if not incident.is_open or rule is None or state.is_busy(incident.key.job):
-        return _Look(math.inf)
+        return _Situation(math.inf)
     marks = state.of_incident(incident.number)
     step = next_step(rule, marks, incident, mode=policy.mode)
     if step is None:
-        return _Look(math.inf)
+        return _Situation(math.inf)
     case = _case(incident, facts, policy, state, now_s, rule, step)
     if state.is_over(incident.key.job, facts.target.incarnation, real=case.real):
-        return _Look(math.inf)
+        return _Situation(math.inf)
     if now_s < step.due_s:
-        return _Look(step.due_s)
+        return _Situation(step.due_s)
     held = held_back(case)
     if held is None and wants_new_checkpoint(case):
         checkpoint = checkpoint_before(rule, step.rung)
         assert checkpoint is not None, "the brake `proof` holds a stop that has none before it"
         step = again(rule, checkpoint, marks, mode=policy.mode)
         if now_s < step.due_s:
-            return _Look(step.due_s)
+            return _Situation(step.due_s)
         case = _case(incident, facts, policy, state, now_s, rule, step)
         held = held_back(case)
-    return _Look(now_s, case, held)
+    return _Situation(now_s, case, held)
 
 
 def _next_decision(
@@ -108,7 +108,7 @@ def _rule_for(incident: Incident, facts: JobFacts, policy: Policy, state: Policy
 
 
 def _case(
-    incident: Incident, facts: JobFacts, policy: Policy, state: PolicyState, now_s: float, rule: Rule, step: Step
+    incident: Incident, facts: JobFacts, policy: Policy, state: PolicyState, now_s: float, rule: Rule, step: LadderStep
 ) -> Case:
     rung = rule.ladder[step.rung]
     case = Case(incident, facts, policy, state, now_s, rule, step, rung.kind, real=carries_out(policy.mode, rung.kind))

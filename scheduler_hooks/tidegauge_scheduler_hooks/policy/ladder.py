@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import ActionKind, Disposition, Outcome
-from tidegauge_scheduler_hooks.policy.marks import Mark
+from tidegauge_scheduler_hooks.policy.marks import PolicyMark
 from tidegauge_scheduler_hooks.policy.models import Mode, Rule, carries_out
 from tidegauge_scheduler_hooks.policy.rungs import Rung, StopRung, stops
 
@@ -27,7 +27,7 @@ BEST_EFFORT = frozenset({(ActionKind.CHECKPOINT, "unsupported"), (ActionKind.CHE
 """The same before a stop that may be done without a checkpoint."""
 
 
-class Step(NamedTuple):
+class LadderStep(NamedTuple):
     """The rung that is next."""
 
     rung: int
@@ -39,7 +39,7 @@ class Step(NamedTuple):
     """Not before this; infinite while the time to out-of-memory that it waits for is not known."""
 
 
-def next_step(rule: Rule, marks: Iterable[Mark], incident: Incident, *, mode: Mode) -> Step | None:
+def next_step(rule: Rule, marks: Iterable[PolicyMark], incident: Incident, *, mode: Mode) -> LadderStep | None:
     """The first rung that is not finished; ``None`` at the end of the ladder. ``marks`` are those of the incident."""
     mine = [mark for mark in marks if mark.rule == rule.name]
     since_s = incident.opened_unix_s
@@ -52,7 +52,7 @@ def next_step(rule: Rule, marks: Iterable[Mark], incident: Incident, *, mode: Mo
     return None
 
 
-def again(rule: Rule, index: int, marks: Iterable[Mark], *, mode: Mode) -> Step:
+def again(rule: Rule, index: int, marks: Iterable[PolicyMark], *, mode: Mode) -> LadderStep:
     """Rung ``index`` once more, though it is finished: due at once, unless a try has just failed."""
     mine = [mark for mark in marks if mark.rule == rule.name]
     rung = rule.ladder[index]
@@ -69,7 +69,7 @@ def stop_after(rule: Rule, index: int) -> StopRung | None:
     return next((rung for rung in rule.ladder[index:] if stops(rung)), None)
 
 
-def _tries(index: int, rung: Rung, marks: Sequence[Mark], mode: Mode) -> list[Mark]:
+def _tries(index: int, rung: Rung, marks: Sequence[PolicyMark], mode: Mode) -> list[PolicyMark]:
     """What was decided on this rung and counts in this mode, and what was held back; in order of time."""
     real = carries_out(mode, rung.kind)
     mine = [
@@ -80,12 +80,12 @@ def _tries(index: int, rung: Rung, marks: Sequence[Mark], mode: Mode) -> list[Ma
     return sorted(mine, key=lambda mark: mark.ended_s)
 
 
-def _is_of(rung: Rung, mark: Mark) -> bool:
+def _is_of(rung: Rung, mark: PolicyMark) -> bool:
     """Whether it is this rung's action, and not that of another one which stood here before the policy was edited."""
     return mark.action is rung.kind or (stops(rung) and mark.action.is_stop)
 
 
-def _finished_s(rule: Rule, index: int, tries: Sequence[Mark]) -> float | None:
+def _finished_s(rule: Rule, index: int, tries: Sequence[PolicyMark]) -> float | None:
     """When the ladder could go on after this rung."""
     rung = rule.ladder[index]
     tries = [mark for mark in tries if _is_of(rung, mark)]
@@ -103,16 +103,16 @@ def _finished_s(rule: Rule, index: int, tries: Sequence[Mark]) -> float | None:
     return failed[rung.tries - 1] if goes_on and len(failed) >= rung.tries else None
 
 
-def _step(index: int, rung: Rung, tries: Sequence[Mark], due_s: float) -> Step:
+def _step(index: int, rung: Rung, tries: Sequence[PolicyMark], due_s: float) -> LadderStep:
     tried = [mark for mark in tries if mark.disposition is not Disposition.WITHHELD]
     mine = [mark for mark in tried if _is_of(rung, mark)]
     done_s = max((mark.done_s for mark in mine if mark.done_s is not None), default=-math.inf)
     since_done = [mark for mark in mine if mark.done_s is None and mark.ended_s >= done_s]
     retry_s = max((mark.ended_s + rung.retry_after for mark in since_done), default=-math.inf)
-    return Step(index, len(tried) + 1, sum(map(_failed, since_done)), max(due_s, retry_s))
+    return LadderStep(index, len(tried) + 1, sum(map(_failed, since_done)), max(due_s, retry_s))
 
 
-def _failed(mark: Mark) -> bool:
+def _failed(mark: PolicyMark) -> bool:
     """It was tried in vain. What a pause or the breaker stopped was not tried."""
     return mark.outcome not in (None, Outcome.DONE, Outcome.STOPPED)
 

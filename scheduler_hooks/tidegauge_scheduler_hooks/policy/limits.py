@@ -10,7 +10,7 @@ from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge.core.units import format_duration
 from tidegauge_scheduler_hooks.policy.case import Case, wants_new_checkpoint
 from tidegauge_scheduler_hooks.policy.ladder import stop_after
-from tidegauge_scheduler_hooks.policy.marks import Mark
+from tidegauge_scheduler_hooks.policy.marks import PolicyMark
 
 HOUR_S = 3600.0
 
@@ -29,7 +29,7 @@ def per_job(case: Case) -> str | None:
     return _over(case, case.policy.brakes.actions_per_job_per_hour, "on this job", lambda mark: mark.job.owned == job)
 
 
-def _over(case: Case, limit: int, what: str, is_counted: Callable[[Mark], bool]) -> str | None:
+def _over(case: Case, limit: int, what: str, is_counted: Callable[[PolicyMark], bool]) -> str | None:
     """Why no more may be done within an hour. A checkpoint that a stop follows needs room for both: saved for nothing
     is worse than not saved yet."""
     recent = case.state.acting(since_s=case.now_s - HOUR_S, real=case.real)

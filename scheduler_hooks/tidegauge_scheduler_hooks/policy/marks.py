@@ -10,7 +10,7 @@ from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.policy.models import carries_out
 
 
-class Mark(NamedTuple):
+class PolicyMark(NamedTuple):
     """What the policy remembers of one decision."""
 
     decision_id: str
@@ -56,10 +56,10 @@ class Mark(NamedTuple):
         return self.disposition is Disposition.DO or (self.disposition is Disposition.WOULD and not real)
 
 
-def mark_of(decision: Decision) -> Mark:
+def mark_of(decision: Decision) -> PolicyMark:
     """What is remembered of a decision that was just made."""
     withheld_by_breaker = decision.brake in BREAKERS
-    return Mark(
+    return PolicyMark(
         decision_id=decision.decision_id,
         incident=decision.incident.number,
         rule=decision.rule,

@@ -1,8 +1,8 @@
 """What the policy remembers: a fold over the audit, so that a restart changes nothing.
 
-Kept is one short ``Mark`` a decision. What is real and what only would have been are told apart throughout: a decision
-that is to be carried out (*real*) rests on what was carried out; one that only says what would be done rests on both,
-so that ``observe`` walks whole ladders and meets the same limits.
+Kept is one short ``PolicyMark`` a decision. What is real and what only would have been are told apart throughout: a
+decision that is to be carried out (*real*) rests on what was carried out; one that only says what would be done rests
+on both, so that ``observe`` walks whole ladders and meets the same limits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidegauge.core.incidents.actions import (
 )
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge_scheduler_hooks.policy.layers import Layers
-from tidegauge_scheduler_hooks.policy.marks import Mark, mark_of
+from tidegauge_scheduler_hooks.policy.marks import PolicyMark, mark_of
 
 _K = TypeVar("_K")
 
@@ -46,14 +46,14 @@ class _Opening(NamedTuple):
 class _Index:
     """Marks by what they are looked up by. A value: with one more mark it is another, most of which is shared."""
 
-    by_incident: Layers[int, Mapping[str, Mark]] = field(default_factory=Layers)
-    by_job: Layers[OwnedJob, Mapping[str, Mark]] = field(default_factory=Layers)
-    acting: Layers[int, Mapping[str, Mark]] = field(default_factory=Layers)
+    by_incident: Layers[int, Mapping[str, PolicyMark]] = field(default_factory=Layers)
+    by_job: Layers[OwnedJob, Mapping[str, PolicyMark]] = field(default_factory=Layers)
+    acting: Layers[int, Mapping[str, PolicyMark]] = field(default_factory=Layers)
     """Those that change something about a job, or would, by the hour of the decision: limits look at the last ones."""
-    openings: Mapping[_Opening, Mark] = field(default_factory=dict)
+    openings: Mapping[_Opening, PolicyMark] = field(default_factory=dict)
     """The first that a breaker withheld: from then on it is open, and what it withholds later says nothing new."""
 
-    def with_marks(self, marks: Collection[Mark]) -> _Index:
+    def with_marks(self, marks: Collection[PolicyMark]) -> _Index:
         """With these, which take the place of those with the same decision."""
         acting = [mark for mark in marks if mark.action.is_acting and mark.disposition is not Disposition.WITHHELD]
         openings = dict(self.openings)
@@ -70,10 +70,10 @@ class _Index:
 
 
 def _grouped(
-    known: Mapping[_K, Mapping[str, Mark]], marks: Iterable[Mark], key_of: Callable[[Mark], _K]
-) -> dict[_K, Mapping[str, Mark]]:
+    known: Mapping[_K, Mapping[str, PolicyMark]], marks: Iterable[PolicyMark], key_of: Callable[[PolicyMark], _K]
+) -> dict[_K, Mapping[str, PolicyMark]]:
     """The groups that these marks change, each copied once however many of them are in it."""
-    changed: dict[_K, dict[str, Mark]] = {}
+    changed: dict[_K, dict[str, PolicyMark]] = {}
     for mark in marks:
         key = key_of(mark)
         if key not in changed:
@@ -86,7 +86,7 @@ def _hour(at_s: float) -> int:
     return int(at_s // 3600.0)
 
 
-def _opening(mark: Mark) -> _Opening | None:
+def _opening(mark: PolicyMark) -> _Opening | None:
     """Which breaker withheld it, if one did."""
     if mark.brake not in BREAKERS:
         return None
@@ -100,7 +100,7 @@ _EMPTY = _Index()
 class PolicyState:
     """A value: every ``with_…`` returns another. ``paused`` and ``breaker_reset_s`` come from outside."""
 
-    marks: Layers[str, Mark] = field(default_factory=Layers)
+    marks: Layers[str, PolicyMark] = field(default_factory=Layers)
     """By decision id."""
     paused: str | None = None
     """Why nothing at all is to be done, in a person's words; ``None``: not paused."""
@@ -155,21 +155,21 @@ class PolicyState:
         """The same of the breakers of one user's jobs that are open, the oldest first."""
         return tuple(map(_since_when, self.user_breaker_openings(real=True)))
 
-    def breaker_opening(self, *, real: bool, tenant: Tenant | None = None) -> Mark | None:
+    def breaker_opening(self, *, real: bool, tenant: Tenant | None = None) -> PolicyMark | None:
         """The decision at which the breaker of the whole cluster, or of one user's jobs, opened, if it has not been
         reset since."""
         return self._index.openings.get(_Opening(real, tenant, self.breaker_reset_s))
 
-    def user_breaker_openings(self, *, real: bool) -> list[Mark]:
+    def user_breaker_openings(self, *, real: bool) -> list[PolicyMark]:
         """Those of all users, the oldest first."""
         found = [mark for which, mark in self._open_breakers.items() if which.real == real and which.tenant is not None]
         return sorted(found, key=lambda mark: mark.decided_s)
 
-    def of_incident(self, number: int) -> tuple[Mark, ...]:
+    def of_incident(self, number: int) -> tuple[PolicyMark, ...]:
         """All decisions on one incident."""
         return tuple(self._index.by_incident.get(number, {}).values())
 
-    def of_job(self, job: JobKey) -> tuple[Mark, ...]:
+    def of_job(self, job: JobKey) -> tuple[PolicyMark, ...]:
         """All decisions on a job, over its attempts."""
         return tuple(self._index.by_job.get(job.owned, {}).values())
 
@@ -197,12 +197,12 @@ class PolicyState:
             for mark in self.of_job(job)
         )
 
-    def acting(self, *, since_s: float, real: bool) -> Iterable[Mark]:
+    def acting(self, *, since_s: float, real: bool) -> Iterable[PolicyMark]:
         """Decisions to change something about a job that were made after ``since_s``, whatever came of them."""
         hours = (marks.values() for hour, marks in self._index.acting.items() if hour >= _hour(since_s))
         return (mark for marks in hours for mark in marks if mark.decided_s > since_s and mark.counts(real=real))
 
-    def _with(self, news: Mapping[str, Mark]) -> PolicyState:
+    def _with(self, news: Mapping[str, PolicyMark]) -> PolicyState:
         """The first outcome of a decision stays."""
         changed = {
             name: mark
@@ -218,9 +218,9 @@ class PolicyState:
         return _EMPTY.with_marks(self.marks.values()) if self.index is None else self.index
 
     @property
-    def _open_breakers(self) -> dict[_Opening, Mark]:
+    def _open_breakers(self) -> dict[_Opening, PolicyMark]:
         return {which: mark for which, mark in self._index.openings.items() if which.reset_s == self.breaker_reset_s}
 
 
-def _since_when(opening: Mark) -> str:
+def _since_when(opening: PolicyMark) -> str:
     return f"{opening.reason}, at {datetime.fromtimestamp(opening.decided_s, timezone.utc):%Y-%m-%d %H:%M} UTC"

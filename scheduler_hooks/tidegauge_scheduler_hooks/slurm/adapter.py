@@ -21,7 +21,7 @@ from tidegauge_scheduler_hooks.ports import (
     ProcessCommands,
     RequeueChanges,
     SchedulerError,
-    SettingsDesk,
+    SettingsStore,
     TemporaryError,
 )
 from tidegauge_scheduler_hooks.rank_caps import cap_ranks
@@ -29,10 +29,10 @@ from tidegauge_scheduler_hooks.rank_notices import tell_through_rank
 from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, facts_of, find
 from tidegauge_scheduler_hooks.slurm.gpu_shares import needs_nodes
-from tidegauge_scheduler_hooks.slurm.job_looks import JobLook, parse_incarnation, presence_of
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
 from tidegauge_scheduler_hooks.slurm.next_settings import NextSettings
 from tidegauge_scheduler_hooks.slurm.remarks import with_remark
+from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow, parse_incarnation, presence_of
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class SlurmScheduler:
         self,
         commands: SlurmCommands,
         ranks: ProcessCommands,
-        settings: SettingsDesk,
+        settings: SettingsStore,
         *,
         checkpoints: RankCheckpoint | None = None,
         requeue_unasked: bool = False,
@@ -148,28 +148,28 @@ class SlurmScheduler:
 
     # Looking
 
-    def _look(self, target: JobTarget) -> tuple[Presence, JobLook | None]:
+    def _look(self, target: JobTarget) -> tuple[Presence, SqueueRow | None]:
         run = parse_incarnation(target.incarnation)
         if run is None or str(run.job_id) != target.job.job_id:
             return Presence.GONE, None
         look = self._commands.look(_name(target))
         return presence_of(run, target.job.uid, look), look
 
-    def _check_running(self, target: JobTarget) -> JobLook:
+    def _check_running(self, target: JobTarget) -> SqueueRow:
         """The job, if this very run of it goes on. Raises ``ChangedError``."""
         seen, look = self._look(target)
         if look is None or seen is not Presence.RUNNING:
             raise ChangedError(f"job {target.job.job_id}: its run {target.incarnation} is over ({seen.value})")
         return look
 
-    def _check_may_act(self, target: JobTarget) -> JobLook:
+    def _check_may_act(self, target: JobTarget) -> SqueueRow:
         """The same, unless its owner wants it left alone by now. Raises ``PermanentError`` too."""
         look = self._check_running(target)
         if KEEP in comment_words(look.comment):
             raise PermanentError(f"job {target.job.job_id} is left alone: its comment says tidegauge:{KEEP}")
         return look
 
-    def _check_can_restart(self, target: JobTarget) -> JobLook:
+    def _check_can_restart(self, target: JobTarget) -> SqueueRow:
         """The job, if this very run of it may be acted on and Slurm can requeue it. Raises as ``_check_may_act``."""
         look = _one_job(target, self._check_may_act(target))
         if not look.batch:
@@ -215,7 +215,7 @@ class SlurmScheduler:
         return found
 
 
-def _one_job(target: JobTarget, look: JobLook) -> JobLook:
+def _one_job(target: JobTarget, look: SqueueRow) -> SqueueRow:
     """``look``, if commands that are told its name mean this job and no other. Raises ``PermanentError``."""
     if look.het:
         raise PermanentError(f"job {target.job.job_id} is part of a heterogeneous job, which is not acted on")

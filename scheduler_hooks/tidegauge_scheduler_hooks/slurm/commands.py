@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, SchedulerError, TemporaryError
-from tidegauge_scheduler_hooks.slurm import job_looks, jobs_json
+from tidegauge_scheduler_hooks.slurm import jobs_json
+from tidegauge_scheduler_hooks.slurm import squeue_rows as job_looks
 from tidegauge_scheduler_hooks.slurm.bounded_run import Finished, OverrunError, run_bounded
-from tidegauge_scheduler_hooks.slurm.job_looks import JobLook
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
 from tidegauge_scheduler_hooks.slurm.refusals import check
+from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow
 
 TIMEOUT_S = 30.0
 """For a whole command. Without a slurmctld squeue gives up after 18 s and the others after 9 s; with one that hangs,
@@ -66,7 +67,7 @@ class SlurmCommands:
         lines = (line.partition("|") for line in answer.decode(errors="replace").splitlines())
         return {name: gres for name, _, gres in lines}
 
-    def look(self, name: str) -> JobLook | None:
+    def look(self, name: str) -> SqueueRow | None:
         """One job as it is now; ``None``: slurmctld does not know it (any more, five minutes after its end)."""
         asked = f"describe job {name}"
         try:

@@ -11,8 +11,8 @@ from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, comment_words
 from tidegauge.core.views import JobView, RankSummary
 from tidegauge_scheduler_hooks.slurm.gpu_shares import gpu_share
-from tidegauge_scheduler_hooks.slurm.job_looks import Run
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
+from tidegauge_scheduler_hooks.slurm.squeue_rows import Run
 
 THROUGH_RANKS = frozenset({ActionKind.NOTIFY, ActionKind.CAP, ActionKind.CHECKPOINT})
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidegauge_scheduler_hooks.slurm.job_looks import ALIVE, ENDING, WAITING
+from tidegauge_scheduler_hooks.slurm.squeue_rows import ALIVE, ENDING, WAITING
 
 _DECODER = json.JSONDecoder(strict=False)
 _LARGEST = (1 << 63) - 1

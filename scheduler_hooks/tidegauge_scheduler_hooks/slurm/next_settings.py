@@ -8,7 +8,7 @@ from dataclasses import replace
 from tidegauge.core.incidents.actions import JobTarget
 from tidegauge.core.jobs.settings import JobSettings, decode, encode, settings_name
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
-from tidegauge_scheduler_hooks.ports import PermanentError, RequeueChanges, SettingsDesk, TemporaryError
+from tidegauge_scheduler_hooks.ports import PermanentError, RequeueChanges, SettingsStore, TemporaryError
 
 LAID_DOWN_WITHIN_S = 30.0
 """Nodes report about once a second; one that is busy takes longer, one that is silent is not waited for."""
@@ -17,7 +17,7 @@ LAID_DOWN_WITHIN_S = 30.0
 class NextSettings:
     """Over the desk that hands settings to the nodes."""
 
-    def __init__(self, desk: SettingsDesk) -> None:
+    def __init__(self, desk: SettingsStore) -> None:
         self._desk = desk
 
     def cap(self, target: JobTarget, fraction: float, *, from_restart: int) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import PID, FakeNode, FakeRank, FakeRecords, FakeSteps, identity
-from tidegauge.agent.attribution.rules import MAX_ATTEMPT, Attribution, Evidence, attribute
-from tidegauge.agent.attribution.sources import Witnesses, Word
+from tidegauge.agent.attribution.rules import MAX_ATTEMPT, Attribution, IdentityProof, attribute
+from tidegauge.agent.attribution.sources import AttributionSources, SourceAnswer
 from tidegauge.agent.ports import NoPlace, ProcessFacts, SourceHealth
 from tidegauge.core.ids import JobId, ProcessId, RankIdentity
 from tidegauge.core.jobs.slurm import SlurmJobRecord, SlurmPlace
@@ -21,15 +21,15 @@ ALICE = 5001
 FACTS = ProcessFacts(PID, ALICE, None)
 OWN = "local-node-a-4242-777"
 SEVEN = SlurmPlace(JobId("7"), "0")
-AT_SEVEN = Evidence(SEVEN)
-OUTSIDE = Evidence(outside=True)
+AT_SEVEN = IdentityProof(SEVEN)
+OUTSIDE = IdentityProof(outside=True)
 
 
 def claim(job_id: str = "7", scheduler: str | None = "slurm", attempt: int = 0, each: int = 1) -> RankIdentity:
     return identity(job_id=JobId(job_id), scheduler=scheduler, attempt=attempt, attempts_each=each)
 
 
-def shown(claimed: RankIdentity, known: Evidence) -> Attribution:
+def shown(claimed: RankIdentity, known: IdentityProof) -> Attribution:
     return attribute(claimed, known, FACTS, hostname="node-a")
 
 
@@ -50,7 +50,7 @@ def test_slurmds_word_counts_whatever_is_claimed(claimed: str, overruled: set[st
     ("claimed", "overruled"), [("7", set()), ("3_4", set()), ("3_5", {"job_id"}), ("4_3", {"job_id"})]
 )
 def test_the_name_of_a_task_is_compared_where_it_is_known(claimed: str, overruled: set[str]) -> None:
-    known = Evidence(SEVEN._replace(array_job_id=3, array_task_id=4))
+    known = IdentityProof(SEVEN._replace(array_job_id=3, array_task_id=4))
     assert shown(claim(claimed), known).overruled == overruled
 
 
@@ -72,7 +72,7 @@ def test_a_process_outside_slurm_keeps_a_name_of_its_own() -> None:
 
 
 def test_where_nobody_can_be_asked_the_claim_stands() -> None:
-    assert shown(claim("8"), Evidence()) == Attribution(claim("8")._replace(hostname="node-a"))
+    assert shown(claim("8"), IdentityProof()) == Attribution(claim("8")._replace(hostname="node-a"))
 
 
 # --- attempt
@@ -93,7 +93,7 @@ def test_where_nobody_can_be_asked_the_claim_stands() -> None:
 def test_the_prolog_counts_restarts_and_the_launcher_those_within(
     claimed: int, each: int, restarts: int, attempt: int, overruled: set[str]
 ) -> None:
-    found = shown(claim(attempt=claimed, each=each), Evidence(SEVEN, restarts=restarts))
+    found = shown(claim(attempt=claimed, each=each), IdentityProof(SEVEN, restarts=restarts))
     assert (found.identity.attempt, set(found.overruled)) == (attempt, overruled)
 
 
@@ -108,7 +108,7 @@ def test_without_the_prolog_the_attempt_is_the_claim() -> None:
 def test_no_claim_changes_job_or_restarts(
     attempt: int, each: int, restarts: int, job_id: str, scheduler: str | None
 ) -> None:
-    found = shown(claim(job_id, scheduler, attempt, each), Evidence(SEVEN, restarts=restarts)).identity
+    found = shown(claim(job_id, scheduler, attempt, each), IdentityProof(SEVEN, restarts=restarts)).identity
     assert (found.job_id, found.scheduler) == ("7", "slurm")
     assert found.attempt == MAX_ATTEMPT or found.attempt // each == restarts
 
@@ -122,18 +122,22 @@ def test_no_claim_from_outside_makes_a_slurm_job(job_id: str, scheduler: str | N
 # --- witnesses
 
 
-def witnesses(word: SlurmPlace | NoPlace = NoPlace.NOT_ASKED, record: SlurmJobRecord | None = None) -> Witnesses:
-    return Witnesses(FakeSteps({PID: word}), FakeRecords({} if record is None else {"7": record}))
+def witnesses(
+    word: SlurmPlace | NoPlace = NoPlace.NOT_ASKED, record: SlurmJobRecord | None = None
+) -> AttributionSources:
+    return AttributionSources(FakeSteps({PID: word}), FakeRecords({} if record is None else {"7": record}))
 
 
-def evidence(found: Witnesses, word: SlurmPlace | NoPlace, facts: ProcessFacts = FACTS) -> Evidence | None:
-    return found.evidence(Word(word, NoPlace.NOT_ASKED), facts)
+def evidence(
+    found: AttributionSources, word: SlurmPlace | NoPlace, facts: ProcessFacts = FACTS
+) -> IdentityProof | None:
+    return found.evidence(SourceAnswer(word, NoPlace.NOT_ASKED), facts)
 
 
 @pytest.mark.parametrize("word", [NoPlace.NOT_ASKED, NoPlace.SILENT, NoPlace.OUTSIDE])
 def test_the_cgroup_is_the_second_witness(word: NoPlace) -> None:
     facts = ProcessFacts(PID, ALICE, SlurmPlace(JobId("9"), "batch"))
-    assert evidence(witnesses(), word, facts) == Evidence(SlurmPlace(JobId("9"), "batch"))
+    assert evidence(witnesses(), word, facts) == IdentityProof(SlurmPlace(JobId("9"), "batch"))
 
 
 def test_slurmd_is_heard_before_the_cgroup() -> None:
@@ -147,18 +151,18 @@ def test_nothing_is_known_while_slurmd_is_asked() -> None:
 
 def test_only_a_slurmd_that_answers_makes_an_outsider() -> None:
     words = (NoPlace.NOT_ASKED, NoPlace.SILENT, NoPlace.OUTSIDE)
-    assert [evidence(witnesses(), word) for word in words] == [Evidence(), Evidence(), OUTSIDE]
+    assert [evidence(witnesses(), word) for word in words] == [IdentityProof(), IdentityProof(), OUTSIDE]
 
 
 def test_the_prolog_tells_restarts_and_the_task_of_an_array() -> None:
     record = SlurmJobRecord(JobId("7"), ALICE, 2, 3, 4)
     found = evidence(witnesses(record=record), SEVEN)
-    assert found == Evidence(SlurmPlace(JobId("7"), "0", 3, 4), restarts=2)
+    assert found == IdentityProof(SlurmPlace(JobId("7"), "0", 3, 4), restarts=2)
 
 
 def test_a_record_of_another_users_job_is_ignored_and_told() -> None:
     found = evidence(witnesses(record=SlurmJobRecord(JobId("7"), 5002, 2, 3, 4)), SEVEN)
-    assert found == Evidence(SEVEN, of_another_user=True)
+    assert found == IdentityProof(SEVEN, of_another_user=True)
     assert found is not None
     assert shown(claim(attempt=9), found) == Attribution(
         claim(attempt=9)._replace(hostname="node-a"), frozenset({"job_user"})
@@ -167,9 +171,9 @@ def test_a_record_of_another_users_job_is_ignored_and_told() -> None:
 
 def test_who_ended_before_slurmd_was_asked_is_an_outsider() -> None:
     waiting = witnesses(NoPlace.WAITING)
-    assert waiting.word_on(FACTS, Word(), (), alive=True).slurm is NoPlace.WAITING
-    assert waiting.word_on(FACTS, Word(), (), alive=False).slurm is NoPlace.OUTSIDE
-    assert waiting.word_on(FACTS, Word(SEVEN), (), alive=False).slurm == SEVEN
+    assert waiting.word_on(FACTS, SourceAnswer(), (), alive=True).slurm is NoPlace.WAITING
+    assert waiting.word_on(FACTS, SourceAnswer(), (), alive=False).slurm is NoPlace.OUTSIDE
+    assert waiting.word_on(FACTS, SourceAnswer(SEVEN), (), alive=False).slurm == SEVEN
 
 
 # --- in the agent

@@ -32,12 +32,12 @@ from sample_views import rank_view
 from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.files import EvidenceFinder, RankFolder
-from tidegauge.agent.evidence.making import NodeWord
+from tidegauge.agent.evidence.making import NodeFacts
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.evidence.work import EvidenceWork
-from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, UserFolder
+from tidegauge.agent.run_dirs.folders import HostRunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.evidence.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import FolderStore
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
@@ -53,11 +53,11 @@ folder = UserFolder(HostRunDir(run_dir), os.getuid())
 ranks = {process: RankFolder(folder, process, Tenant(os.getuid()), ended=False)}
 [found] = EvidenceFinder(SkipCounts(logging.getLogger())).new_files(ranks, 0.0)
 budget = EvidenceBudget()
-shelf = SnapshotShelf(store(state / "snapshots", hostname="n"), Keeping(1e9, 1 << 30), budget, cluster="lab")
+shelf = SnapshotArchive(store(state / "snapshots", hostname="n"), Keeping(1e9, 1 << 30), budget, cluster="lab")
 work = EvidenceWork(shelf, WaitingEvidence(state / "evidence"), EvidenceAttempts(state / "evidence"))
 try:
-    done = work.do(found, NodeWord(rank_view(process=process), "n", (), 1.7e9), now_s=0.0, protected=())
-except RefusedError as refused:
+    done = work.do(found, NodeFacts(rank_view(process=process), "n", (), 1.7e9), now_s=0.0, protected=())
+except UnsafeFileError as refused:
     print("refused", refused.reason)
 else:
     print("done", len(done.evidence.snapshots))

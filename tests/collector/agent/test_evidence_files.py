@@ -19,7 +19,7 @@ from rank_windows import compressed, early, late, leave_snapshot, leave_window, 
 from tidegauge.agent.evidence.checks import MOST_ROWS, read_evidence, read_snapshot
 from tidegauge.agent.evidence.files import LOOK_EVERY_S, EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence.making import read_trace
-from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, UserFolder
+from tidegauge.agent.run_dirs.folders import HostRunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import compare
@@ -115,7 +115,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_refused(change: bytes, be
     assert found.evidence is not None
     file = beside.path / evidence_name(PID)
     file.write_bytes(file.read_bytes() + change if change else b"cut")
-    with pytest.raises(RefusedError, match="written to while it was read"):
+    with pytest.raises(UnsafeFileError, match="written to while it was read"):
         found.evidence.read(MOST)
     found.close()
 
@@ -143,7 +143,7 @@ def refusal(call: Callable[[], object]) -> str | None:
     """The reason for which it was refused, ``None`` if it was not. Anything else that is raised comes through."""
     try:
         call()
-    except RefusedError as refused:
+    except UnsafeFileError as refused:
         return refused.reason
     except BadTraceError:
         return "content"
@@ -169,7 +169,7 @@ def test_evidence_comes_through_as_it_was_written() -> None:
 def test_the_process_may_have_another_pid_inside_its_container() -> None:
     inside = ProcessId(12, 777)
     assert read_evidence(wire.to_json(window(inside)), inside).early_file == "12-777.early.snap"
-    with pytest.raises(RefusedError, match="not this process's"):
+    with pytest.raises(UnsafeFileError, match="not this process's"):
         read_evidence(wire.to_json(window(inside)), PID)
 
 
@@ -233,7 +233,7 @@ def test_rows_are_bounded_before_anything_is_made_of_them() -> None:
     )
     columns = bytes(most) + bytes(8 * most) * 2 + bytes(2 * most)
     content = MAGIC + len(head).to_bytes(4, "little") + head + columns
-    with pytest.raises(RefusedError, match="events") as caught:
+    with pytest.raises(UnsafeFileError, match="events") as caught:
         read_snapshot(zlib.compress(content, 1))
     assert caught.value.reason == "too_large"
 

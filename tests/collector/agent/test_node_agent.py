@@ -19,7 +19,7 @@ from tidegauge.agent.containers.discovery import Containers
 from tidegauge.agent.kubernetes.pods import PATIENCE_S
 from tidegauge.agent.node_agent import STALE_AFTER_S, StaleViewError, open_node_agent
 from tidegauge.agent.ports import ProcessFacts
-from tidegauge.agent.rings.discovery import Place
+from tidegauge.agent.rings.discovery import RingPlace
 from tidegauge.agent.rings.new_rings import MAX_RANKS_PER_TENANT
 from tidegauge.agent.rings.reader import MAX_SANE
 from tidegauge.core.detector import RankDetector
@@ -628,7 +628,7 @@ def test_a_leftover_ring_is_not_shown_and_goes_after_a_while(node: FakeNode) -> 
 def test_nothing_is_remembered_of_leftover_rings_that_somebody_else_deleted(node: FakeNode) -> None:
     def remembered() -> int:
         gc.collect()
-        places = [one for one in gc.get_objects() if isinstance(one, Place)]
+        places = [one for one in gc.get_objects() if isinstance(one, RingPlace)]
         return sum(str(one).startswith(str(node.run_dir)) and one.name.endswith(".ring") for one in places)
 
     leftover = [FakeRank(node.run_dir, node.clock, process=ProcessId(pid, 1)) for pid in range(1, 30)]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import GIB, PID, UUID0, UUID1, FakeNode, FakeRank, FakeRecords, FakeSteps, gpu_reading, identity
-from tidegauge.agent.attribution.rules import MAX_ATTEMPT, Attribution, Evidence, PodEvidence, attribute
-from tidegauge.agent.attribution.sources import Witnesses, Word
+from tidegauge.agent.attribution.rules import MAX_ATTEMPT, Attribution, IdentityProof, PodProof, attribute
+from tidegauge.agent.attribution.sources import AttributionSources, SourceAnswer
 from tidegauge.agent.kubernetes.pods import PATIENCE_S, REFRESH_S, PodBook
 from tidegauge.agent.ports import HeldBy, NoPlace, ProcessFacts, SourceHealth
 from tidegauge.core.ids import JobId, RankIdentity
@@ -39,12 +39,12 @@ def claim(
     return identity(job_id=JobId(job_id), scheduler=scheduler, attempt=attempt, attempts_each=each)
 
 
-def shown(claimed: RankIdentity, known: Evidence) -> Attribution:
+def shown(claimed: RankIdentity, known: IdentityProof) -> Attribution:
     return attribute(claimed, known, PROCESS, hostname="node-a")
 
 
-def in_pod(facts: PodFacts | None = FACTS, *holders: HeldBy) -> Evidence:
-    return Evidence(pod=PodEvidence(POD, facts, frozenset(holders)))
+def in_pod(facts: PodFacts | None = FACTS, *holders: HeldBy) -> IdentityProof:
+    return IdentityProof(pod=PodProof(POD, facts, frozenset(holders)))
 
 
 # --- the head has said who the pod is
@@ -171,49 +171,49 @@ def test_a_pod_that_the_head_does_not_know_gets_into_no_job_of_another_namespace
 
 @given(st.from_regex(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,100}", fullmatch=True), st.booleans())
 def test_no_claim_from_outside_makes_a_workload(job_id: str, outside: bool) -> None:
-    found = shown(claim(job_id, "kubernetes"), Evidence(outside=outside))
+    found = shown(claim(job_id, "kubernetes"), IdentityProof(outside=outside))
     assert (found.identity.job_id, found.identity.scheduler, found.pod) == (OWN, "local", None)
     assert found.overruled == {"job_id", "scheduler"}
 
 
 @pytest.mark.parametrize("job_id", ["sweeps/Lr-3", "a/b/c", "my-experiment", "/llm", "team-a/"])
 def test_outside_of_pods_a_name_that_no_workload_can_have_is_kept(job_id: str) -> None:
-    assert shown(claim(job_id, "local"), Evidence()).identity.job_id == job_id
+    assert shown(claim(job_id, "local"), IdentityProof()).identity.job_id == job_id
 
 
 # --- witnesses
 
 
-def witnesses(slurm: SlurmPlace | NoPlace = NoPlace.NOT_ASKED, pods: PodBook | None = None) -> Witnesses:
-    return Witnesses(FakeSteps({PID: slurm}), FakeRecords(), pods)
+def witnesses(slurm: SlurmPlace | NoPlace = NoPlace.NOT_ASKED, pods: PodBook | None = None) -> AttributionSources:
+    return AttributionSources(FakeSteps({PID: slurm}), FakeRecords(), pods)
 
 
 def test_slurmd_is_heard_before_the_pod_and_the_pod_before_a_cgroup_of_slurms() -> None:
     seven = SlurmPlace(JobId("7"), "0")
     found = witnesses(pods=PodBook())
-    assert found.evidence(Word(seven, NoPlace.WAITING), PROCESS) == Evidence(seven)
+    assert found.evidence(SourceAnswer(seven, NoPlace.WAITING), PROCESS) == IdentityProof(seven)
     both = ProcessFacts(PID, UID, seven, POD)
-    assert found.evidence(Word(NoPlace.OUTSIDE, FACTS), both) == in_pod()
+    assert found.evidence(SourceAnswer(NoPlace.OUTSIDE, FACTS), both) == in_pod()
 
 
 def test_nothing_is_known_while_one_of_them_is_waited_for() -> None:
     found = witnesses(pods=PodBook())
-    assert found.evidence(Word(NoPlace.WAITING, FACTS), PROCESS) is None
-    assert found.evidence(Word(NoPlace.OUTSIDE, NoPlace.WAITING), PROCESS) is None
-    assert found.evidence(Word(NoPlace.OUTSIDE, NoPlace.SILENT), PROCESS) == in_pod(None)
+    assert found.evidence(SourceAnswer(NoPlace.WAITING, FACTS), PROCESS) is None
+    assert found.evidence(SourceAnswer(NoPlace.OUTSIDE, NoPlace.WAITING), PROCESS) is None
+    assert found.evidence(SourceAnswer(NoPlace.OUTSIDE, NoPlace.SILENT), PROCESS) == in_pod(None)
 
 
 def test_a_process_in_no_pod_waits_for_no_head() -> None:
     found = witnesses(pods=PodBook())
     facts = ProcessFacts(PID, UID, None)
-    word = found.word_on(facts, Word(), (), alive=True)
-    assert found.evidence(word, facts) == Evidence()
+    word = found.word_on(facts, SourceAnswer(), (), alive=True)
+    assert found.evidence(word, facts) == IdentityProof()
 
 
 def test_where_kubernetes_is_switched_off_pods_are_not_looked_at() -> None:
     found = witnesses()
-    word = found.word_on(PROCESS, Word(), (), alive=True)
-    assert found.evidence(word, PROCESS) == Evidence()
+    word = found.word_on(PROCESS, SourceAnswer(), (), alive=True)
+    assert found.evidence(word, PROCESS) == IdentityProof()
 
 
 # --- in the agent

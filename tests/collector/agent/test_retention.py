@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sample_views import rank_view
 from tidegauge.agent.evidence.budget import PIECES_OF_TENANT, STORED_BYTES_OF_TENANT, EvidenceBudget
 from tidegauge.agent.evidence.retention import StoredSnapshot, what_to_delete
-from tidegauge.agent.evidence.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import FolderStore, StoreError
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.jobs.kubernetes import PodPlace
@@ -89,12 +89,14 @@ def test_for_any_snapshots_the_rule_holds(
 # --- the shelf
 
 
-def shelf(folder: Path, *, keep_bytes: int = 1 << 20, keep_days: float = 14.0) -> SnapshotShelf:
+def shelf(folder: Path, *, keep_bytes: int = 1 << 20, keep_days: float = 14.0) -> SnapshotArchive:
     store = FolderStore(folder, hostname="node-a")
-    return SnapshotShelf(store, Keeping(keep_days * DAY_S, keep_bytes), EvidenceBudget(), cluster="lab")
+    return SnapshotArchive(store, Keeping(keep_days * DAY_S, keep_bytes), EvidenceBudget(), cluster="lab")
 
 
-def keep(on: SnapshotShelf, *, step: int, at_s: float = NOW_S, protected: frozenset[str] = frozenset()) -> SnapshotRef:
+def keep(
+    on: SnapshotArchive, *, step: int, at_s: float = NOW_S, protected: frozenset[str] = frozenset()
+) -> SnapshotRef:
     return on.keep(
         rank_view(), b"%d columns" % step, step=step, at_unix_s=at_s, now_s=0.0, now_unix_s=at_s,
         protected=protected,
@@ -173,7 +175,7 @@ def test_a_store_that_cannot_be_listed_is_said_once(tmp_path: Path, caplog: pyte
         def entries(self) -> tuple[StoredSnapshot, ...]:
             raise StoreError("the bucket is away")
 
-    on = SnapshotShelf(Away(tmp_path, hostname="node-a"), Keeping(DAY_S, 100), EvidenceBudget(), cluster="lab")
+    on = SnapshotArchive(Away(tmp_path, hostname="node-a"), Keeping(DAY_S, 100), EvidenceBudget(), cluster="lab")
     for _ in range(3):
         on.tidy(now_unix_s=NOW_S, wanted=None, protected=())
     assert caplog.text.count("the bucket is away") == 1

@@ -8,7 +8,7 @@ import pytest
 
 from direct_reporter import DirectReporter
 from fake_node import FakeClock
-from tidegauge.agent.runner import AgentRunner, Beat
+from tidegauge.agent.runner import AgentRunner, Ticker
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.kubernetes import PodFacts
@@ -182,7 +182,7 @@ def test_a_reply_without_settings_leaves_them_alone() -> None:
 
 
 def test_a_beat_is_due_once() -> None:
-    beat = Beat(1.0, now_s=10)
+    beat = Ticker(1.0, now_s=10)
     assert [beat.is_due(now_s) for now_s in (10, 10.5, 11, 11.1, 14.5, 14.6, 15.4, 15.5)] == [
         True, False, True, False, True, False, False, True,
     ]  # fmt: skip
@@ -197,7 +197,7 @@ def test_what_the_coordinator_says_of_pods_is_handed_over() -> None:
 
 
 def test_a_beat_can_be_due_earlier_but_not_later() -> None:
-    beat = Beat(10.0, now_s=0)
+    beat = Ticker(10.0, now_s=0)
     assert beat.is_due(0)
     beat.hasten(3.0)
     beat.hasten(5.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sample_views import rank_view
 from tidegauge.agent.evidence.budget import EvidenceBudget
-from tidegauge.agent.evidence.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import FolderStore
 from tidegauge.steady_clock import MOST_AHEAD_S, SAVE_EVERY_S, SteadyClock, boottime_s, read_boot_id
 
@@ -118,10 +118,10 @@ def test_a_jump_of_the_clock_deletes_no_snapshot(tmp_path: Path, jump_s: float) 
     host = Host()
     store = FolderStore(tmp_path / "snapshots", hostname="node-a")
 
-    def shelf() -> SnapshotShelf:
+    def shelf() -> SnapshotArchive:
         keeping = Keeping(14 * DAY_S, 1 << 20)
         clock = host.clock(tmp_path / "clock")
-        return SnapshotShelf(store, keeping, EvidenceBudget(), cluster="lab", steady_unix_s=clock.unix_s)
+        return SnapshotArchive(store, keeping, EvidenceBudget(), cluster="lab", steady_unix_s=clock.unix_s)
 
     def keep(step: int) -> str:
         ref = on.keep(

@@ -11,7 +11,7 @@ import pytest
 from tidegauge.agent.containers import run_dirs as container_run_dirs
 from tidegauge.agent.containers.run_dirs import Container, ContainerPoll, ContainerRunDir
 from tidegauge.agent.run_dirs.folders import NotNowError
-from tidegauge.agent.tenant_time import MAX_CPU_S, WALL_SHARE, TenantTime, Turns
+from tidegauge.agent.tenant_time import MAX_CPU_S, WALL_SHARE, FairQueue, TenantTime
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
 
@@ -83,7 +83,7 @@ def test_time_of_a_block_within_another_counts_once(cpu: Cpu) -> None:
 
 
 def test_who_waits_longest_comes_first() -> None:
-    turns = Turns[str]()
+    turns = FairQueue[str]()
     order = []
     for _ in range(4):
         first, *_ = turns.in_order("abc")
@@ -178,7 +178,7 @@ def test_containers_of_one_tenant_wait_and_anothers_do_not(
     Entries(monkeypatch, cpu, 0.4 * MAX_CPU_S)
     poll = ContainerPoll()
     hostile, [victim] = run_dirs(tmp_path, poll, 40, ONE), run_dirs(tmp_path, poll, 1, OTHER)
-    turns = Turns[ContainerRunDir]()
+    turns = FairQueue[ContainerRunDir]()
     seen: set[ContainerRunDir] = set()
     for _ in range(40 // 2):
         with poll.under_way():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.analysis.whatif.ranking import best_first, harms, helps, recommended
-from tidegauge.analysis.whatif.trials import Trial
+from tidegauge.analysis.whatif.results import Trial
 from whatif_worlds import GIB, MIB, replay_of, trial_of
 
 TODAY = trial_of({}, replay_of(3 * GIB))

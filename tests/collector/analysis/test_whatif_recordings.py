@@ -13,8 +13,8 @@ import pytest
 
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP, Changes
+from tidegauge.analysis.whatif.results import Trial, WhatIf
 from tidegauge.analysis.whatif.search import MOST_TRIALS, whatif
-from tidegauge.analysis.whatif.trials import Trial, WhatIf
 from tidegauge.analysis.whatif.words import export_line, findings
 from tidegauge.core.allocator.trace import Trace
 

@@ -6,7 +6,7 @@ import pytest
 
 from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP
 from tidegauge.analysis.whatif.limits import Limits
-from tidegauge.analysis.whatif.trials import Confidence, WhatIf
+from tidegauge.analysis.whatif.results import Confidence, WhatIf
 from tidegauge.analysis.whatif.words import export_line, findings
 from whatif_worlds import GIB, MIB, failed_request, replay_of, trial_of, whatif_of
 

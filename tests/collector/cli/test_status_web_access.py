@@ -13,7 +13,7 @@ import pytest
 
 from still_service import AwayEngine, StillLoop
 from tidegauge.cli.main import main
-from tidegauge.cluster.actions.action_desk import ActionDesk, Opened
+from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.engine.coordinator_service import CoordinatorService
@@ -44,7 +44,7 @@ class Head:
     @contextlib.contextmanager
     def running(self, **files: Path) -> Iterator[None]:
         settings = Settings(cluster="lab", api_admins="root", **files)  # type: ignore[arg-type]  # paths by name
-        desk = ActionDesk(lambda: Opened(None, StillLoop(), lambda: 1.8e9), keep_incidents_s=1e9)  # type: ignore[arg-type]  # no page of the store is asked
+        desk = ActionLoop(lambda: Opened(None, StillLoop(), lambda: 1.8e9), keep_incidents_s=1e9)  # type: ignore[arg-type]  # no page of the store is asked
         service = CoordinatorService(
             Coordinator(wall_s=lambda: 1.8e9, monotonic_s=lambda: 100.0, incarnation="c"), AwayEngine(),
             exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",

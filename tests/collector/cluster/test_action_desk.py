@@ -8,7 +8,7 @@ import pytest
 
 from still_service import StillLoop
 from store_contract import closed, opened
-from tidegauge.cluster.actions.action_desk import DAY_S, ActionDesk, Opened, open_actions
+from tidegauge.cluster.actions.action_loop import DAY_S, ActionLoop, Opened, open_actions
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, open_store, sqlite_url
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Store:
 
 def turned(store: Store, *, loop_s: float, ages_s: float) -> list[int]:
     """The incidents that a coordinator leaves that keeps them for thirty days."""
-    desk = ActionDesk(
+    desk = ActionLoop(
         lambda: Opened(store, StillLoop(), lambda: loop_s, lambda: ages_s), keep_incidents_s=30 * DAY_S
     )  # fmt: skip
     desk.turn()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.agent_keeper import RETRY_S, WEDGED_S, AgentKeeper, EngineError
+from tidegauge.cluster.engine.agent_reconciler import RETRY_S, WEDGED_S, AgentReconciler, EngineError
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.views import NodeSummary
 
@@ -44,7 +44,7 @@ class Cluster:
         self.now_s = 100.0
         self.engine = FakeEngine()
         self.coordinator = Coordinator(wall_s=lambda: 0.0, monotonic_s=lambda: self.now_s, incarnation="c")
-        self.keeper = AgentKeeper(self.engine, self.coordinator, monotonic_s=lambda: self.now_s)
+        self.keeper = AgentReconciler(self.engine, self.coordinator, monotonic_s=lambda: self.now_s)
 
     def tick(self, *, after_s: float = 1.0) -> list[tuple[str, str]]:
         self.now_s += after_s

@@ -16,7 +16,7 @@ import pytest
 from sample_views import LEAK, identity, rank_summary
 from still_service import AwayEngine
 from tidegauge.cli.main import main
-from tidegauge.cluster.actions.action_desk import ActionDesk, Opened
+from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.engine.coordinator_service import CoordinatorService
@@ -48,7 +48,7 @@ class Lab:
             ),
         )
         self.service = CoordinatorService(
-            coordinator, AwayEngine(), pages, ActionDesk(no_database, keep_incidents_s=0.0), cluster="lab",
+            coordinator, AwayEngine(), pages, ActionLoop(no_database, keep_incidents_s=0.0), cluster="lab",
             host="127.0.0.1", port=port, advertise_host="10.0.0.1", asks=EvidenceAsks(Path(__file__) / "no folder"),
             door=door, public_url="https://lab.example",
         )  # fmt: skip

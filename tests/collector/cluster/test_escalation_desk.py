@@ -12,7 +12,7 @@ import pytest
 from evidence_values import evidence, nothing_found
 from sample_views import LEAK, NOW_S, identity, rank_summary
 from scheduler_values import JOB
-from tidegauge.cluster.actions.escalation_desk import LOOK_EVERY_S, EscalationDesk
+from tidegauge.cluster.actions.escalation_loop import LOOK_EVERY_S, EscalationLoop
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
@@ -43,7 +43,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        self.desk = EscalationDesk(
+        self.desk = EscalationLoop(
             self.coordinator, self._open, asks=self.asks, now_s=lambda: self.now_s, submit=self._submit
         )
 

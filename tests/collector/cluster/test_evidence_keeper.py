@@ -13,13 +13,13 @@ from evidence_values import evidence, snapshot_ref
 from sample_views import NOW_S
 from scheduler_values import JOB
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.coordinator.evidence_keeper import (
+from tidegauge.cluster.coordinator.evidence_index import (
     MOST_JOBS,
     MOST_OF_JOB,
     MOST_OF_REPORT,
     MOST_WAITING,
     REMEMBER_JOBS_S,
-    EvidenceKeeper,
+    EvidenceIndex,
     KeptPiece,
 )
 from tidegauge.cluster.store import KeptEvidence
@@ -67,8 +67,8 @@ def summary(*pieces: Evidence, hostname: str = "node0", sent_s: float = NOW_S) -
 
 
 @pytest.fixture
-def keeper() -> EvidenceKeeper:
-    return EvidenceKeeper()
+def keeper() -> EvidenceIndex:
+    return EvidenceIndex()
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def table() -> Table:
     return Table()
 
 
-def test_a_piece_is_answered_once_it_is_in_the_database(keeper: EvidenceKeeper, table: Table) -> None:
+def test_a_piece_is_answered_once_it_is_in_the_database(keeper: EvidenceIndex, table: Table) -> None:
     assert keeper.take([evidence()]) == ()
     (new,) = keeper.write(table, now_s=NOW_S)
     assert (new.job, new.brief.evidence_id, new.hostname) == (JOB, "auto-1", "node0")
@@ -86,7 +86,7 @@ def test_a_piece_is_answered_once_it_is_in_the_database(keeper: EvidenceKeeper, 
     assert [piece.brief.evidence_id for piece in keeper.news()[JOB]] == ["auto-1"]
 
 
-def test_while_the_database_is_away_it_waits_and_nobody_knows_what_may_go(keeper: EvidenceKeeper, table: Table) -> None:
+def test_while_the_database_is_away_it_waits_and_nobody_knows_what_may_go(keeper: EvidenceIndex, table: Table) -> None:
     keeper.write(table, now_s=NOW_S)
     assert keeper.wanted_on("node0") == frozenset()
     keeper.take([evidence()])
@@ -100,14 +100,14 @@ def test_while_the_database_is_away_it_waits_and_nobody_knows_what_may_go(keeper
     assert len(keeper.write(table, now_s=NOW_S)) == 1
 
 
-def test_a_piece_that_no_database_takes_is_not_asked_for_again(keeper: EvidenceKeeper, table: Table) -> None:
+def test_a_piece_that_no_database_takes_is_not_asked_for_again(keeper: EvidenceIndex, table: Table) -> None:
     table.refuses = frozenset({"auto-1"})
     keeper.take([evidence()])
     assert keeper.write(table, now_s=NOW_S) == []
     assert keeper.take([evidence()]) == ("auto-1",)
 
 
-def test_a_job_that_copies_anothers_id_does_not_get_it_forgotten(keeper: EvidenceKeeper, table: Table) -> None:
+def test_a_job_that_copies_anothers_id_does_not_get_it_forgotten(keeper: EvidenceIndex, table: Table) -> None:
     copy = evidence(job=JobKey("666", 0, 7))
     keeper.take([copy])
     keeper.write(table, now_s=NOW_S)
@@ -117,7 +117,7 @@ def test_a_job_that_copies_anothers_id_does_not_get_it_forgotten(keeper: Evidenc
     assert len(table.kept) == 2
 
 
-def test_what_waits_is_bounded_and_comes_again(keeper: EvidenceKeeper, table: Table) -> None:
+def test_what_waits_is_bounded_and_comes_again(keeper: EvidenceIndex, table: Table) -> None:
     pieces = [evidence(evidence_id=f"e{number}") for number in range(3 * MOST_WAITING)]
     keeper.take([*pieces[: MOST_OF_REPORT + 5]])
     assert len(keeper.write(table, now_s=NOW_S)) == MOST_OF_REPORT
@@ -126,7 +126,7 @@ def test_what_waits_is_bounded_and_comes_again(keeper: EvidenceKeeper, table: Ta
     assert len(keeper.write(table, now_s=NOW_S)) == MOST_WAITING
 
 
-def test_snapshots_that_open_incidents_point_to_must_stay_where_they_are(keeper: EvidenceKeeper, table: Table) -> None:
+def test_snapshots_that_open_incidents_point_to_must_stay_where_they_are(keeper: EvidenceIndex, table: Table) -> None:
     newer = evidence(evidence_id="newer", at_unix_s=NOW_S + 1.0, snapshots=(snapshot_ref(1, 999),))
     elsewhere = evidence(2, hostname="node1", snapshots=(snapshot_ref(2),))
     over = evidence(job=JobKey("over", 0, 1001), snapshots=(snapshot_ref(3),))
@@ -141,7 +141,7 @@ def test_snapshots_that_open_incidents_point_to_must_stay_where_they_are(keeper:
     assert keeper.wanted_on("node0") == frozenset()
 
 
-def test_another_coordinator_knows_what_was_kept(keeper: EvidenceKeeper, table: Table) -> None:
+def test_another_coordinator_knows_what_was_kept(keeper: EvidenceIndex, table: Table) -> None:
     table.kept = [
         KeptEvidence(NOW_S - 2 * REMEMBER_JOBS_S, evidence(evidence_id="old")),
         KeptEvidence(NOW_S - 2 * REMEMBER_JOBS_S, evidence(evidence_id="gone", job=JobKey("gone", 0, 1))),
@@ -154,7 +154,7 @@ def test_another_coordinator_knows_what_was_kept(keeper: EvidenceKeeper, table: 
     assert keeper.take([evidence(evidence_id="new")]) == ("new",)
 
 
-def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceKeeper) -> None:
+def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceIndex) -> None:
     alive = weakref.WeakSet[Evidence]()
     most = 0
 
@@ -176,7 +176,7 @@ def test_what_was_kept_is_recalled_one_piece_at_a_time(keeper: EvidenceKeeper) -
     assert len(alive) == 0
 
 
-def test_jobs_are_forgotten_after_a_day_unless_their_incident_is_open(keeper: EvidenceKeeper, table: Table) -> None:
+def test_jobs_are_forgotten_after_a_day_unless_their_incident_is_open(keeper: EvidenceIndex, table: Table) -> None:
     other = JobKey("other", 0, 1)
     keeper.take([evidence(), evidence(job=other)])
     table.open_jobs = {JOB}
@@ -186,7 +186,7 @@ def test_jobs_are_forgotten_after_a_day_unless_their_incident_is_open(keeper: Ev
     assert set(keeper.news()) == {JOB}
 
 
-def test_memory_is_bounded_whatever_comes(keeper: EvidenceKeeper, table: Table) -> None:
+def test_memory_is_bounded_whatever_comes(keeper: EvidenceIndex, table: Table) -> None:
     table.kept = [
         KeptEvidence(NOW_S, evidence(evidence_id=f"e{number}", job=JobKey(f"job {number % (MOST_JOBS + 9)}", 0, 1)))
         for number in range(MOST_JOBS + 9)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from examples import fewer
 from fake_node import FakeClock
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.coordinator.order_desk import OrderDesk, reply_of
+from tidegauge.cluster.coordinator.order_queue import OrderQueue, reply_of
 from tidegauge.cluster.views import ReportReply
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget
@@ -37,7 +37,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.desk = OrderDesk(
+        self.desk = OrderQueue(
             incarnation="c1",
             hostname_of=lambda node_id: {"n1": "node7"}.get(node_id, ""),
             monotonic_s=self.clock.monotonic_s,
@@ -80,7 +80,7 @@ def test_the_nodes_of_all_ranks_are_looked_up_at_once() -> None:
         asked.append((job, list(targets)))
         return ["n2"] * len(targets)
 
-    desk = OrderDesk(incarnation="c1", hostname_of=lambda node_id: node_id, where_now=where_now)
+    desk = OrderQueue(incarnation="c1", hostname_of=lambda node_id: node_id, where_now=where_now)
     replies = desk.ask_ranks(JOB, [target(0), target(3)], REQUEST, timeout_s=0)
     assert asked == [(JOB, [(ProcessId(100, 7), "n1"), (ProcessId(103, 7), "n1")])]
     assert {reply.error for reply in replies.values()} == {"no answer from the agent on n2 within 0 s"}

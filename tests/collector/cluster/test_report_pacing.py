@@ -9,9 +9,9 @@ import pytest
 
 from sample_views import LEAK, rank_summary
 from tidegauge.cluster.coordinator.coordinator import STALE_AFTER_S, Coordinator
-from tidegauge.cluster.coordinator.order_desk import TALK_S
+from tidegauge.cluster.coordinator.order_queue import TALK_S
 from tidegauge.cluster.coordinator.report_pacing import MOST_QUICK_NODES, MOST_REPORTS_PER_S, SOON_S, stale_limit_s
-from tidegauge.cluster.engine.agent_keeper import FRESH_S, AgentKeeper
+from tidegauge.cluster.engine.agent_reconciler import FRESH_S, AgentReconciler
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.ids import JobId, JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget
@@ -144,7 +144,7 @@ def test_the_keeper_does_not_miss_an_agent_that_was_asked_to_be_silent(cluster: 
         def end_agent(self, node_id: str) -> None: ...
 
     engine = Engine()
-    keeper = AgentKeeper(engine, cluster.coordinator, monotonic_s=cluster.time_s)
+    keeper = AgentReconciler(engine, cluster.coordinator, monotonic_s=cluster.time_s)
     cluster.joined(MANY)
     cluster.report()
     assert EVERY_S > FRESH_S

@@ -14,7 +14,7 @@ from html_text import Page
 from loop_store import told_store
 from sample_views import NOW_S
 from still_service import AwayEngine, StillLoop
-from tidegauge.cluster.actions.action_desk import ActionDesk, Opened
+from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.engine.coordinator_service import CoordinatorService
@@ -30,7 +30,7 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     store = open_store(sqlite_url(tmp_path))
     store.incidents.save(told.incidents.story)
     store.audit.write_ahead([record.decision for record in told.audit.made])
-    desk = ActionDesk(lambda: Opened(store, StillLoop(), lambda: NOW_S), keep_incidents_s=1e9)
+    desk = ActionLoop(lambda: Opened(store, StillLoop(), lambda: NOW_S), keep_incidents_s=1e9)
     settings = Settings(cluster="lab", grafana_url="http://grafana.example", public_url="http://head.example:9495")
     coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c")
     service = CoordinatorService(
@@ -78,7 +78,7 @@ def test_report_says_so_while_there_is_no_database(service: CoordinatorService, 
         raise StoreError("no database here")
 
     other = CoordinatorService(
-        service.coordinator, AwayEngine(), exporter_pages(Settings()), ActionDesk(none, keep_incidents_s=0.0),
+        service.coordinator, AwayEngine(), exporter_pages(Settings()), ActionLoop(none, keep_incidents_s=0.0),
         cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1", asks=EvidenceAsks(tmp_path / "asks"),
     )  # fmt: skip
     other.start()

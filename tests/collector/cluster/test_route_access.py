@@ -18,9 +18,9 @@ from evidence_values import evidence
 from sample_views import LEAK, identity, rank_summary
 from scheduler_values import decision, finding, incident
 from still_service import AwayEngine, StillLoop
-from tidegauge.cluster.actions.action_desk import ActionDesk, Opened
+from tidegauge.cluster.actions.action_loop import ActionLoop, Opened
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
-from tidegauge.cluster.api.grade_api import GradeDesk
+from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import FORM_TYPE, Answer, HttpApi, Request, UnavailableError
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.cluster.coordinator.coordinator import Coordinator
@@ -121,7 +121,7 @@ def running_site(folder: Path) -> Iterator[Site]:
     store = open_store(f"sqlite:///{folder}/t.db")
     at_bobs_job = UnderWay("d", ActionKind.CHECKPOINT, job_of("bob"), NOW_S, "waits")
     loop = StillLoop(LoopStatus("act", None, under_way=(at_bobs_job,)))
-    desk = ActionDesk(lambda: Opened(store, loop, lambda: NOW_S), keep_incidents_s=1e9)
+    desk = ActionLoop(lambda: Opened(store, loop, lambda: NOW_S), keep_incidents_s=1e9)
     desk.turn()
     service = CoordinatorService(
         coordinator, AwayEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
@@ -480,7 +480,7 @@ def test_a_database_that_is_away_is_said_so_and_no_answer_is_taken_for_kept() ->
     def away() -> Store:
         raise StoreError("disk full")
 
-    desk = GradeDesk(away, lambda: NOW_S, lambda _: "")
+    desk = GradePages(away, lambda: NOW_S, lambda _: "")
     asked = Request({"incident": "1", "grade": "leak"}, None, Viewer("ada", sees_all=False, reads_metrics=False))
     for route in (*desk.routes().values(), *desk.forms().values()):
         with pytest.raises(UnavailableError, match="does not answer: disk full"):

@@ -16,12 +16,12 @@ from fake_node import FakeClock
 from sample_views import identity, rank_summary
 from tidegauge.agent.job_settings import JobSettingsFiles
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.coordinator.settings_desk import (
+from tidegauge.cluster.coordinator.settings_store import (
     DAY_S,
     LOOK_EVERY_S,
     MAX_JOBS,
     UNSEEN_DAYS,
-    JobSettingsDesk,
+    JobSettingsStore,
     SettingsKeptError,
 )
 from tidegauge.cluster.views import EngineNode, ReportReply
@@ -30,7 +30,7 @@ from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.jobs.settings import JobSettings, digest, encode
 from tidegauge.core.views import NodeSummary, RankSummary
 from tidegauge.probe.job_settings import take_settings
-from tidegauge_scheduler_hooks.ports import SettingsDesk
+from tidegauge_scheduler_hooks.ports import SettingsStore
 from waiting import PATIENCE_S
 
 ONE = JobSettings("4711", 1001, 1, alloc_conf={"expandable_segments": "True"})
@@ -52,7 +52,7 @@ class Site:
         self.coordinator = Coordinator(
             wall_s=self.clock.unix_s, monotonic_s=self.clock.monotonic_s, incarnation="c1", stale_after_s=10.0
         )
-        self.desk = JobSettingsDesk(
+        self.desk = JobSettingsStore(
             self.path, wall_s=self.clock.unix_s, reporting=self.reporting,
             monotonic_s=self.clock.monotonic_s,
         )  # fmt: skip
@@ -93,7 +93,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_it_is_the_desk_of_the_hooks(site: Site) -> None:
-    desk: SettingsDesk = site.desk
+    desk: SettingsStore = site.desk
     assert desk.get("4711", 1001) is None
     assert issubclass(SettingsKeptError, AuditError)
 

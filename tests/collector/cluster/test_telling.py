@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from scheduler_values import decision
-from tidegauge.cluster.actions.action_desk import _messenger
-from tidegauge.cluster.actions.telling import SILENT_AFTER_S, TellingBoard, Told, is_notifier_wanted, tells_owners
+from tidegauge.cluster.actions.action_loop import _messenger
+from tidegauge.cluster.actions.notifying import (
+    SILENT_AFTER_S,
+    OwnerNotified,
+    TellingBoard,
+    is_notifier_wanted,
+    tells_owners,
+)
 from tidegauge.cluster.engine.notifier import NotifierService, notify_config
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.core.incidents.actions import ActionKind
@@ -53,18 +59,18 @@ NOTIFY = decision(ActionKind.NOTIFY)
 
 
 def test_where_an_owner_was_told_is_passed_on() -> None:
-    assert _messenger(lambda _: Told(where="on Slack")).tell(NOTIFY) == "on Slack"
+    assert _messenger(lambda _: OwnerNotified(where="on Slack")).tell(NOTIFY) == "on Slack"
 
 
 def test_what_may_work_later_is_temporary() -> None:
     with pytest.raises(TemporaryError, match="rate limit") as caught:
-        _messenger(lambda _: Told(problem="rate limit", retry_after_s=7.0)).tell(NOTIFY)
+        _messenger(lambda _: OwnerNotified(problem="rate limit", retry_after_s=7.0)).tell(NOTIFY)
     assert caught.value.retry_after_s == 7.0
 
 
 def test_what_will_never_work_is_permanent() -> None:
     with pytest.raises(PermanentError, match="nobody knows ada"):
-        _messenger(lambda _: Told(problem="nobody knows ada on Slack")).tell(NOTIFY)
+        _messenger(lambda _: OwnerNotified(problem="nobody knows ada on Slack")).tell(NOTIFY)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from sample_views import identity, rank_summary
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.known_node import KnownNode, RankOfProcess
-from tidegauge.cluster.coordinator.whereabouts import present_nodes
+from tidegauge.cluster.coordinator.process_location import present_nodes
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget

@@ -11,7 +11,7 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceCause
 from tidegauge.core.evidence.causes import RULES, CauseInput, MemoryGrowth, name_cause
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch, RankFacts
-from tidegauge.core.evidence.signs import Source
+from tidegauge.core.evidence.signs import SignSource
 from tidegauge.core.evidence.workspaces import Workspaces, grown_workspaces
 from tidegauge.core.verdicts import OK, LeakState, Signal, Verdict
 
@@ -424,4 +424,4 @@ def test_whatever_a_rank_says_there_is_an_answer(case: CauseInput) -> None:
 def test_no_rule_can_be_named_by_one_source_alone() -> None:
     for rule in RULES:
         assert len({sign.source for sign in (*rule.needs, *rule.also)}) > 1 or not rule.also, rule.cause
-    assert {sign.source for rule in RULES for sign in (*rule.needs, *rule.also)} == set(Source)
+    assert {sign.source for rule in RULES for sign in (*rule.needs, *rule.also)} == set(SignSource)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge.estimator.fits import fitting_bytes
-from tidegauge.estimator.gpus import GIB, MIB, GpuType, Source
+from tidegauge.estimator.gpus import GIB, MIB, GpuType, SizeSource
 from tidegauge.estimator.largest_batch import MOST_TRIALS, BatchRuns, by_the_line, largest_batch
 from tidegauge.estimator.target import Target
 
 
 def gpu(total_bytes: int) -> GpuType:
-    return GpuType("test", Target("test", total_bytes, (9, 0), 132), Source.MEASURED)
+    return GpuType("test", Target("test", total_bytes, (9, 0), 132), SizeSource.MEASURED)
 
 
 def line(start_bytes: int, slope_bytes: int) -> Callable[[int], int]:

@@ -15,7 +15,7 @@ from tidegauge.core.jobs.launch_record import (
     encode_launch_record,
 )
 from tidegauge.core.jobs.launches import LaunchState
-from tidegauge.launch.desk import MAX_SAID, Desk
+from tidegauge.launch.requests import MAX_SAID, KeeperRequests
 
 STOPS = ("requeue", "hold", "cancel")
 
@@ -31,7 +31,7 @@ class Job:
         self.events: list[str] = []
         self.said = ""
         self.held_back: str | None = None
-        self.desk = Desk(
+        self.desk = KeeperRequests(
             record._replace(**changes),
             environ or {},
             save=self._save,

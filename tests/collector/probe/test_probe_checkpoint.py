@@ -18,10 +18,10 @@ from tidegauge.probe import entry
 from tidegauge.probe.checkpoint.callbacks import MAX_REMEMBERED, Checkpoints
 from tidegauge.probe.checkpoint.files import list_files
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.requests import Ask, CheckpointRequest, RefusedError, saver
+from tidegauge.probe.requests import Ask, CheckpointRequest, RequestRefusedError, saver
 from tidegauge.probe.runtime.checkpoint_agreement import PATIENCE_S, all_have_come
 from tidegauge.probe.session.commands import Commands
-from tidegauge.probe.session.guest import Probe
+from tidegauge.probe.session.probe import Probe
 from waiting import PATIENCE_S as TEST_PATIENCE_S
 
 
@@ -70,7 +70,7 @@ class Rank:
 
 class RequestTestCase(unittest.TestCase):
     def assert_refused(self, kind: str, call: Callable[[], object]) -> str:
-        with self.assertRaises(RefusedError) as caught:
+        with self.assertRaises(RequestRefusedError) as caught:
             call()
         self.assertEqual(caught.exception.kind, kind)
         return str(caught.exception)

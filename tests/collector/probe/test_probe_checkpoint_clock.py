@@ -10,7 +10,7 @@ from typing import Any, Optional
 from probe_fakes import FakeBackend
 from tidegauge.probe.checkpoint.callbacks import Checkpoints
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.requests import CheckpointRequest, RefusedError, parse_ask
+from tidegauge.probe.requests import CheckpointRequest, RequestRefusedError, parse_ask
 
 HOUR_S = 3600.0
 HEAD_S = 1.8e9
@@ -93,13 +93,13 @@ class ClocksThatDiffer(unittest.TestCase):
         rank.ask(within_s=None)
         rank.pass_s(61)
         self.assertEqual(rank.stage(), "failed")
-        with self.assertRaises(RefusedError) as caught:
+        with self.assertRaises(RequestRefusedError) as caught:
             Rank(HOUR_S).ask(within_s=None)
         self.assertEqual(caught.exception.kind, "late")
 
     def test_a_time_that_is_none_is_refused(self) -> None:
         for bad in (-1, "soon", True, float("nan"), float("inf"), 10**400):
-            with self.subTest(bad=bad), self.assertRaises(RefusedError) as caught:
+            with self.subTest(bad=bad), self.assertRaises(RequestRefusedError) as caught:
                 Rank().ask(within_s=bad)  # type: ignore[arg-type]  # what a hostile peer might send
             self.assertEqual(caught.exception.kind, "usage")
 

@@ -18,9 +18,9 @@ from tidegauge.probe.checkpoint.files import SETTLED_S
 from tidegauge.probe.checkpoint.means import means_of
 from tidegauge.probe.checkpoint.signal import parse_signal, signal_name, why_not_sent
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.requests import RefusedError, parse_ask
+from tidegauge.probe.requests import RequestRefusedError, parse_ask
 from tidegauge.probe.session.commands import Commands
-from tidegauge.probe.session.guest import Probe
+from tidegauge.probe.session.probe import Probe
 
 
 class Words(unittest.TestCase):
@@ -230,7 +230,7 @@ class NothingToSave(unittest.TestCase):
         self.assertIn("TIDEGAUGE_CHECKPOINT='never'", means.complaint() or "")
 
     def test_nobody_asks_a_rank_that_has_nothing_to_save(self) -> None:
-        with self.assertRaises(RefusedError):
+        with self.assertRaises(RequestRefusedError):
             parse_ask({"id": "d", "at_step": None, "deadline_unix_s": 1, "way": "none"})
 
 

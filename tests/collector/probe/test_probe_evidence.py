@@ -17,7 +17,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
 from tidegauge.probe.evidence.window import EvidenceWindow, Phase, WindowAsk
-from tidegauge.probe.evidence.work import Looks, gather
+from tidegauge.probe.evidence.work import Searches, gather
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
@@ -67,7 +67,7 @@ class WindowTestCase(unittest.TestCase):
             pacer.rest()
             return FOUND
 
-        gather(window, self.files, Looks(search=search or look, facts=self.facts))
+        gather(window, self.files, Searches(search=search or look, facts=self.facts))
 
     def facts(self, _pacer: Pacer) -> RankFacts:
         self.facts_read += 1
@@ -280,7 +280,7 @@ class Ending(WindowTestCase):
         def fail(_pacer: Pacer) -> RankFacts:
             raise ValueError("odd")
 
-        gather(window, self.files, Looks(search=lambda _blocks, _pacer: FOUND, facts=fail))
+        gather(window, self.files, Searches(search=lambda _blocks, _pacer: FOUND, facts=fail))
         evidence = self.evidence()
         self.assertEqual((evidence.facts, evidence.early_facts), (NO_FACTS, NO_FACTS))
         self.assertEqual((evidence.problem or "").count("odd"), 1)
@@ -294,7 +294,7 @@ class Ending(WindowTestCase):
             os.makedirs(in_the_way, exist_ok=True)
             return NO_FACTS
 
-        gather(window, self.files, Looks(search=lambda _blocks, _pacer: FOUND, facts=facts))
+        gather(window, self.files, Searches(search=lambda _blocks, _pacer: FOUND, facts=facts))
         evidence = self.evidence()
         self.assertEqual((evidence.early_file, evidence.late_file), ("12-34.early.snap", None))
         self.assertEqual((evidence.late_step, evidence.search), (48, FOUND))

@@ -16,7 +16,7 @@ from probe_fakes import MIB, FakeBackend, FakeOptimizer, Ring, facts_of_this_pro
 from tidegauge.core.samples import EventCode, RecordKind
 from tidegauge.probe.faults import MAX_FAULTS, Faults
 from tidegauge.probe.session.commands import Commands
-from tidegauge.probe.session.guest import MAX_TICKS_ALONE, Probe
+from tidegauge.probe.session.probe import MAX_TICKS_ALONE, Probe
 from waiting import PATIENCE_S, eventually
 
 

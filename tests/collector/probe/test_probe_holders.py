@@ -19,7 +19,7 @@ from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSear
 from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import search_holders
 from tidegauge.probe.holders.pace import LONGEST_SLICE_S, AtBoundary
-from tidegauge.probe.requests import RefusedError
+from tidegauge.probe.requests import RequestRefusedError
 from waiting import PATIENCE_S
 
 BLOCK = 4096
@@ -657,7 +657,10 @@ class GuestTest(HolderTestCase):
         self.assertLess(found.longest_pause_s, LONGEST_SLICE_S)
 
     def test_later_boundaries_will_do(self) -> None:
-        kept, refused = [tensor(1)], [RefusedError("late", "no step"), RefusedError("busy", "a graph is captured")]
+        kept, refused = (
+            [tensor(1)],
+            [RequestRefusedError("late", "no step"), RequestRefusedError("busy", "a graph is captured")],
+        )
 
         def at_boundary(call: Callable[[], bool]) -> bool:
             if refused:
@@ -668,7 +671,7 @@ class GuestTest(HolderTestCase):
 
     def test_without_a_boundary_it_says_why_there_is_nothing(self) -> None:
         def at_boundary(call: Callable[[], bool]) -> bool:
-            raise RefusedError("unable", "the process makes no steps")
+            raise RequestRefusedError("unable", "the process makes no steps")
 
         found = searched([1], at_boundary=at_boundary)
         self.assertEqual((found.problem, found.found_bytes), ("the process makes no steps", 0))

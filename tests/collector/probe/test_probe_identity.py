@@ -8,7 +8,7 @@ from typing import Optional
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
 from tidegauge.core.ring_layout import HEADER_BYTES, IDENTITY_OFFSET, decode_identity, encode_identity
 from tidegauge.core.torch_version import torch_at_least
-from tidegauge.probe.identity import Place, TorchFacts, claimed_place, identify
+from tidegauge.probe.identity import RankPlace, TorchFacts, claimed_place, identify
 from tidegauge.probe.process_facts import ProcessFacts
 
 PROCESS = ProcessFacts(
@@ -50,22 +50,22 @@ def who(
 class Places(unittest.TestCase):
     def test_each_launcher_is_understood(self) -> None:
         openmpi = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
-        table: list[tuple[str, dict[str, str], Optional[Place]]] = [
+        table: list[tuple[str, dict[str, str], Optional[RankPlace]]] = [
             ("nobody", {}, None),
-            ("torchrun", TORCHRUN, Place(3, 1, 4)),
-            ("srun", SRUN, Place(5, 1, 8)),
-            ("torchrun inside srun", {**SRUN, **TORCHRUN}, Place(3, 1, 4)),
-            ("a task of part of the allocation", {**SRUN, "SLURM_NTASKS": "16"}, Place(5, 1, 8)),
-            ("OpenMPI", openmpi, Place(2, 0, 4)),
-            ("MPICH", {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, Place(1, 1, 2)),
+            ("torchrun", TORCHRUN, RankPlace(3, 1, 4)),
+            ("srun", SRUN, RankPlace(5, 1, 8)),
+            ("torchrun inside srun", {**SRUN, **TORCHRUN}, RankPlace(3, 1, 4)),
+            ("a task of part of the allocation", {**SRUN, "SLURM_NTASKS": "16"}, RankPlace(5, 1, 8)),
+            ("OpenMPI", openmpi, RankPlace(2, 0, 4)),
+            ("MPICH", {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, RankPlace(1, 1, 2)),
             ("sbatch, not a task", {"SLURM_JOB_ID": "9", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None),
             ("the batch step", {**SRUN, "SLURM_STEP_ID": "4294967291", "SLURM_PROCID": "0"}, None),
             ("the batch step of Slurm 26.05", {**SRUN, "SLURM_STEP_ID": "-5", "SLURM_PROCID": "0"}, None),
-            ("no local rank", {"RANK": "1", "WORLD_SIZE": "2"}, Place(1, 0, 2)),
+            ("no local rank", {"RANK": "1", "WORLD_SIZE": "2"}, RankPlace(1, 0, 2)),
             ("a rank outside its world", {"RANK": "4", "WORLD_SIZE": "4"}, None),
             ("text for a number", {"RANK": "one", "WORLD_SIZE": "4"}, None),
             ("a negative rank", {"RANK": "-1", "WORLD_SIZE": "4"}, None),
-            ("contradictory torchrun inside srun", {**SRUN, "RANK": "9", "WORLD_SIZE": "2"}, Place(5, 1, 8)),
+            ("contradictory torchrun inside srun", {**SRUN, "RANK": "9", "WORLD_SIZE": "2"}, RankPlace(5, 1, 8)),
         ]
         for name, environ, place in table:
             with self.subTest(name):

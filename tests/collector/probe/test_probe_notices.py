@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import unittest
 
-from tidegauge.probe.requests import RefusedError
-from tidegauge.probe.run_files.notices import MAX_LINES, MAX_REMEMBERED, Notices
+from tidegauge.probe.requests import RequestRefusedError
+from tidegauge.probe.run_files.owner_messages import MAX_LINES, MAX_REMEMBERED, OwnerMessages
 
 
 class NoticesTest(unittest.TestCase):
@@ -16,7 +16,7 @@ class NoticesTest(unittest.TestCase):
         os.set_blocking(self.read_end, False)
         self.addCleanup(os.close, self.read_end)
         self.addCleanup(os.close, write_end)
-        self.notices = Notices(write_end)
+        self.notices = OwnerMessages(write_end)
 
     def printed(self) -> str:
         return os.read(self.read_end, 1 << 16).decode()
@@ -46,7 +46,7 @@ class NoticesTest(unittest.TestCase):
 
     def test_what_is_no_notice_is_refused(self) -> None:
         for request in ({"text": "x"}, {"id": "d"}, {"id": "d", "text": " "}, {"id": "d", "text": 3}):
-            with self.subTest(request), self.assertRaises(RefusedError):
+            with self.subTest(request), self.assertRaises(RequestRefusedError):
                 self.notices.tell(request)
 
     def test_stderr_that_nobody_holds_any_more_is_said(self) -> None:
@@ -54,7 +54,7 @@ class NoticesTest(unittest.TestCase):
         os.close(read_end)
         self.addCleanup(os.close, write_end)
         with self.assertRaises(BrokenPipeError):
-            Notices(write_end).tell({"id": "d-1", "text": "x"})
+            OwnerMessages(write_end).tell({"id": "d-1", "text": "x"})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from sample_views import NOW_S
 from scheduler_values import JOB, decision, incident
 from tidegauge.core.incidents import ChangeKind, Closure, IncidentChange, IncidentState
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, DecisionStatus, Disposition, Outcome
-from tidegauge_exporter.grafana.annotations import Remark, annotations_of, tag
+from tidegauge_exporter.grafana.annotations import AnnotationText, annotations_of, tag
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 
@@ -30,7 +30,7 @@ def told(number: int) -> Story:
     return Story(found, history, tuple(store.audit.records_of(number)))
 
 
-def remarks(story: Story) -> tuple[Remark, ...]:
+def remarks(story: Story) -> tuple[AnnotationText, ...]:
     return annotations_of(story, cluster="alps", links=LINKS)
 
 

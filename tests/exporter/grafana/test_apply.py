@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes.fake_grafana import TOKEN, FakeGrafana, Reply, grafana_server
-from tidegauge_exporter.grafana.apply import Change, Step, Wanted, carry_out, differences, look, plan
+from tidegauge_exporter.grafana.apply import ApplyStep, Change, Wanted, carry_out, differences, look, plan
 from tidegauge_exporter.grafana.client import GrafanaClient
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
@@ -44,11 +44,11 @@ def client(grafana: FakeGrafana) -> Iterator[GrafanaClient]:
     client.close()
 
 
-def apply(client: GrafanaClient, wanted: Wanted = WANTED) -> list[Step]:
+def apply(client: GrafanaClient, wanted: Wanted = WANTED) -> list[ApplyStep]:
     return list(carry_out(client, plan(wanted, look(client, wanted)), message="tidegauge 1"))
 
 
-def changes(steps: list[Step]) -> dict[str, Change]:
+def changes(steps: list[ApplyStep]) -> dict[str, Change]:
     return {step.uid: step.change for step in steps}
 
 

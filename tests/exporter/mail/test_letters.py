@@ -17,7 +17,7 @@ from slack_stories import FOUND, closed, explained, leak, notify_decision, out_o
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.mail.letters import Letter, evidence_letter, followup_letter, owner_letter
+from tidegauge_exporter.mail.mail_text import MailText, evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.messages.values import Story
 
 LINKS = Links("https://grafana.example", "https://head.example")
@@ -53,7 +53,7 @@ def of_slurm(story: Story, **changes: Any) -> Story:
     return replace(story, incident=replace(story.incident, **{"scheduler": "slurm", **changes}))
 
 
-def letter(story: Story, *, has_plot: bool = False, links: Links = LINKS, cluster: str = "prod") -> Letter:
+def letter(story: Story, *, has_plot: bool = False, links: Links = LINKS, cluster: str = "prod") -> MailText:
     asked = notify_decision(story, "What Tidegauge does next, and when.")
     return owner_letter(asked, story, cluster=cluster, links=links, now_unix_s=NOW_S, has_plot=has_plot)
 

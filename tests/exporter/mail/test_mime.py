@@ -13,7 +13,7 @@ from exporter.mail.test_letters import hostile
 from sample_views import NOW_S
 from slack_stories import leak, notify_decision
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.mail.letters import Letter, owner_letter
+from tidegauge_exporter.mail.mail_text import MailText, owner_letter
 from tidegauge_exporter.mail.mime import Envelope, as_mail
 from tidegauge_exporter.messages.values import Story
 
@@ -27,7 +27,7 @@ HEADERS = [
 ]  # fmt: skip
 
 
-def letter(story: Story) -> Letter:
+def letter(story: Story) -> MailText:
     return owner_letter(notify_decision(story), story, cluster="prod", links=Links(), now_unix_s=NOW_S, has_plot=True)
 
 

@@ -15,10 +15,10 @@ import pytest
 from exporter.notify.telling import LINKS, MEMORY, Clock, Crash, decided, done, draw, story
 from scheduler_values import decision
 from tidegauge.core.incidents.actions import ActionKind
-from tidegauge_exporter.mail.owner_way import STRANGER_FOR_S, MailWay
+from tidegauge_exporter.mail.owner_channel import STRANGER_FOR_S, MailWay
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.owner import OwnerMessages
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
@@ -55,7 +55,7 @@ class Post:
         self.open()
 
     def open(self) -> None:
-        self.notebook = Notebook(self.path, wall_s=self.clock)
+        self.notebook = DeliveryJournal(self.path, wall_s=self.clock)
         self.way = MailWay(
             self.server, sender="tidegauge@example.org", domain="example.org", cluster="rose", links=LINKS, draw=draw,
             wall_s=self.clock, monotonic_s=self.clock,

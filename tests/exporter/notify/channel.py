@@ -9,7 +9,7 @@ from typing import Any
 from exporter.notify.telling import CHANNEL, LINKS, Call, Clock, FakeChat, PlainLook, draw, warning
 from sample_views import NOW_S
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.ports import RetryLaterError
 from tidegauge_exporter.slack.sink import SlackSink
 
@@ -18,7 +18,7 @@ class Channel:
     def __init__(self, path: Path) -> None:
         self.clock, self.chat = Clock(), FakeChat()
         self.path = path
-        self.notebook = Notebook(self.path, wall_s=self.clock)
+        self.notebook = DeliveryJournal(self.path, wall_s=self.clock)
         self.sink = self.open()
 
     def open(self, **changes: Any) -> SlackSink:
@@ -31,7 +31,7 @@ class Channel:
 
     def restart(self) -> None:
         self.notebook.close()
-        self.notebook = Notebook(self.path, wall_s=self.clock)
+        self.notebook = DeliveryJournal(self.path, wall_s=self.clock)
         self.open()
 
     def take(self, *stories: Story, after_s: float = 2.0) -> None:

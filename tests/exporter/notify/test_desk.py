@@ -8,16 +8,16 @@ import pytest
 from exporter.notify.telling import Clock, closed, escalated, story
 from sample_views import NOW_S
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.desk import (
+from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.sink_worker import (
     DEFECT_WAIT_S,
     HANGS_AFTER_S,
     LONGEST_WAIT_S,
     MOST_OWED,
     REFUSED_WAIT_S,
     PartStatus,
-    SinkDesk,
+    SinkWorker,
 )
-from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
 
 class FakeSink:
@@ -38,7 +38,7 @@ class FakeSink:
 class Bench:
     def __init__(self) -> None:
         self.clock, self.sink = Clock(), FakeSink()
-        self.desk = SinkDesk(self.sink, wall_s=self.clock, monotonic_s=self.clock)
+        self.desk = SinkWorker(self.sink, wall_s=self.clock, monotonic_s=self.clock)
 
     def fail(self, error: Exception) -> float | None:
         """One round that ends so; returns how long the next has to wait."""
@@ -98,7 +98,7 @@ def test_what_is_delivered_while_a_sink_is_busy_waits_for_the_next_round(bench: 
                 desk.deliver([])
 
     sink = Busy()
-    desk = SinkDesk(sink, wall_s=bench.clock, monotonic_s=bench.clock)
+    desk = SinkWorker(sink, wall_s=bench.clock, monotonic_s=bench.clock)
     desk.deliver([story(1)])
     desk.hand_over()
     assert desk.wait_s() == 0.0
@@ -163,7 +163,7 @@ def test_a_sink_that_hangs_is_seen_to_hang(bench: Bench) -> None:
             bench.clock.now_s += HANGS_AFTER_S + 24.0
             seen.append(desk.status().problem)
 
-    desk = SinkDesk(Hanging(), wall_s=bench.clock, monotonic_s=bench.clock)
+    desk = SinkWorker(Hanging(), wall_s=bench.clock, monotonic_s=bench.clock)
     desk.deliver([story(1)])
     desk.hand_over()
     assert seen == ["it was asked 84 s ago, and has not answered"]

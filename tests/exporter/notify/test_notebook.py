@@ -19,21 +19,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.notify.telling import Clock
-from tidegauge_exporter.notify.notebook import (
+from tidegauge_exporter.notify.delivery_journal import (
     FORMAT,
     KEEP_OVER_S,
     KEEP_S,
     MOST_ENTRIES,
     OUTDATED_LINES,
-    Notebook,
-    NotebookError,
+    DeliveryJournal,
+    DeliveryJournalError,
 )
 
 SAY_AND_HANG = """
 import sys, time
 from pathlib import Path
-from tidegauge_exporter.notify.notebook import Notebook
-notebook = Notebook(Path(sys.argv[1]), wall_s=time.time)
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
+notebook = DeliveryJournal(Path(sys.argv[1]), wall_s=time.time)
 for number in range(50):
     notebook.say("slack", str(number), "said")
     print(number, flush=True)
@@ -46,14 +46,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "notified.jsonl"
 
 
-def again(notebook: Notebook, path: Path, clock: Clock | None = None) -> Notebook:
+def again(notebook: DeliveryJournal, path: Path, clock: Clock | None = None) -> DeliveryJournal:
     """After a restart."""
     notebook.close()
-    return Notebook(path, wall_s=clock or Clock())
+    return DeliveryJournal(path, wall_s=clock or Clock())
 
 
 def test_what_was_said_is_known_also_after_a_restart(path: Path) -> None:
-    notebook = Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
     notebook.say("slack", "incident/1", "first")
     notebook.say("slack", "incident/1", "second")
     notebook.say("grafana", "incident/1", 'quote " and\nline')
@@ -66,14 +66,14 @@ def test_what_was_said_is_known_also_after_a_restart(path: Path) -> None:
 
 
 def test_keys_are_those_of_one_sink_with_a_prefix(path: Path) -> None:
-    notebook = Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
     for sink, key in (("slack", "storm/1"), ("slack", "other"), ("grafana", "storm/2"), ("slack", "storm/3")):
         notebook.say(sink, key, "x")
     assert notebook.keys("slack", "storm/") == ["storm/1", "storm/3"]
 
 
 def test_the_files_are_private(path: Path) -> None:
-    Notebook(path, wall_s=Clock()).say("slack", "key", "value")
+    DeliveryJournal(path, wall_s=Clock()).say("slack", "key", "value")
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
 
 
@@ -85,14 +85,14 @@ def test_sigkill_loses_nothing_that_say_has_returned_from(path: Path) -> None:
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    notebook = Notebook(path, wall_s=Clock(0.0))
+    notebook = DeliveryJournal(path, wall_s=Clock(0.0))
     assert [notebook.said("slack", number) for number in told] == ["said"] * 50
 
 
 @functools.cache
 def twenty_lines() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        notebook = Notebook(Path(folder) / "notified.jsonl", wall_s=Clock())
+        notebook = DeliveryJournal(Path(folder) / "notified.jsonl", wall_s=Clock())
         for number in range(20):
             notebook.say("slack", str(number), f"value {number}")
         notebook.close()
@@ -105,7 +105,7 @@ def test_a_file_cut_anywhere_is_what_was_said_up_to_there(length: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "notified.jsonl"
         path.write_bytes(content)
-        notebook = Notebook(path, wall_s=Clock())
+        notebook = DeliveryJournal(path, wall_s=Clock())
         found = [key for key in map(str, range(20)) if notebook.said("slack", key)]
         notebook.close()
     assert found == [str(number) for number in range(content.count(b"\n") - 1)]
@@ -115,13 +115,13 @@ def test_a_file_cut_anywhere_is_what_was_said_up_to_there(length: int) -> None:
 def test_a_damaged_line_is_kept_aside_and_the_rest_goes_on(
     path: Path, rubbish: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notebook = Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
     notebook.say("slack", "before", "1")
     notebook.close()
     content = path.read_bytes() + rubbish + json.dumps(["slack", "after", "2", False, 0.0]).encode() + b"\n"
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        notebook = Notebook(path, wall_s=Clock(0.0))
+        notebook = DeliveryJournal(path, wall_s=Clock(0.0))
     assert (notebook.said("slack", "before"), notebook.said("slack", "after")) == ("1", "2")
     assert path.with_name("notified.jsonl.damaged").read_bytes() == content
     assert "1 lines cannot be read" in caplog.text
@@ -132,21 +132,21 @@ def test_a_damaged_line_is_kept_aside_and_the_rest_goes_on(
 
 def test_a_file_of_something_else_is_kept_aside(path: Path) -> None:
     path.write_text('{"another": "format"}\n')
-    notebook = Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
     notebook.say("slack", "key", "value")
     assert path.with_name("notified.jsonl.damaged").read_text() == '{"another": "format"}\n'
     assert again(notebook, path).said("slack", "key") == "value"
 
 
 def test_a_second_notifier_is_refused(path: Path) -> None:
-    notebook = Notebook(path, wall_s=Clock())
-    with pytest.raises(NotebookError, match="another notifier"):
-        Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
+    with pytest.raises(DeliveryJournalError, match="another notifier"):
+        DeliveryJournal(path, wall_s=Clock())
     again(notebook, path)
 
 
 def test_the_file_does_not_grow_with_every_change(path: Path) -> None:
-    notebook = Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
     for number in range(2 * OUTDATED_LINES + 10):
         notebook.say("slack", "incident/1", str(number))
     assert path.read_bytes().count(b"\n") < OUTDATED_LINES + 20
@@ -155,7 +155,7 @@ def test_the_file_does_not_grow_with_every_change(path: Path) -> None:
 
 def test_what_is_over_is_forgotten_after_a_month_and_the_rest_after_half_a_year(path: Path) -> None:
     clock = Clock()
-    notebook = Notebook(path, wall_s=clock)
+    notebook = DeliveryJournal(path, wall_s=clock)
     notebook.say("slack", "over", "1", over=True)
     notebook.say("slack", "open", "1")
     clock.now_s += KEEP_OVER_S + 1
@@ -169,7 +169,7 @@ def test_too_many_entries_cost_those_that_are_over_first(path: Path) -> None:
     lines = [["slack", "open", "1", False, 0.0]]
     lines += [["slack", f"over {number}", "1", True, 0.0] for number in range(MOST_ENTRIES)]
     path.write_bytes(FORMAT + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    notebook = Notebook(path, wall_s=Clock(0.0))
+    notebook = DeliveryJournal(path, wall_s=Clock(0.0))
     assert len(notebook.keys("slack")) == MOST_ENTRIES
     assert notebook.said("slack", "over 0") is None
     for number in range(OUTDATED_LINES + 1):
@@ -193,7 +193,7 @@ def full_disk() -> Iterator[None]:
 def test_a_full_disk_is_said_once_forgets_nothing_and_mends_itself(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notebook = Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
     notebook.say("slack", "before", "1")
     with full_disk():
         notebook.say("slack", "meanwhile", "2")
@@ -208,7 +208,7 @@ def test_a_full_disk_is_said_once_forgets_nothing_and_mends_itself(
 
 
 def test_a_full_disk_leaves_what_was_there(path: Path) -> None:
-    notebook = Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
     notebook.say("slack", "before", "1")
     with full_disk():
         notebook.say("slack", "meanwhile", "2")
@@ -217,14 +217,14 @@ def test_a_full_disk_leaves_what_was_there(path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_a_problem_and_no_crash(tmp_path: Path) -> None:
-    notebook = Notebook(tmp_path / "gone" / "notified.jsonl", wall_s=Clock())
+    notebook = DeliveryJournal(tmp_path / "gone" / "notified.jsonl", wall_s=Clock())
     notebook.say("slack", "key", "value")
     assert notebook.said("slack", "key") == "value"
     assert "cannot be written" in (notebook.problem or "")
 
 
 def test_threads_do_not_disturb_each_other(path: Path) -> None:
-    notebook = Notebook(path, wall_s=Clock())
+    notebook = DeliveryJournal(path, wall_s=Clock())
 
     def say(sink: str) -> None:
         for number in range(100):

@@ -9,9 +9,9 @@ from exporter.notify.telling import Clock, story
 from sample_views import NOW_S
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import notifier
-from tidegauge_exporter.notify.desk import PartStatus, SinkDesk
 from tidegauge_exporter.notify.notifier import LOOK_BACK_S, OVERLAP_S, Notifier, StoryFetch
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
+from tidegauge_exporter.notify.sink_worker import PartStatus, SinkWorker
 from waiting import PATIENCE_S
 
 
@@ -51,7 +51,7 @@ class Hanging(Taker):
         self.let_go.wait()
 
 
-def fetch(feed: FakeFeed, *desks: SinkDesk, clock: Clock | None = None) -> StoryFetch:
+def fetch(feed: FakeFeed, *desks: SinkWorker, clock: Clock | None = None) -> StoryFetch:
     clock = clock or Clock()
     return StoryFetch(feed, desks, wall_s=clock, monotonic_s=clock)
 

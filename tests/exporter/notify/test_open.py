@@ -21,7 +21,7 @@ from fakes.smtp_server import FakeSmtp
 from scheduler_values import decision
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import notifier
-from tidegauge_exporter.notify.notebook import NotebookError
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournalError
 from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.open_notifier import NotifyConfig, NotifyService, open_notifier
 from waiting import eventually
@@ -133,7 +133,7 @@ def test_no_token_is_ever_printed(tmp_path: Path) -> None:
 
 
 def test_a_second_notifier_on_one_state_directory_is_refused_until_the_first_has_stopped(tmp_path: Path) -> None:
-    with started(config(tmp_path), Feed()), pytest.raises(NotebookError, match="another notifier"):
+    with started(config(tmp_path), Feed()), pytest.raises(DeliveryJournalError, match="another notifier"):
         open_notifier(config(tmp_path), Feed())
     open_notifier(config(tmp_path), Feed())
 

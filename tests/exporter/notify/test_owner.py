@@ -26,10 +26,10 @@ from tidegauge.core.evidence.brief import Confidence, EvidenceBrief, EvidenceCau
 from tidegauge.core.incidents import IncidentState
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.notebook import Notebook
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
 from tidegauge_exporter.notify.owner import OwnerMessages, tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.slack.owner_way import SlackWay
+from tidegauge_exporter.slack.owner_channel import SlackWay
 
 TOLD = "as a direct message on Slack"
 FIRST = decision(decision_id="first")
@@ -39,7 +39,7 @@ SECOND = decision(decision_id="second")
 class Owners:
     def __init__(self, path: Path) -> None:
         self.clock, self.chat, self.path = Clock(), FakeChat(), path
-        self.notebook = Notebook(path, wall_s=self.clock)
+        self.notebook = DeliveryJournal(path, wall_s=self.clock)
         self.messages = self.open()
 
     def open(self) -> OwnerMessages:
@@ -49,7 +49,7 @@ class Owners:
 
     def restart(self) -> None:
         self.notebook.close()
-        self.notebook = Notebook(self.path, wall_s=self.clock)
+        self.notebook = DeliveryJournal(self.path, wall_s=self.clock)
         self.open()
 
     def take(self, *stories: Story) -> None:

@@ -25,7 +25,7 @@ from exporter.notify.telling import (
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.story_lines import MOST_AT_ONCE, Line, lines_of
+from tidegauge_exporter.notify.story_lines import MOST_AT_ONCE, StoryLine, lines_of
 
 FAULTS = ("ok", "ok", "ok", "ok", "later", "refused", "crash before", "crash after")
 EVENTS = ("open", "escalate", "spread", "figures", "recover", "decide", "close", "nothing", "restart", "forgetful")
@@ -137,7 +137,7 @@ def check(world: World, story: Story) -> int:
     return len(heads) - 1 + len(replies) - len(set(replies))
 
 
-def text(line: Line) -> str:
+def text(line: StoryLine) -> str:
     look = PlainLook()
     what = line.what
     return (look.change_reply(what) if isinstance(what, IncidentChange) else look.action_reply(what)).text

@@ -8,7 +8,8 @@ from pathlib import Path
 import yaml
 
 from fakes.fake_slack import ALL_SCOPES, SCOPE_OF
-from tidegauge_exporter.messages import deeds, headlines
+from tidegauge_exporter.messages import action_text as deeds
+from tidegauge_exporter.messages import headlines
 
 PAGE = (Path(__file__).parents[3] / "docs" / "slack.md").read_text(encoding="utf-8")
 

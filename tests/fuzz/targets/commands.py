@@ -11,9 +11,9 @@ from typing import Any
 
 from fuzz.oracles import require
 from fuzz.target import Target
-from tidegauge.probe.requests import RefusedError, is_a_look, parse_ask, request_id_of
+from tidegauge.probe.requests import RequestRefusedError, is_a_look, parse_ask, request_id_of
 from tidegauge.probe.run_files.command_socket import MAX_LINE_BYTES, MOST_REPLY_BYTES, CommandSocket
-from tidegauge.probe.run_files.notices import Notices
+from tidegauge.probe.run_files.owner_messages import OwnerMessages
 from tidegauge.probe.run_files.run_folder import open_run_folder
 
 MOST_SENT = 4096
@@ -35,8 +35,8 @@ def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
         elif name in ("checkpoint", "checkpoint_status", "checkpoint_withdraw"):
             request_id_of(request)
         elif name == "tell":
-            return Notices(_NOWHERE).tell(request)
-    except RefusedError as refused:
+            return OwnerMessages(_NOWHERE).tell(request)
+    except RequestRefusedError as refused:
         return {"error": str(refused), "kind": refused.kind}
     return {"ok": True}
 

@@ -11,7 +11,7 @@ from fuzz.oracles import require
 from fuzz.target import Target
 from rank_windows import window
 from tidegauge.agent.evidence.checks import LARGEST, MOST_ROWS, MOST_UNPACKED_BYTES, read_evidence, read_snapshot
-from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.contents import decompressed
 from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, MOST_TEXT
 from tidegauge.core.ids import ProcessId
@@ -22,10 +22,11 @@ CLAIMED = ProcessId(4711, 815)
 
 
 def found(data: bytes) -> None:
-    """Only ``RefusedError``; every number bounded, every text a short line; written and read again it is the same."""
+    """Only ``UnsafeFileError``; every number bounded, every text a short line; written and read again it is the
+    same."""
     try:
         evidence = read_evidence(data, CLAIMED)
-    except RefusedError:
+    except UnsafeFileError:
         return
     _bounded(to_wire(evidence))
     require(evidence.search is None or len(evidence.search.holders) <= MOST_HOLDERS, "more holders than are read")
@@ -49,7 +50,7 @@ def _bounded(value: object) -> None:
 def snapshot(data: bytes) -> None:
     try:
         content, packed = read_snapshot(data)
-    except RefusedError:
+    except UnsafeFileError:
         return
     require(len(content) <= MOST_UNPACKED_BYTES, f"{len(content):,} bytes")
     require(len(packed.frames["line"]) <= MOST_ROWS["frames"], "more frames than are read")

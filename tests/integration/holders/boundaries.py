@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from tidegauge.probe.requests import RefusedError
+from tidegauge.probe.requests import RequestRefusedError
 
 WAIT_S = 60.0
 
@@ -19,7 +19,7 @@ class Boundaries:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def call(self, call: Callable[[], bool]) -> bool:
-        """What ``call`` returns, in the training thread. Raises ``RefusedError`` if no step ends."""
+        """What ``call`` returns, in the training thread. Raises ``RequestRefusedError`` if no step ends."""
         done = threading.Event()
         results: list[bool] = []
 
@@ -31,7 +31,7 @@ class Boundaries:
 
         self._calls.put(carry_out)
         if not done.wait(WAIT_S):
-            raise RefusedError("unable", "no step ended")
+            raise RequestRefusedError("unable", "no step ended")
         return results[0]
 
     def on_step(self, *, first: bool = False) -> None:

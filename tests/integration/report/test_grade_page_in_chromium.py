@@ -12,7 +12,7 @@ from browser import Tab, chromium, open_tab
 from integration.needs import missing
 from sample_views import NOW_S
 from scheduler_values import incident
-from tidegauge.cluster.api.grade_api import GradeDesk
+from tidegauge.cluster.api.grade_api import GradePages
 from tidegauge.cluster.api.http_api import Answer, HttpApi
 from tidegauge.cluster.engine.exporter_pages import exporter_pages
 from tidegauge.cluster.store import Store, open_store, sqlite_url
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @contextmanager
 def serving(store: Store) -> Iterator[int]:
-    desk = GradeDesk(lambda: store, lambda: NOW_S, exporter_pages(Settings()).grade)
+    desk = GradePages(lambda: store, lambda: NOW_S, exporter_pages(Settings()).grade)
     api = HttpApi(desk.routes(), forms=desk.forms(), host="127.0.0.1", port=0, door=AdasDoor())
     api.start()
     try:

@@ -8,8 +8,8 @@ from fakes.kube import Call, FakeKube
 from scheduler_hooks.kubernetes.fake_controllers import FIRST_S, FakeControllers, uid_of
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE, owned_by, workload
 from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, STOPPED
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts
-from tidegauge_scheduler_hooks.kubernetes.controller.look import Look
+from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
+from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import StepCounts
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode
@@ -38,7 +38,7 @@ class Process:
         self.told: list[WorkKey] = []
         """The workloads that the watches said may need something."""
         self.counts = StepCounts()
-        self.look = Look(world.kube, world.kube, KINDS, on_key=self.told.append)
+        self.look = ClusterState(world.kube, world.kube, KINDS, on_key=self.told.append)
         self.reconciler = Reconciler(
             world.kube,
             self.look,

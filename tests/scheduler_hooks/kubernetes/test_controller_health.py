@@ -11,8 +11,8 @@ import pytest
 
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller import health
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts, gauge
 from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthServer, Page
+from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import StepCounts, gauge
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from scheduler_hooks.slurm.fake_slurm import UID
 from tidegauge.core.jobs.slurm import comment_words
 from tidegauge_scheduler_hooks.ports import Presence
 from tidegauge_scheduler_hooks.slurm.gpu_shares import MAX_NODES, expand, gpu_share, needs_nodes
-from tidegauge_scheduler_hooks.slurm.job_looks import JobLook, Run, parse_incarnation, parse_look, presence_of
 from tidegauge_scheduler_hooks.slurm.remarks import MAX_COMMENT_BYTES, with_remark, without_remark
+from tidegauge_scheduler_hooks.slurm.squeue_rows import Run, SqueueRow, parse_incarnation, parse_look, presence_of
 
 RUN = Run(7, 1, 1_795_264_650)
 NODES = {"n1": "gpu:fake:2,shard:fake:8", "n2": "gpu:h200:4(S:0-1),shard:h200:8(S:0-1)", "n3": "gpu:2,mps:200"}
@@ -24,8 +24,8 @@ def line(comment: bytes = b"", *, state: str = "RUNNING", task: str = "N/A", sta
 
 def look(
     state: str = "RUNNING", restarts: int = 1, *, held: bool = False, started_unix_s: int = 1_795_264_650
-) -> JobLook:
-    return JobLook(
+) -> SqueueRow:
+    return SqueueRow(
         7, array=False, uid=UID, state=state, restarts=restarts, started_unix_s=started_unix_s, held=held, batch=True,
         may_requeue=True, het=False, comment="",
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_any_other_text_names_none(text: str) -> None:
         (look()._replace(job_id=8), Presence.GONE),
     ],
 )  # fmt: skip
-def test_where_a_run_is(seen: JobLook | None, expected: Presence) -> None:
+def test_where_a_run_is(seen: SqueueRow | None, expected: Presence) -> None:
     assert presence_of(RUN, UID, seen) is expected
 
 

@@ -25,7 +25,7 @@ _SLURM_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 T = TypeVar("T")
 
 
-class PodEvidence(NamedTuple):
+class PodProof(NamedTuple):
     """What is known of the pod that a process is in."""
 
     cgroup: PodCgroup
@@ -35,7 +35,7 @@ class PodEvidence(NamedTuple):
     """Containers to which the kubelet gave every GPU that the driver lists the process on."""
 
 
-class Evidence(NamedTuple):
+class IdentityProof(NamedTuple):
     """What is known of a process's job apart from its own claim."""
 
     place: SlurmPlace | None = None
@@ -46,7 +46,7 @@ class Evidence(NamedTuple):
     """slurmd answers and knows no such process, nor does the kernel place it in a job."""
     of_another_user: bool = False
     """The prolog says that the job belongs to another user than the process."""
-    pod: PodEvidence | None = None
+    pod: PodProof | None = None
     """``None`` for a process in no pod, and for one that slurmd knows."""
 
 
@@ -61,7 +61,7 @@ class Attribution(NamedTuple):
     """Whose job it is. ``None``: that of the process's uid, which in a pod is nobody's login."""
 
 
-def attribute(claimed: RankIdentity, known: Evidence, facts: ProcessFacts, *, hostname: str) -> Attribution:
+def attribute(claimed: RankIdentity, known: IdentityProof, facts: ProcessFacts, *, hostname: str) -> Attribution:
     """``claimed``, corrected. The host is always our own; what nobody else can know stays the rank's word."""
     identity = claimed._replace(hostname=hostname)
     if known.place is not None:
@@ -73,7 +73,7 @@ def attribute(claimed: RankIdentity, known: Evidence, facts: ProcessFacts, *, ho
     return _in_pod(identity, known.pod, known.pod.facts)
 
 
-def _in_slurm(identity: RankIdentity, known: Evidence, place: SlurmPlace) -> Attribution:
+def _in_slurm(identity: RankIdentity, known: IdentityProof, place: SlurmPlace) -> Attribution:
     overruled = {"job_user"} if known.of_another_user else set()
     if not _names(identity.job_id, place):
         overruled.add("job_id")
@@ -86,7 +86,7 @@ def _in_slurm(identity: RankIdentity, known: Evidence, place: SlurmPlace) -> Att
     return Attribution(identity, frozenset(overruled))
 
 
-def _in_pod(identity: RankIdentity, known: PodEvidence, facts: PodFacts) -> Attribution:
+def _in_pod(identity: RankIdentity, known: PodProof, facts: PodFacts) -> Attribution:
     """Only a claim to be of another namespace is a lie: what a pod is started with names the owner that it had then,
     and a probe that was told nothing makes up a name of its own."""
     overruled = {"job_id"} if _is_of_another(identity.job_id, facts.namespace) else set()
@@ -106,7 +106,7 @@ def _in_pod(identity: RankIdentity, known: PodEvidence, facts: PodFacts) -> Attr
     )
 
 
-def _in_unknown_pod(identity: RankIdentity, known: PodEvidence, facts: ProcessFacts) -> Attribution:
+def _in_unknown_pod(identity: RankIdentity, known: PodProof, facts: ProcessFacts) -> Attribution:
     """Nobody has said which workload it is: no claim to be of one stays unless the kubelet confirms its namespace, nor
     one to be a Slurm job. The head is silent for ever about pods without the label, which their makers may leave out.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidegauge.agent.attribution.rules import Evidence, PodEvidence
+from tidegauge.agent.attribution.rules import IdentityProof, PodProof
 from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.ports import (
     GpuReading,
@@ -21,7 +21,7 @@ from tidegauge.core.jobs.kubernetes import PodFacts
 from tidegauge.core.jobs.slurm import SlurmPlace
 
 
-class Word(NamedTuple):
+class SourceAnswer(NamedTuple):
     """What the others say of a process now."""
 
     slurm: SlurmPlace | NoPlace = NoPlace.WAITING
@@ -32,7 +32,7 @@ class Word(NamedTuple):
     """The kubelet."""
 
 
-class Witnesses:
+class AttributionSources:
     """Asks each of them. ``pods=None``: Kubernetes is switched off, and nobody is looked for in pods."""
 
     def __init__(
@@ -47,15 +47,17 @@ class Witnesses:
         self._pods = pods
         self._holders = holders or NoHolders()
 
-    def word_on(self, facts: ProcessFacts, before: Word, gpus: Sequence[GpuReading], *, alive: bool) -> Word:
+    def word_on(
+        self, facts: ProcessFacts, before: SourceAnswer, gpus: Sequence[GpuReading], *, alive: bool
+    ) -> SourceAnswer:
         """What is said of a process of which ``before`` was said, in the light of what NVML says now.
 
         One that ended before slurmd could be asked is outside: else a process that is gone at once could still have
         named any job.
         """
-        return Word(self._slurm(facts, before.slurm, alive=alive), *self._kubernetes(facts, before, gpus))
+        return SourceAnswer(self._slurm(facts, before.slurm, alive=alive), *self._kubernetes(facts, before, gpus))
 
-    def evidence(self, word: Word, facts: ProcessFacts) -> Evidence | None:
+    def evidence(self, word: SourceAnswer, facts: ProcessFacts) -> IdentityProof | None:
         """What there is to know once ``word`` was said; ``None`` while there is something to be waited for."""
         if word.slurm is NoPlace.WAITING:
             return None
@@ -65,10 +67,10 @@ class Witnesses:
             if word.pod is NoPlace.WAITING:
                 return None
             known = word.pod if isinstance(word.pod, PodFacts) else None
-            return Evidence(pod=PodEvidence(facts.pod, known, word.holders))
+            return IdentityProof(pod=PodProof(facts.pod, known, word.holders))
         if facts.slurm is not None:
             return self._of_job(facts.slurm, facts)
-        return Evidence(outside=word.slurm is NoPlace.OUTSIDE)
+        return IdentityProof(outside=word.slurm is NoPlace.OUTSIDE)
 
     def _slurm(self, facts: ProcessFacts, before: SlurmPlace | NoPlace, *, alive: bool) -> SlurmPlace | NoPlace:
         if not alive and before is not NoPlace.WAITING:
@@ -77,7 +79,7 @@ class Witnesses:
         return NoPlace.OUTSIDE if word is NoPlace.WAITING and not alive else word
 
     def _kubernetes(
-        self, facts: ProcessFacts, before: Word, gpus: Sequence[GpuReading]
+        self, facts: ProcessFacts, before: SourceAnswer, gpus: Sequence[GpuReading]
     ) -> tuple[PodFacts | NoPlace, frozenset[HeldBy]]:
         """The GPUs are those that the driver lists the process on: by a card that it only claims to use, it would take
         another pod's name."""
@@ -88,11 +90,11 @@ class Witnesses:
         holders = self._holders.holders_of(uuids) if uuids else frozenset()
         return self._pods.facts_of(facts.pod), holders or before.holders
 
-    def _of_job(self, place: SlurmPlace, facts: ProcessFacts) -> Evidence:
+    def _of_job(self, place: SlurmPlace, facts: ProcessFacts) -> IdentityProof:
         record = self._records.record_of(place.job_id)
         if record is None:
-            return Evidence(place)
+            return IdentityProof(place)
         if record.uid != facts.uid:
-            return Evidence(place, of_another_user=True)
+            return IdentityProof(place, of_another_user=True)
         place = place._replace(array_job_id=record.array_job_id, array_task_id=record.array_task_id)
-        return Evidence(place, restarts=record.restarts)
+        return IdentityProof(place, restarts=record.restarts)

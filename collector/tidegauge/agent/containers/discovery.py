@@ -17,10 +17,10 @@ from pathlib import Path
 from tidegauge.agent.containers.run_dirs import Container, ContainerPoll, ContainerRunDir, identity_of, seen_from_here
 from tidegauge.agent.containers.ways_in import entered
 from tidegauge.agent.processes.procfs import facts_of
-from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, RunDir, closing_fd
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UnsafeFileError, closing_fd
 from tidegauge.agent.run_dirs.safe_files import opened
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.tenant_time import Turns
+from tidegauge.agent.tenant_time import FairQueue
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant, itself
 from tidegauge.core.proc_stat import parse_proc_stat
@@ -68,7 +68,7 @@ class Containers:
         self.poll = ContainerPoll(whose)
         self._own_namespace = _inode(proc / "self/ns/mnt")
         self._containers: dict[int, Container] = {}
-        self._turns = Turns[Container]()
+        self._turns = FairQueue[Container]()
         self._found: dict[Container, Mapping[Path, tuple[int, int]]] = {}
         """Run directories in each, by device and inode, as they were at its last turn."""
         self._run_dirs: dict[tuple[Path, tuple[int, int]], ContainerRunDir] = {}
@@ -211,7 +211,7 @@ class Containers:
         and ``every_way``, as long as there is time: the next one comes first at the next turn."""
         found: dict[Path, tuple[int, int]] = {}
         missing = list(self._paths)
-        refused: dict[Path, RefusedError | OSError] = {}
+        refused: dict[Path, UnsafeFileError | OSError] = {}
         for at, process in enumerate(container.ways_in):
             if at and not self.poll.has_time(container.tenant):
                 container.ways_in = container.ways_in[at:] + container.ways_in[:at]
@@ -224,7 +224,7 @@ class Containers:
                                 found[path] = identity_of(fd)
                         except FileNotFoundError:
                             pass
-                        except (RefusedError, OSError) as error:
+                        except (UnsafeFileError, OSError) as error:
                             refused.setdefault(path, error)
                             continue
                         missing.remove(path)
@@ -242,7 +242,7 @@ class Containers:
             elif path in missing and path in refused and (container, path) not in self._refused:
                 self._refused.add((container, path))
                 why = refused[path]
-                reason = why.reason if isinstance(why, RefusedError) else "permission"
+                reason = why.reason if isinstance(why, UnsafeFileError) else "permission"
                 skips.add(reason, seen_from_here(container, path), str(why), now_s=now_s)
         return found
 
@@ -273,6 +273,6 @@ def _owner(process: str) -> int:
 
 
 def _identity_of(run_dir: RunDir) -> tuple[int, int] | None:
-    with suppress(OSError, RefusedError), run_dir.opened() as fd:
+    with suppress(OSError, UnsafeFileError), run_dir.opened() as fd:
         return identity_of(fd)
     return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegauge.agent.containers.ways_in import entered
-from tidegauge.agent.run_dirs.folders import NotNowError, RefusedError, closing_fd
+from tidegauge.agent.run_dirs.folders import NotNowError, UnsafeFileError, closing_fd
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant, itself
@@ -117,7 +117,7 @@ class ContainerRunDir:
     def enter(self) -> int:
         """A descriptor that the caller closes. Raises ``OSError``."""
         for container in self.containers:
-            with suppress(OSError, RefusedError):
+            with suppress(OSError, UnsafeFileError):
                 with entered(container.ways_in[0], container.mount_namespace, self.proc) as namespace:
                     fd = namespace.open(self.path)
                 if identity_of(fd) == self.identity:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegauge.agent.containers.mounts import Mounts, read_mounts
-from tidegauge.agent.run_dirs.folders import DIRECTORY, RefusedError
+from tidegauge.agent.run_dirs.folders import DIRECTORY, UnsafeFileError
 from tidegauge.agent.run_dirs.safe_files import NAME_ONLY, mount_of, opened, opened_name
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
@@ -41,12 +41,12 @@ class Entered(NamedTuple):
     def open(self, path: Path) -> int:
         """A descriptor of the folder ``path`` as the process sees it, to list it and to open what is in it.
 
-        Raises ``FileNotFoundError`` where there is no such folder, ``RefusedError``, and other ``OSError``.
+        Raises ``FileNotFoundError`` where there is no such folder, ``UnsafeFileError``, and other ``OSError``.
         """
         try:
             return _walk(self, path)
-        except (RefusedError, PermissionError) as error:  # FUSE may shut out even root
-            if isinstance(error, RefusedError) and error.reason != "file_system":
+        except (UnsafeFileError, PermissionError) as error:  # FUSE may shut out even root
+            if isinstance(error, UnsafeFileError) and error.reason != "file_system":
                 raise
             held = _held_open(self, path)
             if held is None:
@@ -88,14 +88,14 @@ def _walk(entered: Entered, path: Path) -> int:
 
 
 def _check_folder(fd: int, mounts: Mounts) -> None:
-    """Raises ``RefusedError`` unless names can be looked up in it, with no delay and no surprise."""
+    """Raises ``UnsafeFileError`` unless names can be looked up in it, with no delay and no surprise."""
     mount = mount_of(fd)
     if not mounts.harmless(mount):
         name = mounts.file_system(mount) or "an unknown file system"
-        raise RefusedError("file_system", f"the way there leads over {name}, which may not answer")
+        raise UnsafeFileError("file_system", f"the way there leads over {name}, which may not answer")
     mode = os.fstat(fd).st_mode
     if not stat.S_ISDIR(mode):
-        raise RefusedError("symlink" if stat.S_ISLNK(mode) else "not_directory", "something on the way is no folder")
+        raise UnsafeFileError("symlink" if stat.S_ISLNK(mode) else "not_directory", "something on the way is no folder")
 
 
 def _held_open(entered: Entered, path: Path) -> int | None:
@@ -107,7 +107,7 @@ def _held_open(entered: Entered, path: Path) -> int | None:
         with os.scandir(descriptors) as entries:
             numbers = [entry.name for entry in islice(entries, MAX_DESCRIPTORS)]
         for number in numbers:
-            with suppress(OSError, RefusedError):
+            with suppress(OSError, UnsafeFileError):
                 above, _, uid = os.readlink(number, dir_fd=descriptors).rpartition("/")
                 if not uid.isdigit() or not above.endswith(str(path)):
                     continue

@@ -1,6 +1,6 @@
 """The content of a rank's files, checked: what a job wrote is believed to be numbers in a range and lines of text.
 
-Nothing here can run, wait, or take more memory than its bounds say; what does not hold raises ``RefusedError``.
+Nothing here can run, wait, or take more memory than its bounds say; what does not hold raises ``UnsafeFileError``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.contents import decompressed, is_zlib
 from tidegauge.core import wire
@@ -41,14 +41,14 @@ _ID = re.compile(r"[!-~]{1,100}")
 def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
     """What the process found that calls itself ``claimed``, by its file. Texts are made printable lines, and cut.
 
-    Raises ``RefusedError``.
+    Raises ``UnsafeFileError``.
     """
     try:
         raw = json.loads(content, parse_constant=_no_number)
         claim = wire.from_wire(RankEvidence, raw)
         found = bounded(claim)
     except (ValueError, RecursionError) as error:
-        raise RefusedError("content", f"its evidence makes no sense: {one_line(str(error), 200)}") from error
+        raise UnsafeFileError("content", f"its evidence makes no sense: {one_line(str(error), 200)}") from error
     _check(_ID.fullmatch(claim.evidence_id) is not None, "its id is none")
     _check(found.device >= 0, "its device is none")
     _check(0 <= found.began_unix_s <= found.ended_unix_s <= LATEST_UNIX_S, "its times are none")
@@ -65,17 +65,17 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
 def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
     """A snapshot as the probe wrote it: not compressed any more (``core.snapshot_columns``), and what it says.
 
-    Raises ``RefusedError``.
+    Raises ``UnsafeFileError``.
     """
     try:
         _check(is_zlib(compressed), "its snapshot is not as the probe writes them")
         content = decompressed(compressed, most_bytes=MOST_UNPACKED_BYTES)
         head_bytes = struct.unpack_from("<I", content, len(MAGIC))[0] if content.startswith(MAGIC) else 0
         if head_bytes > MOST_HEAD_BYTES:
-            raise RefusedError("too_large", f"its snapshot's head has {format_bytes(head_bytes)}")
+            raise UnsafeFileError("too_large", f"its snapshot's head has {format_bytes(head_bytes)}")
         packed = unpack(content)
     except (BadTraceError, SnapshotFormatError, struct.error) as error:
-        raise RefusedError("content", f"its snapshot cannot be read: {one_line(str(error), 200)}") from error
+        raise UnsafeFileError("content", f"its snapshot cannot be read: {one_line(str(error), 200)}") from error
     rows = {
         "frames": len(packed.frames["line"]),
         "stacks": len(packed.stacks["depth"]),
@@ -85,7 +85,7 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
     }
     for what, most in MOST_ROWS.items():
         if rows[what] > most:
-            raise RefusedError("too_large", f"its snapshot has {rows[what]:,} {what}; {most:,} are read at most")
+            raise UnsafeFileError("too_large", f"its snapshot has {rows[what]:,} {what}; {most:,} are read at most")
     return content, packed
 
 
@@ -126,4 +126,4 @@ def _no_number(name: str) -> float:
 
 def _check(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise RefusedError("content", otherwise)
+        raise UnsafeFileError("content", otherwise)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import NotNowError, RefusedError, UserFolder
+from tidegauge.agent.run_dirs.folders import NotNowError, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
@@ -47,9 +47,9 @@ class OpenFile(NamedTuple):
     signature: Signature
 
     def read(self, most_bytes: int) -> bytes:
-        """All of it. Raises ``RefusedError`` where it is too large, or was written to meanwhile, and ``OSError``."""
+        """All of it. Raises ``UnsafeFileError`` where it is too large, or was written to meanwhile, and ``OSError``."""
         if self.signature.size > most_bytes:
-            raise RefusedError(
+            raise UnsafeFileError(
                 "too_large",
                 f"{self.name} has {format_bytes(self.signature.size)}; {format_bytes(most_bytes)} are read at most",
             )
@@ -60,7 +60,7 @@ class OpenFile(NamedTuple):
             at += len(chunk)
         now = Signature.of(os.fstat(self.fd))
         if at != self.signature.size or (now.size, now.mtime_ns) != (self.signature.size, self.signature.mtime_ns):
-            raise RefusedError("changed", f"{self.name} was written to while it was read")
+            raise UnsafeFileError("changed", f"{self.name} was written to while it was read")
         return b"".join(chunks)
 
 
@@ -134,7 +134,7 @@ class EvidenceFinder:
                             found.append(opened)
         except NotNowError:
             self._ended.difference_update(process for process, _ in ranks)
-        except (RefusedError, OSError):  # the ring finder has said so already
+        except (UnsafeFileError, OSError):  # the ring finder has said so already
             pass
         return found
 
@@ -150,8 +150,8 @@ class EvidenceFinder:
             return _open(there, process, at) if name == evidence_name(at.claimed) else _open_asked(there, process, at)
         except FileNotFoundError:
             self._known.pop(place, None)
-        except (RefusedError, OSError) as error:
-            reason = error.reason if isinstance(error, RefusedError) else "unreadable"
+        except (UnsafeFileError, OSError) as error:
+            reason = error.reason if isinstance(error, UnsafeFileError) else "unreadable"
             self._skips.add(f"evidence_{reason}", f"{at.folder}/{name}", str(error), now_s=now_s)
         return None
 
@@ -163,7 +163,7 @@ def _open(there: OpenFolder, process: ProcessId, at: RankFolder) -> FoundFiles:
         for suffix in (EARLY_SUFFIX, LATE_SUFFIX):
             with suppress(FileNotFoundError):
                 snapshots[suffix] = _opened(there, snapshot_name(at.claimed, suffix))
-    except (RefusedError, OSError):
+    except (UnsafeFileError, OSError):
         FoundFiles(process, at, evidence, snapshots).close()
         raise
     return FoundFiles(process, at, evidence, snapshots)

@@ -33,7 +33,7 @@ _FEW_FRAMES = 12
 _WHICH = {EARLY_SUFFIX: "first", LATE_SUFFIX: "second"}
 
 
-class NodeWord(NamedTuple):
+class NodeFacts(NamedTuple):
     """What the node knows of the rank at the end of a window."""
 
     view: RankView
@@ -64,7 +64,7 @@ def read_trace(packed: PackedSnapshot, device: int | None) -> ReadSnapshot:
 
 def evidence_of_window(
     found: RankEvidence,
-    node: NodeWord,
+    node: NodeFacts,
     read: Mapping[str, ReadSnapshot],
     *,
     snapshots: Sequence[SnapshotRef] = (),
@@ -98,7 +98,7 @@ def evidence_of_window(
 
 def evidence_of_snapshot(
     evidence_id: str,
-    node: NodeWord,
+    node: NodeFacts,
     read: ReadSnapshot,
     *,
     at_unix_s: float,
@@ -120,7 +120,7 @@ def job_of(view: RankView) -> JobKey:
     return JobKey(view.identity.job_id, view.identity.attempt, view.uid)
 
 
-def _whose(node: NodeWord) -> Whose:
+def _whose(node: NodeFacts) -> Whose:
     view = node.view
     return Whose(job_of(view), int(view.identity.rank), node.hostname, view.process)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.budget import EvidenceBudget
-from tidegauge.agent.evidence.desk import EvidenceDesk
+from tidegauge.agent.evidence.collector import EvidenceCollector
 from tidegauge.agent.evidence.growth_bounds import GrowthBounds
 from tidegauge.agent.evidence.patient_store import PatientStore
 from tidegauge.agent.evidence.remote_store import RemoteStore
-from tidegauge.agent.evidence.snapshot_shelf import Keeping, SnapshotShelf
+from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStore, StoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.ports import Clock
@@ -41,7 +41,7 @@ def open_store(settings: Settings, *, hostname: str) -> SnapshotStore:
     return PatientStore(store)
 
 
-def open_evidence_desk(settings: Settings, *, hostname: str, clock: Clock) -> EvidenceDesk:
+def open_evidence_desk(settings: Settings, *, hostname: str, clock: Clock) -> EvidenceCollector:
     """A store that cannot be used costs the stored snapshots, not the evidence: that is said once, here."""
     store, problem = None, ""
     try:
@@ -53,10 +53,10 @@ def open_evidence_desk(settings: Settings, *, hostname: str, clock: Clock) -> Ev
     keeping = Keeping(settings.keep_snapshots_days * _DAY_S, int(settings.keep_snapshots_gib * _GIB))
     folder = settings.state_dir / EVIDENCE_FOLDER
     steady = SteadyClock(folder / CLOCK_FILE)
-    shelf = SnapshotShelf(
+    shelf = SnapshotArchive(
         store, keeping, budget, cluster=settings.cluster, problem=problem, steady_unix_s=steady.unix_s
     )  # fmt: skip
-    return EvidenceDesk(
+    return EvidenceCollector(
         shelf,
         WaitingEvidence(folder),
         EvidenceAttempts(folder),

@@ -9,17 +9,17 @@ from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.checks import read_evidence, read_snapshot
 from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES, MOST_SNAPSHOT_BYTES, FoundFiles, OpenFile
 from tidegauge.agent.evidence.making import (
-    NodeWord,
+    NodeFacts,
     ReadSnapshot,
     asked_id,
     evidence_of_snapshot,
     evidence_of_window,
     read_trace,
 )
-from tidegauge.agent.evidence.snapshot_shelf import SnapshotShelf
+from tidegauge.agent.evidence.snapshot_archive import SnapshotArchive
 from tidegauge.agent.evidence.snapshot_store import StoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence
-from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.evidence.rank_evidence import MOST_TEXT
@@ -31,34 +31,34 @@ class Done(NamedTuple):
     """What came of one rank's files."""
 
     evidence: Evidence
-    refused: tuple[RefusedError, ...] = ()
+    refused: tuple[UnsafeFileError, ...] = ()
     """Snapshots that were not acceptable; the evidence says so too."""
 
 
 class EvidenceWork:
     """For one thread."""
 
-    def __init__(self, shelf: SnapshotShelf, waiting: WaitingEvidence, attempts: EvidenceAttempts) -> None:
+    def __init__(self, shelf: SnapshotArchive, waiting: WaitingEvidence, attempts: EvidenceAttempts) -> None:
         self._shelf = shelf
         self._waiting = waiting
         self._attempts = attempts
 
-    def do(self, found: FoundFiles, node: NodeWord, *, now_s: float, protected: Collection[str]) -> Done | None:
+    def do(self, found: FoundFiles, node: NodeFacts, *, now_s: float, protected: Collection[str]) -> Done | None:
         """The evidence in ``found``, its snapshots stored; ``None`` if it was taken before. ``now_s`` is a monotonic
         clock, ``protected`` are keys of snapshots that must stay.
 
-        Raises ``RefusedError`` for what cannot be believed at all, or ended the agent before, and ``OSError``.
+        Raises ``UnsafeFileError`` for what cannot be believed at all, or ended the agent before, and ``OSError``.
         """
         why_not = self._attempts.begin(found, now_unix_s=node.now_unix_s)
         if why_not is not None:
-            raise RefusedError("deadly", why_not)
+            raise UnsafeFileError("deadly", why_not)
         try:
             return self._done(found, node, now_s=now_s, protected=protected)
         finally:  # what ends the process comes by here no more, and that is the point
             self._attempts.end(found)
 
-    def _done(self, found: FoundFiles, node: NodeWord, *, now_s: float, protected: Collection[str]) -> Done | None:
-        errand = _Errand(self._shelf, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
+    def _done(self, found: FoundFiles, node: NodeFacts, *, now_s: float, protected: Collection[str]) -> Done | None:
+        errand = _Task(self._shelf, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
         if found.evidence is None:
             return self._snapshot(errand, found.snapshots[ASKED_SUFFIX])
         said = read_evidence(found.evidence.read(MOST_EVIDENCE_BYTES), found.at.claimed)
@@ -76,7 +76,7 @@ class EvidenceWork:
         evidence = evidence_of_window(said, node, read, snapshots=errand.stored, problems=errand.problems)
         return Done(evidence, tuple(errand.refused))
 
-    def _snapshot(self, errand: _Errand, file: OpenFile) -> Done | None:
+    def _snapshot(self, errand: _Task, file: OpenFile) -> Done | None:
         unix_ms = file.signature.mtime_ns // 1_000_000
         evidence_id = asked_id(errand.node.hostname, errand.found.process, unix_ms=unix_ms)
         if self._waiting.was_taken(errand.found.process, evidence_id):
@@ -95,17 +95,17 @@ class EvidenceWork:
         return Done(evidence)
 
 
-class _Errand:
+class _Task:
     """One set of files on its way: what was stored of it, and what went wrong."""
 
     def __init__(
-        self, shelf: SnapshotShelf, found: FoundFiles, node: NodeWord, now_s: float, protected: Collection[str]
+        self, shelf: SnapshotArchive, found: FoundFiles, node: NodeFacts, now_s: float, protected: Collection[str]
     ) -> None:
         self.found = found
         self.node = node
         self.stored: list[SnapshotRef] = []
         self.problems: list[str] = []
-        self.refused: list[RefusedError] = []
+        self.refused: list[UnsafeFileError] = []
         self._shelf = shelf
         self._now_s = now_s
         self._protected = set(protected)
@@ -115,9 +115,9 @@ class _Errand:
         try:
             content, packed = read_snapshot(file.read(MOST_SNAPSHOT_BYTES))
             snapshot = read_trace(packed, device)
-        except (RefusedError, BadTraceError) as error:
+        except (UnsafeFileError, BadTraceError) as error:
             why = one_line(str(error), MOST_TEXT)
-            self.refused.append(error if isinstance(error, RefusedError) else RefusedError("content", why))
+            self.refused.append(error if isinstance(error, UnsafeFileError) else UnsafeFileError("content", why))
             self.problems.append(f"{file.name} cannot be used: {why}")
             return None
         try:

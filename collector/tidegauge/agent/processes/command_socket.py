@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidegauge.agent.run_dirs.folders import RefusedError, UserFolder
+from tidegauge.agent.run_dirs.folders import UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import opened_folder, opened_name
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
@@ -68,7 +68,7 @@ def ask(to: ProcessSocket, request: Mapping[str, Any], *, timeout_s: float) -> d
         ) from None
     except (TimeoutError, BlockingIOError):
         raise NotAskedError(f"{who} did not answer within {timeout_s:g} s") from None
-    except RefusedError as error:
+    except UnsafeFileError as error:
         raise NotAskedError(f"{who} cannot be asked, nothing was sent: {error}") from error
     except OSError as error:
         raise NotAskedError(f"{who} cannot be asked: {error.strerror or error}") from error

@@ -7,7 +7,7 @@ from tidegauge.core.ids import ProcessId, RankIdentity
 MOST_NAMES = 4
 """In the life of a process. The probe writes its identity again after many events, but the name in it changes once:
 when the launcher's variables or torch.distributed give a rank to what was rank 0 of a job of its own
-(``probe.session.guest.tick``). An elastic restart is a new process. The other two are for jobs that set up
+(``probe.session.probe.tick``). An elastic restart is a new process. The other two are for jobs that set up
 torch.distributed anew in the same process, with the ranks that are left."""
 MOST_LABELS = 16
 """Combinations of what else its series are labelled by, or its group of ranks is told by, in the life of a process:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tidegauge.agent.attribution.rules import Attribution, Evidence, attribute
+from tidegauge.agent.attribution.rules import Attribution, IdentityProof, attribute
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
 from tidegauge.agent.ranks.device_series import DeviceSeries
 from tidegauge.agent.ranks.limits import cap_bytes, others_bytes, process_limit_bytes
@@ -51,7 +51,7 @@ class RankState:
         self._claimed: RankIdentity | None = None
         self._claimed_fraction: float | None = None
         """Of its device's memory: the cap that it says it was given."""
-        self._evidence: Evidence | None = None
+        self._evidence: IdentityProof | None = None
         self._found: Attribution | None = None
         """The claim, corrected by the evidence; ``None`` until there are both."""
         self._gpu: GpuReading | None = None
@@ -72,7 +72,7 @@ class RankState:
         )
         self._identify()
 
-    def weigh(self, evidence: Evidence) -> None:
+    def weigh(self, evidence: IdentityProof) -> None:
         """What others say of its job: from now on claims are measured by it."""
         self._evidence = evidence
         self._identify()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidegauge.agent.attribution.namespaces import NamespacesOfPods
-from tidegauge.agent.attribution.sources import Witnesses, Word
+from tidegauge.agent.attribution.sources import AttributionSources, SourceAnswer
 from tidegauge.agent.evidence.files import RankFolder
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcessUsage, ProcSource
 from tidegauge.agent.processes.command_socket import ProcessSocket
@@ -18,7 +18,7 @@ from tidegauge.agent.ranks.groups import GroupsOfNode
 from tidegauge.agent.ranks.names import NamesOfProcesses
 from tidegauge.agent.ranks.not_shown import NotShown
 from tidegauge.agent.ranks.rank import RankState
-from tidegauge.agent.rings.discovery import Place, RingFile
+from tidegauge.agent.rings.discovery import RingFile, RingPlace
 from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RANKS_PER_TENANT, FoundRing
 from tidegauge.agent.rings.reader import MAX_RECORDS_PER_READ, RingReader
 from tidegauge.agent.tenant_time import TenantTime
@@ -58,7 +58,7 @@ class _Watch:
     turn: int = 0
     """The poll at which it was read last."""
     read_to_the_end: bool = False
-    word: Word = field(default_factory=Word)
+    word: SourceAnswer = field(default_factory=SourceAnswer)
     """The witnesses', on the job of the process."""
     counted: set[str] = field(default_factory=set)
     """Claims whose overruling is counted already."""
@@ -99,7 +99,7 @@ class Watches:
         self,
         rings: RingsElsewhere,
         procs: ProcSource,
-        witnesses: Witnesses,
+        witnesses: AttributionSources,
         *,
         hostname: str,
         linger_s: float,
@@ -115,7 +115,7 @@ class Watches:
         self._linger_s = linger_s
         self._detector_factory = detector_factory
         self._host_memory = host_memory
-        self._watches: dict[Place, _Watch] = {}
+        self._watches: dict[RingPlace, _Watch] = {}
         self._names = NamesOfProcesses()
         self._namespaces = namespaces
         self._groups = GroupsOfNode()
@@ -303,7 +303,7 @@ class Watches:
         return [view for view in shown if view.process not in dropped]
 
     def _view_of(
-        self, place: Place, watch: _Watch, living: Collection[ProcessId], *, now_s: float, now_unix_s: float
+        self, place: RingPlace, watch: _Watch, living: Collection[ProcessId], *, now_s: float, now_unix_s: float
     ) -> RankView | None:
         above, alive = watch.ancestors, watch.over_s is None
         parent = next((one for one in above if one in living), above[0] if above else None)

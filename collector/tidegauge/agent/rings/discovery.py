@@ -13,11 +13,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from tidegauge.agent.run_dirs.folder_changes import FolderChanges
-from tidegauge.agent.run_dirs.folders import NotNowError, RefusedError, RunDir, UserFolder
+from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.run_dirs.user_folders import UserFolders
 from tidegauge.agent.skips import SkipCounts
-from tidegauge.agent.tenant_time import TenantTime, Turns
+from tidegauge.agent.tenant_time import FairQueue, TenantTime
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import RING_SUFFIX, names_beside, process_of, socket_name
 
@@ -35,7 +35,7 @@ BLANK_GRACE_S = 10.0
 """For how long a ring without its first bytes is taken for one that is just being made."""
 
 
-class Place(NamedTuple):
+class RingPlace(NamedTuple):
     """The name of a ring, of a user's folder (``name`` is then empty), or of a run directory (``uid`` is -1 too)."""
 
     run_dir: RunDir
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 class RingFile(NamedTuple):
     """A ring that may be read: an open file, its owner also that of its folder. Its content is still to be checked."""
 
-    place: Place
+    place: RingPlace
     uid: int
     """The owner, by the kernel."""
     process: ProcessId
@@ -80,7 +80,7 @@ class RingFinder:
         """How often, so far, the rings of a folder were left for a later look because its tenant had had their time."""
         self._listings: dict[RunDir, UserFolders] = {}
         self._changes = FolderChanges()
-        self._known: dict[Place, Signature] = {}
+        self._known: dict[RingPlace, Signature] = {}
         """Rings that were handed out."""
         self._refused: dict[UserFolder, dict[str, Signature | None]] = {}
         """By folder and name, as ``_blank_since_s``: what is somebody's is gone through for them alone."""
@@ -88,7 +88,7 @@ class RingFinder:
         self._forget_at_s = float("-inf")
         self._listed_s: dict[UserFolder, float] = {}
         self._opens_left = 0
-        self._run_dir_turns = Turns[RunDir]()
+        self._run_dir_turns = FairQueue[RunDir]()
         self._absent: set[RunDir] = set()
         """Those that were not there, or not to be opened, at their last turn."""
 
@@ -112,7 +112,7 @@ class RingFinder:
         return found
 
     def _new_rings_in(self, run_dir: RunDir, now_s: float) -> list[RingFile]:
-        place = Place(run_dir, -1, "")
+        place = RingPlace(run_dir, -1, "")
         listing = self._listing_of(run_dir)
         is_hosts = run_dir.mount_namespaces is None  # in a container its own run directory counts the time
         found: list[RingFile] = []
@@ -120,7 +120,7 @@ class RingFinder:
             with run_dir.opened() as fd:
                 look = listing.look(fd, now_s)
                 for folder, error in look.refused:
-                    self._skips.add(error.reason, str(Place(run_dir, folder.uid, "")), str(error), now_s=now_s)
+                    self._skips.add(error.reason, str(RingPlace(run_dir, folder.uid, "")), str(error), now_s=now_s)
                 changed = [folder for folder, at_ns in look.folders if self._must_list(folder, at_ns, now_s)]
                 last_listed_s = [self._listed_s.get(folder, float("-inf")) for folder in changed]
                 changed = [changed[at] for at in sorted(range(len(changed)), key=last_listed_s.__getitem__)]
@@ -140,9 +140,9 @@ class RingFinder:
                         found.extend(self._list_folder(folder, now_s))
         except NotNowError:
             return found
-        except (RefusedError, OSError) as error:
+        except (UnsafeFileError, OSError) as error:
             self._absent.add(run_dir)
-            if isinstance(error, RefusedError):
+            if isinstance(error, UnsafeFileError):
                 self._say_once(place, error.reason, str(error), now_s)
             elif not isinstance(error, FileNotFoundError):
                 self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
@@ -179,7 +179,7 @@ class RingFinder:
         self._release(ring)
         self._refused.setdefault(ring.place.folder, {}).setdefault(ring.place.name, None)
 
-    def is_aside(self, place: Place) -> bool:
+    def is_aside(self, place: RingPlace) -> bool:
         """Whether the ring at ``place`` is to be found again; not if it is gone."""
         return place.name in self._refused.get(place.folder, ())
 
@@ -231,11 +231,11 @@ class RingFinder:
         return {place.folder for place in self._known}
 
     def _list_folder(self, folder: UserFolder, now_s: float) -> list[RingFile]:
-        place = Place(folder.run_dir, folder.uid, "")
+        place = RingPlace(folder.run_dir, folder.uid, "")
         try:
             with opened_folder(folder) as there:
                 return self._open_new(there, place, self._ring_names(there.fd, place, now_s), now_s)
-        except RefusedError as refused:
+        except UnsafeFileError as refused:
             self._say_once(place, refused.reason, str(refused), now_s)
         except FileNotFoundError:
             pass
@@ -243,7 +243,7 @@ class RingFinder:
             self._say_once(place, "permission", f"cannot be listed: {error.strerror}", now_s)
         return []
 
-    def _ring_names(self, fd: int, folder: Place, now_s: float) -> list[str]:
+    def _ring_names(self, fd: int, folder: RingPlace, now_s: float) -> list[str]:
         is_hosts = folder.run_dir.mount_namespaces is None
         most = MAX_RINGS_PER_FOLDER if is_hosts else MAX_RINGS_PER_FOLDER_OF_CONTAINER
         with os.scandir(fd) as entries:
@@ -255,7 +255,7 @@ class RingFinder:
             self._refused.get(folder.folder, {}).pop("", None)
         return rings[:most]
 
-    def _open_new(self, there: OpenFolder, folder: Place, names: Sequence[str], now_s: float) -> list[RingFile]:
+    def _open_new(self, there: OpenFolder, folder: RingPlace, names: Sequence[str], now_s: float) -> list[RingFile]:
         own = folder.folder
         there_are = {"", *names}
         refused, blank_since_s = self._refused.get(own, {}), self._blank_since_s.get(own, {})
@@ -268,13 +268,13 @@ class RingFinder:
             if self._opens_left <= 0:
                 self._changes.unsettle(own)
                 break
-            ring = self._open(there, Place(folder.run_dir, folder.uid, name), now_s)
+            ring = self._open(there, RingPlace(folder.run_dir, folder.uid, name), now_s)
             if ring is not None:
                 self._opens_left -= 1
                 found.append(ring)
         return found
 
-    def _open(self, folder: OpenFolder, place: Place, now_s: float) -> RingFile | None:
+    def _open(self, folder: OpenFolder, place: RingPlace, now_s: float) -> RingFile | None:
         """Open one ring, or refuse it."""
         signature = None
         refused_before = self._refused.get(place.folder, {})
@@ -285,9 +285,9 @@ class RingFinder:
                 return None
             process = process_of(place.name)
             if process is None:
-                raise RefusedError("name", "the name is not <pid>-<starttime>.ring")
+                raise UnsafeFileError("name", "the name is not <pid>-<starttime>.ring")
             fd, signature = open_checked(folder.fd, place.name, folder.uid, mount=folder.mount)
-        except RefusedError as refused:
+        except UnsafeFileError as refused:
             if signature is None:
                 self._say_once(place, refused.reason, str(refused), now_s)
             else:
@@ -306,10 +306,10 @@ class RingFinder:
         self._known[place] = signature
         return RingFile(place, folder.uid, process, fd, signature)
 
-    def _say_once(self, place: Place, reason: str, why: str, now_s: float) -> None:
+    def _say_once(self, place: RingPlace, reason: str, why: str, now_s: float) -> None:
         if not self.is_aside(place):
             self._say(place, None, reason, why, now_s)
 
-    def _say(self, place: Place, signature: Signature | None, reason: str, why: str, now_s: float) -> None:
+    def _say(self, place: RingPlace, signature: Signature | None, reason: str, why: str, now_s: float) -> None:
         self._refused.setdefault(place.folder, {})[place.name] = signature
         self._skips.add(reason, str(place), why, now_s=now_s)

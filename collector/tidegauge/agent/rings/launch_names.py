@@ -15,10 +15,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from tidegauge.agent.run_dirs.folder_changes import FolderChanges
-from tidegauge.agent.run_dirs.folders import RefusedError, RunDir, UserFolder
+from tidegauge.agent.run_dirs.folders import RunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import opened_folder
 from tidegauge.agent.run_dirs.user_folders import UserFolders
-from tidegauge.agent.tenant_time import Turns
+from tidegauge.agent.tenant_time import FairQueue
 from tidegauge.core.jobs.tenants import Tenant, itself
 from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
 
@@ -46,7 +46,7 @@ class LaunchNames:
         self._run_dirs = run_dirs
         self._whose = whose
         self._listings: dict[RunDir, UserFolders] = {}
-        self._turns = Turns[RunDir]()
+        self._turns = FairQueue[RunDir]()
         self._listed_s: dict[UserFolder, float] = {}
         self._living: Collection[RecordPlace] = ()
         self._changes = FolderChanges()
@@ -64,7 +64,7 @@ class LaunchNames:
         self._listings = {one: self._listings.get(one) or UserFolders(one, self._in_use) for one in run_dirs}
         there: set[UserFolder] = set()
         for run_dir, listing in self._listings.items():
-            with suppress(RefusedError, OSError):  # the ring finder has said so already
+            with suppress(UnsafeFileError, OSError):  # the ring finder has said so already
                 self._look_in(run_dir, listing, by_folder, now_s)
                 there.update(listing.known)
         self._changes.keep(there)
@@ -76,7 +76,7 @@ class LaunchNames:
     def _look_in(
         self, run_dir: RunDir, listing: UserFolders, living: Mapping[UserFolder, Collection[str]], now_s: float
     ) -> None:
-        """Raises ``RefusedError`` and ``OSError``."""
+        """Raises ``UnsafeFileError`` and ``OSError``."""
         if not run_dir.has_time():
             return
         with run_dir.opened() as fd:
@@ -107,7 +107,7 @@ class LaunchNames:
         try:
             with opened_folder(folder) as there, os.scandir(there.fd) as entries:
                 names = [entry.name for entry in islice(entries, most)]
-        except (RefusedError, FileNotFoundError):
+        except (UnsafeFileError, FileNotFoundError):
             self._changes.unsettle(folder)
             return ()
         records = [name for name in names if name.endswith(LAUNCH_SUFFIX)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tidegauge.agent.ports import ProcSource
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.rings.launch_names import LaunchNames, RecordPlace
-from tidegauge.agent.run_dirs.folders import NotNowError, RefusedError, RunDir, UserFolder
+from tidegauge.agent.run_dirs.folders import NotNowError, RunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import OpenFolder, Signature, look_at, open_checked, opened_folder, remove
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.ids import ProcessId
@@ -158,7 +158,7 @@ class Launches:
                     known = self._read(there, folder, name, known, now_s)
         except (FileNotFoundError, NotNowError):
             return
-        except (RefusedError, OSError) as error:
+        except (UnsafeFileError, OSError) as error:
             self._refuse(place, error, now_s)
             return
         self._records[place] = known
@@ -167,10 +167,10 @@ class Launches:
             self._search(known, now_s)
 
     def _read(self, there: OpenFolder, folder: UserFolder, name: str, before: _Launch | None, now_s: float) -> _Launch:
-        """Raises ``RefusedError`` and ``OSError``."""
+        """Raises ``UnsafeFileError`` and ``OSError``."""
         claimed = process_of(name)
         if claimed is None:
-            raise RefusedError("name", "the name is not <pid>-<starttime>.job")
+            raise UnsafeFileError("name", "the name is not <pid>-<starttime>.job")
         file, signature = open_checked(there.fd, name, there.uid, mount=there.mount)
         try:
             data = os.read(file, MAX_RECORD_BYTES + 1)
@@ -179,9 +179,9 @@ class Launches:
         try:
             record = decode_launch_record(data)
         except ValueError as error:
-            raise RefusedError("record", str(error)) from error
+            raise UnsafeFileError("record", str(error)) from error
         if record.process != claimed:
-            raise RefusedError("process", f"it speaks of process {record.process.pid}, its name of {claimed.pid}")
+            raise UnsafeFileError("process", f"it speaks of process {record.process.pid}, its name of {claimed.pid}")
         launch = _Launch(folder, name, there.uid, claimed, signature, record, unseen_since_s=now_s)
         return launch if before is None else replace(launch, process=before.process, seen=before.seen)
 
@@ -211,13 +211,13 @@ class Launches:
     def _refuse(self, place: RecordPlace, error: Exception, now_s: float) -> None:
         folder, name = place
         self._records.pop(place, None)
-        reason = error.reason if isinstance(error, RefusedError) else "unreadable"
+        reason = error.reason if isinstance(error, UnsafeFileError) else "unreadable"
         if place not in self._refused:
             self._skips.add(reason, f"{folder}/{name}", str(error), now_s=now_s)
         try:
             with opened_folder(folder) as there:
                 self._refused[place] = look_at(there.fd, name, mount=there.mount)
-        except (RefusedError, OSError):
+        except (UnsafeFileError, OSError):
             self._refused[place] = None
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tidegauge.agent.attribution.namespaces import NamespacesOfPods
 from tidegauge.agent.ports import ProcessFacts, ProcSource
-from tidegauge.agent.rings.discovery import Place, RingFile, RingFinder
+from tidegauge.agent.rings.discovery import RingFile, RingFinder, RingPlace
 from tidegauge.agent.rings.reader import RingBlankError, RingReader, read_header
 from tidegauge.agent.run_dirs.folders import NotNowError
 from tidegauge.agent.tenant_time import TenantTime
@@ -87,7 +87,7 @@ class RingSearch:
         self._namespaces = namespaces
         self._linger_s = linger_s
         self._watched = watched
-        self._orphans: dict[Place, _Orphan] = {}
+        self._orphans: dict[RingPlace, _Orphan] = {}
         self._time = time
         self._devices: Counter[Tenant] = Counter()
         """In rings that were opened in this look, by tenant."""

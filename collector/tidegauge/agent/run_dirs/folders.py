@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # it needs pydantic, and `tidegauge attach` finds a process's
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class RefusedError(Exception):
+class UnsafeFileError(Exception):
     """Not to be used. ``reason`` is a stable word, the message is for people."""
 
     def __init__(self, reason: str, why: str) -> None:
@@ -64,7 +64,7 @@ class RunDir(Protocol):
 
     def opened(self) -> AbstractContextManager[int]:
         """A descriptor to list it and to open what is in it. Raises ``FileNotFoundError`` where there is none now,
-        ``RefusedError``, ``NotNowError``, and other ``OSError``."""
+        ``UnsafeFileError``, ``NotNowError``, and other ``OSError``."""
 
 
 class HostRunDir(NamedTuple):
@@ -91,7 +91,7 @@ class HostRunDir(NamedTuple):
                 raise
             # A link answers ENOTDIR to O_DIRECTORY | O_NOFOLLOW, like a file.
             reason = "symlink" if self.path.is_symlink() else "not_directory"
-            raise RefusedError(reason, f"cannot be listed: {error.strerror}") from error
+            raise UnsafeFileError(reason, f"cannot be listed: {error.strerror}") from error
         return closing_fd(fd)
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from tidegauge.agent.run_dirs.folders import DIRECTORY as DIRECTORY
-from tidegauge.agent.run_dirs.folders import RefusedError as RefusedError
+from tidegauge.agent.run_dirs.folders import UnsafeFileError as UnsafeFileError
 from tidegauge.agent.run_dirs.folders import UserFolder, closing_fd
 
 NAME_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -73,25 +73,25 @@ def mount_of(fd: int) -> int:
 def opened_name(folder: int, name: str, *, mount: int | None = None) -> Iterator[int]:
     """The very file that has ``name`` now, with O_PATH; ``mount`` is ``mount_of(folder)``, where that is known.
 
-    Raises ``RefusedError`` for what is mounted there, and ``OSError``.
+    Raises ``UnsafeFileError`` for what is mounted there, and ``OSError``.
     """
     with opened(name, NAME_ONLY, dir_fd=folder) as fd:
         if mount_of(fd) != (mount_of(folder) if mount is None else mount):
-            raise RefusedError("mount", "something is mounted there")
+            raise UnsafeFileError("mount", "something is mounted there")
         yield fd
 
 
 @contextmanager
 def opened_folder(folder: UserFolder) -> Iterator[OpenFolder]:
-    """A user's folder. Raises ``RefusedError`` for one of another uid, ``NotNowError``, and other ``OSError``."""
+    """A user's folder. Raises ``UnsafeFileError`` for one of another uid, ``NotNowError``, and other ``OSError``."""
     with folder.run_dir.opened() as run_dir:
         mount = mount_of(run_dir)
         with opened_name(run_dir, str(folder.uid), mount=mount) as name:
             status = os.fstat(name)
             if not stat.S_ISDIR(status.st_mode):
-                raise RefusedError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
+                raise UnsafeFileError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
             if folder.run_dir.mount_namespaces is None and status.st_uid != folder.uid:
-                raise RefusedError("owner", f"the folder belongs to uid {status.st_uid}")
+                raise UnsafeFileError("owner", f"the folder belongs to uid {status.st_uid}")
             with opened(".", DIRECTORY, dir_fd=name) as fd:
                 yield OpenFolder(fd, status.st_uid, mount)
 
@@ -103,7 +103,7 @@ def look_at(folder: int, name: str, *, mount: int | None = None) -> Signature:
 
 
 def open_checked(folder: int, name: str, uid: int, *, mount: int | None = None) -> tuple[int, Signature]:
-    """A descriptor of a file that ``check`` accepts. Raises ``RefusedError``, ``OSError``.
+    """A descriptor of a file that ``check`` accepts. Raises ``UnsafeFileError``, ``OSError``.
 
     What is opened is the file that was looked at, so a FIFO or a device never is.
     """
@@ -114,28 +114,28 @@ def open_checked(folder: int, name: str, uid: int, *, mount: int | None = None) 
 
 
 def check(signature: Signature, uid: int) -> None:
-    """Raises ``RefusedError`` unless it is a regular file of ``uid`` with one name."""
+    """Raises ``UnsafeFileError`` unless it is a regular file of ``uid`` with one name."""
     if stat.S_ISLNK(signature.mode):
-        raise RefusedError("symlink", "it is a symbolic link")
+        raise UnsafeFileError("symlink", "it is a symbolic link")
     if not stat.S_ISREG(signature.mode):
-        raise RefusedError("not_regular", "it is not a regular file")
+        raise UnsafeFileError("not_regular", "it is not a regular file")
     if signature.uid != uid:
-        raise RefusedError("owner", f"it belongs to uid {signature.uid}, its folder to {uid}")
+        raise UnsafeFileError("owner", f"it belongs to uid {signature.uid}, its folder to {uid}")
     if signature.links == 0:
         raise FileNotFoundError(errno.ENOENT, "deleted a moment ago")
     if signature.links > 1:  # the other name may lie where we would not look
-        raise RefusedError("hard_link", f"it has {signature.links} names")
+        raise UnsafeFileError("hard_link", f"it has {signature.links} names")
 
 
 def remove(folder: UserFolder, name: str, signature: Signature, *, socket: str, files: Collection[str] = ()) -> None:
     """Delete a file, if it still is the one that was read, and beside it a socket and other regular files, if they are
     there and the folder's owner's. Raises ``OSError``.
     """
-    with suppress(FileNotFoundError, RefusedError), opened_folder(folder) as there:
+    with suppress(FileNotFoundError, UnsafeFileError), opened_folder(folder) as there:
         if signature.same_file(look_at(there.fd, name, mount=there.mount)):
             os.unlink(name, dir_fd=there.fd)
         for other, is_such in ((socket, stat.S_ISSOCK), *((file, stat.S_ISREG) for file in files)):
-            with suppress(FileNotFoundError, RefusedError):
+            with suppress(FileNotFoundError, UnsafeFileError):
                 beside = look_at(there.fd, other, mount=there.mount)
                 if is_such(beside.mode) and beside.uid == there.uid:
                     os.unlink(other, dir_fd=there.fd)

@@ -17,7 +17,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.agent.run_dirs.folders import RefusedError, RunDir, UserFolder
+from tidegauge.agent.run_dirs.folders import RunDir, UnsafeFileError, UserFolder
 from tidegauge.agent.run_dirs.safe_files import mount_of, opened_name
 
 MAX_FOLDERS = 4096
@@ -44,7 +44,7 @@ class FoundFolders(NamedTuple):
 
     folders: list[tuple[UserFolder, int | None]]
     """Those whose turn it was, with when names in each last changed: mtime in ns, ``None`` if that cannot be told."""
-    refused: list[tuple[UserFolder, RefusedError]]
+    refused: list[tuple[UserFolder, UnsafeFileError]]
     """Names that are new, and no user's folder."""
 
 
@@ -105,7 +105,7 @@ class UserFolders:
     def _names_in_use(self) -> set[str]:
         return {str(folder.uid) for folder in self._in_use() if folder.run_dir == self._run_dir}
 
-    def _list(self, fd: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
+    def _list(self, fd: int, now_s: float) -> list[tuple[UserFolder, UnsafeFileError]]:
         most = MAX_ENTRIES if self._run_dir.mount_namespaces is None else MAX_ENTRIES_OF_CONTAINER
         seen, entries = _uids_in(fd, most)
         self._next_s = now_s + entries / ENTRIES_PER_S
@@ -122,9 +122,9 @@ class UserFolders:
         before, self._said_too_many = self._said_too_many, too_many
         if not too_many or before:
             return []
-        return [(UserFolder(self._run_dir, -1), RefusedError("too_many", "more names than are looked at"))]
+        return [(UserFolder(self._run_dir, -1), UnsafeFileError("too_many", "more names than are looked at"))]
 
-    def _look_at_new(self, fd: int, mount: int, now_s: float) -> list[tuple[UserFolder, RefusedError]]:
+    def _look_at_new(self, fd: int, mount: int, now_s: float) -> list[tuple[UserFolder, UnsafeFileError]]:
         chosen = []
         for _ in range(min(MAX_LOOKS, len(self._new))):
             at = self._random.randrange(len(self._new))
@@ -136,7 +136,7 @@ class UserFolders:
             if (error := self._judge(fd, name, mount, inode, now_s)) is not None
         ]
 
-    def _judge(self, fd: int, name: str, mount: int, inode: int, now_s: float) -> RefusedError | None:
+    def _judge(self, fd: int, name: str, mount: int, inode: int, now_s: float) -> UnsafeFileError | None:
         """Take a name for a user's folder, or refuse it and say why, in words once."""
         full = len(self._known) >= self._most
         giving_way = self._may_give_way(now_s) if full else []
@@ -146,7 +146,7 @@ class UserFolders:
             self._check(fd, name, mount)
         except OSError:
             return None  # gone again, or we may not look: next time is another chance
-        except RefusedError as error:
+        except UnsafeFileError as error:
             self._refused[name] = inode
             return error
         if full:
@@ -166,13 +166,13 @@ class UserFolders:
         return self._giving_way
 
     def _check(self, fd: int, name: str, mount: int) -> None:
-        """Raises ``RefusedError`` unless it is a user's folder, and ``OSError``."""
+        """Raises ``UnsafeFileError`` unless it is a user's folder, and ``OSError``."""
         with opened_name(fd, name, mount=mount) as found:
             status = os.fstat(found)
         if not stat.S_ISDIR(status.st_mode):
-            raise RefusedError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
+            raise UnsafeFileError("symlink" if stat.S_ISLNK(status.st_mode) else "not_directory", "it is no folder")
         if self._run_dir.mount_namespaces is None and str(status.st_uid) != name:
-            raise RefusedError("owner", f"the folder belongs to uid {status.st_uid}")
+            raise UnsafeFileError("owner", f"the folder belongs to uid {status.st_uid}")
 
     def _look_again(self, fd: int, mount: int, now_s: float) -> None:
         for name, inode in list(islice(self._refused.items(), LOOKS_AGAIN)):
@@ -200,6 +200,6 @@ def _inode_of(fd: int, name: str) -> int | None:
 
 
 def _changed_ns(fd: int, name: str, mount: int) -> int | None:
-    with suppress(RefusedError, OSError), opened_name(fd, name, mount=mount) as found:
+    with suppress(UnsafeFileError, OSError), opened_name(fd, name, mount=mount) as found:
         return os.fstat(found).st_mtime_ns
     return None

@@ -10,7 +10,7 @@ from tidegauge.analysis.export_lines import line_for
 from tidegauge.analysis.oom.forms import Form, OomText, figures_of, neighbours
 from tidegauge.analysis.oom.log import Found, FoundElsewhere
 from tidegauge.analysis.oom.snapshot import OomSnapshot
-from tidegauge.analysis.whatif.trials import WhatIf, titled
+from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.words import export_line
 from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.evidence.held_memory import HeldMemory

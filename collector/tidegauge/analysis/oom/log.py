@@ -38,7 +38,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _CARETS = re.compile(r"^[\s~^]*$")
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """A line of a traceback: the innermost one that is not a library's."""
 
     filename: str
@@ -55,7 +55,7 @@ class Found:
     line_number: int
     """Where it begins, from 1."""
     rank: Optional[int] = None
-    place: Optional[Place] = None
+    place: Optional[LogPlace] = None
     expandable: bool = False
     """A refused mapping before it says that ``expandable_segments`` is on."""
 
@@ -150,7 +150,7 @@ def _cleaned(lines: Iterable[str]) -> Iterator[_Line]:
         )
 
 
-def _innermost(lines: list[str]) -> Optional[Place]:
+def _innermost(lines: list[str]) -> Optional[LogPlace]:
     """The line that asked, by the traceback that ends here: libraries are passed over while there is anybody else."""
     last = next((at for at in range(len(lines) - 1, -1, -1) if _TRACEBACK in lines[at]), None)
     if last is None:
@@ -162,6 +162,6 @@ def _innermost(lines: list[str]) -> Optional[Place]:
         if frame is not None:
             code = block[at + 1].strip() if at + 1 < len(block) else ""
             has_code = bool(code) and not _FRAME.match(block[at + 1]) and not _CARETS.match(code)
-            places.append(Place(frame[1], int(frame[2]), frame[3], code if has_code else None))
+            places.append(LogPlace(frame[1], int(frame[2]), frame[3], code if has_code else None))
     own = [place for place in places if not is_library(place.filename)]
     return next(iter(reversed(own or places)), None)

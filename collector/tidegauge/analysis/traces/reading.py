@@ -12,10 +12,10 @@ from tidegauge.analysis.bad_traces import RefusedPickleError as RefusedPickleErr
 from tidegauge.analysis.bad_traces import shown
 from tidegauge.analysis.contents import MOST_BYTES, read_content
 from tidegauge.analysis.snapshots import reading as snapshots
-from tidegauge.analysis.traces.beginnings import with_start
 from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.pools_by_address import with_pools
 from tidegauge.analysis.traces.segment_order import with_segment_order
+from tidegauge.analysis.traces.state_before import with_start
 from tidegauge.core.allocator.trace import Trace, TraceError
 
 _ZIP_MAGIC = b"PK\x03\x04"

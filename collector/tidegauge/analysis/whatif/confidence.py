@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.analysis.whatif.trials import Confidence
+from tidegauge.analysis.whatif.results import Confidence
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
 from tidegauge.core.allocator.trace import Action, Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tidegauge.analysis.whatif.trials import Trial
+from tidegauge.analysis.whatif.results import Trial
 from tidegauge.core.allocator.settings import MIB
 
 SAME_SHARE, SAME_BYTES = 0.01, 20 * MIB

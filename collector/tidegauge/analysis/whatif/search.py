@@ -11,7 +11,7 @@ from tidegauge.analysis.whatif.candidates import Changes, changed_conf, combined
 from tidegauge.analysis.whatif.confidence import TraceDoubts, confidence, trace_doubts
 from tidegauge.analysis.whatif.limits import Limits, own_limits
 from tidegauge.analysis.whatif.ranking import best_first, helps, recommended
-from tidegauge.analysis.whatif.trials import Trial, WhatIf, titled
+from tidegauge.analysis.whatif.results import Trial, WhatIf, titled
 from tidegauge.core.allocator.compiled import is_ready
 from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay as run_replay

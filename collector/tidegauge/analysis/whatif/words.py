@@ -9,7 +9,7 @@ from tidegauge.analysis.export_lines import line_for
 from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, POPULAR
 from tidegauge.analysis.whatif.limits import Limits
 from tidegauge.analysis.whatif.ranking import harms, is_dear
-from tidegauge.analysis.whatif.trials import Confidence, Trial, WhatIf, titled
+from tidegauge.analysis.whatif.results import Confidence, Trial, WhatIf, titled
 from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.allocator.settings import MIB
 from tidegauge.core.units import format_bytes

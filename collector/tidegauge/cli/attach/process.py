@@ -17,7 +17,7 @@ from pathlib import Path
 from tidegauge.agent.containers.ways_in import entered
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.processes.procfs import DATA_WORKER
-from tidegauge.agent.run_dirs.folders import HostRunDir, RefusedError, RunDir, UserFolder, closing_fd
+from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, UnsafeFileError, UserFolder, closing_fd
 from tidegauge.agent.run_dirs.safe_files import look_at, opened_folder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
@@ -162,7 +162,7 @@ def socket_of(seen: SeenProcess, environ: Mapping[str, str]) -> ProcessSocket | 
     name = socket_name(ProcessId(seen.inner_pid, seen.process.start_ticks))
     for run_dir in _run_dirs_of(seen, environ):
         folder = UserFolder(run_dir, seen.uid)
-        with suppress(OSError, RefusedError), opened_folder(folder) as there:
+        with suppress(OSError, UnsafeFileError), opened_folder(folder) as there:
             if file_kinds.S_ISSOCK(look_at(there.fd, name, mount=there.mount).mode):
                 return ProcessSocket(folder, seen.uid, name, seen.process)
     return None

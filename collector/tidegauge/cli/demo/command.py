@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidegauge.cli.demo.history import HEADER, History
 from tidegauge.cli.demo.jobs import find_torch, last_lines, training_job
+from tidegauge.cli.demo.latest_answers import HEADER, History
 from tidegauge.cli.errors import CommandError, need
 from tidegauge.cli.output import live_table
 from tidegauge.cli.progress import progress

@@ -21,7 +21,7 @@ from tidegauge.core.incidents import Incident, IncidentChange
 from tidegauge.core.incidents.actions import DecisionRecord
 
 if TYPE_CHECKING:
-    from tidegauge_exporter.grafana.annotations import Remark
+    from tidegauge_exporter.grafana.annotations import AnnotationText
     from tidegauge_exporter.messages.values import Story
 
 MOST_INCIDENTS = 1000
@@ -86,7 +86,7 @@ def _stories(args: argparse.Namespace) -> Sequence[Story]:
     ]
 
 
-def _print(args: argparse.Namespace, remarks: Sequence[Remark]) -> None:
+def _print(args: argparse.Namespace, remarks: Sequence[AnnotationText]) -> None:
     found = [remark.annotation for remark in remarks]
     if args.json:
         told = [{"at_unix_ms": one.at_unix_ms, "end_unix_ms": one.end_unix_ms, "tags": one.tags, "text": one.text}

@@ -15,7 +15,7 @@ from tidegauge.cli.output import print_table
 from tidegauge.cli.progress import progress
 
 if TYPE_CHECKING:
-    from tidegauge_exporter.grafana.apply import Step
+    from tidegauge_exporter.grafana.apply import ApplyStep
 
 HEADER = ("what", "uid", "change", "why")
 
@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
         models = tuple(dashboard.to_json() for dashboard in dashboards(settings.public_url))
         wanted = Wanted(models, args.prometheus_url, args.data_source)
         say(f"looking at what {grafana.url} has")
-        steps: Sequence[Step] = plan(wanted, look(grafana, wanted))
+        steps: Sequence[ApplyStep] = plan(wanted, look(grafana, wanted))
         if not args.dry_run:
-            done: list[Step] = []
+            done: list[ApplyStep] = []
             try:
                 for step in carry_out(grafana, tuple(steps), message=f"tidegauge {__version__}"):
                     done.append(step)
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     return BAD_NEWS if any(step.change.value == "refused" for step in steps) else FINE
 
 
-def _print(args: argparse.Namespace, url: str, steps: Sequence[Step]) -> None:
+def _print(args: argparse.Namespace, url: str, steps: Sequence[ApplyStep]) -> None:
     if args.json:
         told = [{"what": step.what, "uid": step.uid, "change": step.change.value, "why": step.why} for step in steps]
         print(json.dumps({"grafana": url, "dry_run": args.dry_run, "steps": told}, indent=2))

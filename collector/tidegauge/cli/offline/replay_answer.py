@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidegauge.analysis.traces.replays import Answer
-from tidegauge.analysis.whatif.trials import titled
+from tidegauge.analysis.whatif.results import titled
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.allocator.results import FailedRequest, Replay
 from tidegauge.core.units import format_bytes

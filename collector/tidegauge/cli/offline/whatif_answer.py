@@ -6,7 +6,7 @@ import shutil
 import sys
 
 from tidegauge.analysis.whatif.ranking import best_first
-from tidegauge.analysis.whatif.trials import Trial, WhatIf, titled
+from tidegauge.analysis.whatif.results import Trial, WhatIf, titled
 from tidegauge.analysis.whatif.words import calls, export_line, findings
 from tidegauge.cli.offline.replay_answer import replay_json
 from tidegauge.cli.offline.terminal_chart import ASCII, BLOCKS, memory_chart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegauge.analysis.whatif.trials import Trial, WhatIf, titled
+from tidegauge.analysis.whatif.results import Trial, WhatIf, titled
 from tidegauge.analysis.whatif.words import findings
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.own_files import write_own

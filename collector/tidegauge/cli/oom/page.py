@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.oom.answer import OomAnswer
-from tidegauge.analysis.oom.log import Found, OomLog, Place
+from tidegauge.analysis.oom.log import Found, LogPlace, OomLog
 from tidegauge.analysis.oom.snapshot import OomSnapshot
 from tidegauge.cli.oom.whatif import Tried
 from tidegauge.cli.output import print_table, print_wrapped
@@ -108,7 +108,7 @@ def _short(answer: OomAnswer) -> dict[str, object]:
     }
 
 
-def _place_json(place: Optional[Place]) -> Optional[dict[str, object]]:
+def _place_json(place: Optional[LogPlace]) -> Optional[dict[str, object]]:
     return None if place is None else dict(place._asdict())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.oom.snapshot import OomSnapshot
-from tidegauge.analysis.whatif.trials import WhatIf
+from tidegauge.analysis.whatif.results import WhatIf
 from tidegauge.cli.progress import progress
 
 

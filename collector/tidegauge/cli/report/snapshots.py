@@ -11,8 +11,8 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots.files import read_snapshot
 from tidegauge.analysis.snapshots.reading import Snapshot
 from tidegauge.analysis.traces.reading import with_beginning
+from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.search import whatif
-from tidegauge.analysis.whatif.trials import WhatIf, titled
 from tidegauge.analysis.whatif.words import export_line, findings
 from tidegauge.cli.progress import progress
 from tidegauge.core.allocator.trace import Trace

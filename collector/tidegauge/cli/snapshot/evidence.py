@@ -12,7 +12,7 @@ from tidegauge.agent.evidence.checks import read_evidence
 from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES
 from tidegauge.agent.evidence.making import ReadSnapshot, read_trace
 from tidegauge.agent.evidence.piece import Whose, evidence_of
-from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import Comparison, compare
 from tidegauge.cli.attach.targets import Target
@@ -86,7 +86,7 @@ def _read(target: Target, evidence_id: str) -> Evidence:
     claimed = claimed_by(socket_of_target(target))
     try:
         found = read_evidence(read_file(target, evidence_name(claimed), MOST_EVIDENCE_BYTES), claimed)
-    except RefusedError as error:
+    except UnsafeFileError as error:
         raise NoAnswerError(f"what it wrote cannot be used: {error}") from error
     if found.evidence_id != evidence_id:
         raise NoAnswerError("another window of evidence has begun since; ask again")

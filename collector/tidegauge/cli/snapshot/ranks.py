@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 from tidegauge.agent.evidence.checks import number_of, read_snapshot
 from tidegauge.agent.evidence.files import MOST_SNAPSHOT_BYTES, OpenFile
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
-from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.run_dirs.safe_files import open_checked, opened_folder
 from tidegauge.cli.attach.targets import Target
 from tidegauge.core.evidence import EvidenceReason
@@ -98,7 +98,7 @@ def read_written(target: Target, name: str) -> tuple[bytes, PackedSnapshot]:
     """A snapshot beside the rank's socket: its columns, and what they say. Raises ``NoAnswerError``."""
     try:
         return read_snapshot(read_file(target, name, MOST_SNAPSHOT_BYTES))
-    except RefusedError as error:
+    except UnsafeFileError as error:
         raise NoAnswerError(f"{name} cannot be used: {error}") from error
 
 
@@ -112,7 +112,7 @@ def read_file(target: Target, name: str, most_bytes: int) -> bytes:
                 return OpenFile(fd, name, signature).read(most_bytes)
             finally:
                 os.close(fd)
-    except RefusedError as error:
+    except UnsafeFileError as error:
         raise NoAnswerError(f"{folder}/{name} cannot be used: {error}") from error
     except OSError as error:
         raise NoAnswerError(f"{folder}/{name} cannot be read: {error.strerror or error}") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.coordinator.settings_desk import JobSettingsDesk
+from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import StoreError
 from tidegauge.settings import Settings
@@ -52,7 +52,7 @@ def _slurm(settings: Settings, coordinator: Coordinator, files: StateFiles) -> A
     from tidegauge_scheduler_hooks.slurm.adapter import SlurmScheduler
     from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 
-    desk = JobSettingsDesk(files.job_settings, wall_s=time.time, reporting=coordinator.heard_lately)
+    desk = JobSettingsStore(files.job_settings, wall_s=time.time, reporting=coordinator.heard_lately)
     coordinator.lay_down(desk)
     return SlurmScheduler(
         SlurmCommands(settings.slurm_bin_dir, settings.slurm_conf),

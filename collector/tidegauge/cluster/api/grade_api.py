@@ -62,7 +62,7 @@ NO_INCIDENT = (
 )
 
 
-class GradeDesk:
+class GradePages:
     """Routes and forms by path. ``store`` and ``now_s`` raise ``AuditError`` for as long as there is no database."""
 
     def __init__(self, store: Callable[[], AnsweredStore], now_s: Callable[[], float], page: GradePage) -> None:

@@ -13,14 +13,14 @@ from dataclasses import replace
 from itertools import islice
 
 from tidegauge.cluster.coordinator.event_log import EventLog
-from tidegauge.cluster.coordinator.evidence_keeper import EvidenceKeeper
+from tidegauge.cluster.coordinator.evidence_index import EvidenceIndex
 from tidegauge.cluster.coordinator.grouping import look_first, one_per_rank
 from tidegauge.cluster.coordinator.job_board import JobBoard
 from tidegauge.cluster.coordinator.known_node import MOST_RANKS_KEPT, KnownNode, RankOfProcess
-from tidegauge.cluster.coordinator.order_desk import OrderDesk
+from tidegauge.cluster.coordinator.order_queue import OrderQueue
+from tidegauge.cluster.coordinator.process_location import present_nodes
 from tidegauge.cluster.coordinator.report_pacing import ReportPacing
-from tidegauge.cluster.coordinator.settings_desk import JobSettingsDesk
-from tidegauge.cluster.coordinator.whereabouts import present_nodes
+from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
 from tidegauge.cluster.views import EngineNode, Event, EventKind, NodeHealth, NodeStatus, ReportReply
 from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId
 from tidegauge.core.incidents import Incident
@@ -51,12 +51,12 @@ class Coordinator:
         linger_s: float = 120.0,
     ) -> None:
         self.incarnation = incarnation
-        self.orders = OrderDesk(
+        self.orders = OrderQueue(
             incarnation=incarnation, hostname_of=self._hostname_of, expected_every_s=self.expected_every_s,
             where_now=self._where_now, monotonic_s=monotonic_s,
         )  # fmt: skip
         """The way to processes on the nodes."""
-        self.kept_evidence = EvidenceKeeper()
+        self.kept_evidence = EvidenceIndex()
         """What agents collected, on its way into the database."""
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
@@ -69,10 +69,10 @@ class Coordinator:
         self._usable_bytes: dict[DeviceUuid, int] | None = None
         """``gpu_usable_bytes`` as last made; ``None``: some node has other GPUs by now."""
         self._events = EventLog(wall_s)
-        self._settings_desk: JobSettingsDesk | None = None
+        self._settings_desk: JobSettingsStore | None = None
         self._pod_of: Callable[[str], PodFacts | None] | None = None
 
-    def lay_down(self, desk: JobSettingsDesk) -> None:
+    def lay_down(self, desk: JobSettingsStore) -> None:
         """From now on agents get the settings of ``desk`` with the replies to their reports; before, none are touched.
 
         The desk looks at this coordinator: ``JobSettingsDesk(…, reporting=coordinator.heard_lately)``.

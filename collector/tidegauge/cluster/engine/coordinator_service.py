@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from tidegauge import __version__
-from tidegauge.cluster.actions.action_desk import ActionDesk
-from tidegauge.cluster.actions.escalation_desk import open_escalation
+from tidegauge.cluster.actions.action_loop import ActionLoop
+from tidegauge.cluster.actions.escalation_loop import open_escalation
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 from tidegauge.cluster.api.evidence_api import evidence_routes
-from tidegauge.cluster.api.grade_api import GradeDesk, GradePage
+from tidegauge.cluster.api.grade_api import GradePage, GradePages
 from tidegauge.cluster.api.http_api import Answer, HttpApi, Request, Route, html_route, json_route
 from tidegauge.cluster.api.loop_api import UNTOLD, IncidentStory, incident_story, loop_figures, loop_routes
 from tidegauge.cluster.api.memory_api import memory_routes
@@ -27,7 +27,7 @@ from tidegauge.cluster.api.openapi import openapi_json
 from tidegauge.cluster.api.overview_api import KEPT_S, Kept, overview_routes
 from tidegauge.cluster.api.ownership import Ownership, seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.engine.agent_keeper import AgentKeeper, Engine, EngineError
+from tidegauge.cluster.engine.agent_reconciler import AgentReconciler, Engine, EngineError
 from tidegauge.cluster.engine.short_pauses import COLLECT_EVERY_S, collect
 from tidegauge.cluster.views import NodeHealth, ServiceStatus
 from tidegauge.core.incidents.loop_figures import LoopFigures
@@ -72,7 +72,7 @@ class CoordinatorService:
     """Starts everything in ``start``; ``stop`` ends it. Lives inside one actor for as long as the service runs."""
 
     def __init__(
-        self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionDesk, *, cluster: str, host: str,
+        self, coordinator: Coordinator, engine: Engine, pages: Pages, actions: ActionLoop, *, cluster: str, host: str,
         port: int, advertise_host: str, asks: EvidenceAsks, door: WatchedDoor = OPEN_DOOR,
         local_socket: Path | None = None, public_url: str | None = None,
     ) -> None:  # fmt: skip
@@ -88,8 +88,8 @@ class CoordinatorService:
         self._local_socket = local_socket
         self._public_url = public_url
         self._escalation = open_escalation(coordinator, actions.store, asks)
-        self._keeper = AgentKeeper(engine, coordinator, monotonic_s=time.monotonic)
-        self._grades = GradeDesk(actions.store, actions.now_s, pages.grade)
+        self._keeper = AgentReconciler(engine, coordinator, monotonic_s=time.monotonic)
+        self._grades = GradePages(actions.store, actions.now_s, pages.grade)
         self._started_unix_s = time.time()
         self._stopped = threading.Event()
         self._api: HttpApi | None = None

@@ -14,7 +14,7 @@ DEPLOY_TIMEOUT_S = 60.0
 
 
 def main(argv: list[str]) -> int:
-    from tidegauge.cluster.engine.agent_keeper import EngineError
+    from tidegauge.cluster.engine.agent_reconciler import EngineError
     from tidegauge.cluster.engine.ray_engine import deploy
 
     try:

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from tidegauge.cluster.actions.telling import GRAFANA_TOKEN, MAIL_PASSWORD, NOTIFY_TOKEN, SLACK_TOKEN, Told
+from tidegauge.cluster.actions.notifying import GRAFANA_TOKEN, MAIL_PASSWORD, NOTIFY_TOKEN, SLACK_TOKEN, OwnerNotified
 from tidegauge.cluster.api.story_feed import ApiFeed
 from tidegauge.cluster.service_record import StateFiles, local_api
 from tidegauge.core.incidents.actions import Decision
@@ -18,7 +18,7 @@ from tidegauge.settings import Settings
 from tidegauge.web.door_start import open_door
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.notebook import NotebookError
+from tidegauge_exporter.notify.delivery_journal import DeliveryJournalError
 from tidegauge_exporter.notify.owner import tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.open_notifier import NotifyConfig, NotifyService, open_notifier
@@ -83,18 +83,18 @@ class NotifierService:
         if self._service is not None:
             self._service.stop()
 
-    def tell(self, decision: Decision) -> Told:
+    def tell(self, decision: Decision) -> OwnerNotified:
         """The message of a ``notify`` to the job's owner."""
         if self._service is None:
-            return Told(problem=f"the notifier does not work: {self._problem}", retry_after_s=SAY_EVERY_S)
+            return OwnerNotified(problem=f"the notifier does not work: {self._problem}", retry_after_s=SAY_EVERY_S)
         if not self._service.owners:
-            return Told(problem="neither Slack nor mail is there; `tidegauge status` says why")
+            return OwnerNotified(problem="neither Slack nor mail is there; `tidegauge status` says why")
         try:
-            return Told(where=tell_owner(self._service.owners, decision, self._story(decision)))
+            return OwnerNotified(where=tell_owner(self._service.owners, decision, self._story(decision)))
         except RetryLaterError as error:
-            return Told(problem=str(error), retry_after_s=error.after_s)
+            return OwnerNotified(problem=str(error), retry_after_s=error.after_s)
         except RefusedError as error:
-            return Told(problem=str(error))
+            return OwnerNotified(problem=str(error))
 
     def standing(self) -> Mapping[str, str]:
         """By who is told: "ok", or what is wrong."""
@@ -130,7 +130,7 @@ class NotifierService:
     def _begin(self) -> None:
         try:
             service = open_notifier(notify_config(self._settings, self._files, self._environ), self._feed)
-        except (SecretError, NotebookError) as error:
+        except (SecretError, DeliveryJournalError) as error:
             if self._problem != str(error):
                 log.error("nobody is told anything: %s", error)
             self._problem = str(error)

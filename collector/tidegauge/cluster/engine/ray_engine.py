@@ -19,8 +19,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.cluster.actions.telling import Told, is_notifier_wanted, tells_owners
-from tidegauge.cluster.engine.agent_keeper import EngineError
+from tidegauge.cluster.actions.notifying import OwnerNotified, is_notifier_wanted, tells_owners
+from tidegauge.cluster.engine.agent_reconciler import EngineError
 from tidegauge.cluster.engine.agent_service import AgentService
 from tidegauge.cluster.engine.announcing import announce
 from tidegauge.cluster.engine.former_addresses import accept_former_addresses
@@ -121,7 +121,7 @@ class CoordinatorActor:
 
     def __init__(self) -> None:
         # Here, because agents import this module too: the database's libraries alone are 25 MiB in each.
-        from tidegauge.cluster.actions.action_desk import DAY_S, ActionDesk, open_actions
+        from tidegauge.cluster.actions.action_loop import DAY_S, ActionLoop, open_actions
         from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
         from tidegauge.cluster.coordinator.coordinator import Coordinator
         from tidegauge.cluster.engine.coordinator_service import CoordinatorService
@@ -139,7 +139,7 @@ class CoordinatorActor:
         )  # fmt: skip
         self._coordinator = coordinator
         tell = RayTeller().tell if tells_owners(settings, os.environ) else None
-        actions = ActionDesk(
+        actions = ActionLoop(
             lambda: open_actions(settings, coordinator, files, tell=tell),
             keep_incidents_s=settings.keep_incidents_days * DAY_S,
         )
@@ -176,21 +176,21 @@ class NotifierActor:
         self._service = NotifierService(Settings(**spec.settings), files, os.environ, say=_say_to_coordinator)
         self._service.start()
 
-    def tell(self, decision: Decision) -> Told:
+    def tell(self, decision: Decision) -> OwnerNotified:
         return self._service.tell(decision)
 
 
 class RayTeller:
     """``telling.Tell`` by a call of the notifier actor."""
 
-    def tell(self, decision: Decision) -> Told:
+    def tell(self, decision: Decision) -> OwnerNotified:
         try:
             notifier: Any = ray.get_actor(NOTIFIER, namespace=NAMESPACE)
             told: Any = ray.get(notifier.tell.remote(decision), timeout=TELL_TIMEOUT_S)
         except (ray.exceptions.RayError, ValueError) as error:
             log.debug("the notifier does not answer: %s", error)
-            return Told(problem="the notifier does not answer", retry_after_s=CALL_TIMEOUT_S)
-        assert isinstance(told, Told)
+            return OwnerNotified(problem="the notifier does not answer", retry_after_s=CALL_TIMEOUT_S)
+        assert isinstance(told, OwnerNotified)
         return told
 
 

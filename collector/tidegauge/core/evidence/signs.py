@@ -36,7 +36,7 @@ STILL_SHARE = 0.01
 """Of what was gained since the growth began: a window that has seen no more has not seen it."""
 
 
-class Source(str, Enum):
+class SignSource(str, Enum):
     """Where a sign comes from."""
 
     HOLDERS = "holder search"
@@ -49,7 +49,7 @@ class Source(str, Enum):
 class Sign(NamedTuple):
     """One line of evidence."""
 
-    source: Source
+    source: SignSource
     words: str
     """What is looked at, for the documentation."""
     seen: Callable[[CauseInput], Optional[str]]
@@ -68,7 +68,7 @@ def held_by(*kinds: HolderKind, words: str) -> Sign:
         detail = f" ({told})" if told else ""
         return f"{share} of what grew is held by {holder_words(holder.path)}{detail}"
 
-    return Sign(Source.HOLDERS, words, seen)
+    return Sign(SignSource.HOLDERS, words, seen)
 
 
 def _held_by_nobody(case: CauseInput) -> Optional[str]:
@@ -322,41 +322,51 @@ def _in_an_optimizer(one: StackGrowth) -> bool:
     return any("/torch/optim/" in frame.filename.replace("\\", "/") for frame in one.stack)
 
 
-HELD_BY_NOBODY = Sign(Source.HOLDERS, "no object of Python's holds it, and it has many block sizes", _held_by_nobody)
-MORE_WORKSPACES = Sign(
-    Source.SNAPSHOTS, "blocks of the size of cuBLAS's workspaces came, each on another stream", _more_workspaces
+HELD_BY_NOBODY = Sign(
+    SignSource.HOLDERS, "no object of Python's holds it, and it has many block sizes", _held_by_nobody
 )
-HELD_NATIVELY = Sign(Source.HOLDERS, "no object of Python's holds it", _held_natively)
-FEW_SIZES = Sign(Source.SNAPSHOTS, "most of it comes from one line, in one or two block sizes", _few_sizes)
-LARGER = Sign(Source.SNAPSHOTS, "that line has one block, which is larger at the end", _larger)
-EVENLY = Sign(Source.SNAPSHOTS, "that line leaves as many blocks behind each step (or every so many steps)", _evenly)
-MANY_SIZES = Sign(Source.SNAPSHOTS, "it has four block sizes or more, as what a forward pass saves", _many_sizes)
-BY_AN_OPTIMIZER = Sign(Source.SNAPSHOTS, "most of it was allocated inside `torch.optim`", _by_an_optimizer)
-PARAMETERS_AGAIN = Sign(Source.PROCESS, "it is 1, 2, 3 … times as large as all parameters", _parameters_again)
-MORE_OPTIMIZERS = Sign(Source.PROCESS, "more optimizers are alive at the end of the window", _more_optimizers)
-MORE_GROUPS = Sign(Source.PROCESS, "process groups were made within the window, and kept", _more_groups)
-MORE_NODES = Sign(Source.PROCESS, "kept tensors lead to twice as many autograd nodes, or more, at the end", _more_nodes)
-MORE_PINNED = Sign(Source.PROCESS, "pinned host memory rose, by half of what the host's did at least", _more_pinned)
-GC_OFF = Sign(Source.PROCESS, "the cyclic garbage collector is off", _gc_off)
-MORE_GRAPHS = Sign(Source.PROCESS, "more CUDA graphs are alive at the end of the window", _more_graphs)
-MORE_POOLS = Sign(Source.SNAPSHOTS, "there are more private pools at the end of the window", _more_pools)
+MORE_WORKSPACES = Sign(
+    SignSource.SNAPSHOTS, "blocks of the size of cuBLAS's workspaces came, each on another stream", _more_workspaces
+)
+HELD_NATIVELY = Sign(SignSource.HOLDERS, "no object of Python's holds it", _held_natively)
+FEW_SIZES = Sign(SignSource.SNAPSHOTS, "most of it comes from one line, in one or two block sizes", _few_sizes)
+LARGER = Sign(SignSource.SNAPSHOTS, "that line has one block, which is larger at the end", _larger)
+EVENLY = Sign(
+    SignSource.SNAPSHOTS, "that line leaves as many blocks behind each step (or every so many steps)", _evenly
+)
+MANY_SIZES = Sign(SignSource.SNAPSHOTS, "it has four block sizes or more, as what a forward pass saves", _many_sizes)
+BY_AN_OPTIMIZER = Sign(SignSource.SNAPSHOTS, "most of it was allocated inside `torch.optim`", _by_an_optimizer)
+PARAMETERS_AGAIN = Sign(SignSource.PROCESS, "it is 1, 2, 3 … times as large as all parameters", _parameters_again)
+MORE_OPTIMIZERS = Sign(SignSource.PROCESS, "more optimizers are alive at the end of the window", _more_optimizers)
+MORE_GROUPS = Sign(SignSource.PROCESS, "process groups were made within the window, and kept", _more_groups)
+MORE_NODES = Sign(
+    SignSource.PROCESS, "kept tensors lead to twice as many autograd nodes, or more, at the end", _more_nodes
+)
+MORE_PINNED = Sign(SignSource.PROCESS, "pinned host memory rose, by half of what the host's did at least", _more_pinned)
+GC_OFF = Sign(SignSource.PROCESS, "the cyclic garbage collector is off", _gc_off)
+MORE_GRAPHS = Sign(SignSource.PROCESS, "more CUDA graphs are alive at the end of the window", _more_graphs)
+MORE_POOLS = Sign(SignSource.SNAPSHOTS, "there are more private pools at the end of the window", _more_pools)
 IN_PRIVATE_POOLS = Sign(
-    Source.SNAPSHOTS,
+    SignSource.SNAPSHOTS,
     "half of what grew, or more, lies in private pools (live tensors: in pools that have become more)",
     _in_private_pools,
 )
 RESERVED_OUTSIDE_POOLS = Sign(
-    Source.READINGS,
+    SignSource.READINGS,
     "reserved memory grows beyond what live tensors explain, and not in private pools as far as snapshots show",
     _reserved_outside_pools,
 )
-RESERVED_ALONE = Sign(Source.READINGS, "reserved memory grows beyond what live tensors explain", _reserved_alone)
+RESERVED_ALONE = Sign(SignSource.READINGS, "reserved memory grows beyond what live tensors explain", _reserved_alone)
 SCATTERED = Sign(
-    Source.READINGS, "unused pieces of split blocks grow, or allocations had to be tried again", _scattered
+    SignSource.READINGS, "unused pieces of split blocks grow, or allocations had to be tried again", _scattered
 )
-LIVE_IS_FLAT = Sign(Source.SNAPSHOTS, "live tensors do not grow between the snapshots", _live_is_flat)
-OUTSIDE_GROWS = Sign(Source.NVML, "the process's bytes less what PyTorch reserves grow", _outside_grows)
-HOST_GROWS = Sign(Source.READINGS, "host memory of the rank grows", _host_grows)
-OTHERS_GROW = Sign(Source.NVML, "other processes on the GPU grow, and more than the rank", _others_grow)
-CHILDREN_HOLD = Sign(Source.NVML, "child processes of the rank hold GPU memory, and that explains more", _children_hold)
-ARE_WORKERS = Sign(Source.PROCESS, "they were started by `multiprocessing`, as DataLoader starts workers", _are_workers)
+LIVE_IS_FLAT = Sign(SignSource.SNAPSHOTS, "live tensors do not grow between the snapshots", _live_is_flat)
+OUTSIDE_GROWS = Sign(SignSource.NVML, "the process's bytes less what PyTorch reserves grow", _outside_grows)
+HOST_GROWS = Sign(SignSource.READINGS, "host memory of the rank grows", _host_grows)
+OTHERS_GROW = Sign(SignSource.NVML, "other processes on the GPU grow, and more than the rank", _others_grow)
+CHILDREN_HOLD = Sign(
+    SignSource.NVML, "child processes of the rank hold GPU memory, and that explains more", _children_hold
+)
+ARE_WORKERS = Sign(
+    SignSource.PROCESS, "they were started by `multiprocessing`, as DataLoader starts workers", _are_workers
+)

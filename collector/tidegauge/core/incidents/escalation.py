@@ -72,7 +72,7 @@ class Ask(NamedTuple):
     request: Mapping[str, Any]
 
 
-class Look(NamedTuple):
+class AskedRank(NamedTuple):
     """What is remembered of a rank that was asked."""
 
     evidence_id: str
@@ -91,7 +91,7 @@ class Look(NamedTuple):
 class EscalationState:
     """What ``escalate`` remembers from one turn to the next."""
 
-    looks: Mapping[tuple[JobKey, int], Look] = field(default_factory=dict)
+    looks: Mapping[tuple[JobKey, int], AskedRank] = field(default_factory=dict)
     """By job and rank."""
     quiet: Mapping[tuple[JobKey, IncidentCause], float] = field(default_factory=dict)
     """Until when a cause is not looked for in a job: it is named."""
@@ -222,14 +222,16 @@ def _with_ask(state: EscalationState, ask: Ask, now_s: float, rules: EscalationR
     return _with_look(state, place, _new_look(state.looks.get(place), ask.evidence_id, now_s, ends_s, rules))
 
 
-def _new_look(before: Optional[Look], evidence_id: str, now_s: float, ends_s: float, rules: EscalationRules) -> Look:
+def _new_look(
+    before: Optional[AskedRank], evidence_id: str, now_s: float, ends_s: float, rules: EscalationRules
+) -> AskedRank:
     """After ``before``, and barren until something is learnt."""
     barren, last = (0, None) if before is None else (before.barren, before.last)
     again_s = now_s + min(rules.period_s * _doublings(barren), rules.longest_period_s)
-    return Look(evidence_id, now_s, ends_s, again_s, barren + 1, last)
+    return AskedRank(evidence_id, now_s, ends_s, again_s, barren + 1, last)
 
 
-def _with_look(state: EscalationState, place: tuple[JobKey, int], look: Look) -> EscalationState:
+def _with_look(state: EscalationState, place: tuple[JobKey, int], look: AskedRank) -> EscalationState:
     return replace(state, looks={**state.looks, place: look})
 
 

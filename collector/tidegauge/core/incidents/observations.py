@@ -22,7 +22,7 @@ ExplainOom = Callable[[RankSummary, JobView], str]
 """Says for people what an out-of-memory error was: ``core.oom.explanation_for``."""
 
 
-class Sighting(NamedTuple):
+class Observation(NamedTuple):
     """What one look shows of one cause. Nothing here comes from a stale rank."""
 
     sure: tuple[RankFinding, ...] = ()
@@ -64,7 +64,7 @@ def growing_causes(job: JobView) -> frozenset[IncidentCause]:
     return frozenset(CAUSE_OF_SIGNAL[signal] for signal in job.growing_signals)
 
 
-def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Sighting:
+def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Observation:
     """Ranks that grow by this cause, but not those whose growth is known to end in time. Sure is a LEAK of at least
     ``min_severity``."""
     sure: list[RankFinding] = []
@@ -86,7 +86,7 @@ def see_growth(job: JobView, cause: IncidentCause, min_severity: Severity) -> Si
             established = rank.verdict.state is LeakState.LEAK
             severe = rank.verdict.severity is not None and rank.verdict.severity.level >= min_severity.level
             (sure if established and severe else doubtful).append(_finding(job, index))
-    return Sighting(tuple(sure), tuple(doubtful), frozenset(unheard), frozenset(uneasy))
+    return Observation(tuple(sure), tuple(doubtful), frozenset(unheard), frozenset(uneasy))
 
 
 def living_culprits(incident: Incident, job: JobView) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ def _does_it(rank: RankSummary, cause: IncidentCause) -> bool:
     return rank.verdict.state is not LeakState.OK and _cause(rank) is cause and not is_bounded
 
 
-def see_ooms(job: JobView, known: KnownErrors, explain: Optional[ExplainOom]) -> Sighting:
+def see_ooms(job: JobView, known: KnownErrors, explain: Optional[ExplainOom]) -> Observation:
     """Ranks with an out-of-memory error that is not ``known``, the first to fail first.
 
     A rank that ended counts: most end by it.
@@ -124,10 +124,10 @@ def see_ooms(job: JobView, known: KnownErrors, explain: Optional[ExplainOom]) ->
     shown = ((int(rank.identity.rank), rank.last_oom) for rank in job.ranks if rank.last_oom is not None)
     heard = ((number, oom) for number, oom in shown if number not in job.stale)
     failed = known.count_with(heard) if news else 0
-    return Sighting(sure, unheard=frozenset(job.stale), explanation=explanation, failed=failed)
+    return Observation(sure, unheard=frozenset(job.stale), explanation=explanation, failed=failed)
 
 
-def see_share(job: JobView, uses: Iterable[ShareUse], tolerance: float) -> Sighting:
+def see_share(job: JobView, uses: Iterable[ShareUse], tolerance: float) -> Observation:
     """Ranks on shared GPUs of which the job holds more than its share, the most excessive GPU first."""
     sure: list[RankFinding] = []
     doubtful: list[RankFinding] = []
@@ -143,7 +143,7 @@ def see_share(job: JobView, uses: Iterable[ShareUse], tolerance: float) -> Sight
             (sure if use.used_bytes > allowed_bytes * (1 + tolerance) else doubtful).extend(findings)
             if findings and explanation is None:
                 explanation = _share_text(findings[0], use, allowed_bytes)
-    return Sighting(tuple(sure), tuple(doubtful), frozenset(unheard), explanation=explanation)
+    return Observation(tuple(sure), tuple(doubtful), frozenset(unheard), explanation=explanation)
 
 
 def share_uses(

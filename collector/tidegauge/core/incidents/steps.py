@@ -41,7 +41,7 @@ from tidegauge.core.incidents import (
     RankFinding,
 )
 from tidegauge.core.incidents.figures import halved, moved, put_off, with_findings
-from tidegauge.core.incidents.observations import Sighting, severity_of
+from tidegauge.core.incidents.observations import Observation, severity_of
 from tidegauge.core.verdicts import Severity
 from tidegauge.core.views import JobView
 
@@ -100,7 +100,7 @@ DEFAULT_RULES = IncidentRules()
 
 
 @dataclass
-class Told:
+class Announced:
     """What people were told of an incident, and when."""
 
     last: IncidentChange
@@ -123,13 +123,13 @@ class Told:
         self.last = change
 
 
-def is_put_off(told: Told, now: Incident, now_s: float, rules: IncidentRules) -> bool:
+def is_put_off(told: Announced, now: Incident, now_s: float, rules: IncidentRules) -> bool:
     """Whether out-of-memory will not come when it was told to come, and that is soon."""
     pace_s = rules.update_after_s(now_s - now.opened_unix_s)
     return put_off(told.last.incident, now, within_s=pace_s, ahead_s=rules.put_off_ahead_s)
 
 
-def is_stale_news(told: Told, now: Incident, now_s: float, rules: IncidentRules) -> bool:
+def is_stale_news(told: Announced, now: Incident, now_s: float, rules: IncidentRules) -> bool:
     """Whether it is to be told that it has become stale, or is not any more: the first time within a minute, and no
     more often than figures."""
     if now.state is not IncidentState.OPEN or now.stale is told.last.incident.stale:
@@ -138,19 +138,19 @@ def is_stale_news(told: Told, now: Incident, now_s: float, rules: IncidentRules)
     return is_due and now_s - told.stale_s >= rules.update_after_s(now_s - now.opened_unix_s)
 
 
-def kind_of_news(told: Told, now: Incident) -> ChangeKind:
+def kind_of_news(told: Announced, now: Incident) -> ChangeKind:
     """What figures are told as: ranks that were not told yet come with them."""
     return ChangeKind.SPREAD if _has_joined(told, now) else ChangeKind.UPDATED
 
 
-class Step(NamedTuple):
+class IncidentStep(NamedTuple):
     """An incident after a look, and what is to be told of it."""
 
     incident: Incident
     kind: Optional[ChangeKind] = None
 
 
-def open_incident(number: int, key: IncidentKey, job: JobView, sighting: Sighting, now_s: float) -> Step:
+def open_incident(number: int, key: IncidentKey, job: JobView, sighting: Observation, now_s: float) -> IncidentStep:
     """A new one, of the ranks that do it for sure."""
     severity = _severity(key.cause, sighting.sure)
     incident = Incident(
@@ -170,12 +170,12 @@ def open_incident(number: int, key: IncidentKey, job: JobView, sighting: Sightin
         stale=bool(job.stale),
         explanation=sighting.explanation,
     )
-    return Step(with_findings(incident, sighting.sure, job, now_s=now_s), ChangeKind.OPENED)
+    return IncidentStep(with_findings(incident, sighting.sure, job, now_s=now_s), ChangeKind.OPENED)
 
 
 def step_while_open(
-    incident: Incident, told: Told, job: JobView, sighting: Sighting, now_s: float, rules: IncidentRules
-) -> Step:
+    incident: Incident, told: Announced, job: JobView, sighting: Observation, now_s: float, rules: IncidentRules
+) -> IncidentStep:
     """``sighting.unheard`` includes ranks that are missing."""
     cause, concerned = incident.key.cause, frozenset(incident.ranks)
     shown = (*sighting.sure, *(one for one in sighting.doubtful if one.rank in concerned))
@@ -186,21 +186,21 @@ def step_while_open(
     after = replace(after, explanation=sighting.explanation or incident.explanation)
     seen = _severity(cause, after.findings)
     if seen.level > incident.severity.level:
-        return Step(_with_severity(after, seen), ChangeKind.ESCALATED)
+        return IncidentStep(_with_severity(after, seen), ChangeKind.ESCALATED)
     since_s = None
     if seen.level < incident.severity.level:
         since_s = now_s if incident.easing_since_unix_s is None else incident.easing_since_unix_s
     after = replace(after, easing_since_unix_s=since_s)
     if _has_spread(told, after, now_s, rules):
-        return Step(after, ChangeKind.SPREAD)
+        return IncidentStep(after, ChangeKind.SPREAD)
     if since_s is not None and now_s - since_s >= rules.ease_after_s:
-        return Step(_with_severity(after, seen), ChangeKind.EASED)
-    return Step(after, kind_of_news(told, after) if _has_news(told, after, now_s, rules) else None)
+        return IncidentStep(_with_severity(after, seen), ChangeKind.EASED)
+    return IncidentStep(after, kind_of_news(told, after) if _has_news(told, after, now_s, rules) else None)
 
 
 def step_while_recovering(
-    incident: Incident, job: JobView, sighting: Sighting, now_s: float, rules: IncidentRules
-) -> Step:
+    incident: Incident, job: JobView, sighting: Observation, now_s: float, rules: IncidentRules
+) -> IncidentStep:
     """It opens again on what would open it, and is over when all its ranks were quiet for long enough."""
     if sighting.sure:
         findings = _with_earlier(incident, sighting.sure, frozenset())
@@ -212,18 +212,18 @@ def step_while_recovering(
             explanation=sighting.explanation or incident.explanation,
         )
         # Not the severity of before: what is acted on must be what is seen now.
-        return Step(_with_severity(back, _severity(incident.key.cause, sighting.sure)), ChangeKind.REOPENED)
+        return IncidentStep(_with_severity(back, _severity(incident.key.cause, sighting.sure)), ChangeKind.REOPENED)
     since_s = incident.recovering_since_unix_s
     if since_s is None or frozenset(incident.ranks) & (sighting.unheard | sighting.uneasy):
-        return Step(replace(incident, recovering_since_unix_s=now_s))
+        return IncidentStep(replace(incident, recovering_since_unix_s=now_s))
     wanted_s = min(rules.recover_after_s * (1 + incident.flaps), rules.recover_at_most_s)
-    return close_incident(incident, Closure.RECOVERED, now_s) if now_s - since_s >= wanted_s else Step(incident)
+    return close_incident(incident, Closure.RECOVERED, now_s) if now_s - since_s >= wanted_s else IncidentStep(incident)
 
 
-def close_incident(incident: Incident, closure: Closure, now_s: float) -> Step:
+def close_incident(incident: Incident, closure: Closure, now_s: float) -> IncidentStep:
     """The end; its findings stay as they were."""
     closed = replace(incident, state=IncidentState.CLOSED, closed_unix_s=now_s, closure=closure, stale=False)
-    return Step(closed, ChangeKind.CLOSED)
+    return IncidentStep(closed, ChangeKind.CLOSED)
 
 
 def wait_anew(incident: Incident, now_s: float) -> Incident:
@@ -233,17 +233,17 @@ def wait_anew(incident: Incident, now_s: float) -> Incident:
     return replace(incident, easing_since_unix_s=None)
 
 
-def _step_unseen(incident: Incident, is_unheard: bool, now_s: float, rules: IncidentRules) -> Step:
+def _step_unseen(incident: Incident, is_unheard: bool, now_s: float, rules: IncidentRules) -> IncidentStep:
     if is_unheard:
-        return Step(wait_anew(incident, now_s))
+        return IncidentStep(wait_anew(incident, now_s))
     since_s = now_s if incident.easing_since_unix_s is None else incident.easing_since_unix_s
     # The detector has waited already before it withdrew its verdict; nobody has for an event.
     if not incident.key.cause.is_growth and now_s - since_s < rules.ease_after_s:
-        return Step(replace(incident, easing_since_unix_s=since_s))
+        return IncidentStep(replace(incident, easing_since_unix_s=since_s))
     recovering = replace(
         incident, state=IncidentState.RECOVERING, recovering_since_unix_s=now_s, easing_since_unix_s=None
     )
-    return Step(recovering, ChangeKind.RECOVERING)
+    return IncidentStep(recovering, ChangeKind.RECOVERING)
 
 
 def _with_earlier(incident: Incident, shown: Sequence[RankFinding], unheard: frozenset[int]) -> list[RankFinding]:
@@ -268,11 +268,11 @@ def _with_severity(incident: Incident, severity: Severity) -> Incident:
     )
 
 
-def _has_joined(told: Told, now: Incident) -> bool:
+def _has_joined(told: Announced, now: Incident) -> bool:
     return not frozenset(now.ranks) <= frozenset(told.ranks.incident.ranks)
 
 
-def _has_spread(told: Told, now: Incident, now_s: float, rules: IncidentRules) -> bool:
+def _has_spread(told: Announced, now: Incident, now_s: float, rules: IncidentRules) -> bool:
     """Told at every doubling, and once a minute where they became a tenth more: ranks that do alike begin within a
     minute. Else no more often than figures."""
     if not _has_joined(told, now):
@@ -285,7 +285,7 @@ def _has_spread(told: Told, now: Incident, now_s: float, rules: IncidentRules) -
     return count >= 2 * before
 
 
-def _has_news(told: Told, now: Incident, now_s: float, rules: IncidentRules) -> bool:
+def _has_news(told: Announced, now: Incident, now_s: float, rules: IncidentRules) -> bool:
     """Whether its figures are to be told. An end that swings is put off before its time once in the time in which
     figures are told once."""
     last, silent_s = told.last.incident, now_s - told.last.at_unix_s

@@ -28,8 +28,8 @@ from tidegauge.core.incidents.evidence import EvidenceNews, is_news, with_bounds
 from tidegauge.core.incidents.known_errors import OomMemory
 from tidegauge.core.incidents.observations import (
     ExplainOom,
+    Observation,
     ShareUse,
-    Sighting,
     growing_causes,
     job_key,
     see_growth,
@@ -39,8 +39,8 @@ from tidegauge.core.incidents.observations import (
 )
 from tidegauge.core.incidents.steps import (
     DEFAULT_RULES,
-    Step,
-    Told,
+    Announced,
+    IncidentStep,
     close_incident,
     is_stale_news,
     kind_of_news,
@@ -63,14 +63,14 @@ class _Followed:
     """An incident that is not closed, and what is remembered of it between two looks."""
 
     incident: Incident
-    told: Told
+    told: Announced
     missing_since_s: Optional[float] = None
     """Since when its job, or a rank that it is about, has not been heard of."""
     ended: frozenset[int] = frozenset()
     """Ranks that were seen to have ended: nobody waits for them."""
     culprits_ended_since_s: Optional[float] = None
     """Since when every rank that it is about has ended, and no other does it, while the job goes on."""
-    seen: Optional[tuple[JobView, Sighting]] = None
+    seen: Optional[tuple[JobView, Observation]] = None
     """What was last looked at, and what that showed: of most jobs nothing is heard between two looks."""
     evidence_told_s: float = float("-inf")
     """When it was last told that evidence came."""
@@ -187,7 +187,7 @@ class IncidentTracker:
         keys = [IncidentKey(job, cause) for cause in IncidentCause]
         return [key for key in keys if key.cause in causes or key in self._followed]
 
-    def _see(self, key: IncidentKey, view: JobView, uses: Iterable[ShareUse]) -> Sighting:
+    def _see(self, key: IncidentKey, view: JobView, uses: Iterable[ShareUse]) -> Observation:
         if key.cause is IncidentCause.OUT_OF_MEMORY:
             return see_ooms(view, self._ooms.of(key.job), self._explain_oom)
         if key.cause is IncidentCause.SHARE_EXCEEDED:
@@ -200,7 +200,7 @@ class IncidentTracker:
             followed.seen = view, sighting
         return sighting
 
-    def _look(self, key: IncidentKey, view: JobView, sighting: Sighting, now_s: float) -> Optional[Step]:
+    def _look(self, key: IncidentKey, view: JobView, sighting: Observation, now_s: float) -> Optional[IncidentStep]:
         followed = self._followed.get(key)
         if followed is None:
             opened_s = self._opened_s.setdefault(tenant_of(key.job), {})
@@ -227,7 +227,7 @@ class IncidentTracker:
         followed.incident = step.incident
         return step
 
-    def _learn(self, key: IncidentKey, sighting: Sighting) -> None:
+    def _learn(self, key: IncidentKey, sighting: Observation) -> None:
         if key.cause is IncidentCause.OUT_OF_MEMORY:
             if key not in self._followed:
                 self._ooms.begin(key.job)
@@ -242,7 +242,7 @@ class IncidentTracker:
                          if number in is_open or now_s - at_s < CROWD_S})
         }  # fmt: skip
 
-    def _culprits_ended(self, followed: _Followed, view: JobView, sighting: Sighting, now_s: float) -> bool:
+    def _culprits_ended(self, followed: _Followed, view: JobView, sighting: Observation, now_s: float) -> bool:
         """Whether those that did it have been gone for long enough. A rank of which nobody has heard may live."""
         concerned = frozenset(followed.incident.ranks)
         shown = {finding.rank for finding in (*sighting.sure, *sighting.doubtful)}
@@ -324,7 +324,7 @@ class IncidentTracker:
             self._over[key] = self._followed.pop(key)
             self._over[key].incident = incident
         elif kind is ChangeKind.OPENED:
-            self._followed[key] = _Followed(incident, Told(change, change))
+            self._followed[key] = _Followed(incident, Announced(change, change))
         else:
             self._followed[key].told.take(change, self._rules)
         return change
@@ -332,7 +332,7 @@ class IncidentTracker:
 
 def _taken_up(incident: Incident) -> _Followed:
     change = IncidentChange(ChangeKind.UPDATED, incident.updated_unix_s, incident)
-    return _Followed(incident, Told(change, change))
+    return _Followed(incident, Announced(change, change))
 
 
 def _newest_attempts(views: Mapping[JobKey, JobView]) -> Mapping[tuple[str, int], int]:

@@ -10,7 +10,6 @@ import os
 import sys
 
 from tidegauge.probe.levels import LEVELS, OFF, PROFILE_VARIABLE, unknown_level
-from tidegauge.probe.torch_import import when_torch_is_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs more to import than all of this
@@ -26,6 +25,7 @@ def start(environ: MutableMapping[str, str]) -> None:
     try:
         if level in LEVELS:
             from tidegauge.probe.job_settings import take_settings  # not for a job that is not watched
+            from tidegauge.probe.torch_import import when_torch_is_imported
 
             news = take_settings(environ)
             when_torch_is_imported(lambda torch: _arm(torch, level, news, environ))

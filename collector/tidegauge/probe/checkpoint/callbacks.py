@@ -20,7 +20,7 @@ from tidegauge.probe.checkpoint.files import SETTLED_S, FreshFiles, Listing, Unr
 from tidegauge.probe.checkpoint.means import Means, means_of
 from tidegauge.probe.checkpoint.signal import signal_name
 from tidegauge.probe.faults import Faults, describe
-from tidegauge.probe.requests import CALLBACK, SIGNAL, Ask, CheckpointRequest, RefusedError, Save
+from tidegauge.probe.requests import CALLBACK, SIGNAL, Ask, CheckpointRequest, RequestRefusedError, Save
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.checkpoint_agreement import all_have_come
 
@@ -99,7 +99,7 @@ class Checkpoints:
     # ----------------------------------------------------------------- in the helper thread
 
     def ask(self, ask: Ask) -> dict[str, Any]:
-        """Take a request on, or look at it if it was taken on before. Raises ``RefusedError``."""
+        """Take a request on, or look at it if it was taken on before. Raises ``RequestRefusedError``."""
         known = self._requests.get(ask.request_id)
         if known is not None and not (known.withdrawn and known.ask.at_step != ask.at_step):
             return self._looked_at(known)
@@ -113,45 +113,48 @@ class Checkpoints:
         # either it will see this request at its step, or we see here that the step was over.
         try:
             self._check_step(ask)
-        except RefusedError:
+        except RequestRefusedError:
             if self._take(request):
                 del self._requests[ask.request_id]
                 raise
         return self._reply(request)
 
     def look(self, request_id: str) -> dict[str, Any]:
-        """How far a request is. Raises ``RefusedError`` for an unknown one."""
+        """How far a request is. Raises ``RequestRefusedError`` for an unknown one."""
         request = self._requests.get(request_id)
         if request is None:
-            raise RefusedError("unknown", f"no request {request_id[:80]!r} was taken on in this process")
+            raise RequestRefusedError("unknown", f"no request {request_id[:80]!r} was taken on in this process")
         return self._looked_at(request)
 
     def withdraw(self, request_id: str) -> dict[str, Any]:
-        """Forget a request whose step has not come. Raises ``RefusedError`` if the job has been asked already."""
+        """Forget a request whose step has not come. Raises ``RequestRefusedError`` if the job has been asked
+        already."""
         request = self._requests.get(request_id)
         withdrawn = request is not None and self._take(request)
         if request is not None and withdrawn:
             request.withdrawn = True
             self._finish(request, FAILED, "it was withdrawn before its step came")
         elif request is not None and request.progress.stage != FAILED:
-            raise RefusedError("begun", "it is too late to withdraw: its step has come, and the job is asked")
+            raise RequestRefusedError("begun", "it is too late to withdraw: its step has come, and the job is asked")
         return {"ok": True, "withdrawn": withdrawn, "step": self._steps()}
 
     def _check(self, ask: Ask, until_s: float) -> None:
         busy = next((one for one in self._requests.values() if one.progress.stage in (WAITING, ASKED)), None)
         if busy is not None and self._looked_at(busy)["stage"] in (WAITING, ASKED):
-            raise RefusedError("busy", f"request {busy.ask.request_id[:80]!r} is under way ({busy.progress.stage})")
+            raise RequestRefusedError(
+                "busy", f"request {busy.ask.request_id[:80]!r} is under way ({busy.progress.stage})"
+            )
         if self._mono_s() > until_s:
-            raise RefusedError("late", "its deadline has passed (or the clocks of the two machines disagree)")
+            raise RequestRefusedError("late", "its deadline has passed (or the clocks of the two machines disagree)")
         problem = self.means().why_unable(ask.way)
         if problem is not None:
-            raise RefusedError("unable", problem)
+            raise RequestRefusedError("unable", problem)
         self._check_step(ask)
 
     def _check_step(self, ask: Ask) -> None:
         step = self._steps()
         if ask.at_step is not None and ask.at_step <= step:
-            raise RefusedError("passed", f"step {ask.at_step} is over: this rank has finished {step} steps")
+            raise RequestRefusedError("passed", f"step {ask.at_step} is over: this rank has finished {step} steps")
 
     def _with_baseline(self, ask: Ask, until_s: float) -> _Request:
         paths = self.means().paths
@@ -161,7 +164,7 @@ class Checkpoints:
             return _Request(ask, until_s, paths, FreshFiles(self._list_files(paths)), "")
         except UnreadableError as error:
             if ask.way == SIGNAL:
-                raise RefusedError("unable", f"a checkpoint could not be seen: {error}") from error
+                raise RequestRefusedError("unable", f"a checkpoint could not be seen: {error}") from error
             return _Request(ask, until_s, paths, None, f"; {error}")
 
     def _remember(self, request: _Request) -> None:

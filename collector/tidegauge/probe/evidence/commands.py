@@ -9,12 +9,12 @@ from typing import Any
 from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.core.run_dirs import ASKED_SUFFIX
 from tidegauge.core.wire import to_wire
-from tidegauge.probe.evidence.collector import Evidence
 from tidegauge.probe.evidence.grown_blocks import MOST_BLOCKS, largest_blocks
+from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.evidence.snapshot_packing import let_go, pack_columns
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
 from tidegauge.probe.pacing import Pacer
-from tidegauge.probe.requests import RefusedError, request_id_of
+from tidegauge.probe.requests import RequestRefusedError, request_id_of
 from tidegauge.probe.run_files.command_socket import MOST_REPLY_BYTES
 from tidegauge.probe.runtime.history import MOST_ENTRIES, STACKS, Recorder
 from tidegauge.probe.runtime.rank_snapshot import NoSnapshotError, RawSnapshot
@@ -28,9 +28,9 @@ _FEWEST_ENTRIES = 100
 
 
 class EvidenceCommands:
-    """Rows for the table of commands. Each raises ``RefusedError`` for what cannot be."""
+    """Rows for the table of commands. Each raises ``RequestRefusedError`` for what cannot be."""
 
-    def __init__(self, evidence: Evidence, boundary: BoundaryCalls) -> None:
+    def __init__(self, evidence: EvidenceRecorder, boundary: BoundaryCalls) -> None:
         self._evidence = evidence
         self._boundary = boundary
         self._pacer = Pacer(lambda: evidence.snapshots is None)
@@ -47,7 +47,7 @@ class EvidenceCommands:
         usual = WindowAsk("", "")
         holders = request.get("holders", usual.holders)
         if not isinstance(holders, bool):
-            raise RefusedError("usage", "holders must be true or false")
+            raise RequestRefusedError("usage", "holders must be true or false")
         ask = WindowAsk(
             evidence_id=request_id_of(request),
             reason=reason[:_MOST_REASON] if isinstance(reason, str) else "",
@@ -84,32 +84,32 @@ class EvidenceCommands:
         try:
             name, size_bytes = files.write_snapshot(ASKED_SUFFIX, packed, self._pacer)
         except OSError as error:
-            raise RefusedError("unable", f"the snapshot could not be written: {error}") from error
+            raise RequestRefusedError("unable", f"the snapshot could not be written: {error}") from error
         return {"ok": True, "file": name, "bytes": size_bytes, "step": raw.step, "stall_s": raw.took_s}
 
     def _record(self, request: Mapping[str, Any]) -> dict[str, Any]:
         snapshots, _ = self._evidence.watched()
         history, on, now = self._evidence.recording(), request.get("on"), request.get("now") is True
         if not isinstance(on, bool):
-            raise RefusedError("usage", "on must be true or false")
+            raise RequestRefusedError("usage", "on must be true or false")
         if self._evidence.window is not None:
-            raise RefusedError("busy", "a window of evidence is being recorded; ask again when it is done")
+            raise RequestRefusedError("busy", "a window of evidence is being recorded; ask again when it is done")
         if not on:
             self._boundary.call(history.end, now=now)
             return {"ok": True, "on": history.recorder() is not Recorder.NOBODY, "recording": history.recorder().value}
         entries = _whole(request, "max_entries", WindowAsk("", "").max_events, _FEWEST_ENTRIES, MOST_ENTRIES)
         stacks = request.get("stacks", STACKS[0])
         if stacks not in STACKS:
-            raise RefusedError("usage", f"stacks must be one of {', '.join(STACKS)}")
+            raise RequestRefusedError("usage", f"stacks must be one of {', '.join(STACKS)}")
 
         def begin() -> bool:
             return history.begin(entries=entries, stacks=stacks, step=snapshots.steps())
 
         if not self._boundary.call(begin, now=now) and (history.entries, history.stacks) != (entries, stacks):
             if history.recorder() is Recorder.JOB:
-                raise RefusedError("unable", "the job records allocation history by itself: it is left as it is")
+                raise RequestRefusedError("unable", "the job records allocation history by itself: it is left as it is")
             recorded = f"{history.entries:,} entries, stacks {history.stacks}"
-            raise RefusedError("busy", f"it is being recorded already ({recorded}): switch that off first")
+            raise RequestRefusedError("busy", f"it is being recorded already ({recorded}): switch that off first")
         return {"ok": True, "on": True, "recording": history.recorder().value, "max_entries": entries, "stacks": stacks}
 
     def _holders(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class EvidenceCommands:
             try:
                 return snapshots.take(most_events=most_events)
             except NoSnapshotError as error:
-                raise RefusedError("unable", str(error)) from None
+                raise RequestRefusedError("unable", str(error)) from None
 
         return self._boundary.call(take, now=request.get("now") is True)
 
@@ -140,25 +140,25 @@ class EvidenceCommands:
 def _whole(request: Mapping[str, Any], key: str, usual: int, least: int, most: int) -> int:
     value = request.get(key, usual)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise RefusedError("usage", f"{key} must be a whole number from {least:,} to {most:,}")
+        raise RequestRefusedError("usage", f"{key} must be a whole number from {least:,} to {most:,}")
     return value
 
 
 def _seconds(request: Mapping[str, Any], key: str, usual: float) -> float:
     value = request.get(key, usual)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= _LONGEST_S:
-        raise RefusedError("usage", f"{key} must be a number of seconds from 1 to {_LONGEST_S:,}")
+        raise RequestRefusedError("usage", f"{key} must be a number of seconds from 1 to {_LONGEST_S:,}")
     return float(value)
 
 
 def _blocks(raw: object) -> list[tuple[int, int]]:
     pairs = raw if isinstance(raw, list) else [None]
     if len(pairs) > MOST_BLOCKS:
-        raise RefusedError("usage", f"at most {MOST_BLOCKS} blocks are looked for at once")
+        raise RequestRefusedError("usage", f"at most {MOST_BLOCKS} blocks are looked for at once")
     blocks = []
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(part) is int and part > 0 for part in pair):
-            raise RefusedError("usage", "blocks must be a list of pairs: address and bytes of a live block")
+            raise RequestRefusedError("usage", "blocks must be a list of pairs: address and bytes of a live block")
         blocks.append((pair[0], pair[1]))
     return blocks
 

@@ -19,7 +19,7 @@ from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 SEARCH_MOST_S = 30.0
 
 
-class Looks(NamedTuple):
+class Searches(NamedTuple):
     """What looks at the job's own objects."""
 
     search: Callable[[Sequence[tuple[int, int]], Pacer], HolderSearch]
@@ -36,7 +36,7 @@ class _Kept(NamedTuple):
     """Its name; ``None``: it could not be written."""
 
 
-def gather(window: EvidenceWindow, files: EvidenceFiles, looks: Looks) -> None:
+def gather(window: EvidenceWindow, files: EvidenceFiles, looks: Searches) -> None:
     """Follow ``window`` to its end and leave its files; nothing of it if it was stopped. Returns when all is done."""
     work = _Work(window, files, looks)
     try:
@@ -54,7 +54,7 @@ def gather(window: EvidenceWindow, files: EvidenceFiles, looks: Looks) -> None:
 
 
 class _Work:
-    def __init__(self, window: EvidenceWindow, files: EvidenceFiles, looks: Looks) -> None:
+    def __init__(self, window: EvidenceWindow, files: EvidenceFiles, looks: Searches) -> None:
         self._window = window
         self._files = files
         self._looks = looks

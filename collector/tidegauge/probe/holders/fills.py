@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from typing import Optional
 
 from tidegauge.core.evidence.rank_evidence import ContainerBound
-from tidegauge.probe.holders.trails import Trail, Via
+from tidegauge.probe.holders.ref_paths import RefPath, Via
 
 
 class _Fill:
@@ -22,7 +22,7 @@ class _Fill:
         self.is_counted = True
         """Whether it is known of each block which item holds it."""
 
-    def add(self, item: Trail, block_bytes: int, *, is_counted: bool) -> None:
+    def add(self, item: RefPath, block_bytes: int, *, is_counted: bool) -> None:
         self.bytes_by_item[item] += block_bytes
         self.items_by_way[item.step.via].add(item)
         self.is_counted &= is_counted
@@ -36,19 +36,19 @@ class Fills:
     """Of one search."""
 
     def __init__(self) -> None:
-        self._fills: dict[object, dict[Trail, _Fill]] = {}
+        self._fills: dict[object, dict[RefPath, _Fill]] = {}
         """By the place of a container, then by the way to it."""
 
-    def add(self, trail: Trail, block_bytes: int, *, is_own: bool) -> None:
+    def add(self, trail: RefPath, block_bytes: int, *, is_own: bool) -> None:
         """Count a block; ``is_own``: the trail is that of its own tensor, not of one that is held alike."""
         found = _bounded(trail)
         if found is not None:
             container, item = found
             fill = self._fills.setdefault(_place(container), {}).setdefault(container, _Fill())
             is_item = item is trail  # then each tensor is an item, whichever of them the trail is of
-            fill.add(item if is_own or not is_item else Trail(item.step), block_bytes, is_counted=is_own or is_item)
+            fill.add(item if is_own or not is_item else RefPath(item.step), block_bytes, is_counted=is_own or is_item)
 
-    def bound_of(self, trail: Trail) -> Optional[ContainerBound]:
+    def bound_of(self, trail: RefPath) -> Optional[ContainerBound]:
         """Of the outermost bounded container on a way. ``None`` also where several are there that may have been made
         while it was looked: those are no bound, more of them may come."""
         found = _bounded(trail)
@@ -75,9 +75,9 @@ class Fills:
         )
 
 
-def _bounded(trail: Trail) -> Optional[tuple[Trail, Trail]]:
+def _bounded(trail: RefPath) -> Optional[tuple[RefPath, RefPath]]:
     """The way to the outermost bounded container on a trail, and to the item of it that the trail leads through."""
-    found: Optional[tuple[Trail, Trail]] = None
+    found: Optional[tuple[RefPath, RefPath]] = None
     below, at = trail, trail.before
     while at is not None:
         if at.step.bound is not None:
@@ -86,5 +86,5 @@ def _bounded(trail: Trail) -> Optional[tuple[Trail, Trail]]:
     return found
 
 
-def _place(container: Trail) -> object:
+def _place(container: RefPath) -> object:
     return tuple(step.key for step in container.steps)

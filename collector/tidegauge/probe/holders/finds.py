@@ -14,8 +14,8 @@ from tidegauge.core.evidence.rank_evidence import ContainerBound
 from tidegauge.probe.holders.fills import Fills
 from tidegauge.probe.holders.graphs import Graph, Graphs, fits
 from tidegauge.probe.holders.pace import Work
-from tidegauge.probe.holders.tensors import TensorLook, Tensors, WantedBlocks
-from tidegauge.probe.holders.trails import Step, Trail
+from tidegauge.probe.holders.ref_paths import RefPath, RefStep
+from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 
 MOST_OTHERS = 2_000
 REPLACED_BYTES = 64 << 10
@@ -27,18 +27,18 @@ GROWN_BY = 1.25
 class Group:
     """Tensors to which ways of the same kind lead, or the graphs of such tensors."""
 
-    def __init__(self, trail: Trail) -> None:
+    def __init__(self, trail: RefPath) -> None:
         self.trail = trail
         """Of the first of them."""
         self.mixed: set[int] = set()
         """Which of its steps are items under different keys."""
-        self.second: Optional[Trail] = None
+        self.second: Optional[RefPath] = None
         """Another way to the same container, through a hook."""
         self.tensors = 0
         self.held_bytes = 0
         self.words: Counter[str] = Counter()
         """What these tensors are called."""
-        self.cycle: Sequence[Step] = ()
+        self.cycle: Sequence[RefStep] = ()
         """The references that close a cycle."""
         self.is_replaced = False
         """It is made anew in each step: the blocks are those of its predecessors."""
@@ -67,9 +67,9 @@ class Finds:
         self._graphs = graphs
         self._met: set[int] = set()
         self._sizes = frozenset(wanted.sizes.values())
-        self._others: list[tuple[weakref.ref[Any], TensorLook, Trail]] = []
+        self._others: list[tuple[weakref.ref[Any], TensorDescription, RefPath]] = []
         """Tensors in other blocks, large and of sizes that were wanted."""
-        self._second_ways: dict[int, tuple[Trail, Trail]] = {}
+        self._second_ways: dict[int, tuple[RefPath, RefPath]] = {}
         self.blocks: dict[int, int] = {}
         """Wanted blocks of which nothing is known yet."""
         self.blocks.update(wanted.sizes)
@@ -77,7 +77,7 @@ class Finds:
         self.rooted: dict[object, Group] = {}
         self._fills = Fills()
 
-    def tensor(self, tensor: Any, trail: Trail) -> bool:
+    def tensor(self, tensor: Any, trail: RefPath) -> bool:
         """Take note of a tensor; says whether it is one of a device's that was not met before."""
         if id(tensor) in self._met:
             return False
@@ -94,7 +94,7 @@ class Finds:
                 self._others.append((weakref.ref(tensor), look, trail))
         return True
 
-    def graph(self, node: Any, name: str, trail: Trail, cycle: Sequence[Step] = ()) -> Work[Sequence[Any]]:
+    def graph(self, node: Any, name: str, trail: RefPath, cycle: Sequence[RefStep] = ()) -> Work[Sequence[Any]]:
         """Walk the graph of a tensor called ``name``, as far as it was not walked before; the Python nodes in it."""
         graph = yield from self._graphs.walk(node)
         if graph is None:
@@ -108,7 +108,7 @@ class Finds:
     def was_met(self, tensor: Any) -> bool:
         return id(tensor) in self._met
 
-    def claim(self, group: Group, look: TensorLook, block: int, trail: Optional[Trail] = None) -> None:
+    def claim(self, group: Group, look: TensorDescription, block: int, trail: Optional[RefPath] = None) -> None:
         """Count a block, of which nothing was known, to a group; ``trail``: its own, where it is known."""
         block_bytes = self.blocks.pop(block)
         self._fills.add(group.trail if trail is None else trail, block_bytes, is_own=trail is not None)
@@ -116,11 +116,11 @@ class Finds:
         group.held_bytes += block_bytes
         group.words[look.words(block_bytes)] += 1
 
-    def held_by(self, trail: Trail) -> Group:
+    def held_by(self, trail: RefPath) -> Group:
         """The group of tensors to which such a way leads."""
         return self._group(self.held, trail)
 
-    def second_way(self, known: Trail, other: Trail) -> None:
+    def second_way(self, known: RefPath, other: RefPath) -> None:
         """A container that is reached by ``known`` is reached by ``other``, too."""
         self._second_ways.setdefault(id(known), (known, other))
 
@@ -162,7 +162,7 @@ class Finds:
         """All with wanted bytes, the largest first, their second ways filled in."""
         found = [group for group in (*self.held.values(), *self.rooted.values()) if group.held_bytes]
         for group in found:
-            trail: Optional[Trail] = group.trail
+            trail: Optional[RefPath] = group.trail
             while trail is not None and group.second is None:
                 group.second = self._second_ways.get(id(trail), (None, None))[1]
                 trail = trail.before
@@ -172,7 +172,7 @@ class Finds:
         """Of a container on the way to a group's tensors; graphs say too little of what one item holds."""
         return None if group.nodes or group.is_replaced else self._fills.bound_of(group.trail)
 
-    def _group(self, groups: dict[object, Group], trail: Trail) -> Group:
+    def _group(self, groups: dict[object, Group], trail: RefPath) -> Group:
         key = tuple(step.key for step in trail.steps)
         group = groups.get(key)
         if group is None:

@@ -17,7 +17,7 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import LRU_CACHE, bound_of, cache_info, queue_bound
 from tidegauge.probe.holders.frames import local_values
-from tidegauge.probe.holders.trails import Via
+from tidegauge.probe.holders.ref_paths import Via
 
 MOST_ITEMS = 100_000
 """Of one container; a longer one is looked at from its beginning."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any, Optional, TypeVar
 
-from tidegauge.probe.requests import RefusedError
+from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.runtime.undisturbed import collector_held_off
 
 SLICE_S = 0.008
@@ -34,7 +34,7 @@ Work = Generator[bool, None, T]
 """Yields after each small unit of work; ``True``: what follows is one long call, and wants a slice of its own."""
 AtBoundary = Callable[[Callable[[], bool]], bool]
 """Has a call done in the training thread at its next step boundary and returns what it returned. Raises
-``RefusedError``: ``late`` and ``busy`` where a later boundary may do."""
+``RequestRefusedError``: ``late`` and ``busy`` where a later boundary may do."""
 
 
 class OutOfTimeError(Exception):
@@ -75,7 +75,7 @@ class Slices:
 
     def run(self, work: Work[None]) -> None:
         """Drive ``work`` to its end. Raises ``OutOfTimeError``, ``NoBoundaryError`` and what ``work`` raises."""
-        refused: Optional[RefusedError] = None
+        refused: Optional[RequestRefusedError] = None
         raised: list[BaseException] = []
         over = False
         slicing = threading.Lock()
@@ -95,7 +95,7 @@ class Slices:
                     raise OutOfTimeError if refused is None else NoBoundaryError(_never(refused))
                 try:
                     done, refused = self._at_boundary(at_boundary), None
-                except RefusedError as error:
+                except RequestRefusedError as error:
                     if error.kind not in ("late", "busy"):
                         raise NoBoundaryError(str(error)) from None
                     done, refused = False, error
@@ -128,7 +128,7 @@ class Slices:
             self.longest_slice_s = max(self.longest_slice_s, self._clock_s() - began_s)
 
 
-def _never(refused: RefusedError) -> str:
+def _never(refused: RequestRefusedError) -> str:
     return "no training step ended meanwhile" if refused.kind == "late" else str(refused)
 
 

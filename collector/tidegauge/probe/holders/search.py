@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, Holder, HolderKind, HolderSearch
 from tidegauge.core.units import format_bytes
-from tidegauge.probe.holders.backward import Backward, Origin
 from tidegauge.probe.holders.census import instances, with_subclasses
 from tidegauge.probe.holders.finds import Finds
-from tidegauge.probe.holders.forward import MOST_OBJECTS, Forward
+from tidegauge.probe.holders.from_names import MOST_OBJECTS, Forward
+from tidegauge.probe.holders.from_referrers import Backward, Origin
 from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.links import Links
 from tidegauge.probe.holders.pace import AtBoundary, NoBoundaryError, OutOfTimeError, Slices, Work
-from tidegauge.probe.holders.tensors import TensorLook, Tensors, WantedBlocks
+from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 from tidegauge.probe.holders.wording import holder_of
 
 EXPLAINED = 0.9
@@ -34,7 +34,7 @@ class _Stray(NamedTuple):
     """A tensor that no name of the program leads to, held weakly: it may be one of training's that soon dies."""
 
     reference: weakref.ref[Any]
-    look: TensorLook
+    look: TensorDescription
     block: Optional[int]
     """Wanted, and not explained; ``None``: what counts is its graph."""
 

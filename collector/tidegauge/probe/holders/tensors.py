@@ -41,7 +41,7 @@ class WantedBlocks:
         return self._starts[index]
 
 
-class TensorLook(NamedTuple):
+class TensorDescription(NamedTuple):
     """What is said of a tensor."""
 
     name: str
@@ -118,7 +118,7 @@ class Tensors:
         """Whether it is torch's own kind, which no other tensors can be attributes of: a subclass may wrap some."""
         return any(type(tensor) is cls for cls in self._plain)
 
-    def look(self, tensor: Any) -> TensorLook:
+    def look(self, tensor: Any) -> TensorDescription:
         """Its class, shape and type. Raises nothing."""
         name = type_name(tensor)
         try:
@@ -127,5 +127,5 @@ class Tensors:
             own_bytes = self._base.numel(tensor) * self._base.element_size(tensor)
         except Exception:
             self.failures += 1
-            return TensorLook(name, 0)
-        return TensorLook(f"{name}[{','.join(map(str, shape))}] {dtype}", own_bytes)
+            return TensorDescription(name, 0)
+        return TensorDescription(f"{name}[{','.join(map(str, shape))}] {dtype}", own_bytes)

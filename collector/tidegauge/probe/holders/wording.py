@@ -12,7 +12,7 @@ from typing import Optional
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import MOST_TEXT, ContainerBound, Holder, HolderKind
 from tidegauge.probe.holders.finds import Group
-from tidegauge.probe.holders.trails import Step, Via, passes
+from tidegauge.probe.holders.ref_paths import RefStep, Via, passes
 
 MOST_PARTS = 8
 """Of a path; what is left out of a longer one lies in its middle."""
@@ -49,7 +49,7 @@ def holder_of(group: Group, bound: Optional[ContainerBound] = None) -> Holder:
     )
 
 
-def _kind(group: Group, steps: Sequence[Step], container: Optional[Step]) -> HolderKind:
+def _kind(group: Group, steps: Sequence[RefStep], container: Optional[RefStep]) -> HolderKind:
     if group.nodes:
         return HolderKind.AUTOGRAD
     if group.cycle:
@@ -70,7 +70,7 @@ def _kind(group: Group, steps: Sequence[Step], container: Optional[Step]) -> Hol
     return HolderKind.FRAME if passes(steps, Via.LOCAL, Via.KEPT_LOCAL) else HolderKind.NATIVE
 
 
-def _path(group: Group, steps: Sequence[Step]) -> str:
+def _path(group: Group, steps: Sequence[RefStep]) -> str:
     tail = [_commonest(group.words)]
     if group.nodes:
         each = " each" if group.graphs > 1 else ""
@@ -83,12 +83,12 @@ def _path(group: Group, steps: Sequence[Step]) -> str:
     return _root_place(root) + " -> ".join(part for part in parts if part)
 
 
-def _place(steps: Sequence[Step]) -> Optional[CodeLine]:
+def _place(steps: Sequence[RefStep]) -> Optional[CodeLine]:
     """The first that is known."""
     return next((step.where for step in steps if step.where is not None), None)
 
 
-def _root_place(root: Step) -> str:
+def _root_place(root: RefStep) -> str:
     """``train.py: ``, ``train.py main(): ``, ``train.py main() in thread loader: ``."""
     if root.where is None:
         return ""
@@ -100,10 +100,10 @@ def _root_place(root: Step) -> str:
     return f"{place}: "
 
 
-def _parts(steps: Sequence[Step], *, mixed: Container[int] = ()) -> list[str]:
+def _parts(steps: Sequence[RefStep], *, mixed: Container[int] = ()) -> list[str]:
     """One text for each step that says something; ``mixed``: which of them have keys that speak for one tensor only."""
     parts: list[str] = []
-    before: Optional[Step] = None
+    before: Optional[RefStep] = None
     for number, (step, following) in enumerate(zip(steps, (*steps[1:], None))):
         text = "" if number in mixed else step.text
         if text and parts and step.via is Via.ITEM:
@@ -119,16 +119,16 @@ def _parts(steps: Sequence[Step], *, mixed: Container[int] = ()) -> list[str]:
     return parts
 
 
-def _says_type(step: Step) -> bool:
+def _says_type(step: RefStep) -> bool:
     """Whether a step's text begins with the type of what it starts from."""
     return step.via in (Via.ATTRIBUTE, Via.FIELD, Via.CLASS, Via.STATE, Via.MODULE, Via.HOOK)
 
 
-def _is_field(step: Step) -> bool:
+def _is_field(step: RefStep) -> bool:
     return step.via is Via.FIELD
 
 
-def _length(step: Step) -> str:
+def _length(step: RefStep) -> str:
     return "" if step.items is None else f" ({step.leads_to}, {_count(step.items)})"
 
 
@@ -136,7 +136,7 @@ def _count(items: int) -> str:
     return f"{items:,} item{'s' * (items != 1)}"
 
 
-def _detail(group: Group, steps: Sequence[Step]) -> str:
+def _detail(group: Group, steps: Sequence[RefStep]) -> str:
     cycle = f"holds itself through {' -> '.join(_parts(group.cycle))}" if group.cycle else ""
     if group.nodes:
         graphs = f"{group.graphs:,} graphs" if group.graphs > 1 else "one graph"
@@ -156,7 +156,7 @@ def _detail(group: Group, steps: Sequence[Step]) -> str:
     return ""
 
 
-def _up_to_hook(steps: Sequence[Step]) -> Sequence[Step]:
+def _up_to_hook(steps: Sequence[RefStep]) -> Sequence[RefStep]:
     """To the hook, and the name of its function."""
     end = next(number for number, step in enumerate(steps) if step.via is Via.HOOK)
     return steps[: end + 2]

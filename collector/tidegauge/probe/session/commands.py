@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Optional, Protocol
 
 from tidegauge.probe.checkpoint.callbacks import Checkpoints
-from tidegauge.probe.evidence.collector import Evidence
 from tidegauge.probe.evidence.commands import EvidenceCommands
+from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.faults import Faults, describe
 from tidegauge.probe.levels import WATCHING_LEVELS
 from tidegauge.probe.pacing import StoppedError
-from tidegauge.probe.requests import RefusedError, is_a_look, parse_ask, request_id_of
-from tidegauge.probe.run_files.notices import Notices
+from tidegauge.probe.requests import RequestRefusedError, is_a_look, parse_ask, request_id_of
+from tidegauge.probe.run_files.owner_messages import OwnerMessages
 from tidegauge.probe.watching.boundary_calls import STEP_WAIT_S, BoundaryCalls
 from tidegauge.probe.watching.steps import StepCounter
 
@@ -27,7 +27,7 @@ class Asked(Protocol):
 
     steps: StepCounter
     faults: Faults
-    evidence: Evidence
+    evidence: EvidenceRecorder
     checkpoints: Checkpoints
 
     def describe(self) -> dict[str, Any]: ...
@@ -57,7 +57,7 @@ class Commands:
             "detach": self._detach,
             "fraction": self._fraction,
             "empty_cache": self._empty_cache,
-            "tell": Notices().tell,
+            "tell": OwnerMessages().tell,
             "checkpoint": self._checkpoint,
             "checkpoint_status": lambda request: probe.checkpoints.look(request_id_of(request)),
             "checkpoint_withdraw": lambda request: probe.checkpoints.withdraw(request_id_of(request)),
@@ -71,7 +71,7 @@ class Commands:
             return {"error": f"no such command: {str(name)[:40]}", "known": list(self._table)}
         try:
             return self._table[name](request)
-        except RefusedError as refused:
+        except RequestRefusedError as refused:
             return {"error": str(refused), "kind": refused.kind, "step": self._probe.steps.steps}
         except StoppedError:
             return {"error": "this process is not watched any more", "kind": "unable"}

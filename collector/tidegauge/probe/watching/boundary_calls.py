@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tidegauge.probe.faults import describe
-from tidegauge.probe.requests import RefusedError
+from tidegauge.probe.requests import RequestRefusedError
 
 STEP_WAIT_S = 10.0
 LOOK_WAIT_S = 0.2
@@ -35,13 +35,14 @@ class BoundaryCalls:
     def call(self, call: Callable[[], T], *, now: bool) -> T:
         """What ``call`` returns, at the next boundary; ``now``: at once in this thread, for a job that makes no steps.
 
-        Raises ``RefusedError`` where it comes to nothing; from the training thread, that includes what ``call`` raised.
+        Raises ``RequestRefusedError`` where it comes to nothing; from the training thread, that includes what ``call``
+        raised.
         """
         if now:
             return call()
         done = threading.Event()
         results: list[T] = []
-        refusals: list[RefusedError] = []
+        refusals: list[RequestRefusedError] = []
         given_up = False
 
         def at_step() -> None:
@@ -49,20 +50,20 @@ class BoundaryCalls:
                 if given_up:
                     return
                 if self._capturing():
-                    refusals.append(RefusedError("busy", "a CUDA graph is being captured; ask again later"))
+                    refusals.append(RequestRefusedError("busy", "a CUDA graph is being captured; ask again later"))
                 else:
                     results.append(call())
-            except RefusedError as refused:
+            except RequestRefusedError as refused:
                 refusals.append(refused)
             except Exception as error:
-                refusals.append(RefusedError("unable", describe(error)))
+                refusals.append(RequestRefusedError("unable", describe(error)))
             finally:
                 done.set()
 
         self._at_next_step(at_step)
         if not done.wait(self._wait_s):
             given_up = True
-            raise RefusedError(
+            raise RequestRefusedError(
                 "late", f"no training step ended within {self._wait_s:g} s; {{'now': true}} does not wait"
             )
         if refusals:

@@ -13,10 +13,10 @@ from prometheus_client.metrics_core import Metric
 
 from tidegauge_exporter.metrics.families import ServiceRegistry, exposition
 from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import Samples, StepCounts, gauge
+from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
 from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthServer, Page
-from tidegauge_scheduler_hooks.kubernetes.controller.look import Look
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
+from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import Samples, StepCounts, gauge
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
 from tidegauge_scheduler_hooks.kubernetes.controller.webhook import Webhook
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey, WorkQueue
@@ -54,7 +54,7 @@ class Controller:
         self._webhook = None
         if options.webhook is not None:
             self._webhook = Webhook(options.webhook, options, api, watches, leading=self._leading)
-        self._look = Look(api, watches, options.kinds, on_key=self._add)
+        self._look = ClusterState(api, watches, options.kinds, on_key=self._add)
         self._reconciler = Reconciler(
             api, self._look, may_act=self._leading, resubmit=options.resubmit, counts=self._counts
         )

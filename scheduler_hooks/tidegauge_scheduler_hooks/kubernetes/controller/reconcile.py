@@ -14,10 +14,10 @@ from typing import Any
 
 from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE, STOPPED
 from tidegauge.core.text import one_line
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import StepCounts
-from tidegauge_scheduler_hooks.kubernetes.controller.look import Look
+from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
 from tidegauge_scheduler_hooks.kubernetes.controller.marks import mark_pods
-from tidegauge_scheduler_hooks.kubernetes.controller.steps import Act, Step, can_copy, next_step
+from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import StepCounts
+from tidegauge_scheduler_hooks.kubernetes.controller.steps import Act, WorkloadStep, can_copy, next_step
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.copies import copy_of
 from tidegauge_scheduler_hooks.kubernetes.events import RESTARTED_EVENT, record_event
@@ -58,7 +58,7 @@ class Reconciler:
     def __init__(
         self,
         api: KubeApi,
-        look: Look,
+        look: ClusterState,
         *,
         may_act: Callable[[], bool],
         resubmit: bool,
@@ -95,11 +95,11 @@ class Reconciler:
                 raise
         return AGAIN_S
 
-    def _next(self, workload: Workload) -> Step | None:
+    def _next(self, workload: Workload) -> WorkloadStep | None:
         around = self._look.surroundings(workload)
         return next_step(workload, around, resubmit=self._resubmit, now_s=self._now_s())
 
-    def _wait(self, key: WorkKey, workload: Workload, step: Step) -> float:
+    def _wait(self, key: WorkKey, workload: Workload, step: WorkloadStep) -> float:
         assert step.order is not None
         waited_s = self._now_s() - step.order.at
         log.debug("%s waits: %s", key, step.reason)
@@ -114,7 +114,7 @@ class Reconciler:
             log.warning("%s was to start again %.0f s ago, and has not: %s", key, self._now_s() - order.at, why)
             self._tell(workload, WAITING_EVENT, f"Not started again yet: {why}", order.decision)
 
-    def _do(self, workload: Workload, step: Step) -> None:
+    def _do(self, workload: Workload, step: WorkloadStep) -> None:
         outcome = "defect"
         try:
             self._act(workload, step)
@@ -125,7 +125,7 @@ class Reconciler:
         finally:
             self._counts.count(step.act.value, outcome)
 
-    def _act(self, workload: Workload, step: Step) -> None:
+    def _act(self, workload: Workload, step: WorkloadStep) -> None:
         if step.act in (Act.MARK, Act.UNMARK):
             self._mark(workload, step)
             return
@@ -143,7 +143,7 @@ class Reconciler:
         else:
             self._resume(workload, order, by_kueue=step.act is Act.ANNOTATE)
 
-    def _mark(self, workload: Workload, step: Step) -> None:
+    def _mark(self, workload: Workload, step: WorkloadStep) -> None:
         message, changed = step.reason if step.act is Act.MARK else None, 0
         for first in range(0, len(step.pods), MARKED_AT_ONCE):
             if first and not self._is_still_told(workload):
@@ -160,7 +160,7 @@ class Reconciler:
             return False
         return annotations_of(now).get(INCIDENT) == annotations_of(before.obj).get(INCIDENT)
 
-    def _drop(self, workload: Workload, step: Step) -> None:
+    def _drop(self, workload: Workload, step: WorkloadStep) -> None:
         self._patch(workload, annotate_patch(workload.obj, {REQUEUE: None}))
         log.info("%s is not started again: %s", workload.title, one_line(step.reason))
         if workload.state in (State.SUSPENDED, State.STOPPING):
@@ -209,7 +209,9 @@ class Reconciler:
         except ConflictError as error:
             there = self._api.get(workload.kind.resource, workload.namespace, name)
             if job_name(there) != job_name(workload.obj) or attempt_of(there) != order.attempt:
-                self._drop(workload, Step(Act.DROP, f"{name}, which its copy was to be called, is another's", order))
+                self._drop(
+                    workload, WorkloadStep(Act.DROP, f"{name}, which its copy was to be called, is another's", order)
+                )
                 return
             log.info("%s: its copy is there already (%s)", workload.title, error)
         stopped = Stopped(order.decision, COPIED, order.reason, self._now_s(), order.mark)

@@ -50,7 +50,7 @@ class Act(str, Enum):
 
 
 @dataclass(frozen=True)
-class Step:
+class WorkloadStep:
     """``reason`` is for people. ``order`` is there for all that carry one out."""
 
     act: Act
@@ -59,7 +59,7 @@ class Step:
     pods: tuple[Object, ...] = ()
 
 
-def next_step(workload: Workload, around: Surroundings, *, resubmit: bool, now_s: float) -> Step | None:
+def next_step(workload: Workload, around: Surroundings, *, resubmit: bool, now_s: float) -> WorkloadStep | None:
     """``None``: there is nothing to be done until something changes. ``resubmit``: copies are allowed."""
     if workload.obj["metadata"].get("deletionTimestamp"):
         return None
@@ -68,20 +68,22 @@ def next_step(workload: Workload, around: Surroundings, *, resubmit: bool, now_s
         try:
             order = decode_requeue(text)
         except ValueError as error:
-            return Step(Act.DROP, f"the annotation {REQUEUE} cannot be read: {error}")
+            return WorkloadStep(Act.DROP, f"the annotation {REQUEUE} cannot be read: {error}")
         return _of_order(workload, order, around, resubmit=resubmit, now_s=now_s)
     return _of_incident(workload)
 
 
-def _of_order(workload: Workload, order: RequeueOrder, around: Surroundings, *, resubmit: bool, now_s: float) -> Step:
+def _of_order(
+    workload: Workload, order: RequeueOrder, around: Surroundings, *, resubmit: bool, now_s: float
+) -> WorkloadStep:
     if workload.state is State.FINISHED:
-        return Step(Act.DROP, "it has ended", order)
+        return WorkloadStep(Act.DROP, "it has ended", order)
     if not order.mark.startswith(f"{workload.uid}#"):
-        return Step(Act.DROP, "the order is about another object, which had the same name", order)
+        return WorkloadStep(Act.DROP, "the order is about another object, which had the same name", order)
     if workload.stopped is not None and workload.stopped.action == COPIED:
-        return Step(Act.SETTLE, order.reason, order)
+        return WorkloadStep(Act.SETTLE, order.reason, order)
     if workload.stopped is not None:
-        return Step(Act.DROP, f"it was stopped since ({workload.stopped.action})", order)
+        return WorkloadStep(Act.DROP, f"it was stopped since ({workload.stopped.action})", order)
     if around.queue_workload is None:
         early = _too_early_or_late(workload, order)
     else:
@@ -90,49 +92,51 @@ def _of_order(workload: Workload, order: RequeueOrder, around: Surroundings, *, 
     if early is not None:
         return early
     if order.copy and resubmit and can_copy(workload, order):
-        return Step(Act.COPY, order.reason, order)
-    return Step(Act.RESUME if around.queue_workload is None else Act.ANNOTATE, order.reason, order)
+        return WorkloadStep(Act.COPY, order.reason, order)
+    return WorkloadStep(Act.RESUME if around.queue_workload is None else Act.ANNOTATE, order.reason, order)
 
 
-def _too_early_or_late(workload: Workload, order: RequeueOrder) -> Step | None:
+def _too_early_or_late(workload: Workload, order: RequeueOrder) -> WorkloadStep | None:
     if workload.state in (State.STARTING, State.RUNNING):
-        return Step(Act.DROP, "somebody else has resumed it", order)
+        return WorkloadStep(Act.DROP, "somebody else has resumed it", order)
     if workload.attempt >= order.attempt:
-        return Step(Act.DROP, f"attempt {order.attempt} has been started before", order)
+        return WorkloadStep(Act.DROP, f"attempt {order.attempt} has been started before", order)
     return None
 
 
 def _too_early_or_late_in_queue(
     workload: Workload, order: RequeueOrder, queue_workload: Object, *, now_s: float
-) -> Step | None:
+) -> WorkloadStep | None:
     """Two objects, so three patches: annotate the owner, switch its Workload on, take the order away."""
     active = is_active(queue_workload)
     if workload.attempt >= order.attempt:
-        return Step(Act.SETTLE if active else Act.ACTIVATE, order.reason, order)
+        return WorkloadStep(Act.SETTLE if active else Act.ACTIVATE, order.reason, order)
     if active and now_s - order.at > DEACTIVATED_WITHIN_S:
-        return Step(Act.DROP, "its Workload is active: somebody else has switched it on, or it never was off", order)
+        return WorkloadStep(
+            Act.DROP, "its Workload is active: somebody else has switched it on, or it never was off", order
+        )
     if active:
-        return Step(Act.WAIT, "its Workload is not switched off yet", order)
+        return WorkloadStep(Act.WAIT, "its Workload is not switched off yet", order)
     if is_true(queue_workload, "QuotaReserved"):
-        return Step(Act.WAIT, "Kueue has not evicted its Workload yet", order)
+        return WorkloadStep(Act.WAIT, "Kueue has not evicted its Workload yet", order)
     return None
 
 
-def _ending(workload: Workload, order: RequeueOrder, unfinished: tuple[str, ...]) -> Step | None:
+def _ending(workload: Workload, order: RequeueOrder, unfinished: tuple[str, ...]) -> WorkloadStep | None:
     if workload.state is not State.SUSPENDED:
-        return Step(Act.WAIT, "its controller has not said yet that it is suspended", order)
+        return WorkloadStep(Act.WAIT, "its controller has not said yet that it is suspended", order)
     if unfinished:
         more = f" and {len(unfinished) - 3} more" if len(unfinished) > 3 else ""
-        return Step(Act.WAIT, f"pods have not ended: {', '.join(unfinished[:3])}{more}", order)
+        return WorkloadStep(Act.WAIT, f"pods have not ended: {', '.join(unfinished[:3])}{more}", order)
     return None
 
 
-def _of_incident(workload: Workload) -> Step | None:
+def _of_incident(workload: Workload) -> WorkloadStep | None:
     """An incident is of one run: pods of the next one are not marked for it, whoever started that."""
     incident = workload.incident
     if incident is None or workload.state is not State.RUNNING or incident.mark != workload.incarnation:
         marked = tuple(pod for pod in workload.living if is_marked(pod))
-        return Step(Act.UNMARK, "the incident is over", pods=marked) if marked else None
+        return WorkloadStep(Act.UNMARK, "the incident is over", pods=marked) if marked else None
     message = incident_message(incident.text)
     least = template_attempt(workload.kind, workload.obj)
     unmarked = tuple(
@@ -142,7 +146,7 @@ def _of_incident(workload: Workload) -> Step | None:
         and attempt_of(pod) >= least
         and not (is_marked(pod) and (condition(pod, LEAK_CONDITION) or {}).get("message") == message)
     )
-    return Step(Act.MARK, message, pods=unmarked) if unmarked else None
+    return WorkloadStep(Act.MARK, message, pods=unmarked) if unmarked else None
 
 
 def can_copy(workload: Workload, order: RequeueOrder) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from prometheus_client.metrics_core import Metric
 
-from tidegauge_scheduler_hooks.kubernetes.controller.figures import Samples, counter
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, WebhookOptions
+from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import Samples, counter
 from tidegauge_scheduler_hooks.kubernetes.controller.upkeep import Upkeep
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.review import Injector, ReviewCounts

@@ -30,7 +30,7 @@ class Keeping(NamedTuple):
     keep_bytes: int
 
 
-class SnapshotShelf:
+class SnapshotArchive:
     """One node's way to a store. For one thread. ``store=None``: there is none, for the reason in ``problem``."""
 
     def __init__(

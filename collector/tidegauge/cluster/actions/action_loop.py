@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidegauge.cluster.actions.action_switch import ActionSwitch
 from tidegauge.cluster.actions.clock import PolicyClock
+from tidegauge.cluster.actions.notifying import Tell, TellingBoard
 from tidegauge.cluster.actions.schedulers import open_schedulers
-from tidegauge.cluster.actions.telling import Tell, TellingBoard
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.service_record import StateFiles
 from tidegauge.cluster.store import Store, StoreError, open_store, sqlite_url
@@ -59,7 +59,7 @@ class Opened:
     """What incidents become old by, besides ``now_s``: that begins at the host's clock, which may be wrong."""
 
 
-class ActionDesk:
+class ActionLoop:
     """``start`` begins the turns in a thread; ``status`` and ``store`` answer from any."""
 
     def __init__(self, open_all: Callable[[], Opened], *, keep_incidents_s: float) -> None:

@@ -13,13 +13,13 @@ from typing import Any, Optional
 from tidegauge.core.evidence.rank_evidence import HolderSearch, RankFacts
 from tidegauge.probe.evidence.trace_entries import trace_complaint, trace_entries
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
-from tidegauge.probe.evidence.work import SEARCH_MOST_S, Looks, gather
+from tidegauge.probe.evidence.work import SEARCH_MOST_S, Searches, gather
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.levels import TRACE
 from tidegauge.probe.pacing import Pacer, start_thread
-from tidegauge.probe.requests import RefusedError
+from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
-from tidegauge.probe.run_files.outlet import Outlet
+from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.history import History, Recorder
 from tidegauge.probe.runtime.rank_snapshot import RankSnapshots
@@ -42,7 +42,7 @@ def _read_facts(torch: Any, **means: Any) -> RankFacts:
     return read_facts(torch, **means)
 
 
-class Evidence:
+class EvidenceRecorder:
     """Of one process. Nothing happens before ``open``."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Evidence:
 
     # ----------------------------------------------------------------- beginning and ending
 
-    def open(self, outlet: Outlet, watch: Watch, steps: StepCounter, level: str) -> None:
+    def open(self, outlet: RunFiles, watch: Watch, steps: StepCounter, level: str) -> None:
         """Watching begins; the device is initialised in this very process."""
         try:
             self._open(outlet, watch, steps)
@@ -88,7 +88,7 @@ class Evidence:
         except Exception as error:  # the readings begin all the same
             self._faults.caught("beginning to record", error)
 
-    def _open(self, outlet: Outlet, watch: Watch, steps: StepCounter) -> None:
+    def _open(self, outlet: RunFiles, watch: Watch, steps: StepCounter) -> None:
         if self.history is None:
             self.history = self._backend.history(self._faults)
         self.files = outlet.evidence_files
@@ -151,13 +151,15 @@ class Evidence:
                 self.window = None
 
     def ask(self, ask: WindowAsk) -> EvidenceWindow:
-        """Begin a window, or find the one of that id. Raises ``RefusedError``."""
+        """Begin a window, or find the one of that id. Raises ``RequestRefusedError``."""
         snapshots, files = self.watched()
         known = self._last
         if known is not None and known.ask.evidence_id == ask.evidence_id:
             return known
         if known is not None and not known.is_over:
-            raise RefusedError("busy", f"evidence {known.ask.evidence_id} is being gathered: it is {known.phase.value}")
+            raise RequestRefusedError(
+                "busy", f"evidence {known.ask.evidence_id} is being gathered: it is {known.phase.value}"
+            )
         window = EvidenceWindow(ask, snapshots, self.recording())
         self._last = self.window = window
         try:
@@ -169,13 +171,13 @@ class Evidence:
         return window
 
     def find(self, evidence_id: str) -> EvidenceWindow:
-        """The window of that id, if it is the newest one. Raises ``RefusedError``."""
+        """The window of that id, if it is the newest one. Raises ``RequestRefusedError``."""
         if self._last is None or self._last.ask.evidence_id != evidence_id:
-            raise RefusedError("unknown", "no evidence of that id was asked for here, or another one since")
+            raise RequestRefusedError("unknown", "no evidence of that id was asked for here, or another one since")
         return self._last
 
     def _gather(self, window: EvidenceWindow, files: EvidenceFiles) -> None:
-        looks = Looks(
+        looks = Searches(
             search=lambda blocks, pacer: self.search(blocks, most_s=SEARCH_MOST_S, pacer=pacer, wait_s=SEARCH_MOST_S),
             facts=lambda pacer: self._facts(self._backend.torch, pause=pacer.rest, at_boundary=self._at_boundary),
         )
@@ -187,24 +189,25 @@ class Evidence:
     # ----------------------------------------------------------------- what commands use
 
     def watched(self) -> tuple[RankSnapshots, EvidenceFiles]:
-        """Snapshots and files of a process that is watched. Raises ``RefusedError``."""
+        """Snapshots and files of a process that is watched. Raises ``RequestRefusedError``."""
         if self.snapshots is None or self.files is None:
-            raise RefusedError("unable", "this process is not watched: attach at a level such as stats first")
+            raise RequestRefusedError("unable", "this process is not watched: attach at a level such as stats first")
         return self.snapshots, self.files
 
     def recording(self) -> History:
-        """The history of this process. Raises ``RefusedError``."""
+        """The history of this process. Raises ``RequestRefusedError``."""
         if self.history is None:
             name, version = self._backend.name.upper(), self._backend.torch_version
-            raise RefusedError("unable", f"torch {version} has no allocation history for {name}")
+            raise RequestRefusedError("unable", f"torch {version} has no allocation history for {name}")
         return self.history
 
     def search(
         self, blocks: Sequence[tuple[int, int]], *, most_s: float, pacer: Pacer, wait_s: float = 0.0
     ) -> HolderSearch:
-        """Who holds these blocks, (address, bytes) each. Raises ``RefusedError`` while another search is under way."""
+        """Who holds these blocks, (address, bytes) each. Raises ``RequestRefusedError`` while another search is under
+        way."""
         if not self._searching.acquire(timeout=wait_s):
-            raise RefusedError("busy", "another search for holders is under way; ask again later")
+            raise RequestRefusedError("busy", "another search for holders is under way; ask again later")
         try:
             return self._search(
                 self._backend.torch, blocks, most_s=most_s, pause=pacer.rest, at_boundary=self._at_boundary
@@ -213,5 +216,5 @@ class Evidence:
             self._searching.release()
 
     def _at_boundary(self, call: Callable[[], bool]) -> bool:
-        """The job's tensors are looked at between its steps alone. Raises ``RefusedError``."""
+        """The job's tensors are looked at between its steps alone. Raises ``RequestRefusedError``."""
         return self._boundary.call(call, now=False)

@@ -10,12 +10,12 @@ from typing import Final, Protocol
 from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.mail.addresses import address_of
-from tidegauge_exporter.mail.letters import Letter, evidence_letter, followup_letter, owner_letter
+from tidegauge_exporter.mail.mail_text import MailText, evidence_letter, followup_letter, owner_letter
 from tidegauge_exporter.mail.mime import Envelope, as_mail
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.messages.chat import Posted
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.look import Plot
+from tidegauge_exporter.notify.message_format import Plot
 from tidegauge_exporter.notify.plots import drawn_plot
 from tidegauge_exporter.notify.ports import RefusedError
 from tidegauge_exporter.notify.story_lines import decision_digest, digest, incident_key, known
@@ -96,7 +96,14 @@ class MailWay:
         )
 
     def _send(
-        self, letter: Letter, address: str, what: str, story: Story, *, before: Posted | None, png: bytes | None = None
+        self,
+        letter: MailText,
+        address: str,
+        what: str,
+        story: Story,
+        *,
+        before: Posted | None,
+        png: bytes | None = None,
     ) -> Posted:
         """``what`` makes the Message-ID: the same again, after a crash, is the same mail."""
         root = self._message_id(incident_key(story.incident))

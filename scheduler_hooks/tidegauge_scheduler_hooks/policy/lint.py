@@ -15,7 +15,7 @@ from tidegauge_scheduler_hooks.policy.models import Brakes, Policy, Rule
 from tidegauge_scheduler_hooks.policy.rungs import CheckpointRung, NotifyRung, RequeueRung, StopRung, stops
 
 
-class Remark(NamedTuple):
+class LintFinding(NamedTuple):
     """``level`` is ``error`` where the policy cannot mean it, ``warning`` where it may."""
 
     level: str
@@ -23,30 +23,32 @@ class Remark(NamedTuple):
     message: str
 
 
-def remarks(policy: Policy) -> Iterator[Remark]:
+def lint(policy: Policy) -> Iterator[LintFinding]:
     """All of them."""
     if not policy.rules:
-        yield Remark("warning", ("rules",), "there are no rules: nothing is ever done")
+        yield LintFinding("warning", ("rules",), "there are no rules: nothing is ever done")
     yield from _about_brakes(policy.brakes)
     for index, rule in enumerate(policy.rules):
         wider = next((one for one in policy.rules[:index] if one.when.covers(rule.when)), None)
         if wider is not None:
             message = f"rule {rule.name} is never reached: all that it matches, rule {wider.name} before it matches"
-            yield Remark("error", ("rules", index, "name"), message)
+            yield LintFinding("error", ("rules", index, "name"), message)
         for rung in range(len(rule.ladder)):
             for level, message in _about_rung(policy, rule, rung):
-                yield Remark(level, ("rules", index, "ladder", rung), f"rule {rule.name}, rung {rung + 1}: {message}")
+                yield LintFinding(
+                    level, ("rules", index, "ladder", rung), f"rule {rule.name}, rung {rung + 1}: {message}"
+                )
 
 
-def _about_brakes(brakes: Brakes) -> Iterator[Remark]:
+def _about_brakes(brakes: Brakes) -> Iterator[LintFinding]:
     if brakes.min_severity is not Severity.CRITICAL:
         message = (
             "jobs are acted on although their growth is not critical any more: most growth that slows down ends by "
             "itself (docs/detector.md)"
         )
-        yield Remark("warning", ("brakes", "min_severity"), message)
+        yield LintFinding("warning", ("brakes", "min_severity"), message)
     if brakes.warnings_before_stop == 0:
-        yield Remark("warning", ("brakes", "warnings_before_stop"), "jobs may be ended without a warning")
+        yield LintFinding("warning", ("brakes", "warnings_before_stop"), "jobs may be ended without a warning")
 
 
 def _about_rung(policy: Policy, rule: Rule, index: int) -> Iterator[tuple[str, str]]:

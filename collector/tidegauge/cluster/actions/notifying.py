@@ -18,7 +18,7 @@ SILENT_AFTER_S = 60.0
 
 
 @dataclass(frozen=True)
-class Told:
+class OwnerNotified:
     """What came of telling an owner."""
 
     where: str | None = None
@@ -28,7 +28,7 @@ class Told:
     """It may work later; ``None`` with a problem: it will not."""
 
 
-Tell = Callable[[Decision], Told]
+Tell = Callable[[Decision], OwnerNotified]
 
 
 class TellingBoard:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegauge.core.text import one_line
-from tidegauge.probe.requests import RefusedError, request_id_of
+from tidegauge.probe.requests import RequestRefusedError, request_id_of
 
 PREFIX = "tidegauge: "
 MAX_LINES, MAX_CHARS = 20, 500
@@ -19,7 +19,7 @@ MAX_REMEMBERED = 256
 _STDERR = 2
 
 
-class Notices:
+class OwnerMessages:
     """Of one process: each is printed once, however often it is sent."""
 
     def __init__(self, descriptor: int = _STDERR) -> None:
@@ -27,10 +27,10 @@ class Notices:
         self._told: dict[str, None] = {}
 
     def tell(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"id": …, "text": …}``. Raises ``RefusedError``, and ``OSError`` if nothing can be printed."""
+        """``{"id": …, "text": …}``. Raises ``RequestRefusedError``, and ``OSError`` if nothing can be printed."""
         request_id, text = request_id_of(request), request.get("text")
         if not isinstance(text, str) or not text.strip():
-            raise RefusedError("usage", "text must be a text")
+            raise RequestRefusedError("usage", "text must be a text")
         if request_id in self._told:
             return {"ok": True, "already": True}
         lines = [PREFIX + one_line(line, MAX_CHARS) for line in text.splitlines()[:MAX_LINES]]

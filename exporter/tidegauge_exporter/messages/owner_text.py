@@ -20,7 +20,7 @@ from tidegauge_exporter.messages.values import Story
 MOST_POLICY_TEXT: Final = 1800
 
 
-class OwnerWords(NamedTuple):
+class OwnerText(NamedTuple):
     """Every text is tidied: in lines of their own, visible, and not too long."""
 
     incident: Incident
@@ -35,13 +35,13 @@ class OwnerWords(NamedTuple):
     footer: str
 
 
-def owner_words(decision: Decision, story: Story, *, cluster: str, now_unix_s: float) -> OwnerWords:
+def owner_words(decision: Decision, story: Story, *, cluster: str, now_unix_s: float) -> OwnerText:
     """What grows, when it ends, what will be done when, and what the owner can do now."""
     policy_text = tidy_lines(str(decision.parameters.get("text", "")), MOST_POLICY_TEXT)
     incident = tamed_story(story).incident
     said = incident_sentence(tamed_decision(decision).incident)
     whose = your_job(incident)
-    return OwnerWords(
+    return OwnerText(
         incident,
         by_time_left=headline(incident, whose, end_by_time_left(incident, now_unix_s)),
         by_clock=headline(incident, whose, end_by_clock(incident, now_unix_s)),

@@ -56,7 +56,7 @@ class _Care:
     held: str | None = None
 
 
-class AgentKeeper:
+class AgentReconciler:
     """One ``tick`` looks once at all nodes; call it every second or so."""
 
     def __init__(self, engine: Engine, coordinator: Coordinator, *, monotonic_s: Callable[[], float]) -> None:

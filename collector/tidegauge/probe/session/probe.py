@@ -20,14 +20,14 @@ from tidegauge.core.jobs.variables import FRACTION_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.samples import TICKS_ALONE_S, EventCode
 from tidegauge.probe.checkpoint.callbacks import Checkpoints
-from tidegauge.probe.evidence.collector import Evidence
+from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.levels import DORMANT, WATCHING_LEVELS
-from tidegauge.probe.oom.witness import OomWitness
+from tidegauge.probe.oom.observer import OomObserver
 from tidegauge.probe.process_facts import ProcessFacts, read_process_facts
 from tidegauge.probe.requests import Save
 from tidegauge.probe.run_files.oom_snapshot import Refusal
-from tidegauge.probe.run_files.outlet import Outlet
+from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.fraction import Cap, complaint, fraction_in
 from tidegauge.probe.session.commands import Commands
@@ -72,14 +72,14 @@ class Probe:
         self.helper: Optional[Helper] = None
         self.cap = Cap(self._backend)
         boundary = BoundaryCalls(self.at_next_step, self.capturing, wait_s=LOOK_WAIT_S)
-        self.evidence = Evidence(self._environ, self._backend, self.faults, boundary)
+        self.evidence = EvidenceRecorder(self._environ, self._backend, self.faults, boundary)
         self._lock = threading.RLock()  # for beginning and ending, never taken by a hook while watching
-        self._outlet: Optional[Outlet] = None
+        self._outlet: Optional[RunFiles] = None
         self._begun = False
         self._off = False
         self._observing = False
         self._ticks_alone = 0
-        self._witness = OomWitness(self._environ, self._backend)
+        self._witness = OomObserver(self._environ, self._backend)
         self._at_step: deque[Callable[[], None]] = deque()
         self.checkpoints = Checkpoints(
             self._environ, backend=self._backend, steps=lambda: self.steps.steps, faults=self.faults, save=save
@@ -105,7 +105,7 @@ class Probe:
                 if self._begun or self._off:
                     return
                 self._begun = True
-                self._outlet = Outlet(self._environ, self._process_facts(), self._backend, self.faults)
+                self._outlet = RunFiles(self._environ, self._process_facts(), self._backend, self.faults)
                 self._apply_fraction_from_environment()
                 self._say_what_is_wrong_in_the_environment()
                 if self.level in WATCHING_LEVELS:

@@ -1,6 +1,6 @@
 """What the owner of a job reads in a mail: plain text, and the same as HTML. Pure; nothing here knows how it is sent.
 
-The words are those of Slack's messages (``messages.owner_words``). A mail has room for commands to copy, and is sorted
+The words are those of Slack's messages (``messages.owner_text``). A mail has room for commands to copy, and is sorted
 by its subject: that stays the same for all mails about an incident.
 """
 
@@ -16,10 +16,10 @@ from tidegauge.core.incidents.wording import capitalised, evidence_in_words, evi
 from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
-from tidegauge_exporter.messages.deeds import TO_OWNER, deed, told_at
+from tidegauge_exporter.messages.action_text import TO_OWNER, deed, told_at
 from tidegauge_exporter.messages.headlines import noun, your_job
 from tidegauge_exporter.messages.incident_links import Link, chosen_links
-from tidegauge_exporter.messages.owner_words import owner_words
+from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.messages.untrusted import MOST_NAME, tamed, tamed_record
 from tidegauge_exporter.messages.values import Story
@@ -34,7 +34,7 @@ _PARAGRAPH: Final = "margin:0 0 12px"
 _SMALL: Final = "margin:20px 0 0;font-size:13px;color:#5b6570"
 
 
-class Letter(NamedTuple):
+class MailText(NamedTuple):
     """One mail, but for whom it goes to."""
 
     subject: str
@@ -53,7 +53,7 @@ class Command(NamedTuple):
 
 def owner_letter(
     decision: Decision, story: Story, *, cluster: str, links: Links, now_unix_s: float, has_plot: bool
-) -> Letter:
+) -> MailText:
     """What grows, when it ends, what will be done when, and what the owner can do now."""
     words = owner_words(decision, story, cluster=cluster, now_unix_s=now_unix_s)
     incident = words.incident
@@ -76,20 +76,20 @@ def owner_letter(
         _links(chosen),
         f'<p style="{_SMALL}">{escape(words.footer)}</p>',
     ]
-    return Letter(_subject(incident, cluster), _joined(text), _page(html))
+    return MailText(_subject(incident, cluster), _joined(text), _page(html))
 
 
-def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> Letter:
+def followup_letter(record: DecisionRecord, story: Story, *, cluster: str) -> MailText:
     """What became of a decision about the owner's job, in the thread of the mail that announced it."""
     incident = tamed(story.incident)
     done = deed(tamed_record(record), TO_OWNER)
     line = told_at(done, done.at_unix_s)
     footer = _short_footer(incident, cluster)
     html = [_heading(f"{done.sentence}.", incident), _paragraph(line), f'<p style="{_SMALL}">{escape(footer)}</p>']
-    return Letter(f"Re: {_subject(incident, cluster)}", _joined([line, f"-- \n{footer}"]), _page(html))
+    return MailText(f"Re: {_subject(incident, cluster)}", _joined([line, f"-- \n{footer}"]), _page(html))
 
 
-def evidence_letter(story: Story, *, cluster: str, links: Links) -> Letter:
+def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
     """What keeps the memory of the owner's job, in the thread of the mail that announced the incident."""
     incident = tamed(story.incident)
     line = f"{capitalised(evidence_in_words(incident))}."
@@ -104,7 +104,7 @@ def evidence_letter(story: Story, *, cluster: str, links: Links) -> Letter:
         _links(chosen),
         f'<p style="{_SMALL}">{escape(footer)}</p>',
     ]
-    return Letter(f"Re: {_subject(incident, cluster)}", _joined(text), _page(html))
+    return MailText(f"Re: {_subject(incident, cluster)}", _joined(text), _page(html))
 
 
 def owner_commands(incident: Incident) -> Sequence[Command]:

@@ -12,7 +12,7 @@ from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import AlertGroup, Story
 
 
-class Look(Protocol):
+class MessageFormat(Protocol):
     """Values in, messages out; the same for the same values."""
 
     def incident_message(self, story: Story, *, cluster: str, links: Links, now_unix_s: float) -> Message:

@@ -25,7 +25,7 @@ ORDERS = (REQUEUE, INCIDENT)
 """Annotations for which a workload is looked at."""
 
 
-class Look:
+class ClusterState:
     """``on_key`` is called for every workload that may need something, from the watches' threads. ``kinds``: those that
     are acted on. Thread-safe."""
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from tidegauge.cluster.actions.clock import PolicyClock
 from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, WishAnswer
 from tidegauge.cluster.coordinator.coordinator import Coordinator
-from tidegauge.cluster.coordinator.evidence_keeper import EvidenceTable
+from tidegauge.cluster.coordinator.evidence_index import EvidenceTable
 from tidegauge.core.incidents.actions import AuditError, RankTarget
 from tidegauge.core.incidents.escalation import Ask, EscalationState, escalate, learnt, refused
 from tidegauge.core.incidents.observations import job_key
@@ -53,7 +53,7 @@ class _Refusal(NamedTuple):
     for_good: bool
 
 
-class EscalationDesk:
+class EscalationLoop:
     """``start`` begins the turns. ``store`` raises ``AuditError`` while there is none; ``submit`` runs a call in a
     worker; ``now_s`` is unix time that never runs backwards."""
 
@@ -173,11 +173,11 @@ class EscalationDesk:
         return None
 
 
-def open_escalation(coordinator: Coordinator, store: Callable[[], Store], asks: EvidenceAsks) -> EscalationDesk:
+def open_escalation(coordinator: Coordinator, store: Callable[[], Store], asks: EvidenceAsks) -> EscalationLoop:
     """The desk of a coordinator at work."""
     workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tidegauge-evidence")
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic)
-    return EscalationDesk(coordinator, store, asks=asks, now_s=clock.now_s, submit=workers.submit)
+    return EscalationLoop(coordinator, store, asks=asks, now_s=clock.now_s, submit=workers.submit)
 
 
 def _about(wish: EvidenceWish) -> tuple[str, int, str]:

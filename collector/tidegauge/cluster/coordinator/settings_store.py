@@ -48,7 +48,7 @@ class _Kept:
         return self.settings.job_id, self.settings.uid
 
 
-class JobSettingsDesk:
+class JobSettingsStore:
     """Thread-safe. ``path`` is ``StateFiles.job_settings``; ``reporting`` gives the latest summary of every node whose
     agent reports (``Coordinator.heard_lately``), and must not wait for the desk.
 

@@ -40,7 +40,7 @@ class _Asked:
     reply: Reply | None = None
 
 
-class OrderDesk:
+class OrderQueue:
     """Thread-safe. ``incarnation`` makes order ids the coordinator's own; ``hostname_of`` names a node for people,
     ``expected_every_s`` says for how long its agent may well be silent (0: a moment), ``where_now``
     which node has each of these processes of a job now. None of them may wait for the desk."""

@@ -16,7 +16,7 @@ MOST_REMEMBERED = 2_000
 first anyway."""
 
 
-class _Lane(NamedTuple):
+class _Queue(NamedTuple):
     """What shares a number of calls at once. A message may hang in a chat and in a scheduler, and must not take the
     place of a checkpoint: messages have a lane of their own, whatever scheduler their job is of, with evidence."""
 
@@ -30,17 +30,17 @@ class _Lane(NamedTuple):
 class _Turn(NamedTuple):
     """Who waits where."""
 
-    lane: _Lane
+    lane: _Queue
     tenant: Tenant
 
     @classmethod
     def of(cls, decision: Decision) -> _Turn:
         is_aside = decision.action in (ActionKind.NOTIFY, ActionKind.SNAPSHOT)
-        lane = _Lane(None if is_aside else decision.target.scheduler)
+        lane = _Queue(None if is_aside else decision.target.scheduler)
         return cls(lane, tenant_of(decision.target.job))
 
 
-class Turns:
+class FairCalls:
     """Jobs may let calls hang for as long as these last. So in each lane comes first who has the fewest calls under way
     there, of those who was served longest ago, and the last call is for somebody who has not all the others."""
 
@@ -56,7 +56,7 @@ class Turns:
     def next(self, waiting: Iterable[DecisionRecord], busy: Iterable[Decision]) -> Iterator[DecisionRecord]:
         """What is to be handed out of ``waiting`` while ``busy`` are under way. A tenant's own go in the order given,
         and so do tenants who are alike otherwise."""
-        lanes: dict[_Lane, dict[_Turn, deque[DecisionRecord]]] = {}
+        lanes: dict[_Queue, dict[_Turn, deque[DecisionRecord]]] = {}
         for record in waiting:
             turn = _Turn.of(record.decision)
             lanes.setdefault(turn.lane, {}).setdefault(turn, deque()).append(record)

@@ -70,7 +70,7 @@ _Piece = tuple[JobKey, str]
 """A piece by its job, whole, and id: ids are the job's own words."""
 
 
-class EvidenceKeeper:
+class EvidenceIndex:
     """``take`` and ``wanted_on`` from the threads that answer reports, ``recall`` and ``write`` from one thread,
     ``news`` from any."""
 

@@ -44,7 +44,7 @@ class RequestError(Exception):
         self.kind = kind
 
 
-class Desk:
+class KeeperRequests:
     """The job's record, its next environment, and the stop that was asked for."""
 
     def __init__(

@@ -38,7 +38,7 @@ class Via(Enum):
 _OF_A_HOOK = frozenset({Via.CELL, Via.FUNCTION, Via.ITEM})
 
 
-class Step(NamedTuple):
+class RefStep(NamedTuple):
     """One step, with what it leads to."""
 
     via: Via
@@ -61,12 +61,12 @@ class Step(NamedTuple):
         return (self.via, "" if self.via is Via.ITEM else self.text, self.leads_to, self.where)
 
 
-class Trail:
+class RefPath:
     """A step after other steps; a chain, so that siblings share what comes before them."""
 
     __slots__ = ("before", "hooked", "step")
 
-    def __init__(self, step: Step, before: Optional[Trail] = None) -> None:
+    def __init__(self, step: RefStep, before: Optional[RefPath] = None) -> None:
         self.step = step
         self.before = before
         self.hooked: bool = step.via is Via.HOOK or (before is not None and before.hooked and step.via in _OF_A_HOOK)
@@ -74,25 +74,25 @@ class Trail:
         which others may use as well."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[RefStep, ...]:
         """From the root on."""
         found = []
-        trail: Optional[Trail] = self
+        trail: Optional[RefPath] = self
         while trail is not None:
             found.append(trail.step)
             trail = trail.before
         return tuple(reversed(found))
 
 
-def trail_of(steps: Iterable[Step]) -> Trail:
+def trail_of(steps: Iterable[RefStep]) -> RefPath:
     """The trail of these steps, of which there is one at least."""
-    trail: Optional[Trail] = None
+    trail: Optional[RefPath] = None
     for step in steps:
-        trail = Trail(step, trail)
+        trail = RefPath(step, trail)
     assert trail is not None
     return trail
 
 
-def passes(steps: Iterable[Step], *via: Via) -> bool:
+def passes(steps: Iterable[RefStep], *via: Via) -> bool:
     """Whether a way has a step of one of these kinds."""
     return any(step.via in via for step in steps)

@@ -18,13 +18,13 @@ from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence.growth_bounds import GrowthBounds
-from tidegauge.agent.evidence.making import NodeWord, job_of
+from tidegauge.agent.evidence.making import NodeFacts, job_of
 from tidegauge.agent.evidence.readings import RankReadings
-from tidegauge.agent.evidence.snapshot_shelf import SnapshotShelf
+from tidegauge.agent.evidence.snapshot_archive import SnapshotArchive
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.evidence.work import EvidenceWork
 from tidegauge.agent.ports import Clock, SourceHealth
-from tidegauge.agent.run_dirs.folders import RefusedError
+from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import ProcessId
@@ -43,21 +43,21 @@ CLOSE_WAITS_S = 5.0
 
 class _Task(NamedTuple):
     found: FoundFiles
-    node: NodeWord
+    node: NodeFacts
 
 
 class _Refusal(NamedTuple):
     found: FoundFiles
-    error: RefusedError
+    error: UnsafeFileError
 
 
-class EvidenceDesk:
+class EvidenceCollector:
     """``look`` belongs to the thread that polls, ``search`` to that or another; ``waiting``, ``hear`` and ``health``
     may be called from any."""
 
     def __init__(
         self,
-        shelf: SnapshotShelf,
+        shelf: SnapshotArchive,
         waiting: WaitingEvidence,
         attempts: EvidenceAttempts,
         budget: EvidenceBudget,
@@ -171,16 +171,18 @@ class EvidenceDesk:
             self._again.put(found)
         elif not self._budget.take(tenant := tenant_of_rank(view), now_s):
             found.close()
-            too_many = RefusedError("too_many", f"the ranks of {tenant} have written more than is read within an hour")
+            too_many = UnsafeFileError(
+                "too_many", f"the ranks of {tenant} have written more than is read within an hour"
+            )
             self._count(found, too_many, now_s=now_s)
         else:
-            node = NodeWord(view, self._hostname, self._readings.of(found.process), self._clock.unix_s())
+            node = NodeFacts(view, self._hostname, self._readings.of(found.process), self._clock.unix_s())
             with self._idle:
                 self._under_way += 1
             self._tasks.put(_Task(found, node))
             self._have_thread()
 
-    def _count(self, found: FoundFiles, error: RefusedError, *, now_s: float) -> None:
+    def _count(self, found: FoundFiles, error: UnsafeFileError, *, now_s: float) -> None:
         self._skips.add(f"evidence_{error.reason}", f"{found.at.folder}/{found.first.name}", str(error), now_s=now_s)
 
     def _have_thread(self) -> None:
@@ -219,10 +221,10 @@ class EvidenceDesk:
                 self._bounds.learn(done.evidence)
                 self._waiting.add(done.evidence)
                 success = self._shelf.works
-        except RefusedError as error:
+        except UnsafeFileError as error:
             self._refusals.put(_Refusal(task.found, error))
         except OSError as error:
-            self._refusals.put(_Refusal(task.found, RefusedError("unreadable", str(error))))
+            self._refusals.put(_Refusal(task.found, UnsafeFileError("unreadable", str(error))))
         except Exception as error:
             text, pid = "evidence of pid %d could not be made", task.found.process.pid
             self._slips.say(logging.ERROR, text, pid, now_s=began_ns / 1e9, exc_info=error)

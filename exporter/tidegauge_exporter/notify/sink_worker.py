@@ -47,7 +47,7 @@ class _Result(NamedTuple):
     """For how long it must have been so before it is a problem."""
 
 
-class SinkDesk:
+class SinkWorker:
     """Thread-safe. ``deliver`` and ``status`` never wait for the sink."""
 
     def __init__(self, sink: Sink, *, wall_s: Callable[[], float], monotonic_s: Callable[[], float]) -> None:

@@ -11,12 +11,12 @@ from tidegauge.core.ids import RankIdentity
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.oom.last_words import ended_by, has_keeper, tell, wanted
 from tidegauge.probe.run_files.oom_snapshot import Refusal
-from tidegauge.probe.run_files.outlet import Outlet
+from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.watching.watch import Watch
 
 
-class OomWitness:
+class OomObserver:
     """Of one process."""
 
     def __init__(self, environ: Mapping[str, str], backend: Backend) -> None:
@@ -26,7 +26,7 @@ class OomWitness:
         self._held: Optional[HeldMemory] = None
         """What ``_last`` found held; ``None`` where no snapshot of it was taken."""
 
-    def saw(self, refusal: Refusal, watch: Watch, outlet: Outlet) -> None:
+    def saw(self, refusal: Refusal, watch: Watch, outlet: RunFiles) -> None:
         """An error is about to be raised: record it, then what was held."""
         facts = (refusal.wanted_bytes, refusal.free_bytes, refusal.limit_bytes)
         watch.event(EventCode.OUT_OF_MEMORY, facts, device=refusal.device)
@@ -37,7 +37,7 @@ class OomWitness:
             if held is not None and held.private_free_bytes:
                 watch.event(EventCode.POOLS_AT_OOM, (held.private_free_bytes, 0, 0), device=refusal.device)
 
-    def last_words(self, outlet: Optional[Outlet]) -> None:
+    def last_words(self, outlet: Optional[RunFiles]) -> None:
         """The program ends: explain the error that ended it, if one did and nobody else will."""
         if self._last is None or outlet is None or outlet.ring is None or outlet.identity is None:
             return

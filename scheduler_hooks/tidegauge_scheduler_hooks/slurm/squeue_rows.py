@@ -38,7 +38,7 @@ class Run(NamedTuple):
         return f"{self.job_id}#{self.restarts}@{self.started_unix_s}"
 
 
-class JobLook(NamedTuple):
+class SqueueRow(NamedTuple):
     """What ``squeue`` says of a job now."""
 
     job_id: int
@@ -71,7 +71,7 @@ def parse_incarnation(text: str) -> Run | None:
     return run if run.incarnation == text else None
 
 
-def parse_look(output: bytes) -> JobLook:
+def parse_look(output: bytes) -> SqueueRow:
     """The one job that ``squeue -h -O FORMAT`` printed, with times as seconds (``SLURM_TIME_FORMAT=%s``).
 
     Raises ``ValueError`` for anything else.
@@ -80,7 +80,7 @@ def parse_look(output: bytes) -> JobLook:
     if len(fields) != len(FIELDS) or not fields[-1].endswith("|\n"):
         raise ValueError(f"{len(fields)} fields instead of {len(FIELDS)}")
     field = dict(zip(FIELDS, fields))
-    return JobLook(
+    return SqueueRow(
         job_id=_number(field, "JobID"),
         array=field["ArrayTaskID"] != "N/A",
         uid=_number(field, "UserID"),
@@ -95,7 +95,7 @@ def parse_look(output: bytes) -> JobLook:
     )
 
 
-def presence_of(run: Run, uid: int, look: JobLook | None) -> Presence:
+def presence_of(run: Run, uid: int, look: SqueueRow | None) -> Presence:
     """Where a run of a job of ``uid`` is, seen that its job looks like this (``None``: there is no such job)."""
     if look is None or (look.job_id, look.uid) != (run.job_id, uid) or look.restarts < run.restarts:
         return Presence.GONE

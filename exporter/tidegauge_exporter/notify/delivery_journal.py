@@ -31,7 +31,7 @@ OUTDATED_LINES = 200
 """Beyond this many more lines than twice the entries, the file is written anew."""
 
 
-class NotebookError(Exception):
+class DeliveryJournalError(Exception):
     """Another process writes this notebook: two notifiers would say everything twice."""
 
 
@@ -45,13 +45,14 @@ _Key = tuple[str, str]
 """Sink, key."""
 
 
-class Notebook:
+class DeliveryJournal:
     """Thread-safe. Sinks use ``said``, ``say``, ``forget`` and ``keys``, each under its own name; keys and values are
     texts that only the sink understands.
 
     What cannot be written (a full disk) is still known for as long as this process lives, so that nobody hears the same
     line every two seconds; ``problem`` says it, and the next ``say`` tries to write all of it. A damaged file is kept
-    as ``NAME.damaged``, and what is readable in it goes on. Raises ``NotebookError`` where another process has it.
+    as ``NAME.damaged``, and what is readable in it goes on. Raises ``DeliveryJournalError`` where another process has
+    it.
     """
 
     def __init__(self, path: Path, *, wall_s: Callable[[], float]) -> None:
@@ -238,7 +239,7 @@ def _lock_beside(path: Path) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise NotebookError(f"{path} is in use: another notifier runs on this state directory") from error
+        raise DeliveryJournalError(f"{path} is in use: another notifier runs on this state directory") from error
     except OSError as error:
         log.warning("%s cannot be locked (%s): see to it that one notifier runs only", path, error)
         with contextlib.suppress(OSError):

@@ -19,8 +19,8 @@ from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.frames import local_values, running_frames
 from tidegauge.probe.holders.links import Link, Links, leads_on, tensor_hooks
 from tidegauge.probe.holders.pace import Work
+from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
 from tidegauge.probe.holders.tensors import Tensors
-from tidegauge.probe.holders.trails import Step, Trail, Via
 
 MOST_OBJECTS = 300_000
 """Followed. A million small records of a data set are no place to look for tensors first."""
@@ -30,7 +30,7 @@ MOST_CHILDREN = 5_000
 
 class _Entry(NamedTuple):
     obj: Any
-    trail: Trail
+    trail: RefPath
 
 
 class _Kind(NamedTuple):
@@ -52,10 +52,10 @@ class Forward:
         self._tensors = tensors
         self._links = links
         self._finds = finds
-        self._graphs: deque[tuple[Any, str, Trail]] = deque()
+        self._graphs: deque[tuple[Any, str, RefPath]] = deque()
         """Nodes to walk from, with their tensor's name."""
         self._queue: deque[_Entry] = deque()
-        self._first_ways: dict[int, Trail] = {}
+        self._first_ways: dict[int, RefPath] = {}
         self._followed_again: set[int] = set()
         self._kinds: dict[int, _Kind] = {}
         self.was_cut = False
@@ -110,7 +110,7 @@ class Forward:
         except Exception:  # changed by another thread meanwhile, or an object like no other
             self.failures += 1
 
-    def _follow(self, links: Iterable[Link], trail: Trail) -> Work[None]:
+    def _follow(self, links: Iterable[Link], trail: RefPath) -> Work[None]:
         children = 0
         for link in links:
             if children < MOST_CHILDREN:
@@ -127,7 +127,7 @@ class Forward:
             for context in contexts:
                 self._meet(Link(Via.GRAPH, "grad_fn", context), trail, None)
 
-    def _meet(self, link: Link, before: Optional[Trail], thread: Optional[str]) -> bool:
+    def _meet(self, link: Link, before: Optional[RefPath], thread: Optional[str]) -> bool:
         """Take note of a tensor, or put another object into the queue; says whether it did the latter."""
         child = link.child
         try:
@@ -138,7 +138,7 @@ class Forward:
         except Exception:  # a class like no other
             self.failures += 1
             return False
-        trail = Trail(Step(link.via, link.text, kind.name, items, link.where, thread, bound), before)
+        trail = RefPath(RefStep(link.via, link.text, kind.name, items, link.where, thread, bound), before)
         if self._tensors.is_tensor(child):
             self._meet_tensor(child, trail)
             if self._tensors.is_plain(child):
@@ -156,7 +156,7 @@ class Forward:
         self._queue.append(_Entry(child, trail))
         return True
 
-    def _meet_tensor(self, tensor: Any, trail: Trail) -> None:
+    def _meet_tensor(self, tensor: Any, trail: RefPath) -> None:
         if not self._finds.tensor(tensor, trail):
             return
         node = self._tensors.node(tensor)

@@ -19,7 +19,7 @@ from tidegauge.probe.run_files.run_folder import RunFolder, open_any_run_folder
 from tidegauge.probe.runtime.backend import Backend
 
 
-class Outlet:
+class RunFiles:
     """Of one process, from its device's start on. What cannot be opened is said once and left out."""
 
     def __init__(self, environ: Mapping[str, str], facts: ProcessFacts, backend: Backend, faults: Faults) -> None:

@@ -18,7 +18,7 @@ from tidegauge.probe.holders.bounds import bound_of
 from tidegauge.probe.holders.frames import local_values, running_frames
 from tidegauge.probe.holders.links import Link, Links
 from tidegauge.probe.holders.pace import Work
-from tidegauge.probe.holders.trails import Step, Trail, Via, trail_of
+from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via, trail_of
 
 MOST_LEVELS = 14
 MOST_AT_ONCE = 16
@@ -34,9 +34,9 @@ _PLAIN = (types.CellType, types.FrameType, types.TracebackType)
 class Origin(NamedTuple):
     """What was found for one tensor."""
 
-    trail: Optional[Trail] = None
+    trail: Optional[RefPath] = None
     """``None``: nothing of Python's refers to it."""
-    cycle: tuple[Step, ...] = ()
+    cycle: tuple[RefStep, ...] = ()
     """References by which it is held in a circle that nothing else leads to."""
 
 
@@ -92,19 +92,19 @@ class Backward:
             return Origin(self._trail_to_circle(known, circle), self._circle_steps(known, circle))
         return Origin(self._trail(known, len(known) - 1, None) if len(known) > 1 else None)
 
-    def _root_among(self, known: list[_Known], part: Sequence[int]) -> Optional[tuple[int, Optional[Step]]]:
+    def _root_among(self, known: list[_Known], part: Sequence[int]) -> Optional[tuple[int, Optional[RefStep]]]:
         """The first of these that has a name by itself: its index, and the step to it where it is no namespace."""
         ids = {id(known[index].obj): index for index in part}
         for name, module in list(sys.modules.items()):
             names = looks.module_globals(module)
             if names is not None and id(names) in ids:
-                return ids[id(names)], Step(Via.GLOBAL, "", looks.clean(name), None, _file_place(name))
+                return ids[id(names)], RefStep(Via.GLOBAL, "", looks.clean(name), None, _file_place(name))
         for running in running_frames():
             for name, value in local_values(running.frame):
                 if id(value) in ids:
                     index, where = ids[id(value)], looks.code_place(running.frame.f_code)
                     kind, items = looks.type_name(value), looks.length(value)
-                    step = Step(Via.LOCAL, looks.clean(name), kind, items, where, running.thread, bound_of(value))
+                    step = RefStep(Via.LOCAL, looks.clean(name), kind, items, where, running.thread, bound_of(value))
                     return index, step
         for index in part:
             if index and looks.has_base(known[index].obj, type):
@@ -141,7 +141,7 @@ class Backward:
             return looks.is_own(referrer.gi_code.co_filename)
         return looks.is_own_class(type(referrer))
 
-    def _trail(self, known: list[_Known], index: int, root: Optional[Step]) -> Trail:
+    def _trail(self, known: list[_Known], index: int, root: Optional[RefStep]) -> RefPath:
         chain = []
         while index >= 0:
             chain.append(known[index].obj)
@@ -149,16 +149,16 @@ class Backward:
         if root is None:
             first = chain[0]
             if looks.has_base(first, type):
-                root = Step(Via.OTHER, looks.class_name(first), "class", None, looks.class_place(first))
+                root = RefStep(Via.OTHER, looks.class_name(first), "class", None, looks.class_place(first))
             else:
-                root = Step(Via.OTHER, "", looks.type_name(first), looks.length(first))
+                root = RefStep(Via.OTHER, "", looks.type_name(first), looks.length(first))
         steps = self._steps(chain)
         if root.via is Via.GLOBAL:  # the namespace and the name in it are one step
             name = next((str(key) for key, value in list(chain[0].items()) if value is chain[1]), "")
             return trail_of([steps[0]._replace(via=Via.GLOBAL, text=looks.clean(name), where=root.where), *steps[1:]])
         return trail_of([root, *steps])
 
-    def _steps(self, chain: Sequence[Any]) -> list[Step]:
+    def _steps(self, chain: Sequence[Any]) -> list[RefStep]:
         """Names for the references along a chain of objects; those that have none by themselves are passed over."""
         steps, at = [], 0
         while at < len(chain) - 1:
@@ -166,7 +166,7 @@ class Backward:
             child = chain[to]
             bound = bound_of(child, link.most_items)
             steps.append(
-                Step(link.via, link.text, looks.type_name(child), looks.length(child), link.where, None, bound)
+                RefStep(link.via, link.text, looks.type_name(child), looks.length(child), link.where, None, bound)
             )
             at = to
         return steps
@@ -180,12 +180,12 @@ class Backward:
                 best = (link, to)
         return best or (Link(Via.OTHER, "", chain[at + 1]), at + 1)
 
-    def _trail_to_circle(self, known: list[_Known], circle: Sequence[int]) -> Trail:
+    def _trail_to_circle(self, known: list[_Known], circle: Sequence[int]) -> RefPath:
         """From the nearest object of the circle that has a name for what it refers to."""
         nearest = next((index for index in circle if not _is_plain(known[index].obj)), circle[0])
         return self._trail(known, nearest, None)
 
-    def _circle_steps(self, known: list[_Known], circle: Sequence[int]) -> tuple[Step, ...]:
+    def _circle_steps(self, known: list[_Known], circle: Sequence[int]) -> tuple[RefStep, ...]:
         chain = [known[index].obj for index in reversed(circle)]
         begin = next((at for at, obj in enumerate(chain) if not _is_plain(obj)), 0)
         chain = [*chain[begin:], *chain[:begin], chain[begin]]
