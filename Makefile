@@ -121,7 +121,7 @@ environments: $(BIN)/.made system rig rayjobs trainers estimate-venv report-pack
 system: ## Debian packages that the integration tests need (never asks anything)
 	@scripts/system_packages.sh
 
-bench: $(BIN)/.made rig trainers ## every figure of README and docs that needs no GPU
+bench: $(BIN)/.made rig trainers ## every figure of docs that needs no GPU
 	@scripts/bench.sh
 
 bench-fleet: $(BIN)/.made ## ten thousand ranks on two cores: an agent, the detector, the coordinator, and the curve (FLEET="--quick")

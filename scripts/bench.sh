@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every figure of README and docs that needs no GPU, as JSON (tests/gpu/run.sh measures the others).
+# Every figure of docs that needs no GPU, as JSON (tests/gpu/run.sh measures the others).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 failed=0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one go: the tests of this folder, the figures of the README, the demo.
+# Everything that needs a GPU, in one go: the tests of this folder, the figures of docs/figures.md, the demo.
 #   tests/gpu/run.sh [OUT]      writes logs and JSON to OUT (default: ./gpu-results)
 # Uses python3's torch. Missing packages of the service are taken from ./.whl if wheels lie there (a machine without network).
 set -uo pipefail
