@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 from textual.pilot import Pilot  # noqa: E402
 
 from tidegauge.cli.top.app import TopApp  # noqa: E402
-from tidegauge.cli.top.model import Choice, key_of  # noqa: E402
+from tidegauge.cli.top.model import Selection, key_of  # noqa: E402
 from tidegauge.cli.top.screens import LiveScreen  # noqa: E402
 from tidegauge.cluster.api.http_api import Request  # noqa: E402
 from top_world import JOBS, World  # noqa: E402
@@ -54,7 +54,7 @@ def _seconds(work: Callable[[], object]) -> float:
 async def drawing(world: World) -> dict[str, float]:
     """Seconds in which the screen does not answer, by screen."""
     service = world.service()
-    app = TopApp(service, service.overview(), user="ada", choice=Choice(), job=None)
+    app = TopApp(service, service.overview(), user="ada", choice=Selection(), job=None)
     drawn: dict[str, float] = {}
     async with app.run_test(size=(120, 36)) as pilot:
         for name, keys in (("cluster", ()), ("job", ("enter",)), ("rank", ("enter",))):

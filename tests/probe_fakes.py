@@ -21,7 +21,7 @@ from tidegauge.core.ring_layout import (
 )
 from tidegauge.core.samples import Sample
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.process_facts import ProcessFacts
+from tidegauge.probe.process_facts import OwnProcessFacts
 from tidegauge.probe.runtime.backend import OutOfMemoryCall, StepHook
 from tidegauge.probe.runtime.history import History
 
@@ -283,9 +283,9 @@ def wrapped_step(optimizer: FakeOptimizer, backend: FakeBackend, inner: Optional
         backend.step_hook(optimizer, sys._getframe(0))
 
 
-def facts_of_this_process() -> ProcessFacts:
+def facts_of_this_process() -> OwnProcessFacts:
     """Facts with the real pid (a fork differs) and a start time that no real process has."""
-    return ProcessFacts(hostname="node1", process=ProcessId(os.getpid(), 77))
+    return OwnProcessFacts(hostname="node1", process=ProcessId(os.getpid(), 77))
 
 
 class Ring:

@@ -23,7 +23,7 @@ from tidegauge.core.incidents.actions import ActionKind, Outcome
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.core.verdicts import OK, Severity
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent, Setting, WhatIfTable
+from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent, TriedSetting, WhatIfTable
 
 LAYERS = 12
 LEAK_LINE = CodeLine("/home/ada/llm/train.py", 41, "step")
@@ -245,8 +245,8 @@ def story(**changes: Any) -> Story:
 def whatif_table() -> WhatIfTable:
     return WhatIfTable(
         (
-            Setting("expandable_segments:True", 40 * GIB, GIB, 0, 0, "exact", advised=True),
-            Setting("torch's defaults", 48 * GIB, 9 * GIB, 2, 0, "exact", today=True),
+            TriedSetting("expandable_segments:True", 40 * GIB, GIB, 0, 0, "exact", advised=True),
+            TriedSetting("torch's defaults", 48 * GIB, 9 * GIB, 2, 0, "exact", today=True),
         ),
         ("Best: expandable_segments:True. Reserved peaks at 40.0 GiB instead of 48.0 GiB.",),
         "export PYTORCH_ALLOC_CONF=expandable_segments:True",

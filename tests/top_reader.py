@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tidegauge.cli.top.app import TopApp
-from tidegauge.cli.top.model import Choice
+from tidegauge.cli.top.model import Selection
 from tidegauge.cli.top.table import RowTable
 from tidegauge.core.ids import JobKey
 from top_world import World
@@ -59,11 +59,11 @@ class Reader:
 
 
 Story = Callable[[Reader], Awaitable[None]]
-EVERYTHING = Choice()
+EVERYTHING = Selection()
 
 
 def read(
-    story: Story, world: World | None = None, *, size: tuple[int, int] = (80, 24), choice: Choice = EVERYTHING,
+    story: Story, world: World | None = None, *, size: tuple[int, int] = (80, 24), choice: Selection = EVERYTHING,
     job: JobKey | None = None,
 ) -> None:  # fmt: skip
     """Run ``story`` before a terminal of this size."""

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidegauge.analysis.whatif.candidates import Changes
-from tidegauge.analysis.whatif.limits import Limits
-from tidegauge.analysis.whatif.results import Confidence, Trial, WhatIf
+from tidegauge.analysis.whatif.limits import SearchLimits
+from tidegauge.analysis.whatif.results import ReplayConfidence, Trial, WhatIf
 from tidegauge.core.allocator.results import FailedRequest, MemoryCurve, Replay
 from tidegauge.core.allocator.trace import Action, Trace
 
 MIB = 1 << 20
 GIB = 1 << 30
-NO_LIMITS = Limits()
+NO_LIMITS = SearchLimits()
 
 
 class Event(NamedTuple):
@@ -119,7 +119,7 @@ def trial_of(
     replay: Replay,
     *,
     alloc_conf: str | None = None,
-    confidence: Confidence = Confidence.EXACT,
+    confidence: ReplayConfidence = ReplayConfidence.EXACT,
     doubts: tuple[str, ...] = (),
     needs_bytes: int | None = None,
 ) -> Trial:
@@ -135,7 +135,7 @@ def whatif_of(
     recommended: Trial | None = None,
     needed_bytes: int = GIB,
     torch_version: str | None = "2.13.0+cu130",
-    limits: Limits = NO_LIMITS,
+    limits: SearchLimits = NO_LIMITS,
     steps: int | None = None,
     died: bool = False,
 ) -> WhatIf:

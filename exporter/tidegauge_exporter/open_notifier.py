@@ -18,9 +18,9 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Chat
 from tidegauge_exporter.notify.alertmanager import AlertmanagerSink
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.message_format import Plot
+from tidegauge_exporter.notify.message_format import PlotDrawer
 from tidegauge_exporter.notify.notifier import Notifier, NotifierStatus
-from tidegauge_exporter.notify.owner import OwnerMessages, OwnerWay
+from tidegauge_exporter.notify.owner import OwnerNotifier, OwnerWay
 from tidegauge_exporter.notify.ports import Sink, StoryFeed
 from tidegauge_exporter.notify.receiver import Receiver
 from tidegauge_exporter.notify.sink_worker import PartStatus
@@ -68,7 +68,7 @@ class NotifyService:
         notifier: Notifier,
         notebook: DeliveryJournal,
         *,
-        owners: tuple[OwnerMessages, ...],
+        owners: tuple[OwnerNotifier, ...],
         receiver: Receiver | None,
         missing: tuple[PartStatus, ...],
         wall_s: Callable[[], float],
@@ -124,7 +124,7 @@ def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[],
         slack, receiver = builder.slack(chat, draw, config.slack_channel, alertmanager)
     ways: list[OwnerWay] = [] if chat is None else [builder.slack_way(chat, draw)]
     ways += [] if mail is None else [mail(draw)]
-    owners = tuple(OwnerMessages(way, notebook, wall_s=wall_s) for way in ways)
+    owners = tuple(OwnerNotifier(way, notebook, wall_s=wall_s) for way in ways)
     has_grafana = config.grafana_url if config.grafana_token else None
     grafana = builder.build("grafana", has_grafana, builder.grafana, extra="grafana")
     sinks: list[Sink] = [sink for sink in (alertmanager, slack, *owners, grafana) if sink is not None]
@@ -166,17 +166,17 @@ class _Builder:
         people = People(self._config.slack_users_file, self._config.slack_email_domain)
         return SlackChat(token, api_url=self._config.slack_api_url, people=people)
 
-    def draw(self, _: str) -> Plot:
+    def draw(self, _: str) -> PlotDrawer:
         from tidegauge_exporter.slack.plot import forecast_png
 
         return forecast_png
 
-    def slack_way(self, chat: Chat, draw: Plot | None) -> OwnerWay:
+    def slack_way(self, chat: Chat, draw: PlotDrawer | None) -> OwnerWay:
         from tidegauge_exporter.slack.owner_channel import SlackWay
 
         return SlackWay(chat, cluster=self._config.cluster, links=self._config.links, look=messages, draw=draw)
 
-    def mail(self, server: str) -> Callable[[Plot | None], OwnerWay]:
+    def mail(self, server: str) -> Callable[[PlotDrawer | None], OwnerWay]:
         """The way, but for who draws."""
         from tidegauge_exporter.mail.addresses import recipient_domain, sender_address
         from tidegauge_exporter.mail.owner_channel import MailWay
@@ -198,7 +198,7 @@ class _Builder:
         )
 
     def slack(
-        self, chat: Chat, draw: Plot | None, channel: str, alertmanager: AlertmanagerSink | None
+        self, chat: Chat, draw: PlotDrawer | None, channel: str, alertmanager: AlertmanagerSink | None
     ) -> tuple[SlackSink, Receiver]:
         """Without Alertmanager's webhook being able to reach us, nobody could say when to tell."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tidegauge.core.incidents.actions import Decision, DecisionRecord, DecisionStatus, UnderWay
-from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Progress, Stage, Steps
+from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes, Stage, StepProgress, Steps
 from tidegauge_scheduler_hooks.fair_calls import FairCalls
 from tidegauge_scheduler_hooks.ports import Audit, AuditError, Messenger, ProcessCommands, SchedulerPort
 
@@ -34,7 +34,7 @@ class _Work:
 
     decision: Decision
     since_s: float
-    progress: Progress
+    progress: StepProgress
     worker_since_s: float | None = None
     """Since when a worker has it; ``None``: none does."""
     called_slow: bool = False
@@ -132,7 +132,7 @@ class CarryOut:
         now_s, decision = self._now_s(), record.decision
         with self._lock:
             since_s = now_s if record.started_s is None else record.started_s
-            work = self._works.setdefault(decision.decision_id, _Work(decision, since_s, Progress()))
+            work = self._works.setdefault(decision.decision_id, _Work(decision, since_s, StepProgress()))
             work.worker_since_s, work.called_slow = now_s, False
         try:
             self._submit(lambda: self._work(record, work))

@@ -85,7 +85,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True)
-class Progress:
+class StepProgress:
     """What this process remembers of a decision beyond the audit."""
 
     stage: Stage = Stage.READY
@@ -126,7 +126,7 @@ class Steps:
         self._held_back = held_back
         self._times = times
 
-    def advance(self, record: DecisionRecord, progress: Progress) -> Progress:
+    def advance(self, record: DecisionRecord, progress: StepProgress) -> StepProgress:
         """The next step. Blocks for as long as the adapter does.
 
         Raises ``AuditError``, and then the scheduler has not been asked to do anything."""
@@ -154,7 +154,7 @@ class Steps:
             log.exception("carrying out decision %s failed over a defect", decision.decision_id)
             return _over(Outcome.FAILED, f"a defect, see the coordinator's log: {type(error).__name__}: {error}")
 
-    def _start(self, port: SchedulerPort | None, record: DecisionRecord, progress: Progress) -> Progress:
+    def _start(self, port: SchedulerPort | None, record: DecisionRecord, progress: StepProgress) -> StepProgress:
         """From a decision that waits, or was left begun, to the scheduler's answer."""
         decision = record.decision
         begun = record.status is DecisionStatus.STARTED
@@ -188,17 +188,17 @@ class Steps:
         try:
             said = self._act(port, decision)
         except TemporaryError as error:
-            return Progress(due_s=self._now_s() + self._wait_s(error), seen=str(error))
+            return StepProgress(due_s=self._now_s() + self._wait_s(error), seen=str(error))
         except ChangedError as error:
             if not (begun and decision.action.is_stop):
                 raise
             # Not that run any more: that may be our own doing, from the time before, and a look will tell.
-            return Progress(due_s=self._now_s() + self._times.look_every_s, seen=str(error))
+            return StepProgress(due_s=self._now_s() + self._times.look_every_s, seen=str(error))
         if not decision.action.is_stop:
             return _over(Outcome.DONE, said)
-        return Progress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=said)
+        return StepProgress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=said)
 
-    def _too_late(self, decision: Decision, progress: Progress) -> Progress | None:
+    def _too_late(self, decision: Decision, progress: StepProgress) -> StepProgress | None:
         patience_s = self._times.expires_after_s
         if decision.action is ActionKind.CHECKPOINT:
             patience_s = min(patience_s, _grace_s(decision))
@@ -209,7 +209,7 @@ class Steps:
             return _over(Outcome.FAILED, f"given up after {age_s:.0f} s, nothing was done: {progress.seen}")
         return _over(Outcome.SUPERSEDED, f"its turn came {age_s:.0f} s after it was decided, too late to rest on that")
 
-    def _stopped(self, record: DecisionRecord) -> Progress | None:
+    def _stopped(self, record: DecisionRecord) -> StepProgress | None:
         why = self._held_back(record)
         if why is None:
             return None
@@ -217,7 +217,7 @@ class Steps:
             return _over(Outcome.UNVERIFIED, f"it was begun, may still happen, and is not asked for again: {why}")
         return _over(Outcome.STOPPED, why)
 
-    def _unseen(self, begun: bool, progress: Progress, error: TemporaryError) -> Progress:
+    def _unseen(self, begun: bool, progress: StepProgress, error: TemporaryError) -> StepProgress:
         """The scheduler does not say where the job is. What was not begun waits until it is too late for it."""
         now_s = self._now_s()
         since_s = now_s if progress.unseen_since_s is None else progress.unseen_since_s
@@ -225,7 +225,7 @@ class Steps:
             return _over(Outcome.UNVERIFIED, f"it was begun, and what came of it cannot be seen: {error}")
         return replace(progress, due_s=now_s + self._wait_s(error), seen=str(error), unseen_since_s=since_s)
 
-    def _already(self, decision: Decision, seen: Presence, *, begun: bool) -> Progress | None:
+    def _already(self, decision: Decision, seen: Presence, *, begun: bool) -> StepProgress | None:
         """``None`` for a run that can be acted on. ``begun``: it may be our own doing that it looks like this."""
         if seen is Presence.RUNNING:
             return None
@@ -235,10 +235,10 @@ class Steps:
         if seen in LEADS_TO[decision.action]:
             return _over(Outcome.DONE, what)
         if seen is Presence.STOPPING:
-            return Progress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=what)
+            return StepProgress(Stage.ACCEPTED, deadline_s=self._now_s() + self._times.verify_within_s, seen=what)
         return _over(Outcome.UNVERIFIED, f"it was begun, and {what}")
 
-    def _verify(self, port: SchedulerPort, decision: Decision, progress: Progress) -> Progress:
+    def _verify(self, port: SchedulerPort, decision: Decision, progress: StepProgress) -> StepProgress:
         assert progress.deadline_s is not None
         try:
             seen = _look(port, decision.target)
@@ -253,7 +253,7 @@ class Steps:
             return _over(Outcome.UNVERIFIED, f"accepted {self._times.verify_within_s:.0f} s ago, but {what}")
         return replace(progress, due_s=min(now_s + self._times.look_every_s, progress.deadline_s), seen=what)
 
-    def _prove(self, port: SchedulerPort, decision: Decision, progress: Progress) -> Progress:
+    def _prove(self, port: SchedulerPort, decision: Decision, progress: StepProgress) -> StepProgress:
         """Ask for a checkpoint, or look how far it is: the first call asks, whichever process makes it."""
         grace_s = _grace_s(decision)
         deadline_s = decision.decided_s + grace_s
@@ -274,7 +274,7 @@ class Steps:
         now_s = self._now_s()
         if now_s >= deadline_s:
             return _over(Outcome.NO_PROOF, f"no proof of a checkpoint within {grace_s:.0f} s: {what}")
-        return Progress(stage, due_s=min(now_s + wait_s, deadline_s), deadline_s=deadline_s, seen=what)
+        return StepProgress(stage, due_s=min(now_s + wait_s, deadline_s), deadline_s=deadline_s, seen=what)
 
     def _act(self, port: SchedulerPort | None, decision: Decision) -> str:
         if decision.action is ActionKind.NOTIFY:
@@ -288,11 +288,11 @@ class Steps:
         return max(0.0, min(error.retry_after_s, self._times.longest_retry_s))
 
 
-def _over(outcome: Outcome, detail: str) -> Progress:
-    return Progress(outcome=outcome, seen=detail)
+def _over(outcome: Outcome, detail: str) -> StepProgress:
+    return StepProgress(outcome=outcome, seen=detail)
 
 
-def _left(decision: Decision, what: str, *, begun: bool) -> Progress:
+def _left(decision: Decision, what: str, *, begun: bool) -> StepProgress:
     """The run is over, and not by this decision. ``superseded`` says that nothing was done: limits do not count it."""
     if not begun:
         return _over(Outcome.SUPERSEDED, what)

@@ -24,7 +24,7 @@ from rich.console import Console  # noqa: E402
 from rich.terminal_theme import TerminalTheme  # noqa: E402
 
 from tidegauge.cli.top.app import TopApp  # noqa: E402
-from tidegauge.cli.top.model import Choice  # noqa: E402
+from tidegauge.cli.top.model import Selection  # noqa: E402
 from top_world import World  # noqa: E402
 
 SCALE = 2
@@ -50,7 +50,7 @@ async def screen(size: tuple[int, int], keys: list[str], theme: TerminalTheme) -
     """The SVG of what is seen after ``keys``."""
     world = World().live().tell_incidents()
     service = world.service()
-    app = TopApp(service, service.overview(), user="ada", choice=Choice(), job=None)
+    app = TopApp(service, service.overview(), user="ada", choice=Selection(), job=None)
     async with app.run_test(size=size) as pilot:
         for key in ["", *keys]:
             await pilot.press(*([key] if key else []))

@@ -15,7 +15,7 @@ from tidegauge_exporter.dashboards.dashboard import Dashboard
 from tidegauge_exporter.dashboards.panels import Panel
 from tidegauge_exporter.dashboards.queries import Marks, Query
 from tidegauge_exporter.dashboards.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.variables import Choice, LabelValues
+from tidegauge_exporter.dashboards.variables import LabelValues, VariableChoice
 from tidegauge_exporter.links import JOB, RANK
 
 BOARDS = dashboards("https://tidegauge.example.org")
@@ -27,7 +27,7 @@ OF_GRAFANA = {"__url_time_range", "__data", "__field", "__value"}
 def values_of(board: Dashboard) -> dict[str, Chosen]:
     values = of_the_range(7200, 30)
     for variable in board.variables:
-        if isinstance(variable, Choice):
+        if isinstance(variable, VariableChoice):
             values[variable.name] = Chosen(*variable.options[0])
         elif isinstance(variable, LabelValues):
             values[variable.name] = all_of_them(".+") if variable.with_all else one("7")

@@ -12,14 +12,14 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from exposition_text import OPENMETRICS, parse_openmetrics, parse_text
 from tidegauge_exporter.metrics.families import Samples, ServiceRegistry, exposition
 from tidegauge_exporter.metrics.labels import label_value
-from tidegauge_exporter.metrics.rows import Kind, Metric
+from tidegauge_exporter.metrics.rows import Metric, MetricKind
 from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
 
 TABLE = (
-    Metric("test_held_bytes", Kind.GAUGE, 'Held: "now", in \\ bytes.\nTwo lines.', ("zone", "job"), "", "bytes"),
-    Metric("test_seen_total", Kind.COUNTER, "Seen.", ("zone",), ""),
-    Metric("test_thing_info", Kind.INFO, "Facts.", ("job", "name"), ""),
-    Metric("test_plain", Kind.GAUGE, "No label.", (), "", "bytes per step"),
+    Metric("test_held_bytes", MetricKind.GAUGE, 'Held: "now", in \\ bytes.\nTwo lines.', ("zone", "job"), "", "bytes"),
+    Metric("test_seen_total", MetricKind.COUNTER, "Seen.", ("zone",), ""),
+    Metric("test_thing_info", MetricKind.INFO, "Facts.", ("job", "name"), ""),
+    Metric("test_plain", MetricKind.GAUGE, "No label.", (), "", "bytes per step"),
 )
 TEXTS = st.one_of(
     st.text(st.characters(codec=None), max_size=200),

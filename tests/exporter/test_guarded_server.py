@@ -22,7 +22,7 @@ from tidegauge.web import server as guarded_server
 from tidegauge.web.access import OPEN_DOOR, Door
 from tidegauge.web.door_files import DoorSettings
 from tidegauge.web.door_start import ClosedDoor, open_door
-from tidegauge.web.server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, Limits
+from tidegauge.web.server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, ServerLimits
 from tidegauge_exporter.metrics.server import MetricsServer
 from tidegauge_exporter.notify.receiver import Receiver
 from waiting import PATIENCE_S
@@ -45,13 +45,13 @@ class _Handler(GuardedRequest, BaseHTTPRequestHandler):
 class _Server(GuardedMixIn, TCPServer):
     request_queue_size = 64
 
-    def __init__(self, limits: Limits, door: Door = OPEN_DOOR) -> None:
+    def __init__(self, limits: ServerLimits, door: Door = OPEN_DOOR) -> None:
         self.guard(limits, door)
         super().__init__(("127.0.0.1", 0), _Handler)
 
 
 @contextlib.contextmanager
-def serving(limits: Limits, door: Door = OPEN_DOOR, *, look_s: float = 0.02) -> Iterator[int]:
+def serving(limits: ServerLimits, door: Door = OPEN_DOOR, *, look_s: float = 0.02) -> Iterator[int]:
     server = _Server(limits, door)
     thread = threading.Thread(target=server.serve_forever, args=(look_s,), daemon=True)
     thread.start()
@@ -123,28 +123,28 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def test_silent_clients_lock_nobody_out() -> None:
-    with serving(Limits(4, ask_within_s=60, whole_s=60)) as port, silent(port, 40):
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60)) as port, silent(port, 40):
         assert ask(port) == (200, b"ok")
 
 
 def test_clients_that_never_shake_hands_lock_nobody_out(tls: Tls) -> None:
-    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port, silent(port, 40):
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60), tls.door) as port, silent(port, 40):
         assert ask(port, tls.client()) == (200, b"ok")
 
 
 def test_a_handshake_has_to_end_in_time(tls: Tls) -> None:
-    with serving(Limits(4, ask_within_s=0.1, whole_s=60), tls.door) as port, connected(port) as connection:
+    with serving(ServerLimits(4, ask_within_s=0.1, whole_s=60), tls.door) as port, connected(port) as connection:
         assert is_closed(connection)
 
 
 def test_it_ends_when_it_is_told_to_and_not_at_its_next_look() -> None:
-    with serving(Limits(4, ask_within_s=60, whole_s=60), look_s=3600.0) as port:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60), look_s=3600.0) as port:
         assert ask(port) == (200, b"ok")
 
 
 def test_a_client_that_drips_bytes_has_to_end_its_request_in_time() -> None:
     """Each byte comes within the handler's own timeout, so that only the limit over all of them ends it."""
-    with serving(Limits(4, ask_within_s=0.2, whole_s=60)) as port, connected(port) as connection:
+    with serving(ServerLimits(4, ask_within_s=0.2, whole_s=60)) as port, connected(port) as connection:
         connection.sendall(b"GET / HTTP/1.0\r\nX: ")
         assert is_closed(connection)
 
@@ -158,14 +158,14 @@ def test_a_client_that_does_not_read_has_to_end_in_time(monkeypatch: pytest.Monk
 
     ended = threading.Event()
     monkeypatch.setattr(_Handler, "do_GET", endless)
-    with serving(Limits(4, ask_within_s=60, whole_s=0.3)) as port, connected(port) as connection:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=0.3)) as port, connected(port) as connection:
         connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert ended.wait(PATIENCE_S)
 
 
 def test_headers_without_end_are_not_read_to_the_end() -> None:
     line = b"X: " + b"x" * 60_000 + b"\r\n"
-    with serving(Limits(4, ask_within_s=60, whole_s=60)) as port:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60)) as port:
         with connected(port) as connection:
             with contextlib.suppress(OSError):
                 for part in [b"GET / HTTP/1.0\r\n", *[line] * (2 + MOST_HEADER_BYTES // len(line)), b"\r\n"]:
@@ -176,14 +176,14 @@ def test_headers_without_end_are_not_read_to_the_end() -> None:
 
 
 def test_plain_http_to_a_tls_port_gets_no_answer_and_ends_nothing(tls: Tls) -> None:
-    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60), tls.door) as port:
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(port)
         assert ask(port, tls.client())[0] == 200
 
 
 def test_a_renewed_certificate_is_shown_to_the_next_client(tls: Tls) -> None:
-    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60), tls.door) as port:
         shown = [ssl.get_server_certificate(("127.0.0.1", port))]
         tls.authority.issue("node7", "127.0.0.1")
         shown.append(ssl.get_server_certificate(("127.0.0.1", port)))
@@ -196,7 +196,7 @@ def test_while_a_file_is_broken_from_the_start_connections_are_closed_without_a_
     tls.web.write_text("tls_server_config: {cert_file: none.pem, key_file: none.key}")
     now_s = [0.0]
     door = ClosedDoor(DoorSettings(tls.web), "", monotonic_s=lambda: now_s[0])
-    with serving(Limits(4, ask_within_s=60, whole_s=60), door) as port:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60), door) as port:
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(port)
         with pytest.raises((http.client.HTTPException, OSError)):
@@ -214,7 +214,7 @@ def test_only_clients_with_a_certificate_of_the_authority_come_in(tmp_path: Path
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other").issue("mallory")
     ours = tls.authority.issue("prometheus")
-    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60), tls.door) as port:
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(port, tls.client())
         for pair, comes_in in ((stranger, False), (ours, True)):
@@ -239,7 +239,7 @@ def test_a_clients_certificate_has_to_name_one_of_the_allowed(tmp_path: Path, sa
     tls = Tls(tmp_path, f"{CLIENTS}, client_allowed_sans: {allowed}")
     context, pair = tls.client(), tls.authority.issue("client", san)
     context.load_cert_chain(pair.certificate, pair.key)
-    with serving(Limits(4, ask_within_s=60, whole_s=60), tls.door) as port:
+    with serving(ServerLimits(4, ask_within_s=60, whole_s=60), tls.door) as port:
         if comes_in:
             assert ask(port, context) == (200, b"ok")
         else:

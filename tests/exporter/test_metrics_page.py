@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidegauge_exporter.metrics.page import page
-from tidegauge_exporter.metrics.rows import Kind
+from tidegauge_exporter.metrics.rows import MetricKind
 from tidegauge_exporter.metrics.table import COORDINATOR_TABLE, NODE_TABLE
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -25,6 +25,6 @@ def test_names_follow_the_rules_that_people_expect() -> None:
     assert len({metric.name for metric in table}) == len(table)
     for metric in table:
         assert metric.name.startswith("tidegauge_")
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
-        assert metric.name.endswith("_info") == (metric.kind is Kind.INFO)
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+        assert metric.name.endswith("_info") == (metric.kind is MetricKind.INFO)
         assert not {"job", "instance", "path", "line"} & set(metric.labels)

@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from tidegauge_exporter.reports.whatif_plot import Course, Moments, clock, plot_page, plot_svg
+from tidegauge_exporter.reports.whatif_plot import Moments, PlottedCourse, clock, plot_page, plot_svg
 from whatif_worlds import GIB, curve_of
 
-TODAY = Course("today", "torch's defaults", curve_of([GIB, 2 * GIB, GIB], [2 * GIB, 4 * GIB, 4 * GIB]))
-BEST = Course("best", "expandable_segments:True", curve_of([GIB, 2 * GIB, GIB], [2 * GIB, 2 * GIB, 2 * GIB]))
-ROUNDED = Course("next", "roundup_power2_divisions:2", curve_of([GIB, 3 * GIB, GIB], [2 * GIB, 3 * GIB, 3 * GIB]))
-HOSTILE = Course("best", "</title><script>alert(1)</script>&", BEST.curve)
+TODAY = PlottedCourse("today", "torch's defaults", curve_of([GIB, 2 * GIB, GIB], [2 * GIB, 4 * GIB, 4 * GIB]))
+BEST = PlottedCourse("best", "expandable_segments:True", curve_of([GIB, 2 * GIB, GIB], [2 * GIB, 2 * GIB, 2 * GIB]))
+ROUNDED = PlottedCourse(
+    "next", "roundup_power2_divisions:2", curve_of([GIB, 3 * GIB, GIB], [2 * GIB, 3 * GIB, 3 * GIB])
+)
+HOSTILE = PlottedCourse("best", "</title><script>alert(1)</script>&", BEST.curve)
 
 
-def svg(*courses: Course) -> str:
+def svg(*courses: PlottedCourse) -> str:
     return plot_svg(courses, moments=Moments(), limit_bytes=None, heading="memory")
 
 

@@ -16,8 +16,8 @@ from fakes.kube_patches import field_selected, patched, selected
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     ConflictError,
     InvalidError,
-    NotFoundError,
     Object,
+    ObjectNotFoundError,
     Patch,
     Resource,
 )
@@ -310,12 +310,12 @@ class FakeKube:
         self._check_kind(resource)
         self._check_namespace(resource, namespace)
         if (namespace, name) not in self._of(resource):
-            raise NotFoundError(f'{resource.plural} "{name}" not found')
+            raise ObjectNotFoundError(f'{resource.plural} "{name}" not found')
         return self._of(resource)[namespace, name]
 
     def _check_kind(self, resource: Resource) -> None:
         if resource.kind in self.missing_kinds:
-            raise NotFoundError(f"{resource.kind} is not installed", kind_missing=True)
+            raise ObjectNotFoundError(f"{resource.kind} is not installed", kind_missing=True)
 
     @staticmethod
     def _check_namespace(resource: Resource, namespace: str | None) -> None:

@@ -17,7 +17,7 @@ from tidegauge_exporter.dashboards.catalogue import dashboards
 from tidegauge_exporter.dashboards.dashboard import Dashboard
 from tidegauge_exporter.dashboards.fields import Json
 from tidegauge_exporter.dashboards.queries import Marks, Query
-from tidegauge_exporter.dashboards.variables import Choice, LabelValues
+from tidegauge_exporter.dashboards.variables import LabelValues, VariableChoice
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -58,7 +58,7 @@ def _chosen(past: Past, dashboard: Dashboard, wanted: Mapping[str, str]) -> dict
     """The variables in their order, each from the answer of Prometheus; what the URL asks for must be among it."""
     values = of_the_range(past.range_s, past.step_s)
     for variable in dashboard.variables:
-        if isinstance(variable, Choice):
+        if isinstance(variable, VariableChoice):
             values[variable.name] = Chosen(*variable.options[0])
         if not isinstance(variable, LabelValues):
             continue

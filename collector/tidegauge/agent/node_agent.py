@@ -38,12 +38,12 @@ from tidegauge.agent.processes.gpu_children import GpuChildren
 from tidegauge.agent.processes.host_memory import HostMemorySource, NoHostMemory, open_host_memory
 from tidegauge.agent.processes.procfs import ProcFs, in_initial_pid_namespace
 from tidegauge.agent.ranks.limits import unwatched_bytes
-from tidegauge.agent.ranks.watches import Watches
+from tidegauge.agent.ranks.watches import WatchedRanks
 from tidegauge.agent.rings.discovery import RingFinder
 from tidegauge.agent.rings.launches import Launches
 from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_S_FOR_RINGS, RingSearch
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, watched_run_dirs
-from tidegauge.agent.search import Search
+from tidegauge.agent.search import NodeSearch
 from tidegauge.agent.skips import SkipCounts
 from tidegauge.agent.slurm.node import open_slurm
 from tidegauge.agent.slurm.records import SlurmRecords
@@ -137,8 +137,8 @@ class NodeAgent:
             time=time_for_rings,
         )
         self._launches = Launches(self._run_dirs, search_procs, linger_s=settings.linger_s, whose=self._whose)
-        self._search = Search(rings, self._launches, containers, evidence, self._skips, clock)
-        self._watches = Watches(
+        self._search = NodeSearch(rings, self._launches, containers, evidence, self._skips, clock)
+        self._watches = WatchedRanks(
             self._search,
             procs,
             AttributionSources(self._steps, records or SlurmRecords(run_dirs), pods, self._holders),

@@ -32,7 +32,7 @@ MAX_FIRST_LOOKS = 8
 """One look opens a few hundred rings, and of each tenant some eighty."""
 
 
-class Search:
+class NodeSearch:
     """``look`` and ``start``: one or the other. All else may be called by the thread that polls at any time."""
 
     def __init__(

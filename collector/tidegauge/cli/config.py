@@ -40,7 +40,7 @@ _QUERY_PASSWORD = re.compile(r"([?&][^=&#]*(?:pass|pwd|secret|token|key|sig|cred
 
 
 @dataclass(frozen=True)
-class Setting:
+class ShownSetting:
     """One setting as it is in force. ``origin`` says who decided: ``--flag``, a variable, a file or ``default``."""
 
     name: str
@@ -123,11 +123,11 @@ def _shown(value: Any) -> str:
     return "-" if value is None else str(without_password(value))
 
 
-def explain(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[Setting]:
+def explain(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> list[ShownSetting]:
     """Every setting with its value and its origin."""
     settings, origins = _resolve(args, environ)
     return [
-        Setting(
+        ShownSetting(
             name=name,
             value=getattr(settings, name),
             origin=origins.get(name, "default"),

@@ -40,7 +40,7 @@ COMMANDS = {
 """Each with its module, in the order in which a newcomer meets them."""
 
 
-class Command(Protocol):
+class CommandModule(Protocol):
     """What a command module offers."""
 
     HELP: str
@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tidegauge {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
-        command = cast(Command, importlib.import_module(module))
+        command = cast(CommandModule, importlib.import_module(module))
         subparser = subparsers.add_parser(name, help=command.HELP, description=command.HELP)
         command.prepare_parser(subparser)
         subparser.set_defaults(run=command.run, parser=subparser)

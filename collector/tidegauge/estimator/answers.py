@@ -16,7 +16,7 @@ from tidegauge.estimator.fits import fit
 from tidegauge.estimator.gpus import GPU_TYPES, GpuType, find_gpu
 from tidegauge.estimator.largest_batch import BatchRuns, by_the_line, largest_batch
 from tidegauge.estimator.model_facts import Build, FactFinder, checked
-from tidegauge.estimator.recording import Kind
+from tidegauge.estimator.recording import RecordedKind
 from tidegauge.estimator.results import STRATEGIES, Estimate, LargestBatch
 from tidegauge.estimator.runs import (
     Conditions,
@@ -31,7 +31,7 @@ from tidegauge.estimator.savings import CHECKPOINTING, Tried, activations_of, fi
 from tidegauge.estimator.sharding import lone_rank, with_fsdp2
 from tidegauge.estimator.target import H200
 
-STATES = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE})
+STATES = frozenset({RecordedKind.PARAMETER, RecordedKind.GRADIENT, RecordedKind.OPTIMIZER_STATE})
 
 
 def estimate(

@@ -12,7 +12,7 @@ from tidegauge.core.allocator.trace import Action, Trace
 from tidegauge.core.allocator_sizes import MIN_BLOCK_BYTES
 
 
-class Moment(NamedTuple):
+class PeakMoment(NamedTuple):
     """What was live just after one event."""
 
     event: int
@@ -23,7 +23,7 @@ class Moment(NamedTuple):
     """As asked for, indexed by category."""
 
 
-def peak_moment(trace: Trace, category: Sequence[int], categories: int) -> Moment:
+def peak_moment(trace: Trace, category: Sequence[int], categories: int) -> PeakMoment:
     """The first moment of highest allocated memory; ``category`` has an entry an event: those of ALLOC count."""
     event, allocated_bytes = highest(trace, 0, len(trace))
     live: dict[int, tuple[int, int]] = {}
@@ -35,7 +35,7 @@ def peak_moment(trace: Trace, category: Sequence[int], categories: int) -> Momen
     requested = [0] * categories
     for kind, size_bytes in live.values():
         requested[kind] += size_bytes
-    return Moment(event, allocated_bytes, tuple(requested))
+    return PeakMoment(event, allocated_bytes, tuple(requested))
 
 
 def step_peaks(trace: Trace, step_ends: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -13,7 +13,7 @@ class EstimateError(ValueError):
     """The job cannot be run without its GPU; the text says which part of it, and what to change."""
 
 
-class Kind(IntEnum):
+class RecordedKind(IntEnum):
     """What an allocation was for."""
 
     OTHER = 0
@@ -49,7 +49,7 @@ class Recording:
     trace: Trace
     """Allocations and frees, addresses made up. Marks: ``build`` (where it ended) and ``step`` (where each ended)."""
     kinds: array[int]
-    """``Kind`` of the block that is made or freed, typecode ``B``."""
+    """``RecordedKind`` of the block that is made or freed, typecode ``B``."""
     phases: array[int]
     """``Phase`` of the event, typecode ``B``."""
     sites: array[int]

@@ -14,10 +14,10 @@ from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.settings import AllocatorSettings
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.estimator.breakdown import Moment, peak_moment, step_peaks, without_the_making
+from tidegauge.estimator.breakdown import PeakMoment, peak_moment, step_peaks, without_the_making
 from tidegauge.estimator.gpus import CONTEXT_BYTES, nccl_bytes
 from tidegauge.estimator.model_facts import Build
-from tidegauge.estimator.recording import Kind, Phase, Recording
+from tidegauge.estimator.recording import Phase, RecordedKind, Recording
 from tidegauge.estimator.results import Breakdown, StepPeak
 from tidegauge.estimator.target import Target
 from tidegauge.estimator.training import record_training
@@ -60,7 +60,7 @@ class Measured:
     torch_version: str
     """Of the job."""
     replayed: Replay
-    moment: Moment
+    moment: PeakMoment
     """When allocated memory was at its peak."""
     outside_bytes: int
     """CUDA context and NCCL."""
@@ -95,7 +95,7 @@ def run(build: Build, conditions: Conditions) -> Measured:
         alloc_conf=conf,
         torch_version=torch_version,
         replayed=replay(trace, settings, cap_bytes=None),
-        moment=peak_moment(trace, kinds, len(Kind)),
+        moment=peak_moment(trace, kinds, len(RecordedKind)),
         outside_bytes=CONTEXT_BYTES + nccl_bytes(conditions.world_size),
     )
 
@@ -110,15 +110,15 @@ def breakdown_of(measured: Measured, conditions: Conditions) -> Breakdown:
     by_kind = measured.moment.requested_by_category
     nccl = nccl_bytes(conditions.world_size)
     return Breakdown(
-        parameters=by_kind[Kind.PARAMETER],
-        buffers=by_kind[Kind.BUFFER],
-        gradients=by_kind[Kind.GRADIENT],
-        optimizer_state=by_kind[Kind.OPTIMIZER_STATE],
-        activations=by_kind[Kind.ACTIVATION],
-        temporaries=by_kind[Kind.TEMPORARY],
-        workspaces=by_kind[Kind.WORKSPACE],
-        inputs=by_kind[Kind.INPUT],
-        other=by_kind[Kind.OTHER],
+        parameters=by_kind[RecordedKind.PARAMETER],
+        buffers=by_kind[RecordedKind.BUFFER],
+        gradients=by_kind[RecordedKind.GRADIENT],
+        optimizer_state=by_kind[RecordedKind.OPTIMIZER_STATE],
+        activations=by_kind[RecordedKind.ACTIVATION],
+        temporaries=by_kind[RecordedKind.TEMPORARY],
+        workspaces=by_kind[RecordedKind.WORKSPACE],
+        inputs=by_kind[RecordedKind.INPUT],
+        other=by_kind[RecordedKind.OTHER],
         allocator=measured.replayed.peak_reserved_bytes - sum(by_kind),
         context=measured.outside_bytes - nccl,
         nccl=nccl,

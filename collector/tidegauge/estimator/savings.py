@@ -15,7 +15,7 @@ from tidegauge.estimator.changes import (
 )
 from tidegauge.estimator.closed_forms import ModelFacts
 from tidegauge.estimator.model_facts import Build
-from tidegauge.estimator.recording import Kind
+from tidegauge.estimator.recording import RecordedKind
 from tidegauge.estimator.results import Saving
 from tidegauge.estimator.runs import Measured
 
@@ -85,4 +85,4 @@ def first_line(text: str) -> str:
 
 def activations_of(measured: Measured) -> int:
     """The most that activations ever hold together."""
-    return most_live(measured.trace, measured.kinds, frozenset({Kind.ACTIVATION}))
+    return most_live(measured.trace, measured.kinds, frozenset({RecordedKind.ACTIVATION}))

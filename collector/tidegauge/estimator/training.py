@@ -11,7 +11,7 @@ from torch.optim import optimizer as hooks
 
 from tidegauge.estimator.fakes.device import FakeGpu, fake_gpu
 from tidegauge.estimator.fakes.fake_mode import GPU
-from tidegauge.estimator.recording import EstimateError, Kind, Recording
+from tidegauge.estimator.recording import EstimateError, RecordedKind, Recording
 from tidegauge.estimator.target import H200, Target
 from tidegauge.estimator.torchvision_names import declare_torchvision
 
@@ -113,17 +113,17 @@ def _labelled_at_updates(gpu: FakeGpu, model: Any, optimizers: Sequence[Any]) ->
 
 def _label_model(gpu: FakeGpu, model: Any) -> None:
     for parameter in model.parameters():
-        gpu.watch.label(parameter, Kind.PARAMETER)
+        gpu.watch.label(parameter, RecordedKind.PARAMETER)
     for buffer in model.buffers():
-        gpu.watch.label(buffer, Kind.BUFFER)
+        gpu.watch.label(buffer, RecordedKind.BUFFER)
 
 
 def _label_training(gpu: FakeGpu, model: Any, optimizers: Sequence[Any]) -> None:
     for parameter in model.parameters():
-        gpu.watch.label(parameter.grad, Kind.GRADIENT)
+        gpu.watch.label(parameter.grad, RecordedKind.GRADIENT)
     for optimizer in optimizers:
         for state in _tensors(getattr(optimizer, "state", {})):
-            gpu.watch.label(state, Kind.OPTIMIZER_STATE)
+            gpu.watch.label(state, RecordedKind.OPTIMIZER_STATE)
 
 
 def _tensors(state: Any) -> Iterator[Any]:

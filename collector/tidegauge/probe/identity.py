@@ -13,7 +13,7 @@ from tidegauge.core.alloc_conf import conf_names
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankIdentity, made_up_job_id
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, SHARE_VARIABLE
 from tidegauge.core.text import one_line
-from tidegauge.probe.process_facts import ProcessFacts
+from tidegauge.probe.process_facts import OwnProcessFacts
 from tidegauge.probe.runtime.fraction import fraction_in
 
 _MAX_COUNT = 1 << 24
@@ -71,7 +71,7 @@ def claimed_place(environ: Mapping[str, str]) -> Optional[RankPlace]:
 
 def identify(
     environ: Mapping[str, str],
-    process: ProcessFacts,
+    process: OwnProcessFacts,
     torch: TorchFacts,
     *,
     level: str,
@@ -110,7 +110,7 @@ def identify(
     )
 
 
-def _job_id(environ: Mapping[str, str], process: ProcessFacts) -> str:
+def _job_id(environ: Mapping[str, str], process: OwnProcessFacts) -> str:
     given = _first(environ, "TIDEGAUGE_JOB_ID")
     if given:
         return given
@@ -136,7 +136,7 @@ def _job_id(environ: Mapping[str, str], process: ProcessFacts) -> str:
     return made_up_job_id(_text(process.hostname) or "localhost", root)
 
 
-def _job_root(environ: Mapping[str, str], process: ProcessFacts) -> ProcessId:
+def _job_root(environ: Mapping[str, str], process: OwnProcessFacts) -> ProcessId:
     """The process that all ranks of a job on one node have in common, and no other job has."""
     if "TORCHELASTIC_RUN_ID" in environ:
         return process.parent or process.process  # the torchrun agent, which also outlives a restart

@@ -11,7 +11,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat, parse_proc_stat
 
 
-class ProcessFacts(NamedTuple):
+class OwnProcessFacts(NamedTuple):
     """Who this process is and where it comes from. ``None``: not known, or not there."""
 
     hostname: str
@@ -46,13 +46,13 @@ def is_alive(process: ProcessId) -> bool:
     return process_id(process.pid) == process
 
 
-def read_process_facts() -> ProcessFacts:
+def read_process_facts() -> OwnProcessFacts:
     """The facts about the calling process."""
     pid = os.getpid()
     own = stat_of(pid)
     spawner = _multiprocessing_parent_pid()
     launched = stat_of(spawner) if spawner is not None else own
-    return ProcessFacts(
+    return OwnProcessFacts(
         hostname=socket.gethostname(),
         process=own.process if own else ProcessId(pid, 0),
         group_leader=process_id(os.getpgrp()),

@@ -40,7 +40,7 @@ class RequestRefusedError(Exception):
         self.kind = kind
 
 
-class Ask(NamedTuple):
+class SaveRequest(NamedTuple):
     """A request to save the state at the boundary at which ``at_step`` steps are finished; ``None``: at the next."""
 
     request_id: str
@@ -68,7 +68,7 @@ def is_a_look(request: Mapping[str, Any]) -> bool:
     return request.keys() <= {"command", "id"}
 
 
-def parse_ask(request: Mapping[str, Any]) -> Ask:
+def parse_ask(request: Mapping[str, Any]) -> SaveRequest:
     """The request in a command. Raises ``RequestRefusedError``."""
     way, at_step, ranks = request.get("way"), request.get("at_step"), request.get("ranks", 1)
     deadline, within_s = request.get("deadline_unix_s"), request.get("within_s")
@@ -87,7 +87,7 @@ def parse_ask(request: Mapping[str, Any]) -> Ask:
     ):
         raise RequestRefusedError("usage", "within_s must be a number of seconds, or left out")
     reason = request.get("reason")
-    return Ask(
+    return SaveRequest(
         request_id=request_id_of(request),
         way=way,
         at_step=at_step,

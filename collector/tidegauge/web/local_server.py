@@ -18,7 +18,7 @@ from socketserver import UnixStreamServer
 from typing import Any
 
 from tidegauge.web.access import OpenDoor, Viewer
-from tidegauge.web.server import GuardedMixIn, Limits
+from tidegauge.web.server import GuardedMixIn, ServerLimits
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class LocalServing:
     """Serves from daemon threads, from ``start`` or as soon as the socket can be bound, to ``stop``."""
 
     def __init__(
-        self, path: Path, handler: type[BaseHTTPRequestHandler], limits: Limits, *, look_s: float,
+        self, path: Path, handler: type[BaseHTTPRequestHandler], limits: ServerLimits, *, look_s: float,
         again_s: float = AGAIN_S,
     ) -> None:  # fmt: skip
         """``look_s``: how often connections that take too long are looked for; ``again_s``: between two tries."""
@@ -90,7 +90,7 @@ class _LocalServer(GuardedMixIn, UnixStreamServer):
 
     request_queue_size = 64
 
-    def __init__(self, path: Path, handler: type[BaseHTTPRequestHandler], limits: Limits) -> None:
+    def __init__(self, path: Path, handler: type[BaseHTTPRequestHandler], limits: ServerLimits) -> None:
         self.guard(limits, _LocalDoor())
         self._path = path
         self._inode: tuple[int, int] | None = None

@@ -24,7 +24,7 @@ MAKE_ROOM_TIMEOUT_S = 1.0
 """For the thread of a closed connection to end; it takes milliseconds."""
 
 
-class Limits(NamedTuple):
+class ServerLimits(NamedTuple):
     """Of one server."""
 
     connections: int
@@ -61,7 +61,7 @@ class PromptShutdownMixIn(ThreadingMixIn):
 class GuardedMixIn(PromptShutdownMixIn):
     """Before a ``TCPServer``, which serves by ``serve_forever`` with ``poll_interval`` at most half of a limit."""
 
-    def guard(self, limits: Limits, door: Door = OPEN_DOOR) -> None:
+    def guard(self, limits: ServerLimits, door: Door = OPEN_DOOR) -> None:
         """Call it before the server's own constructor."""
         self.door = door
         self._limits = limits

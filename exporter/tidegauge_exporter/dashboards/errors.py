@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegauge_exporter.dashboards.fields import COUNT, PLAIN, Field, Steps
+from tidegauge_exporter.dashboards.fields import COUNT, PLAIN, Field, ThresholdSteps
 from tidegauge_exporter.dashboards.panels import Stat
 from tidegauge_exporter.dashboards.queries import Query
 
@@ -25,7 +25,7 @@ def errors_in_the_range(chosen: Callable[[str], str]) -> Stat:
             Query(counted("tidegauge_rank_ooms_total"), "out of memory"),
             Query(counted("tidegauge_rank_alloc_retries_total"), "retries"),
         ),
-        Field(COUNT, "not watched", Steps(PLAIN, ((1, "orange"),)), decimals=0),
+        Field(COUNT, "not watched", ThresholdSteps(PLAIN, ((1, "orange"),)), decimals=0),
         instant=True,
         named=True,
     )

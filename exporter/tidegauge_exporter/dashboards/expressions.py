@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.fields import Link
+from tidegauge_exporter.dashboards.fields import PanelLink
 from tidegauge_exporter.links import JOB, RANK
 
 FLEET: Final = 'cluster=~"$cluster"'
@@ -93,9 +93,9 @@ def standing_out(expression: str, measure: str, count: int) -> str:
 _KEPT: Final = "${datasource:queryparam}&${__url_time_range}"
 
 
-def job_link(source: str = "__data.fields") -> Link:
+def job_link(source: str = "__data.fields") -> PanelLink:
     """To the Job dashboard, from a row with the labels of a job (or a series: ``__field.labels``)."""
-    return Link(
+    return PanelLink(
         "Job: all ranks",
         f"/d/{JOB}?{_KEPT}&var-cluster=${{{source}.cluster:percentencode}}"
         f"&var-job_id=${{{source}.job_id:percentencode}}&var-attempt=${{{source}.attempt:percentencode}}"
@@ -103,16 +103,16 @@ def job_link(source: str = "__data.fields") -> Link:
     )
 
 
-def rank_link(source: str = "__data.fields") -> Link:
+def rank_link(source: str = "__data.fields") -> PanelLink:
     """To the Rank dashboard, from a row or a series with the label ``rank`` of the job that is shown."""
-    return Link(
+    return PanelLink(
         "Rank: one rank's memory",
         f"/d/{RANK}?{_KEPT}&${{cluster:queryparam}}&${{job_id:queryparam}}&${{attempt:queryparam}}"
         f"&${{group:queryparam}}&var-rank=${{{source}.rank:percentencode}}",
     )
 
 
-def report_links(service_url: str | None) -> tuple[Link, ...]:
+def report_links(service_url: str | None) -> tuple[PanelLink, ...]:
     """From the number of an incident to its report; none where nobody said where the service is reached.
 
     The address is written into the dashboard, not a variable of it: whoever sends somebody a link chooses the
@@ -120,4 +120,4 @@ def report_links(service_url: str | None) -> tuple[Link, ...]:
     """
     if not service_url:
         return ()
-    return (Link("Report", f"{service_url.rstrip('/')}/report?incident=${{__value.numeric}}", new_tab=True),)
+    return (PanelLink("Report", f"{service_url.rstrip('/')}/report?incident=${{__value.numeric}}", new_tab=True),)

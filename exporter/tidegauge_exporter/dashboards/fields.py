@@ -32,7 +32,7 @@ PLAIN: Final = "text"
 
 
 @dataclass(frozen=True)
-class Steps:
+class ThresholdSteps:
     """Colours by value: ``first`` below all limits, then each colour from its limit on."""
 
     first: str
@@ -45,15 +45,15 @@ class Steps:
         return {"mode": "absolute", "steps": steps}
 
 
-NO_STEPS: Final = Steps(PLAIN)
-ANY_IS_BAD: Final = Steps(GOOD, ((1, BAD),))
-ANY_NEEDS_CARE: Final = Steps(GOOD, ((1, CARE),))
-HOW_FULL: Final = Steps(GOOD, ((0.85, CARE), (0.95, BAD)))
+NO_STEPS: Final = ThresholdSteps(PLAIN)
+ANY_IS_BAD: Final = ThresholdSteps(GOOD, ((1, BAD),))
+ANY_NEEDS_CARE: Final = ThresholdSteps(GOOD, ((1, CARE),))
+HOW_FULL: Final = ThresholdSteps(GOOD, ((0.85, CARE), (0.95, BAD)))
 """Of what a rank may take: above 95 % the next larger batch, or a library's work space, ends the job."""
-ROOM_LEFT: Final = Steps(BAD, ((0.05, CARE), (0.15, GOOD)))
-TIME_LEFT: Final = Steps(BAD, ((1_800, CARE), (14_400, GOOD)))
+ROOM_LEFT: Final = ThresholdSteps(BAD, ((0.05, CARE), (0.15, GOOD)))
+TIME_LEFT: Final = ThresholdSteps(BAD, ((1_800, CARE), (14_400, GOOD)))
 """Half an hour is what a checkpoint and a requeue take at most sites; four hours is time to think."""
-LEAK_STEPS: Final = Steps(GOOD, ((1, "blue"), (2, CARE)))
+LEAK_STEPS: Final = ThresholdSteps(GOOD, ((1, "blue"), (2, CARE)))
 """Red is for danger: incidents, and time that runs out."""
 
 Words = Mapping[float, tuple[str, str]]
@@ -74,7 +74,7 @@ def words_to_json(words: Words) -> list[Json]:
 
 
 @dataclass(frozen=True)
-class Link:
+class PanelLink:
     """Where a value, a row or a series leads to."""
 
     title: str
@@ -93,13 +93,13 @@ class Field:
     unit: str
     no_value: str
     """Said in place of the panel, or of the number, where there is nothing: what it means that there is nothing."""
-    steps: Steps = NO_STEPS
+    steps: ThresholdSteps = NO_STEPS
     words: Words | None = None
     decimals: int | None = None
     """``None``: as many as Grafana thinks fit."""
     least: float | None = None
     most: float | None = None
-    links: tuple[Link, ...] = ()
+    links: tuple[PanelLink, ...] = ()
 
     def to_json(self, colour: Json, custom: Json) -> Json:
         """As ``fieldConfig.defaults``; ``custom`` is what only this type of panel knows."""

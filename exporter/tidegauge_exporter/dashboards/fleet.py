@@ -13,7 +13,7 @@ from tidegauge_exporter.dashboards.fields import (
     SHARE,
     TIME_LEFT,
     Field,
-    Steps,
+    ThresholdSteps,
 )
 from tidegauge_exporter.dashboards.fleet_health import health
 from tidegauge_exporter.dashboards.fleet_jobs import at_risk, waste
@@ -53,7 +53,7 @@ def _now() -> tuple[Panel, ...]:
             4,
             4,
             (Query(f"{used} / {total('cluster:tidegauge_gpu_total_bytes:sum')}"),),
-            Field(SHARE, "no GPU reports", Steps("blue"), decimals=0, least=0, most=1),
+            Field(SHARE, "no GPU reports", ThresholdSteps("blue"), decimals=0, least=0, most=1),
         ),
         Stat(
             "GPUs, jobs, ranks",
@@ -66,7 +66,7 @@ def _now() -> tuple[Panel, ...]:
                 Query(f"count({fleet('cluster_job:tidegauge_ranks:count')})", "jobs"),
                 Query(total("cluster:tidegauge_ranks:count"), "ranks"),
             ),
-            Field(COUNT, "none", Steps("blue")),
+            Field(COUNT, "none", ThresholdSteps("blue")),
             named=True,
         ),
         Stat(
@@ -180,6 +180,6 @@ def _what_was_done() -> tuple[Panel, ...]:
                     may_be_empty=NOTHING_HAPPENED,
                 ),
             ),
-            Field(COUNT, "No action in this time range.", Steps("blue"), decimals=0, least=0),
+            Field(COUNT, "No action in this time range.", ThresholdSteps("blue"), decimals=0, least=0),
         ),
     )

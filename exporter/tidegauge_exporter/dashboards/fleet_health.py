@@ -16,12 +16,12 @@ from tidegauge_exporter.dashboards.fields import (
     PER_S,
     SECONDS,
     Field,
-    Steps,
+    ThresholdSteps,
 )
 from tidegauge_exporter.dashboards.panels import Panel, Stat
 from tidegauge_exporter.dashboards.queries import Query, QueryLine
 
-_AGE_STEPS: Final = Steps(GOOD, ((30, CARE), (120, BAD)))
+_AGE_STEPS: Final = ThresholdSteps(GOOD, ((30, CARE), (120, BAD)))
 
 
 def health() -> tuple[Panel, ...]:

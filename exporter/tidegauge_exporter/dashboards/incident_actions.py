@@ -7,7 +7,7 @@ from typing import Final
 from tidegauge_exporter.dashboards.curves import StateTimeline
 from tidegauge_exporter.dashboards.dashboard import TAG
 from tidegauge_exporter.dashboards.expressions import BY_JOB, FLEET, fleet, job_link
-from tidegauge_exporter.dashboards.fields import COUNT, WHEN, Field, Steps
+from tidegauge_exporter.dashboards.fields import COUNT, WHEN, Field, ThresholdSteps
 from tidegauge_exporter.dashboards.panels import AnnotationsList, BarGauge, Panel, Text
 from tidegauge_exporter.dashboards.queries import Query
 from tidegauge_exporter.dashboards.reasons import NOTHING_HAPPENED
@@ -42,7 +42,7 @@ def actions() -> tuple[Panel, ...]:
             8,
             10,
             (Query(done, "{{action}}: {{outcome}}", may_be_empty=NOTHING_HAPPENED),),
-            Field(COUNT, "No action in this time range.", Steps("blue"), decimals=0, least=0),
+            Field(COUNT, "No action in this time range.", ThresholdSteps("blue"), decimals=0, least=0),
         ),
         Table(
             "Latest action on each job",
@@ -84,7 +84,7 @@ def actions() -> tuple[Panel, ...]:
             Field(
                 COUNT,
                 "The coordinator does not answer.",
-                Steps("blue"),
+                ThresholdSteps("blue"),
                 {0: ("no", "semi-dark-blue"), 1: ("yes", "purple")},
             ),
         ),

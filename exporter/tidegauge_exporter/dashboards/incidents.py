@@ -28,13 +28,13 @@ from tidegauge_exporter.dashboards.fields import (
     TIME_LEFT,
     WHEN,
     Field,
-    Steps,
+    ThresholdSteps,
 )
 from tidegauge_exporter.dashboards.incident_actions import actions, alerts, policy
 from tidegauge_exporter.dashboards.panels import Panel, Stat
 from tidegauge_exporter.dashboards.queries import Query, TaggedMarks
 from tidegauge_exporter.dashboards.reasons import NONE_OPEN, NOTHING_HAPPENED
-from tidegauge_exporter.dashboards.tables import Column, Label, Table, Value
+from tidegauge_exporter.dashboards.tables import Label, Table, TableColumn, Value
 from tidegauge_exporter.dashboards.variables import CLUSTERS, DATA_SOURCE
 from tidegauge_exporter.links import INCIDENTS as UID
 
@@ -92,7 +92,7 @@ def _now() -> tuple[Panel, ...]:
             4,
             4,
             (Query(_open_with("warning")),),
-            Field(COUNT, "database away", Steps(GOOD, ((1, CARE),)), decimals=0),
+            Field(COUNT, "database away", ThresholdSteps(GOOD, ((1, CARE),)), decimals=0),
         ),
         Stat(
             "Open the longest",
@@ -100,7 +100,7 @@ def _now() -> tuple[Panel, ...]:
             4,
             4,
             (Query(f"time() - min({opened})", may_be_empty=NONE_OPEN),),
-            Field(SECONDS, "none is open", Steps(PLAIN), decimals=1),
+            Field(SECONDS, "none is open", ThresholdSteps(PLAIN), decimals=1),
         ),
         Stat(
             "The policy",
@@ -120,7 +120,7 @@ def _now() -> tuple[Panel, ...]:
             Field(
                 COUNT,
                 "coordinator away",
-                Steps(GOOD, ((1, CARE), (2, BAD))),
+                ThresholdSteps(GOOD, ((1, CARE), (2, BAD))),
                 {0: ("yes", GOOD), 1: ("paused", CARE), 2: ("breaker", BAD), 3: ("breaker, paused", BAD)},
             ),
         ),
@@ -130,12 +130,12 @@ def _now() -> tuple[Panel, ...]:
             4,
             4,
             (Query(f'min(tidegauge_collect_success{{{FLEET}, source="store"}})'),),
-            Field(COUNT, "coordinator away", Steps(BAD, ((1, GOOD),)), {0: ("away", BAD), 1: ("works", GOOD)}),
+            Field(COUNT, "coordinator away", ThresholdSteps(BAD, ((1, GOOD),)), {0: ("away", BAD), 1: ("works", GOOD)}),
         ),
     )
 
 
-def _incident_columns(service_url: str | None, number: Query) -> tuple[Column, ...]:
+def _incident_columns(service_url: str | None, number: Query) -> tuple[TableColumn, ...]:
     return (
         Value("Number", 85, report_links(service_url), query=number, unit=COUNT, decimals=0),
         Label("Cause", 150, label="cause"),

@@ -18,7 +18,7 @@ from tidegauge_exporter.dashboards.fields import (
     SHARE,
     TIME_LEFT,
     Field,
-    Steps,
+    ThresholdSteps,
 )
 from tidegauge_exporter.dashboards.job_attempts import attempts
 from tidegauge_exporter.dashboards.job_forecast import forecast
@@ -85,7 +85,7 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
             4,
             4,
             (Query(f"max({job('cluster_job:tidegauge_leak_bytes_per_step:max')})", may_be_empty=NO_GROWTH),),
-            Field(BYTES, "none", Steps(PLAIN)),
+            Field(BYTES, "none", ThresholdSteps(PLAIN)),
         ),
         Stat(
             "Ranks",
@@ -97,7 +97,7 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
                 Query(f"max({job('tidegauge_job_ranks')})", "reporting"),
                 Query(f"max({job('tidegauge_job_world_size')})", "world size"),
             ),
-            Field(COUNT, "not watched", Steps(PLAIN)),
+            Field(COUNT, "not watched", ThresholdSteps(PLAIN)),
             named=True,
         ),
         errors_in_the_range(job),

@@ -15,7 +15,7 @@ from tidegauge_exporter.dashboards.fields import (
     SHARE,
     TIME_LEFT,
     Field,
-    Steps,
+    ThresholdSteps,
     Words,
 )
 from tidegauge_exporter.dashboards.panels import Panel
@@ -37,7 +37,7 @@ def _value(
     expression: str,
     unit: str,
     *,
-    steps: Steps = NO_STEPS,
+    steps: ThresholdSteps = NO_STEPS,
     words: Words | None = None,
     gauge: bool = False,
     may_be_empty: str | None = None,

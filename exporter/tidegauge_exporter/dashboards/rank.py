@@ -20,7 +20,7 @@ from tidegauge_exporter.dashboards.fields import (
     SHARE,
     TIME_LEFT,
     Field,
-    Steps,
+    ThresholdSteps,
 )
 from tidegauge_exporter.dashboards.job_marks import job_marks
 from tidegauge_exporter.dashboards.panels import Panel, Stat
@@ -87,7 +87,7 @@ def _header() -> tuple[Panel, ...]:
             4,
             4,
             (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", may_be_empty=NO_GROWTH),),
-            Field(BYTES, "none", Steps(PLAIN)),
+            Field(BYTES, "none", ThresholdSteps(PLAIN)),
         ),
         Stat(
             "Last reading",
@@ -96,7 +96,7 @@ def _header() -> tuple[Panel, ...]:
             4,
             4,
             (Query(f"time() - max({rank('tidegauge_rank_last_sample_timestamp_seconds')})"),),
-            Field(SECONDS, "not watched", Steps("green", ((30, "orange"), (120, "red"))), decimals=0),
+            Field(SECONDS, "not watched", ThresholdSteps("green", ((30, "orange"), (120, "red"))), decimals=0),
         ),
         errors_in_the_range(rank),
         Table(

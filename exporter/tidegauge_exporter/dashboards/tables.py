@@ -12,8 +12,8 @@ from tidegauge_exporter.dashboards.fields import (
     TEXT,
     Field,
     Json,
-    Link,
-    Steps,
+    PanelLink,
+    ThresholdSteps,
     Words,
     override,
     words_to_json,
@@ -23,29 +23,29 @@ from tidegauge_exporter.dashboards.queries import PROMETHEUS, Query, refs
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """What columns have in common."""
 
     title: str
     width: int | None = None
     """Pixels; ``None``: what is left over."""
-    links: tuple[Link, ...] = ()
+    links: tuple[PanelLink, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Label(Column):
+class Label(TableColumn):
     """The value of a label."""
 
     label: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value(Column):
+class Value(TableColumn):
     """The value of a query."""
 
     query: Query
     unit: str = TEXT
-    steps: Steps = NO_STEPS
+    steps: ThresholdSteps = NO_STEPS
     words: Words | None = None
     decimals: int | None = None
     gauge: bool = False
@@ -56,7 +56,7 @@ class Value(Column):
 class Table(Panel):
     """Its queries must carry the labels of its ``Label`` columns; rows are put together by the labels that all have."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     no_value: str
     sort_by: str | None = None
     """Title of a column."""

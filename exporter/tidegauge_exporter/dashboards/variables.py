@@ -25,7 +25,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class DataSource(Variable):
+class DataSourceVariable(Variable):
     """Which Prometheus is asked."""
 
     def to_json(self) -> Json:
@@ -80,7 +80,7 @@ class LabelValues(Variable):
 
 
 @dataclass(frozen=True)
-class Choice(Variable):
+class VariableChoice(Variable):
     """One of a few fixed values; the first is the default."""
 
     options: tuple[tuple[str, str], ...]
@@ -101,7 +101,7 @@ class Choice(Variable):
         }
 
 
-DATA_SOURCE: Final = DataSource("datasource", "Data source", "The Prometheus that scrapes Tidegauge.")
+DATA_SOURCE: Final = DataSourceVariable("datasource", "Data source", "The Prometheus that scrapes Tidegauge.")
 CLUSTERS: Final = LabelValues("cluster", "Cluster", "Clusters to look at.", "tidegauge_nodes", "cluster", with_all=True)
 CLUSTER: Final = LabelValues("cluster", "Cluster", "The cluster of the job.", "tidegauge_nodes", "cluster")
 JOB_ID: Final = LabelValues(
@@ -133,7 +133,7 @@ RANK: Final = LabelValues(
     "rank",
     numeric=True,
 )
-HORIZON: Final = Choice(
+HORIZON: Final = VariableChoice(
     "horizon",
     "Look ahead",
     "How far the forecast goes.",

@@ -73,7 +73,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundInGrafana:
     """What Grafana has of it. A missing key is a thing that is not there."""
 
     folder: Folder | None = None
@@ -81,7 +81,7 @@ class Found:
     dashboards: Mapping[str, StoredDashboard] = field(default_factory=dict)
 
 
-def look(port: GrafanaPort, wanted: Wanted) -> Found:
+def look(port: GrafanaPort, wanted: Wanted) -> FoundInGrafana:
     """Raises ``RetryLaterError``, and ``RefusedError``, also for a ``Wanted.data_source`` that is not there."""
     source = None
     if wanted.data_source is not None:
@@ -90,10 +90,10 @@ def look(port: GrafanaPort, wanted: Wanted) -> Found:
         source = port.data_source(DATA_SOURCE_UID)
     uids = [str(model["uid"]) for model in wanted.dashboards]
     stored = {uid: one for uid in uids if (one := port.dashboard(uid)) is not None}
-    return Found(port.folder(FOLDER.uid), source, stored)
+    return FoundInGrafana(port.folder(FOLDER.uid), source, stored)
 
 
-def plan(wanted: Wanted, found: Found) -> tuple[ApplyStep, ...]:
+def plan(wanted: Wanted, found: FoundInGrafana) -> tuple[ApplyStep, ...]:
     """What there is to do, in the order in which it has to be done."""
     source = _plan_source(wanted, found.data_source)
     selected = source.value if isinstance(source.value, DataSource) else found.data_source
@@ -177,7 +177,7 @@ def _plan_source(wanted: Wanted, found: DataSource | None) -> ApplyStep:
                 replace(found, url=ours.url))  # fmt: skip
 
 
-def _plan_dashboard(model: DashboardModel, found: Found, source: DataSource | None) -> ApplyStep:
+def _plan_dashboard(model: DashboardModel, found: FoundInGrafana, source: DataSource | None) -> ApplyStep:
     uid = str(model["uid"])
     stored = found.dashboards.get(uid)
     if stored is None:

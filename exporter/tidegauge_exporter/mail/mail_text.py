@@ -44,7 +44,7 @@ class MailText(NamedTuple):
     """Refers to the picture as ``cid:PLOT``, if it has one."""
 
 
-class Command(NamedTuple):
+class ShownCommand(NamedTuple):
     """Something that the owner can type."""
 
     line: str
@@ -107,17 +107,17 @@ def evidence_letter(story: Story, *, cluster: str, links: Links) -> MailText:
     return MailText(f"Re: {_subject(incident, cluster)}", _joined(text), _page(html))
 
 
-def owner_commands(incident: Incident) -> Sequence[Command]:
+def owner_commands(incident: Incident) -> Sequence[ShownCommand]:
     """What the owner of a Slurm job can type while it is there; of an incident that is fit to be written."""
     job_id = incident.key.job.job_id
     if incident.scheduler != SLURM or not (job_id.isascii() and job_id.isdigit()) or not incident.is_open:
         return ()
     return (
-        Command(
+        ShownCommand(
             f"scontrol update JobId={job_id} Comment=tidegauge:keep",
             "To keep Tidegauge from acting on it (this replaces the job's comment)",
         ),
-        Command(f"scancel {job_id}", "To end it yourself, once what you need is saved"),
+        ShownCommand(f"scancel {job_id}", "To end it yourself, once what you need is saved"),
     )
 
 
@@ -166,7 +166,7 @@ def _picture(description: str) -> str:
     )
 
 
-def _commands(commands: Sequence[Command]) -> str:
+def _commands(commands: Sequence[ShownCommand]) -> str:
     return "\n".join(
         f'<p style="margin:0 0 4px">{escape(one.effect)}:</p>\n'
         '<pre style="margin:0 0 12px;padding:8px 10px;background:#f1f3f5;border-radius:4px;'

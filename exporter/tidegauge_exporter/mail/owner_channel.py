@@ -15,7 +15,7 @@ from tidegauge_exporter.mail.mime import Envelope, as_mail
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.messages.chat import Posted
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.message_format import Plot
+from tidegauge_exporter.notify.message_format import PlotDrawer
 from tidegauge_exporter.notify.plots import drawn_plot
 from tidegauge_exporter.notify.ports import RefusedError
 from tidegauge_exporter.notify.story_lines import decision_digest, digest, incident_key, known
@@ -45,7 +45,7 @@ class MailWay:
         domain: str | None,
         cluster: str,
         links: Links,
-        draw: Plot | None,
+        draw: PlotDrawer | None,
         wall_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from tidegauge_exporter.metrics.labels import label_value
-from tidegauge_exporter.metrics.rows import Kind, Metric
+from tidegauge_exporter.metrics.rows import Metric, MetricKind
 
 INFO_VALUE = 1.0
 
@@ -82,5 +82,5 @@ def exposition(families: Iterable[Family], accept: str | None) -> Exposition:
 
 def _family(metric: Metric) -> Family:
     """OpenMetrics calls a counter and an info without their suffixes."""
-    suffix = {Kind.COUNTER: "_total", Kind.INFO: "_info"}.get(metric.kind, "")
+    suffix = {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}.get(metric.kind, "")
     return Family(metric.name.removesuffix(suffix), metric.help, metric.kind.value, metric.exposed_unit)

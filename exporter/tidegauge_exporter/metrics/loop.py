@@ -8,7 +8,7 @@ from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.actions import ActionKind
 from tidegauge.core.incidents.loop_figures import ACTION_OUTCOMES, JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.verdicts import Severity
-from tidegauge_exporter.metrics.rows import JOB_LABELS, CountedMetric, Kind
+from tidegauge_exporter.metrics.rows import JOB_LABELS, CountedMetric, MetricKind
 
 _Numbers = Mapping[tuple[str, ...], float]
 
@@ -30,7 +30,7 @@ def _actions_total(figures: LoopFigures) -> _Numbers:
 
 
 def _from_store(
-    what: str, kind: Kind, text: str, labels: tuple[str, ...], read_all: Callable[[LoopFigures], _Numbers]
+    what: str, kind: MetricKind, text: str, labels: tuple[str, ...], read_all: Callable[[LoopFigures], _Numbers]
 ) -> CountedMetric[LoopFigures]:
     def read(figures: LoopFigures) -> _Numbers:
         return read_all(figures) if figures.store_works else {}
@@ -40,7 +40,7 @@ def _from_store(
 
 def _policy(what: str, text: str, read: Callable[[LoopFigures], float]) -> CountedMetric[LoopFigures]:
     return CountedMetric(
-        f"tidegauge_policy_{what}", Kind.GAUGE, text, ("cluster",), "coordinator",
+        f"tidegauge_policy_{what}", MetricKind.GAUGE, text, ("cluster",), "coordinator",
         read_all=lambda figures: {(): float(read(figures))},
     )  # fmt: skip
 
@@ -48,21 +48,21 @@ def _policy(what: str, text: str, read: Callable[[LoopFigures], float]) -> Count
 LOOP_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
     _from_store(
         "incidents_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Incidents opened, by what happened.",
         ("cause",),
         _incidents_total,
     ),
     _from_store(
         "incidents_open",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Incidents that are not closed, by what happens and how much it matters now.",
         ("cause", "severity"),
         _incidents_open,
     ),
     _from_store(
         "actions_total",
-        Kind.COUNTER,
+        MetricKind.COUNTER,
         "Actions by how they ended; `would`: the policy's mode does not allow it; `withheld`: a brake held it back.",
         ("action", "outcome"),
         _actions_total,
@@ -86,7 +86,7 @@ LOOP_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
 NODE_COUNTS: tuple[CountedMetric[LoopFigures], ...] = (
     CountedMetric(
         "tidegauge_nodes",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Nodes by what the coordinator hears of them: `ok`, `waiting` for a first report, `stale`, `gone`.",
         ("cluster", "health"),
         "coordinator",
@@ -102,7 +102,7 @@ def _of_incidents(
         return {(incident.cause.value,): read(incident) for incident in job.incidents}
 
     name = f"tidegauge_job_incident_{what}"
-    return CountedMetric(name, Kind.GAUGE, text, (*JOB_LABELS, "cause"), "database", unit, read_all=read_all)
+    return CountedMetric(name, MetricKind.GAUGE, text, (*JOB_LABELS, "cause"), "database", unit, read_all=read_all)
 
 
 def _last_actions(job: JobFigures) -> _Numbers:
@@ -128,7 +128,7 @@ JOB_LOOP_METRICS: tuple[CountedMetric[JobFigures], ...] = (
     ),
     CountedMetric(
         "tidegauge_job_last_action_timestamp_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "When the latest action of this kind on the job that ended so was over, in Unix time; of the last day.",
         (*JOB_LABELS, "action", "outcome"),
         "database",

@@ -13,7 +13,7 @@ JOB_LABELS = ("cluster", "job_id", "attempt")
 """Of every series about a job as a whole, in front of its others."""
 
 
-class Kind(str, Enum):
+class MetricKind(str, Enum):
     """How Prometheus treats the numbers."""
 
     GAUGE = "gauge"
@@ -29,7 +29,7 @@ class Metric:
 
     name: str
     """As it is scraped, suffix ``_total`` or ``_info`` included."""
-    kind: Kind
+    kind: MetricKind
     help: str
     """One sentence for whoever meets the name in a query editor."""
     labels: tuple[str, ...]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from tidegauge_exporter.metrics.rows import Kind, Metric
+from tidegauge_exporter.metrics.rows import Metric, MetricKind
 
 COLLECT_SUCCESS = Metric(
     "tidegauge_collect_success",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 if the last reading of this source worked, else 0; `view` is the node's state as a whole.",
     ("source",),
     "node agent",
 )
 COLLECT_DURATION = Metric(
     "tidegauge_collect_duration_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "How long the last reading of this source took.",
     ("source",),
     "node agent",
@@ -21,7 +21,7 @@ COLLECT_DURATION = Metric(
 )
 SERIES_DROPPED = Metric(
     "tidegauge_series_dropped_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Series left out of scrapes: `duplicate` labels, or beyond the `budget` of a target; and processes that are no "
     "rank of their own: a helper with its rank's environment (`duplicate_rank`), or beyond the places of a node or a "
     "tenant (`ranks`).",
@@ -30,21 +30,21 @@ SERIES_DROPPED = Metric(
 )
 RINGS_SKIPPED = Metric(
     "tidegauge_rings_skipped_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Ring files refused, by reason.",
     ("reason",),
     "node agent",
 )
 RECORDS_LOST = Metric(
     "tidegauge_records_lost_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Readings that a rank overwrote before the agent had read them.",
     (),
     "node agent, gaps in the rings' sequence numbers",
 )
 POLL_DEFERRED = Metric(
     "tidegauge_poll_deferred_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "What a poll put off to a later one, so that nobody's rings hold up the others': rings that are new (`opened`), "
     "rings of which not all records were read (`records`), rings of processes that are gone (`orphans`), "
     "folders of containers whose tenant had used up its time (`containers`).",
@@ -53,21 +53,21 @@ POLL_DEFERRED = Metric(
 )
 RECORDS_REFUSED = Metric(
     "tidegauge_records_refused_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Readings whose figures cannot be true, and which were not used.",
     (),
     "node agent",
 )
 DETECTOR_POINTS = Metric(
     "tidegauge_detector_points_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Readings that the leak detector judged, of all ranks; if it stands still while ranks train, nobody watches them.",
     (),
     "node agent",
 )
 CLAIMS_OVERRULED = Metric(
     "tidegauge_claims_overruled_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Ranks whose claim about themselves the kernel, the driver, the scheduler or its prolog contradicts, or that named "
     "too many ranks (`rank`) or was labelled in too many ways (`labels`), by claim.",
     ("claim",),

@@ -15,7 +15,7 @@ from prometheus_client import make_wsgi_app
 
 from tidegauge.core.views import NodeView
 from tidegauge.web.access import OPEN_DOOR, Door, Refusal
-from tidegauge.web.server import GuardedMixIn, GuardedRequest, Limits
+from tidegauge.web.server import GuardedMixIn, GuardedRequest, ServerLimits
 from tidegauge_exporter.metrics.collector import NodeCollector
 from tidegauge_exporter.metrics.families import ServiceRegistry
 
@@ -28,7 +28,7 @@ REQUEST_TIMEOUT_S = 10.0
 """Silence after which a connection is closed; Prometheus' own scrape timeout is 10 s by default."""
 CONNECTIONS_AT_ONCE = 16
 """A node is scraped by one or two Prometheus servers."""
-LIMITS = Limits(CONNECTIONS_AT_ONCE, ask_within_s=REQUEST_TIMEOUT_S, whole_s=30.0)
+LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=REQUEST_TIMEOUT_S, whole_s=30.0)
 
 _INDEX = b"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Tidegauge node agent</title>

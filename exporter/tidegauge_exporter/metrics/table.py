@@ -13,7 +13,7 @@ from tidegauge.core.host_memory import NodeMemory
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import GpuView, JobView, RankView
 from tidegauge_exporter.metrics.loop import JOB_LOOP_METRICS, LOOP_METRICS, NODE_COUNTS
-from tidegauge_exporter.metrics.rows import JOB_LABELS, Kind, Metric, ReadMetric
+from tidegauge_exporter.metrics.rows import JOB_LABELS, Metric, MetricKind, ReadMetric
 from tidegauge_exporter.metrics.self_metrics import COLLECT_SUCCESS, SELF_METRICS
 
 RANK_LABELS = ("cluster", "job_id", "attempt", "rank", "local_rank", "hostname", "gpu", "UUID")
@@ -48,11 +48,13 @@ def _seconds_to_oom(rank: RankView) -> float | None:
 
 def _rank_bytes(what: str, text: str, source: str, read: Callable[[RankView], int | None]) -> ReadMetric[RankView]:
     name = f"tidegauge_rank_{what}_bytes"
-    return ReadMetric(name, Kind.GAUGE, text, RANK_LABELS, source, "bytes", read, lingers=what.endswith("_peak"))
+    return ReadMetric(name, MetricKind.GAUGE, text, RANK_LABELS, source, "bytes", read, lingers=what.endswith("_peak"))
 
 
 def _rank_total(what: str, text: str, source: str, read: Callable[[RankView], int | None]) -> ReadMetric[RankView]:
-    return ReadMetric(f"tidegauge_rank_{what}_total", Kind.COUNTER, text, RANK_LABELS, source, None, read, lingers=True)
+    return ReadMetric(
+        f"tidegauge_rank_{what}_total", MetricKind.COUNTER, text, RANK_LABELS, source, None, read, lingers=True
+    )
 
 
 RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
@@ -137,7 +139,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     ReadMetric(
         "tidegauge_rank_last_sample_timestamp_seconds",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "When the rank last wrote a reading, in Unix time; its age tells a hung rank from a quiet one.",
         RANK_LABELS,
         "the rank's own clock",
@@ -147,7 +149,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     ReadMetric(
         "tidegauge_rank_leak_state",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "What the detector says of the rank: 0 ok, 1 suspected, 2 growing, dangerous or not.",
         RANK_LABELS,
         "leak detector",
@@ -157,7 +159,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     ReadMetric(
         "tidegauge_rank_leak_bytes_per_step",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "How fast memory grows, suspected or established, in bytes per training step; absent without growth or steps.",
         RANK_LABELS,
         "leak detector, likely value of its band",
@@ -166,7 +168,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     ReadMetric(
         "tidegauge_rank_leak_seconds_to_oom",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Time until the growth meets the rank's limit at the present rate; +Inf where what it goes into is full before "
         "that; absent without growth or without an end.",
         RANK_LABELS,
@@ -176,7 +178,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     ReadMetric(
         "tidegauge_rank_leak_headroom_eaten_ratio",
-        Kind.GAUGE,
+        MetricKind.GAUGE,
         "Share of the bytes that were free when the growth began that it has taken; danger begins at 0.5.",
         RANK_LABELS,
         "leak detector",
@@ -187,7 +189,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
 
 RANK_INFO = Metric(
     "tidegauge_rank_info",
-    Kind.INFO,
+    MetricKind.INFO,
     "Facts about the rank that are not worth a label on every series.",
     (*RANK_LABELS, "pid", "node", "torch_version", "alloc_conf", "profile"),
     "kernel (`pid`), agent (`node`), the rank's probe (the others)",
@@ -195,7 +197,7 @@ RANK_INFO = Metric(
 
 
 def _gpu_bytes(what: str, text: str, source: str, read: Callable[[GpuView], int | None]) -> ReadMetric[GpuView]:
-    return ReadMetric(f"tidegauge_gpu_{what}_bytes", Kind.GAUGE, text, GPU_LABELS, source, "bytes", read)
+    return ReadMetric(f"tidegauge_gpu_{what}_bytes", MetricKind.GAUGE, text, GPU_LABELS, source, "bytes", read)
 
 
 GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
@@ -223,7 +225,7 @@ NODE_LABELS = ("cluster", "hostname")
 
 
 def _node_bytes(what: str, text: str, source: str, read: Callable[[NodeMemory], int | None]) -> ReadMetric[NodeMemory]:
-    return ReadMetric(f"tidegauge_node_{what}_bytes", Kind.GAUGE, text, NODE_LABELS, source, "bytes", read)
+    return ReadMetric(f"tidegauge_node_{what}_bytes", MetricKind.GAUGE, text, NODE_LABELS, source, "bytes", read)
 
 
 NODE_METRICS: tuple[ReadMetric[NodeMemory], ...] = (
@@ -255,7 +257,7 @@ NODE_METRICS: tuple[ReadMetric[NodeMemory], ...] = (
 
 JOB_INFO = Metric(
     "tidegauge_job_info",
-    Kind.INFO,
+    MetricKind.INFO,
     "Facts about the job, for joins on `cluster, job_id, attempt, group`.",
     (
         *JOB_LABELS,
@@ -272,7 +274,7 @@ JOB_INFO = Metric(
 
 
 def _of_job(what: str, text: str, read: Callable[[JobView], float | None]) -> ReadMetric[JobView]:
-    return ReadMetric(f"tidegauge_job_{what}", Kind.GAUGE, text, JOB_LABELS, "coordinator", None, read)
+    return ReadMetric(f"tidegauge_job_{what}", MetricKind.GAUGE, text, JOB_LABELS, "coordinator", None, read)
 
 
 JOB_METRICS: tuple[ReadMetric[JobView], ...] = (

@@ -42,7 +42,7 @@ class MessageFormat(Protocol):
         """The head of the one thread for many incidents."""
 
 
-class Plot(Protocol):
+class PlotDrawer(Protocol):
     """Draws the memory of the rank to look at first, with its forecast."""
 
     def __call__(self, story: Story, *, now_unix_s: float) -> bytes | None:

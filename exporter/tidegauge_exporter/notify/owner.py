@@ -58,7 +58,7 @@ class OwnerWay(Protocol):
         """What evidence has made known about the incident, as a reply to ``posted``."""
 
 
-class OwnerMessages:
+class OwnerNotifier:
     """``tell`` may be called from any thread. It is a ``Sink`` too: ``take`` tells what was done."""
 
     def __init__(self, way: OwnerWay, notebook: DeliveryJournal, *, wall_s: Callable[[], float]) -> None:
@@ -154,7 +154,7 @@ class OwnerMessages:
         self._notebook.say(self._way.name, key, json.dumps(posted), over=not story.incident.is_open)
 
 
-def tell_owner(ways: Sequence[OwnerMessages], decision: Decision, story: Story) -> str:
+def tell_owner(ways: Sequence[OwnerNotifier], decision: Decision, story: Story) -> str:
     """In all ways; one that works is enough, and the others are tried again with the stories. Returns how the owner was
     told, for people.
 
@@ -172,7 +172,7 @@ def tell_owner(ways: Sequence[OwnerMessages], decision: Decision, story: Story) 
     raise RefusedError(problem or "there is no way to tell owners")
 
 
-def _tried(way: OwnerMessages, decision: Decision, story: Story) -> str | RetryLaterError | RefusedError:
+def _tried(way: OwnerNotifier, decision: Decision, story: Story) -> str | RetryLaterError | RefusedError:
     try:
         return way.tell(decision, story)
     except (RetryLaterError, RefusedError) as error:

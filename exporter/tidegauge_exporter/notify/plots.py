@@ -7,12 +7,12 @@ import logging
 from tidegauge.core.incidents.wording import incident_sentence, name_job
 from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.message_format import Plot
+from tidegauge_exporter.notify.message_format import PlotDrawer
 
 log = logging.getLogger(__name__)
 
 
-def drawn_plot(draw: Plot, story: Story, *, now_unix_s: float) -> bytes | None:
+def drawn_plot(draw: PlotDrawer, story: Story, *, now_unix_s: float) -> bytes | None:
     """A PNG; ``None`` if there is nothing to draw, or if it cannot be drawn. Never raises."""
     try:
         return draw(story, now_unix_s=now_unix_s)
@@ -21,7 +21,7 @@ def drawn_plot(draw: Plot, story: Story, *, now_unix_s: float) -> bytes | None:
         return None
 
 
-def upload_plot(chat: Chat, draw: Plot, story: Story, *, thread: Posted, now_unix_s: float) -> bool:
+def upload_plot(chat: Chat, draw: PlotDrawer, story: Story, *, thread: Posted, now_unix_s: float) -> bool:
     """Draws and uploads it; false if there is nothing to draw. Raises ``RetryLaterError`` and ``RefusedError``."""
     incident = story.incident
     png = drawn_plot(draw, story, now_unix_s=now_unix_s)

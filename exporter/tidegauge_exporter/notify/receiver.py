@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 
 from tidegauge.web.access import OPEN_DOOR, Door
-from tidegauge.web.server import GuardedMixIn, GuardedRequest, Limits
+from tidegauge.web.server import GuardedMixIn, GuardedRequest, ServerLimits
 from tidegauge_exporter.messages.values import AlertGroup
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group
@@ -28,7 +28,7 @@ CONNECTIONS_AT_ONCE = 32
 SILENCE_S = 10.0
 CONNECTION_LASTS_S = 30.0
 """As a whole, however steadily bytes drip."""
-LIMITS = Limits(CONNECTIONS_AT_ONCE, ask_within_s=SILENCE_S, whole_s=CONNECTION_LASTS_S)
+LIMITS = ServerLimits(CONNECTIONS_AT_ONCE, ask_within_s=SILENCE_S, whole_s=CONNECTION_LASTS_S)
 MAX_BODY_BYTES = 1024 * 1024
 JSON_TYPE = "application/json"
 

@@ -29,7 +29,7 @@ _DEEDS: Final = {
 """What changes the job and is worth a mark; to be told is not."""
 
 
-class Moment(NamedTuple):
+class ChartMoment(NamedTuple):
     """A mark on the plot; ``tone`` is a class of report.css."""
 
     x: float
@@ -45,7 +45,7 @@ class Span(NamedTuple):
     text: str
 
 
-class Fan(NamedTuple):
+class ForecastFan(NamedTuple):
     """The forecast: from one point of the plot to the limit, soonest, likely and latest (may be infinite)."""
 
     x: float
@@ -65,8 +65,8 @@ class MemoryChart(NamedTuple):
     layers: tuple[Layer, ...]
     """From the bottom. Their sum is what the rank takes of its GPU."""
     limit_bytes: int | None
-    fan: Fan | None
-    moments: tuple[Moment, ...]
+    fan: ForecastFan | None
+    moments: tuple[ChartMoment, ...]
     spans: tuple[Span, ...]
 
     def tops(self) -> list[tuple[float, ...]]:
@@ -106,7 +106,7 @@ def _of_plot(plot: Plot, content: ReportContent) -> MemoryChart:
             replace(layer, bytes_each=tuple(layer.bytes_each[place] for place in shown)) for layer in plot.layers
         ),
         limit_bytes=plot.limit_bytes,
-        fan=None if fan is None else Fan(fan.from_unix_s, fan.from_bytes, fan.ends_unix_s, plot.to_unix_s),
+        fan=None if fan is None else ForecastFan(fan.from_unix_s, fan.from_bytes, fan.ends_unix_s, plot.to_unix_s),
         moments=_inside(marks, plot.from_unix_s, plot.to_unix_s),
         spans=_window(content.evidence, by_step=False),
     )
@@ -157,7 +157,7 @@ def _layers(points: Sequence[MemoryPoint], grows: Signal | None) -> tuple[Layer,
     return tuple(layer for layer in order if any(layer.bytes_each))
 
 
-def _fan(chart: MemoryChart, left: Band | None) -> Fan | None:
+def _fan(chart: MemoryChart, left: Band | None) -> ForecastFan | None:
     growing = next((index for index, layer in enumerate(chart.layers) if layer.grows), None)
     if left is None or growing is None or chart.limit_bytes is None:
         return None
@@ -165,7 +165,7 @@ def _fan(chart: MemoryChart, left: Band | None) -> Fan | None:
     if top >= chart.limit_bytes:
         return None
     until = last + min(left.likely, (last - chart.x[0]) * FORECAST_PER_HISTORY)
-    return Fan(last, top, Band(*(last + part for part in left)), until)
+    return ForecastFan(last, top, Band(*(last + part for part in left)), until)
 
 
 def _deeds(records: Iterable[DecisionRecord]) -> list[tuple[float | None, str, str]]:
@@ -193,5 +193,5 @@ def _at_step(x: Sequence[float], steps: Sequence[int], step: int | None) -> floa
     return next((at for at, here in zip(x, steps, strict=True) if here >= step), None)
 
 
-def _inside(marks: Iterable[tuple[float | None, str, str]], first: float, last: float) -> tuple[Moment, ...]:
-    return tuple(Moment(x, text, tone) for x, text, tone in marks if x is not None and first <= x <= last)
+def _inside(marks: Iterable[tuple[float | None, str, str]], first: float, last: float) -> tuple[ChartMoment, ...]:
+    return tuple(ChartMoment(x, text, tone) for x, text, tone in marks if x is not None and first <= x <= last)

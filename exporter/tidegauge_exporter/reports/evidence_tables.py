@@ -23,7 +23,7 @@ DEFAULT_POOL: Final = (0, 0)
 _NOTHING = "\N{EN DASH}"
 
 
-class Suspect(NamedTuple):
+class SuspectRow(NamedTuple):
     """What one line allocated that was still alive at the end of the window, over all the ways that lead to it."""
 
     line: CodeLine | None
@@ -36,7 +36,7 @@ class Suspect(NamedTuple):
     """Of each block, where all are of one size."""
 
 
-def suspects(growth: Iterable[StackGrowth]) -> list[Suspect]:
+def suspects(growth: Iterable[StackGrowth]) -> list[SuspectRow]:
     """Growth by line, the largest first."""
     groups: dict[tuple[CodeLine | None, int | None], list[StackGrowth]] = defaultdict(list)
     for one in growth:
@@ -46,10 +46,10 @@ def suspects(growth: Iterable[StackGrowth]) -> list[Suspect]:
     return sorted(found, key=lambda suspect: -suspect.grown_bytes)
 
 
-def _suspect(line: CodeLine | None, group: Sequence[StackGrowth]) -> Suspect:
+def _suspect(line: CodeLine | None, group: Sequence[StackGrowth]) -> SuspectRow:
     sizes = {one.block_bytes for one in group}
     first = max(group, key=lambda one: one.grown_bytes)
-    return Suspect(
+    return SuspectRow(
         line,
         _caller(first),
         sum(one.grown_bytes for one in group),
@@ -78,7 +78,7 @@ def suspects_table(growth: Sequence[StackGrowth], *, grown_bytes: int | None, ho
     return table(heads, rows, numbers=(2, 3, 4, 5)) + _more(len(found) - MOST_LINES, "lines")
 
 
-def _suspect_cells(one: Suspect, whole: int) -> list[str]:
+def _suspect_cells(one: SuspectRow, whole: int) -> list[str]:
     return [
         code_line(one.line) if one.line else "no stack was recorded",
         code_line(one.caller) if one.caller else _NOTHING,

@@ -27,7 +27,7 @@ class RankCurve(NamedTuple):
     """It is one of the ranks that the report is about."""
 
 
-class Setting(NamedTuple):
+class TriedSetting(NamedTuple):
     """One allocator setting that was tried on the recorded trace."""
 
     name: str
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
 class WhatIfTable(NamedTuple):
     """Allocator settings, best first, and what there is to know of them."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[TriedSetting, ...]
     sentences: tuple[str, ...]
     export_line: str | None = None
     """What brings the advised settings into force."""

@@ -28,7 +28,7 @@ _LINE_HEIGHT = 20.0
 _SVG_STYLE = ".card { fill: var(--card); stroke: none; }"
 
 
-class Course(NamedTuple):
+class PlottedCourse(NamedTuple):
     """How memory went under one setting."""
 
     label: str
@@ -47,23 +47,23 @@ class Moments(NamedTuple):
     """Of every event."""
 
 
-class Clock(NamedTuple):
+class PlotClock(NamedTuple):
     """Where the points of a curve stand on the axis."""
 
     axis: Axis
     at: Sequence[float]
 
 
-def clock(curve: MemoryCurve, moments: Moments) -> Clock:
+def clock(curve: MemoryCurve, moments: Moments) -> PlotClock:
     """By training step where they are known, else by the recording's own clock, else by its events."""
     if moments.steps:
-        return Clock(STEPS, [_step_at(event, moments.steps) for event in curve.event])
+        return PlotClock(STEPS, [_step_at(event, moments.steps) for event in curve.event])
     if not moments.time_us:
-        return Clock(_EVENTS, [float(event) for event in curve.event])
+        return PlotClock(_EVENTS, [float(event) for event in curve.event])
     passed_us = [moments.time_us[event] - moments.time_us[0] for event in curve.event]
     if max(passed_us, default=0) < SHORT_S * 1_000_000:
-        return Clock(_MILLISECONDS, [passed / 1_000 for passed in passed_us])
-    return Clock(_SECONDS, [passed / 1_000_000 for passed in passed_us])
+        return PlotClock(_MILLISECONDS, [passed / 1_000 for passed in passed_us])
+    return PlotClock(_SECONDS, [passed / 1_000_000 for passed in passed_us])
 
 
 def _step_at(event: int, steps: Sequence[int]) -> float:
@@ -76,7 +76,7 @@ def _step_at(event: int, steps: Sequence[int]) -> float:
 
 
 def plot_page(
-    courses: Sequence[Course],
+    courses: Sequence[PlottedCourse],
     *,
     moments: Moments,
     limit_bytes: int | None,
@@ -98,7 +98,7 @@ def plot_page(
     )
 
 
-def plot_svg(courses: Sequence[Course], *, moments: Moments, limit_bytes: int | None, heading: str) -> str:
+def plot_svg(courses: Sequence[PlottedCourse], *, moments: Moments, limit_bytes: int | None, heading: str) -> str:
     """The picture alone, light or dark as its viewer is; the names of the curves stand below it."""
     lines = _lines(courses, moments)
     chart = _chart(courses, lines, moments, limit_bytes)
@@ -119,7 +119,9 @@ def plot_svg(courses: Sequence[Course], *, moments: Moments, limit_bytes: int | 
     )
 
 
-def _chart(courses: Sequence[Course], lines: Sequence[ChartLine], moments: Moments, limit_bytes: int | None) -> str:
+def _chart(
+    courses: Sequence[PlottedCourse], lines: Sequence[ChartLine], moments: Moments, limit_bytes: int | None
+) -> str:
     peaks = "; ".join(
         f"{course.title}: {format_bytes(max(course.curve.reserved_bytes, default=0))}" for course in courses
     )
@@ -127,7 +129,7 @@ def _chart(courses: Sequence[Course], lines: Sequence[ChartLine], moments: Momen
     return draw(lines, limit=limit_bytes, axis=axis, description=f"Peak of reserved memory: {peaks}")
 
 
-def _lines(courses: Sequence[Course], moments: Moments) -> list[ChartLine]:
+def _lines(courses: Sequence[PlottedCourse], moments: Moments) -> list[ChartLine]:
     """What today's settings had allocated as an area, and reserved memory of each as a curve above it."""
     today = courses[0].curve
     at = clock(today, moments).at

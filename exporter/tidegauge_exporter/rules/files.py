@@ -10,10 +10,10 @@ from tidegauge_exporter.rules.job_alerts import JOB_ALERTS
 from tidegauge_exporter.rules.joins import JOIN_GROUP
 from tidegauge_exporter.rules.recording import RECORDING
 from tidegauge_exporter.rules.service_alerts import SERVICE_ALERTS
-from tidegauge_exporter.rules.values import Addresses, AlertRule, Board, Group, RecordingRule
+from tidegauge_exporter.rules.values import Addresses, AlertRule, Board, RecordingRule, RuleGroup
 from tidegauge_exporter.rules.yaml_text import Node, duration, yaml_text
 
-ALERTS: tuple[Group[AlertRule], ...] = (JOB_ALERTS, SERVICE_ALERTS)
+ALERTS: tuple[RuleGroup[AlertRule], ...] = (JOB_ALERTS, SERVICE_ALERTS)
 
 _BOARDS: Final = {
     Board.FLEET: (FLEET, ("cluster",)),
@@ -56,11 +56,11 @@ def _file(what: str, groups: Iterable[Node]) -> str:
     return yaml_text({"groups": list(groups)}, heading=_HEADING.format(what=what))
 
 
-def _recording_group(group: Group[RecordingRule]) -> Node:
+def _recording_group(group: RuleGroup[RecordingRule]) -> Node:
     return _group(group.name, group.interval_s, [{"record": rule.record, "expr": rule.expr} for rule in group.rules])
 
 
-def _alert_group(group: Group[AlertRule], addresses: Addresses) -> Node:
+def _alert_group(group: RuleGroup[AlertRule], addresses: Addresses) -> Node:
     return _group(group.name, group.interval_s, [_alert(rule, addresses) for rule in group.rules])
 
 

@@ -23,7 +23,7 @@ from tidegauge_exporter.rules.promql import (
     with_owner,
 )
 from tidegauge_exporter.rules.recording import JOB
-from tidegauge_exporter.rules.values import AlertRule, AlertSeverity, Board, Group
+from tidegauge_exporter.rules.values import AlertRule, AlertSeverity, Board, RuleGroup
 
 SOON_S: Final = 3600
 MUCH_EATEN: Final = DEFAULT.danger_share
@@ -203,4 +203,4 @@ PRESSURE = (
     ),
 )
 
-JOB_ALERTS: Group[AlertRule] = Group("tidegauge-job-alerts", (*LEAKS, *EVENTS, *PRESSURE))
+JOB_ALERTS: RuleGroup[AlertRule] = RuleGroup("tidegauge-job-alerts", (*LEAKS, *EVENTS, *PRESSURE))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegauge_exporter.rules.recording import JOB
-from tidegauge_exporter.rules.values import Group, JoinRule, RecordingRule
+from tidegauge_exporter.rules.values import JoinRule, RecordingRule, RuleGroup
 
 DCGM: Final = "dcgm-exporter, same UUIDs"
 KUBE: Final = "kube-state-metrics; Tidegauge's `hostname` is the name of the Kubernetes node"
@@ -75,4 +75,4 @@ JOINS: tuple[JoinRule, ...] = (
     ),
 )
 
-JOIN_GROUP: Group[RecordingRule] = Group("tidegauge-joins", tuple(join.rule for join in JOINS), interval_s=60)
+JOIN_GROUP: RuleGroup[RecordingRule] = RuleGroup("tidegauge-joins", tuple(join.rule for join in JOINS), interval_s=60)

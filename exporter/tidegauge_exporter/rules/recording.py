@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.rules.values import Group, RecordingRule
+from tidegauge_exporter.rules.values import RecordingRule, RuleGroup
 
 JOB: Final = "cluster, job_id, attempt, group"
 """What an attempt of a job is told apart by."""
@@ -40,7 +40,7 @@ _ALLOCATED: Final = "live tensors."
 _RESERVED: Final = "what the caching allocator holds."
 _NONTORCH: Final = "device memory outside the allocator."
 
-JOBS = Group(
+JOBS = RuleGroup(
     "tidegauge-jobs",
     (
         *(_of_job("allocated", operation, _ALLOCATED) for operation in ("sum", "max", "min")),
@@ -115,7 +115,7 @@ def _of_cluster(level: str, by: str, metric: str, text: str, operation: str = "s
     )
 
 
-CLUSTER = Group(
+CLUSTER = RuleGroup(
     "tidegauge-cluster",
     (
         _of_cluster("cluster", "cluster", "tidegauge_gpu_total_bytes", "Memory of all watched GPUs."),
@@ -175,7 +175,7 @@ CLUSTER = Group(
     ),
 )
 
-NODES = Group(
+NODES = RuleGroup(
     "tidegauge-nodes",
     (
         _of_cluster("cluster_node", "cluster, hostname", "tidegauge_gpu_used_bytes", "Memory in use on a node's GPUs."),
@@ -195,7 +195,7 @@ NODES = Group(
     ),
 )
 
-RECORDING: tuple[Group[RecordingRule], ...] = (JOBS, CLUSTER, NODES)
+RECORDING: tuple[RuleGroup[RecordingRule], ...] = (JOBS, CLUSTER, NODES)
 
 
 def recorded_names() -> frozenset[str]:

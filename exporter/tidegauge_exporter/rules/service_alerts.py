@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegauge_exporter.rules.promql import COUNT, RATE
-from tidegauge_exporter.rules.values import AlertRule, AlertSeverity, Board, Group
+from tidegauge_exporter.rules.values import AlertRule, AlertSeverity, Board, RuleGroup
 
 _AGENT: Final = 'up{job="tidegauge",component="agent"}'
 _COORDINATOR: Final = 'up{job="tidegauge",component="coordinator"}'
@@ -23,7 +23,7 @@ ACTION: Final = "{{ $labels.action }}"
 REASON: Final = "{{ $labels.reason }}"
 CLUSTER: Final = "{{ with $labels.cluster }} (cluster {{ . }}){{ end }}"
 
-SERVICE_ALERTS: Group[AlertRule] = Group(
+SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
     "tidegauge-service-alerts",
     (
         AlertRule(

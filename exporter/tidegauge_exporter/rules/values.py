@@ -64,7 +64,7 @@ Rule = TypeVar("Rule", RecordingRule, AlertRule)
 
 
 @dataclass(frozen=True)
-class Group(Generic[Rule]):
+class RuleGroup(Generic[Rule]):
     """Rules of one kind that are evaluated one after the other, at the same moment."""
 
     name: str

@@ -8,7 +8,7 @@ from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Chat, Posted
 from tidegauge_exporter.messages.values import Story
-from tidegauge_exporter.notify.message_format import MessageFormat, Plot
+from tidegauge_exporter.notify.message_format import MessageFormat, PlotDrawer
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class SlackWay:
     """``notify.owner.OwnerWay``. ``draw=None``: no plots."""
 
-    def __init__(self, chat: Chat, *, cluster: str, links: Links, look: MessageFormat, draw: Plot | None) -> None:
+    def __init__(self, chat: Chat, *, cluster: str, links: Links, look: MessageFormat, draw: PlotDrawer | None) -> None:
         self._chat = chat
         self._cluster = cluster
         self._links = links

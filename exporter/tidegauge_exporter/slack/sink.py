@@ -20,7 +20,7 @@ from tidegauge_exporter.messages.values import INCIDENT_ALERT, Alert, AlertGroup
 from tidegauge_exporter.notify.alert_posts import AlertPosts
 from tidegauge_exporter.notify.attempts import Attempts, is_due
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.message_format import MessageFormat, Plot
+from tidegauge_exporter.notify.message_format import MessageFormat, PlotDrawer
 from tidegauge_exporter.notify.plots import upload_plot
 from tidegauge_exporter.notify.ports import RefusedError
 from tidegauge_exporter.notify.storms import Storms
@@ -60,7 +60,7 @@ class SlackSink:
         links: Links,
         wait_for_release: bool,
         look: MessageFormat,
-        draw: Plot | None,
+        draw: PlotDrawer | None,
         wall_s: Callable[[], float],
         release_all: Callable[[], bool] = lambda: False,
     ) -> None:

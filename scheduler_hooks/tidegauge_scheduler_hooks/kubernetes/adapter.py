@@ -36,11 +36,11 @@ from tidegauge_scheduler_hooks.kubernetes.events import (
 )
 from tidegauge_scheduler_hooks.kubernetes.facts_of_workloads import can_do, facts_of, find, is_ours
 from tidegauge_scheduler_hooks.kubernetes.failure_policies import goes_by_condition, take_marks_off
-from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, HOLD, Changes, Incident, Stopped, merged
+from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, HOLD, Changes, IncidentIntent, Stopped, merged
 from tidegauge_scheduler_hooks.kubernetes.owners import BY_NAME, KINDS
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
-from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, NotFoundError
+from tidegauge_scheduler_hooks.kubernetes.ports import ConflictError, ForbiddenError, KubeApi, ObjectNotFoundError
 from tidegauge_scheduler_hooks.kubernetes.presence import presence_of
 from tidegauge_scheduler_hooks.kubernetes.requeue_orders import encoded, requeue_order, wanted_changes
 from tidegauge_scheduler_hooks.kubernetes.stops import TRIES, Stops
@@ -130,7 +130,7 @@ class KubernetesScheduler:
             tell_through_rank(self._ranks, target, text, decision_id=decision_id)
         except SchedulerError as error:
             log.info("decision %s: told by an Event alone: %s", decision_id, error)
-        incident = Incident(decision_id, target.incarnation, text, self._wall_s())
+        incident = IncidentIntent(decision_id, target.incarnation, text, self._wall_s())
         self._mark(target, workload, INCIDENT, lambda now: _incident(now, incident))
 
     def annotate(self, target: JobTarget, text: str, *, decision_id: str) -> None:
@@ -207,7 +207,7 @@ class KubernetesScheduler:
         _check_known(self._directory.problem_below(kind))
         try:
             obj = self._api.get(kind.resource, namespace, name)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return None
         workload = Workload(kind, obj, tuple(self._directory.pods_of(obj)), foreign)
         return workload if workload.job_id == target.job.job_id else None
@@ -333,7 +333,7 @@ def _running(target: JobTarget, workload: Workload | None) -> Workload:
     return workload
 
 
-def _incident(workload: Workload, incident: Incident) -> str:
+def _incident(workload: Workload, incident: IncidentIntent) -> str:
     """The annotation; the one that is there if this decision wrote it."""
     before = workload.incident
     same = before is not None and (before.decision, before.mark) == (incident.decision, incident.mark)

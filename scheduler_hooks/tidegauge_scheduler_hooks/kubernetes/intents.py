@@ -77,7 +77,7 @@ class Stopped:
 
 
 @dataclass(frozen=True)
-class Incident:
+class IncidentIntent:
     """What is wrong with one run of a workload (annotation ``INCIDENT``)."""
 
     decision: str
@@ -88,7 +88,7 @@ class Incident:
     at: float
 
 
-def encode(intent: Changes | RequeueOrder | Stopped | Incident) -> str:
+def encode(intent: Changes | RequeueOrder | Stopped | IncidentIntent) -> str:
     """The annotation's text; long reasons are cut. Raises ``ValueError`` if it is longer than ``MAX_BYTES`` even so, or
     holds what ``decode`` would refuse."""
     raw = asdict(intent)
@@ -138,17 +138,17 @@ def decode_changes(text: str) -> Changes:
     return Changes(_texts(raw, "environ"), _texts(raw, "alloc_conf"), _torch_version(raw))
 
 
-def decode_incident(text: str) -> Incident:
+def decode_incident(text: str) -> IncidentIntent:
     """Raises ``ValueError`` for anything that ``encode`` does not write."""
     raw = _object(text)
-    return Incident(_text(raw, "decision"), _text(raw, "mark"), _text(raw, "text"), _time(raw))
+    return IncidentIntent(_text(raw, "decision"), _text(raw, "mark"), _text(raw, "text"), _time(raw))
 
 
 _DECODERS: Mapping[type, Callable[[str], object]] = {
     Changes: decode_changes,
     RequeueOrder: decode_requeue,
     Stopped: decode_stopped,
-    Incident: decode_incident,
+    IncidentIntent: decode_incident,
 }
 
 

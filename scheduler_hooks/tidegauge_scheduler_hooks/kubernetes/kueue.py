@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegauge_scheduler_hooks.kubernetes.owners import at, controller_of
-from tidegauge_scheduler_hooks.kubernetes.ports import ForbiddenError, KubeApi, NotFoundError, Object, Resource
+from tidegauge_scheduler_hooks.kubernetes.ports import ForbiddenError, KubeApi, Object, ObjectNotFoundError, Resource
 
 QUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 """Kueue 0.15 and later."""
@@ -21,7 +21,7 @@ def find_queue_workload(api: KubeApi, namespace: str, owner_uid: str, *, queued:
     """
     try:
         found = api.list(QUEUE_WORKLOADS, namespace)
-    except NotFoundError:
+    except ObjectNotFoundError:
         return None
     except ForbiddenError:
         if queued:

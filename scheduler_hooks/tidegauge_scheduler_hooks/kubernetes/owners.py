@@ -39,7 +39,7 @@ class State(str, Enum):
 
 
 @dataclass(frozen=True)
-class Kind:
+class OwnerKind:
     """One kind of workload."""
 
     resource: Resource
@@ -64,7 +64,7 @@ class Kind:
 class Owned(NamedTuple):
     """Whose a pod is."""
 
-    kind: Kind
+    kind: OwnerKind
     """Of the topmost owner that is known; ``Pod`` where none is."""
     obj: Object
     foreign: str | None = None
@@ -113,8 +113,8 @@ def _any_active(field: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 SUSPEND: Path = ("spec", "suspend")
-POD = Kind(PODS, None, _no_templates)
-JOB = Kind(
+POD = OwnerKind(PODS, None, _no_templates)
+JOB = OwnerKind(
     JOBS,
     SUSPEND,
     _job_templates,
@@ -123,7 +123,7 @@ JOB = Kind(
     restarts="failed",
     busy=lambda status: bool(status.get("active") or status.get("terminating")),
 )
-JOBSET = Kind(
+JOBSET = OwnerKind(
     JOBSETS,
     SUSPEND,
     _jobset_templates,
@@ -131,10 +131,10 @@ JOBSET = Kind(
     restarts="restarts",
     busy=_any_active("replicatedJobsStatus"),
 )
-TRAINJOB = Kind(
+TRAINJOB = OwnerKind(
     TRAINJOBS, SUSPEND, _no_templates, final=frozenset({"Complete", "Failed"}), busy=_any_active("jobsStatus")
 )
-PYTORCHJOB = Kind(
+PYTORCHJOB = OwnerKind(
     PYTORCHJOBS,
     ("spec", "runPolicy", "suspend"),
     _pytorch_templates,
@@ -142,13 +142,13 @@ PYTORCHJOB = Kind(
     runs=("startTime",),
     busy=_any_active("replicaStatuses"),
 )
-RAYJOB = Kind(RAYJOBS, SUSPEND, _ray_templates, runs=("startTime", "rayClusterName"), restarts="failed")
-RAYCLUSTER = Kind(RAYCLUSTERS, None, _no_templates)
+RAYJOB = OwnerKind(RAYJOBS, SUSPEND, _ray_templates, runs=("startTime", "rayClusterName"), restarts="failed")
+RAYCLUSTER = OwnerKind(RAYCLUSTERS, None, _no_templates)
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (JOB, JOBSET, TRAINJOB, PYTORCHJOB, RAYJOB)}
+KINDS: Mapping[str, OwnerKind] = {kind.name: kind for kind in (JOB, JOBSET, TRAINJOB, PYTORCHJOB, RAYJOB)}
 """Those that can be acted on, by the names of the setting ``kubernetes_kinds``."""
-BY_NAME: Mapping[str, Kind] = {**KINDS, RAYCLUSTER.name: RAYCLUSTER, POD.name: POD}
-_LINKS: Mapping[str, tuple[Kind, ...]] = {
+BY_NAME: Mapping[str, OwnerKind] = {**KINDS, RAYCLUSTER.name: RAYCLUSTER, POD.name: POD}
+_LINKS: Mapping[str, tuple[OwnerKind, ...]] = {
     "JobSet": (JOB,),
     "TrainJob": (JOBSET, JOB),
     "RayJob": (RAYCLUSTER, JOB),
@@ -156,7 +156,7 @@ _LINKS: Mapping[str, tuple[Kind, ...]] = {
 """What is between a pod and an owner of that kind."""
 
 
-def watched_kinds(enabled: Iterable[str]) -> Mapping[str, Kind]:
+def watched_kinds(enabled: Iterable[str]) -> Mapping[str, OwnerKind]:
     """The kinds to know of where these are acted on: they, and what is between them and their pods.
 
     Raises ``ValueError`` for a kind that is not in ``KINDS``."""
@@ -168,13 +168,13 @@ def watched_kinds(enabled: Iterable[str]) -> Mapping[str, Kind]:
     return {**{link.name: link for name in names for link in _LINKS.get(name, ())}, **found}
 
 
-def links_below(kind: Kind) -> tuple[Kind, ...]:
+def links_below(kind: OwnerKind) -> tuple[OwnerKind, ...]:
     """What is between a workload of that kind and its pods."""
     return _LINKS.get(kind.name, ())
 
 
 def topmost(
-    pod: Object, known: Mapping[str, Kind], lookup: Callable[[Resource, str, str], Object | None]
+    pod: Object, known: Mapping[str, OwnerKind], lookup: Callable[[Resource, str, str], Object | None]
 ) -> Owned | None:
     """Whose ``pod`` is, by the owner references with ``controller: true``, as far as ``known`` reaches.
 
@@ -237,7 +237,7 @@ def is_true(obj: Object, name: str) -> bool:
     return found is not None and found.get("status") == "True"
 
 
-def state(kind: Kind, obj: Object) -> State:
+def state(kind: OwnerKind, obj: Object) -> State:
     """Where the workload stands, as its controller last wrote it. That its pods are gone is not known from it."""
     if kind is POD:
         return _pod_state(obj)
@@ -275,12 +275,12 @@ def _pod_state(pod: Object) -> State:
     return State.RUNNING if phase == "Running" else State.STARTING
 
 
-def runs_one_pod(kind: Kind, obj: Object) -> bool:
+def runs_one_pod(kind: OwnerKind, obj: Object) -> bool:
     """A Job with one pod at a time: each further pod is another start of the whole."""
     return kind is JOB and (at(obj, ("spec", "parallelism")) or 1) == 1 and (at(obj, ("spec", "completions")) or 1) == 1
 
 
-def own_restarts(kind: Kind, obj: Object) -> int:
+def own_restarts(kind: OwnerKind, obj: Object) -> int:
     """How often its own controller has started all of it again."""
     if kind.restarts is None or (kind is JOB and not runs_one_pod(kind, obj)):
         return 0
@@ -288,7 +288,7 @@ def own_restarts(kind: Kind, obj: Object) -> int:
     return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0
 
 
-def mark(kind: Kind, obj: Object) -> str:
+def mark(kind: OwnerKind, obj: Object) -> str:
     """What is another when the same object runs again after somebody suspended it, whoever that was."""
     resumed = condition(obj, "Suspended")
     times = [str(at(obj, ("status", name)) or "") for name in kind.runs]

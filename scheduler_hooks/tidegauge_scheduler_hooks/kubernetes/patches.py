@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INCIDENT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode, merged
-from tidegauge_scheduler_hooks.kubernetes.owners import TRAINJOB, Kind, Path, at
+from tidegauge_scheduler_hooks.kubernetes.owners import TRAINJOB, OwnerKind, Path, at
 from tidegauge_scheduler_hooks.kubernetes.ports import Object
 from tidegauge_scheduler_hooks.kubernetes.workloads import MANAGER, Workload, runtime_patches
 
@@ -23,7 +23,7 @@ def annotate_patch(obj: Object, changed: Mapping[str, str | None]) -> Mapping[st
 
 
 def suspend_patch(
-    kind: Kind, obj: Object, changed: Mapping[str, str | None], *, by_kueue: bool = False
+    kind: OwnerKind, obj: Object, changed: Mapping[str, str | None], *, by_kueue: bool = False
 ) -> Mapping[str, Any]:
     """Suspend it and say why, at once. ``by_kueue``: only say why; its Workload is what is switched off."""
     if kind.suspend is None:
@@ -36,7 +36,7 @@ def suspend_patch(
 
 
 def resume_patch(
-    kind: Kind, obj: Object, order: RequeueOrder, *, by_kueue: bool = False, templates: bool = True
+    kind: OwnerKind, obj: Object, order: RequeueOrder, *, by_kueue: bool = False, templates: bool = True
 ) -> Mapping[str, Any]:
     """Have it start again as ``order`` says.
 

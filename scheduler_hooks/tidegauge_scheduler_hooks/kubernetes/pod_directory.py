@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tidegauge.core.jobs.kubernetes import OWNER, PROFILE_LABEL, PodFacts
 from tidegauge_scheduler_hooks.kubernetes.owners import (
-    Kind,
     Owned,
+    OwnerKind,
     at,
     controller_of,
     links_below,
@@ -19,7 +19,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     topmost,
     watched_kinds,
 )
-from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object, Resource, Store, Watches
+from tidegauge_scheduler_hooks.kubernetes.ports import PODS, Object, ObjectStore, Resource, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import (
     Workload,
     annotations_of,
@@ -41,7 +41,7 @@ class PodDirectory:
     """``kinds``: the enabled ones. Thread-safe; nothing here blocks."""
 
     def __init__(self, watches: Watches, kinds: Iterable[str]) -> None:
-        self.kinds: Mapping[str, Kind] = watched_kinds(kinds)
+        self.kinds: Mapping[str, OwnerKind] = watched_kinds(kinds)
         self._lock = threading.Lock()
         self._below: dict[str, set[str]] = defaultdict(set)
         """Uids of what is right below an owner, by the owner's."""
@@ -58,7 +58,7 @@ class PodDirectory:
         """Why pods are not known (for people); ``None``: they are. A kind that is not installed is no problem."""
         return None if self._pods.synced else (self._pods.problem or "pods have not been listed yet")
 
-    def problem_below(self, kind: Kind) -> str | None:
+    def problem_below(self, kind: OwnerKind) -> str | None:
         """Why the pods below workloads of that kind are not known, for people: until what is between has been listed, a
         workload seems to have none."""
         links = (self._owners[link.resource] for link in links_below(kind) if link.resource in self._owners)
@@ -136,7 +136,7 @@ class PodDirectory:
         return seen
 
     def _owner(self, resource: Resource, namespace: str, uid: str) -> Object | None:
-        store: Store | None = self._owners.get(resource)
+        store: ObjectStore | None = self._owners.get(resource)
         found = None if store is None else store.by_uid(uid)
         return found if found is None or _namespace(found) == namespace else None
 

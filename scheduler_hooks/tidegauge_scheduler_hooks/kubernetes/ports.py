@@ -53,7 +53,7 @@ class Patch(str, Enum):
     """Kubernetes' own, for built-in kinds: lists are merged by their key."""
 
 
-class NotFoundError(PermanentError):
+class ObjectNotFoundError(PermanentError):
     """404: no such object, or no such kind of objects (``kind_missing``: its CRD is not installed)."""
 
     def __init__(self, message: str, *, kind_missing: bool = False) -> None:
@@ -110,7 +110,7 @@ class KubeApi(Protocol):
         """PUT; ``ConflictError`` if ``body``'s resourceVersion is not the latest."""
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """The objects of one kind, kept up to date by a watch (``SharedInformer``). Thread-safe, never blocks."""
 
     def get(self, namespace: str | None, name: str) -> Object | None: ...
@@ -143,7 +143,7 @@ class Watches(Protocol):
         *,
         label_selector: str | None = None,
         on_change: Callable[[Object, bool], None] | None = None,
-    ) -> Store:
+    ) -> ObjectStore:
         """The same for the same arguments. ``on_change(object, deleted)`` is called for every object that is there, was
         changed, or went away; in the watch's thread, so it must be quick. Once more for all at each resync."""
 

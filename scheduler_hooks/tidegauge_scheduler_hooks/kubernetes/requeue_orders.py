@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tidegauge.core.incidents.actions import JobTarget
 from tidegauge.core.jobs.settings import may_set
 from tidegauge_scheduler_hooks.kubernetes.copies import COPIED_KINDS
-from tidegauge_scheduler_hooks.kubernetes.intents import Changes, Incident, RequeueOrder, Stopped, encode, merged
+from tidegauge_scheduler_hooks.kubernetes.intents import Changes, IncidentIntent, RequeueOrder, Stopped, encode, merged
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, next_attempt
 from tidegauge_scheduler_hooks.ports import PermanentError, RequeueChanges
 
@@ -49,7 +49,7 @@ def requeue_order(
     return encoded(workload, order)
 
 
-def encoded(workload: Workload, intent: Changes | RequeueOrder | Stopped | Incident) -> str:
+def encoded(workload: Workload, intent: Changes | RequeueOrder | Stopped | IncidentIntent) -> str:
     """Raises ``PermanentError`` for what no annotation can hold."""
     try:
         return encode(intent)

@@ -23,7 +23,7 @@ from tidegauge.core.jobs.kubernetes import (
 from tidegauge_scheduler_hooks.kubernetes.intents import (
     MAX_ATTEMPT,
     Changes,
-    Incident,
+    IncidentIntent,
     RequeueOrder,
     Stopped,
     decode_changes,
@@ -34,7 +34,7 @@ from tidegauge_scheduler_hooks.kubernetes.intents import (
 from tidegauge_scheduler_hooks.kubernetes.owners import (
     RAYJOB,
     TRAINJOB,
-    Kind,
+    OwnerKind,
     State,
     at,
     mark,
@@ -68,7 +68,7 @@ Intent = TypeVar("Intent")
 class Workload:
     """An object of a known kind as it is, and those of its pods that we watch, ended ones included."""
 
-    kind: Kind
+    kind: OwnerKind
     obj: Object
     pods: tuple[Object, ...] = ()
     foreign: str | None = None
@@ -137,7 +137,7 @@ class Workload:
         return _intent(self.obj, STOPPED, decode_stopped)
 
     @property
-    def incident(self) -> Incident | None:
+    def incident(self) -> IncidentIntent | None:
         return _intent(self.obj, INCIDENT, decode_incident)
 
     @property
@@ -197,7 +197,7 @@ def restart_label(pod: Object) -> int:
     return _count(labels_of(pod).get(RESTART_LABEL))
 
 
-def template_attempt(kind: Kind, obj: Object) -> int:
+def template_attempt(kind: OwnerKind, obj: Object) -> int:
     """The ``ATTEMPT`` that all pods of the present run have at least: those with less are of an earlier one."""
     if kind is TRAINJOB:
         ours: Mapping[str, Any] = next((entry for entry in runtime_patches(obj) if entry.get("manager") == MANAGER), {})

@@ -28,7 +28,7 @@ from tidegauge_scheduler_hooks.policy.ladder import checkpoint_before
 from tidegauge_scheduler_hooks.policy.rungs import RequeueRung
 
 
-class Held(NamedTuple):
+class HeldBack(NamedTuple):
     """A brake and, for people, why it holds."""
 
     brake: str
@@ -45,11 +45,11 @@ class Brake(NamedTuple):
     holds: Callable[[Case], str | None]
 
 
-def held_back(case: Case) -> Held | None:
+def held_back(case: Case) -> HeldBack | None:
     """The first brake that holds."""
     for brake in BRAKES:
         if case.action in brake.actions and (reason := brake.holds(case)) is not None:
-            return Held(brake.name, reason)
+            return HeldBack(brake.name, reason)
     return None
 
 

@@ -24,7 +24,7 @@ MOST_MESSAGE = 1_000
 
 
 @dataclass(frozen=True)
-class Finding:
+class PolicyFinding:
     """One thing to put right (``error``) or to think about (``warning``)."""
 
     level: str
@@ -40,15 +40,15 @@ class Finding:
 class Findings:
     """What ``check_policy`` found, by line. ``policy`` is there unless there is an error."""
 
-    found: tuple[Finding, ...]
+    found: tuple[PolicyFinding, ...]
     policy: Policy | None
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
+    def errors(self) -> tuple[PolicyFinding, ...]:
         return tuple(one for one in self.found if one.level == "error")
 
     @property
-    def warnings(self) -> tuple[Finding, ...]:
+    def warnings(self) -> tuple[PolicyFinding, ...]:
         return tuple(one for one in self.found if one.level == "warning")
 
 
@@ -57,19 +57,19 @@ def check_policy(text: str) -> Findings:
     try:
         document = read(text)
     except YamlError as error:
-        return Findings((Finding("error", error.line, _cut(str(error))),), None)
+        return Findings((PolicyFinding("error", error.line, _cut(str(error))),), None)
     if not isinstance(document.value, dict):
-        return Findings((Finding("error", document.line(()), "a policy is lines of `key: value`"),), None)
+        return Findings((PolicyFinding("error", document.line(()), "a policy is lines of `key: value`"),), None)
     try:
         policy = Policy.model_validate(document.value)
     except ValidationError as error:
-        wrong = [Finding("error", document.line(_path(one)), _cut(_said(one))) for one in error.errors()]
+        wrong = [PolicyFinding("error", document.line(_path(one)), _cut(_said(one))) for one in error.errors()]
         return Findings(_by_line(wrong), None)
-    found = [Finding(one.level, document.line(one.path), one.message) for one in lint(policy)]
+    found = [PolicyFinding(one.level, document.line(one.path), one.message) for one in lint(policy)]
     return Findings(_by_line(found), None if any(one.level == "error" for one in found) else policy)
 
 
-def _by_line(found: Sequence[Finding]) -> tuple[Finding, ...]:
+def _by_line(found: Sequence[PolicyFinding]) -> tuple[PolicyFinding, ...]:
     return tuple(sorted(found, key=lambda one: one.line or 0))
 
 

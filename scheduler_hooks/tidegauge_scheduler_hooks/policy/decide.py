@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import BREAKERS, ActionKind, Decision, Disposition, JobFacts
 from tidegauge_scheduler_hooks.policy import texts
-from tidegauge_scheduler_hooks.policy.brakes import PASSING, Held, held_back
+from tidegauge_scheduler_hooks.policy.brakes import PASSING, HeldBack, held_back
 from tidegauge_scheduler_hooks.policy.case import Case, requeues_used, wants_new_checkpoint
 from tidegauge_scheduler_hooks.policy.ladder import LadderStep, again, checkpoint_before, next_step
 from tidegauge_scheduler_hooks.policy.models import Policy, Rule, carries_out
@@ -59,7 +59,7 @@ class _Situation(NamedTuple):
     """When there will be something to decide, if nothing changes; infinite: never."""
     case: Case | None = None
     """What is due now."""
-    held: Held | None = None
+    held: HeldBack | None = None
     """What holds it back."""
 
 
@@ -118,7 +118,7 @@ def _case(
     return replace(case, action=ActionKind(rung.when_used_up)) if used_up else case
 
 
-def _decision_id(case: Case, held: Held | None) -> str:
+def _decision_id(case: Case, held: HeldBack | None) -> str:
     """The same for the same situation. What would be done is named apart from what is to be done, so that a policy
     whose mode is changed can still do it."""
     parts = [str(case.incident.number), case.rule.name, str(case.step.rung), str(case.step.attempt)]
@@ -132,7 +132,7 @@ def _decision_id(case: Case, held: Held | None) -> str:
     return ":".join(parts)
 
 
-def _decision(case: Case, held: Held | None, decision_id: str) -> Decision:
+def _decision(case: Case, held: HeldBack | None, decision_id: str) -> Decision:
     unheld = Disposition.DO if case.real else Disposition.WOULD
     return Decision(
         decision_id=decision_id,

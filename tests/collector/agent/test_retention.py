@@ -12,7 +12,7 @@ from sample_views import rank_view
 from tidegauge.agent.evidence.budget import PIECES_OF_TENANT, STORED_BYTES_OF_TENANT, EvidenceBudget
 from tidegauge.agent.evidence.retention import StoredSnapshot, what_to_delete
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
-from tidegauge.agent.evidence.snapshot_store import FolderStore, StoreError
+from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStoreError
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.jobs.tenants import Tenant, tenant_of_rank
@@ -127,7 +127,7 @@ def test_room_is_never_made_of_what_is_wanted(tmp_path: Path) -> None:
     first, second = (keep(on, step=step, at_s=NOW_S + step) for step in (1, 2))
     third = keep(on, step=3, at_s=NOW_S + 3, protected=frozenset({first.key}))
     assert keys(tmp_path / "real") == {first.key, third.key}
-    with pytest.raises(StoreError, match="keep_snapshots_gib"):
+    with pytest.raises(SnapshotStoreError, match="keep_snapshots_gib"):
         keep(on, step=4, at_s=NOW_S + 4, protected=frozenset({first.key, third.key}))
     assert keys(tmp_path / "real") == {first.key, third.key}
     assert second.key not in keys(tmp_path / "real")
@@ -173,7 +173,7 @@ def test_two_containers_that_run_as_root_are_two_tenants() -> None:
 def test_a_store_that_cannot_be_listed_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Away(FolderStore):
         def entries(self) -> tuple[StoredSnapshot, ...]:
-            raise StoreError("the bucket is away")
+            raise SnapshotStoreError("the bucket is away")
 
     on = SnapshotArchive(Away(tmp_path, hostname="node-a"), Keeping(DAY_S, 100), EvidenceBudget(), cluster="lab")
     for _ in range(3):

@@ -11,7 +11,7 @@ import pytest
 from fake_node import FakeNode, FakeRank
 from open_files import open_below
 from sample_views import identity
-from tidegauge.agent.ranks.watches import Watches
+from tidegauge.agent.ranks.watches import WatchedRanks
 from tidegauge.agent.rings.discovery import RingFile, RingFinder
 from tidegauge.agent.search import STALE_AFTER_S
 from tidegauge.core.ids import GlobalRank, JobId, LocalRank, ProcessId
@@ -157,16 +157,16 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
         self.read: list[ProcessId] = []
-        read_one = Watches._read_one
+        read_one = WatchedRanks._read_one
 
-        def slowly(watches: Watches, watch: object, *more: object) -> int:
+        def slowly(watches: WatchedRanks, watch: object, *more: object) -> int:
             process = watch.facts.process  # type: ignore[attr-defined]
             self.read.append(process)
             if process != VICTIM:
                 self.now_s += 1.0
             return read_one(watches, watch, *more)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Watches, "_read_one", slowly)
+        monkeypatch.setattr(WatchedRanks, "_read_one", slowly)
 
 
 def test_rings_that_take_long_to_read_have_turns_and_cost_nobody_else_a_poll(

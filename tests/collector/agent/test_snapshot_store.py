@@ -23,7 +23,7 @@ from tidegauge.agent.evidence.snapshot_store import (
     FolderStore,
     KeyTakenError,
     SnapshotStore,
-    StoreError,
+    SnapshotStoreError,
     check_key,
     snapshot_key,
 )
@@ -79,7 +79,7 @@ def test_what_is_removed_is_gone_and_may_be_removed_again(store: SnapshotStore) 
     store.remove(key(7))
     store.remove(key(7))
     assert [entry.key for entry in store.entries()] == [key(8)]
-    with pytest.raises(StoreError):
+    with pytest.raises(SnapshotStoreError):
         store.get(key(7), most_bytes=100)
 
 
@@ -92,7 +92,7 @@ def test_a_key_that_is_taken_stays_as_it_is(store: SnapshotStore) -> None:
 
 def test_no_more_is_read_than_was_allowed(store: SnapshotStore) -> None:
     store.put(key(), b"x" * 100, at_unix_s=NOW_S)
-    with pytest.raises(StoreError, match="more than 99 B"):
+    with pytest.raises(SnapshotStoreError, match="more than 99 B"):
         store.get(key(), most_bytes=99)
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_key_is_refused(bad: str, store: SnapshotStore) -> None:
         lambda: store.get(bad, most_bytes=1),
         lambda: store.remove(bad),
     ):
-        with pytest.raises(StoreError, match="no key"):
+        with pytest.raises(SnapshotStoreError, match="no key"):
             call()
 
 
@@ -194,7 +194,7 @@ def test_a_disk_that_is_nearly_full_is_not_filled(tmp_path: Path) -> None:
         def __len__(self) -> int:
             return room.f_bavail * room.f_frsize
 
-    with pytest.raises(StoreError, match=r"left to others"):
+    with pytest.raises(SnapshotStoreError, match=r"left to others"):
         store.put(key(), Huge(too_much), at_unix_s=NOW_S)
     assert store.entries() == ()
 
@@ -218,7 +218,7 @@ def test_what_a_node_put_there_it_knows_after_a_restart(tmp_path: Path) -> None:
     assert again.entries() == (StoredSnapshot(key(), 7, NOW_S),)
     again.remove(key())
     assert RemoteStore(url, tmp_path).entries() == ()
-    with pytest.raises(StoreError, match="FileNotFoundError"):
+    with pytest.raises(SnapshotStoreError, match="FileNotFoundError"):
         again.get(key(), most_bytes=100)
 
 
@@ -247,7 +247,7 @@ def test_nothing_half_written_bears_the_name(tmp_path: Path) -> None:
 )
 def test_a_driver_that_is_missing_is_named(url: str, said: str, tmp_path: Path) -> None:
     settings = Settings(snapshot_store=url, state_dir=tmp_path)
-    with pytest.raises(StoreError, match=said):
+    with pytest.raises(SnapshotStoreError, match=said):
         open_store(settings, hostname="node-a")
 
 
@@ -270,7 +270,7 @@ class Talkative(fsspec.AbstractFileSystem):  # type: ignore[misc] # SAFETY: fssp
 def test_secrets_of_a_url_are_never_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fsspec.register_implementation("talkative", Talkative, clobber=True)
     store = RemoteStore("talkative://ada:hunter2@host/prefix?token=abc123", tmp_path)
-    with caplog.at_level(logging.DEBUG), pytest.raises(StoreError) as caught:
+    with caplog.at_level(logging.DEBUG), pytest.raises(SnapshotStoreError) as caught:
         store.put(key(), b"columns", at_unix_s=NOW_S)
     assert store.name == "talkative://host/prefix"
     for text in (str(caught.value), caplog.text):
@@ -309,16 +309,16 @@ class Hanging(FolderStore):
 def test_a_store_that_hangs_is_given_up_on_and_not_asked_again_meanwhile(tmp_path: Path) -> None:
     hanging = Hanging(tmp_path)
     store = PatientStore(hanging, patience_s=0.01)
-    with pytest.raises(StoreError, match="did not answer within"):
+    with pytest.raises(SnapshotStoreError, match="did not answer within"):
         store.entries()
-    with pytest.raises(StoreError, match="does not answer"):
+    with pytest.raises(SnapshotStoreError, match="does not answer"):
         store.put(key(), b"columns", at_unix_s=NOW_S)
     hanging.let.set()
 
 
 def test_what_a_store_says_comes_through(tmp_path: Path) -> None:
     store = PatientStore(FolderStore(tmp_path, hostname="node-a"))
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(SnapshotStoreError, match="cannot be read"):
         store.get(key(), most_bytes=1)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegauge.analysis.whatif.limits import Limits, own_limits
+from tidegauge.analysis.whatif.limits import SearchLimits, own_limits
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.trace import Action, Trace
 from whatif_worlds import GIB, MIB, Event, alloc, failed_request, replay_of, trace_of
@@ -21,29 +21,29 @@ def outcome(trace: Trace) -> Replay:
 
 def test_the_recorded_cap_is_the_limit() -> None:
     trace = replace(failing(GIB), cap_bytes=7 * GIB)
-    assert own_limits(trace, outcome(trace)) == Limits(cap_bytes=7 * GIB)
+    assert own_limits(trace, outcome(trace)) == SearchLimits(cap_bytes=7 * GIB)
 
 
 def test_without_a_failed_request_no_limit_is_known() -> None:
-    assert own_limits(trace_of(alloc(0, MIB)), replay_of(GIB)) == Limits()
+    assert own_limits(trace_of(alloc(0, MIB)), replay_of(GIB)) == SearchLimits()
 
 
 def test_where_the_device_had_too_little_left_its_capacity_shows() -> None:
     trace = failing(100 * MIB)
-    assert own_limits(trace, outcome(trace)) == Limits(capacity_bytes=2 * GIB + 100 * MIB)
+    assert own_limits(trace, outcome(trace)) == SearchLimits(capacity_bytes=2 * GIB + 100 * MIB)
 
 
 def test_what_was_given_back_before_the_request_failed_was_free_by_then() -> None:
     trace = failing(400 * MIB, gave_back_bytes=300 * MIB)
-    assert own_limits(trace, outcome(trace)) == Limits(capacity_bytes=2 * GIB + 100 * MIB)
+    assert own_limits(trace, outcome(trace)) == SearchLimits(capacity_bytes=2 * GIB + 100 * MIB)
 
 
 def test_where_the_device_had_enough_it_was_a_cap_between_the_peak_and_what_failed() -> None:
     trace = failing(60 * GIB, gave_back_bytes=300 * MIB)
-    assert own_limits(trace, outcome(trace)) == Limits(cap_bytes=2 * GIB, below_bytes=2 * GIB + 212 * MIB)
+    assert own_limits(trace, outcome(trace)) == SearchLimits(cap_bytes=2 * GIB, below_bytes=2 * GIB + 212 * MIB)
 
 
 def test_requests_that_only_the_replay_refuses_show_nothing() -> None:
     trace = trace_of(alloc(0, MIB))
     refused = failed_request(512 * MIB, 0)._replace(event=0)
-    assert own_limits(trace, replay_of(GIB, ooms=1, failed=(refused,))) == Limits()
+    assert own_limits(trace, replay_of(GIB, ooms=1, failed=(refused,))) == SearchLimits()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis.oom.forms import Form, OomText, SizeRange, figures_of, neighbours, parse_message
+from tidegauge.analysis.oom.forms import OomText, OomTextForm, SizeRange, figures_of, neighbours, parse_message
 from tidegauge.core.oom import OomKind, explain_case
 
 DATA = Path(__file__).parents[2] / "data" / "oom"
@@ -68,7 +68,7 @@ def test_a_message_alone_says_which_kind_it_was(name: str, kind: OomKind) -> Non
 
 def test_every_figure_of_the_native_message_is_read() -> None:
     text = message("pools")
-    assert (text.form, text.device, text.at_least) == (Form.NATIVE, 0, "2.11")
+    assert (text.form, text.device, text.at_least) == (OomTextForm.NATIVE, 0, "2.11")
     assert holds(text.wanted, 64 * MIB)
     assert holds(text.total, 8 * GIB)
     assert holds(text.free, 36 * MIB)
@@ -128,15 +128,15 @@ def test_the_form_before_2_1_is_read_too() -> None:
 
 def test_the_text_of_malloc_async_is_read() -> None:
     text = message("malloc_async_cap")
-    assert (text.form, text.device) == (Form.ASYNC, 0)
+    assert (text.form, text.device) == (OomTextForm.ASYNC, 0)
     assert holds(text.cap, 2 * GIB)
     assert message("malloc_async").cap is None  # 2**64 - 1 bytes
 
 
 def test_texts_with_few_figures_are_told_apart() -> None:
-    assert message("huge").form is Form.UNNAMED_SIZE
+    assert message("huge").form is OomTextForm.UNNAMED_SIZE
     rejected = message("rejected")
-    assert (rejected.form, rejected.at_least) == (Form.REJECTED, "2.12")
+    assert (rejected.form, rejected.at_least) == (OomTextForm.REJECTED, "2.12")
     assert holds(rejected.wanted, 16_777_216_000)
     assert figures_of(rejected) is None
 

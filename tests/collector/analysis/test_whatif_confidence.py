@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tidegauge.analysis.whatif.confidence import confidence, delayed_frees, trace_doubts
-from tidegauge.analysis.whatif.results import Confidence
+from tidegauge.analysis.whatif.results import ReplayConfidence
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
 from tidegauge.core.allocator.trace import Action, Trace
 from whatif_worlds import GIB, MIB, Event, alloc, free, replay_of, trace_of
@@ -18,52 +18,52 @@ DELAYED = [
 
 def judged(
     trace: Trace, settings: AllocatorSettings, *, today: bool = False, mismatches: int = 0
-) -> tuple[Confidence, str]:
+) -> tuple[ReplayConfidence, str]:
     doubts = trace_doubts(trace, replay_of(GIB, address_mismatches=mismatches))
     level, reasons = confidence(doubts, settings, today=today)
     return level, "; ".join(reasons)
 
 
 def test_a_whole_trace_of_a_new_torch_is_exact() -> None:
-    assert judged(trace_of([*alloc(0, MIB), *free(0, MIB)]), NEW) == (Confidence.EXACT, "")
+    assert judged(trace_of([*alloc(0, MIB), *free(0, MIB)]), NEW) == (ReplayConfidence.EXACT, "")
 
 
 def test_where_addresses_decide_another_setting_is_close_and_today_s_exact() -> None:
     level, reasons = judged(trace_of(), OLD)
-    assert level is Confidence.CLOSE
+    assert level is ReplayConfidence.CLOSE
     assert "lowest address" in reasons
-    assert judged(trace_of(), OLD, today=True) == (Confidence.EXACT, "")
+    assert judged(trace_of(), OLD, today=True) == (ReplayConfidence.EXACT, "")
 
 
 def test_addresses_inside_expandable_segments_are_known() -> None:
     expandable = AllocatorSettings(tie_break=TieBreak.ADDRESS, expandable_segments=True)
-    assert judged(trace_of(), expandable)[0] is Confidence.EXACT
+    assert judged(trace_of(), expandable)[0] is ReplayConfidence.EXACT
 
 
 def test_frees_that_waited_for_another_stream_make_other_settings_close() -> None:
     trace = trace_of(DELAYED)
     assert delayed_frees(trace) == 1
     level, reasons = judged(trace, NEW)
-    assert level is Confidence.CLOSE
+    assert level is ReplayConfidence.CLOSE
     assert "1 blocks were given back" in reasons
-    assert judged(trace, NEW, today=True)[0] is Confidence.EXACT
+    assert judged(trace, NEW, today=True)[0] is ReplayConfidence.EXACT
 
 
 def test_a_lost_beginning_makes_every_figure_rough() -> None:
     level, reasons = judged(trace_of(complete=False), NEW, today=True)
-    assert level is Confidence.ROUGH
+    assert level is ReplayConfidence.ROUGH
     assert "beginning" in reasons
 
 
 def test_what_was_left_out_is_told_with_its_number() -> None:
     level, reasons = judged(trace_of(skipped={"entries of an unknown action": 1200}), NEW)
-    assert level is Confidence.CLOSE
+    assert level is ReplayConfidence.CLOSE
     assert "1,200 entries of an unknown action left out" in reasons
 
 
 def test_what_was_left_out_is_told_of_todays_settings_as_well() -> None:
     level, reasons = judged(trace_of(skipped={"entries of an unknown action": 1200}), NEW, today=True)
-    assert level is Confidence.CLOSE
+    assert level is ReplayConfidence.CLOSE
     assert "1,200 entries of an unknown action left out" in reasons
 
 
@@ -73,5 +73,5 @@ def test_completions_that_were_not_recorded_are_not_taken_for_delays() -> None:
 
 def test_addresses_that_did_not_come_back_make_it_rough() -> None:
     level, reasons = judged(trace_of(), NEW, mismatches=7)
-    assert level is Confidence.ROUGH
+    assert level is ReplayConfidence.ROUGH
     assert "7 of 1,000 addresses" in reasons

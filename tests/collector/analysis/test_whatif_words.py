@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP
-from tidegauge.analysis.whatif.limits import Limits
-from tidegauge.analysis.whatif.results import Confidence, WhatIf
+from tidegauge.analysis.whatif.limits import SearchLimits
+from tidegauge.analysis.whatif.results import ReplayConfidence, WhatIf
 from tidegauge.analysis.whatif.words import export_line, findings
 from whatif_worlds import GIB, MIB, failed_request, replay_of, trial_of, whatif_of
 
@@ -108,7 +108,7 @@ def test_a_setting_of_the_owner_s_that_harms_is_said() -> None:
 
 
 def test_when_allocated_memory_itself_is_too_much_no_setting_helps() -> None:
-    result = whatif_of(trial_of({}, OUT_OF_MEMORY), needed_bytes=8 * GIB, limits=Limits(6 * GIB))
+    result = whatif_of(trial_of({}, OUT_OF_MEMORY), needed_bytes=8 * GIB, limits=SearchLimits(6 * GIB))
     text = told(result)
     assert "No setting helps: allocated memory itself is the problem. It wants 8.0 GiB" in text
     assert "there are 6.0 GiB for it" in text
@@ -119,25 +119,25 @@ def test_when_allocated_memory_itself_is_too_much_no_setting_helps() -> None:
 def test_when_all_fail_though_allocated_memory_would_fit_what_is_needed_is_said() -> None:
     today = trial_of({}, OUT_OF_MEMORY, needs_bytes=9 * GIB)
     best = trial_of({EXPANDABLE: "True"}, replay_of(2 * GIB, ooms=1), needs_bytes=7 * GIB)
-    text = told(whatif_of(today, best, needed_bytes=5 * GIB, limits=Limits(6 * GIB)))
+    text = told(whatif_of(today, best, needed_bytes=5 * GIB, limits=SearchLimits(6 * GIB)))
     assert "No setting tried survives: all 2 run out of memory" in text
     assert "needs a cap of 7,168 MiB; today's settings need 9,216 MiB" in text
 
 
 def test_a_failing_request_is_told_beside_the_largest_free_block() -> None:
-    text = told(whatif_of(trial_of({}, OUT_OF_MEMORY), EXPANDED, limits=Limits(2 * GIB)))
+    text = told(whatif_of(trial_of({}, OUT_OF_MEMORY), EXPANDED, limits=SearchLimits(2 * GIB)))
     assert "2 requests out of memory (the first wants 512.0 MiB, the largest free block has 300.0 MiB)" in text
 
 
 def test_what_came_after_a_death_is_not_claimed() -> None:
-    text = told(whatif_of(trial_of({}, OUT_OF_MEMORY), EXPANDED, limits=Limits(2 * GIB), died=True))
+    text = told(whatif_of(trial_of({}, OUT_OF_MEMORY), EXPANDED, limits=SearchLimits(2 * GIB), died=True))
     assert "what it would have needed after that is not in it" in text
 
 
 def test_garbage_collection_needs_a_cap_that_the_job_sets() -> None:
     collects = trial_of({GC: "0.8"}, replay_of(GIB))
-    assert "Without one it does nothing" in told(whatif_of(TODAY, collects, limits=Limits(3 * GIB, is_own=False)))
-    assert "Without one it does nothing" not in told(whatif_of(TODAY, collects, limits=Limits(3 * GIB)))
+    assert "Without one it does nothing" in told(whatif_of(TODAY, collects, limits=SearchLimits(3 * GIB, is_own=False)))
+    assert "Without one it does nothing" not in told(whatif_of(TODAY, collects, limits=SearchLimits(3 * GIB)))
 
 
 def test_garbage_collection_without_a_cap_is_said_to_do_nothing() -> None:
@@ -154,7 +154,7 @@ def test_a_setting_with_many_more_calls_to_the_device_names_its_price() -> None:
 
 
 def test_why_a_figure_is_only_close_is_said() -> None:
-    close = trial_of({ROUNDUP: "4"}, replay_of(GIB), confidence=Confidence.CLOSE, doubts=("addresses decide",))
+    close = trial_of({ROUNDUP: "4"}, replay_of(GIB), confidence=ReplayConfidence.CLOSE, doubts=("addresses decide",))
     assert "Confidence: close. Addresses decide." in told(whatif_of(TODAY, close))
     assert "Exact: under its own settings the model gives back every address of 1,000 events" in told(
         whatif_of(TODAY, EXPANDED)
@@ -162,9 +162,9 @@ def test_why_a_figure_is_only_close_is_said() -> None:
 
 
 def test_a_cap_that_was_concluded_is_told_with_its_range() -> None:
-    text = told(whatif_of(TODAY, EXPANDED, limits=Limits(150 * MIB, below_bytes=176 * MIB)))
+    text = told(whatif_of(TODAY, EXPANDED, limits=SearchLimits(150 * MIB, below_bytes=176 * MIB)))
     assert "It was at least 150 MiB, which is taken here, and below 176 MiB: --cap tells the true one." in text
-    assert "--cap" not in told(whatif_of(TODAY, EXPANDED, limits=Limits(150 * MIB)))
+    assert "--cap" not in told(whatif_of(TODAY, EXPANDED, limits=SearchLimits(150 * MIB)))
 
 
 def test_settings_of_today_are_taken_out_of_the_name_that_wins() -> None:

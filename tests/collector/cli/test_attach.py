@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cli.attach.process import SeenProcess, see, socket_of
-from tidegauge.cli.attach.targets import NoTargetError, Target, targets_of
+from tidegauge.cli.attach.targets import AttachTarget, NoTargetError, targets_of
 from tidegauge.cli.attach.ways import FINDING_WORDS, attach, detach, obstacle
 from tidegauge.cli.main import main
 from tidegauge.core.ids import ProcessId
@@ -110,7 +110,7 @@ def test_what_cannot_be_attached_to_is_told_why(seen: SeenProcess, words: str) -
     because = obstacle(seen)
     assert because is not None
     assert words in because
-    outcome = attach(Target(seen, None), "stats", wait_s=1.0, environ={}, say=pytest.fail)
+    outcome = attach(AttachTarget(seen, None), "stats", wait_s=1.0, environ={}, say=pytest.fail)
     assert (outcome.good, outcome.said) == (False, because)
 
 
@@ -119,7 +119,7 @@ def test_python_3_14_with_cuda_can_be_tried() -> None:
 
 
 def test_a_process_without_a_probe_cannot_be_detached() -> None:
-    assert detach(Target(seen_process(*OLD), None)).said == "it has no probe to detach"
+    assert detach(AttachTarget(seen_process(*OLD), None)).said == "it has no probe to detach"
 
 
 def test_whatever_the_script_finds_there_are_words_for_it() -> None:

@@ -12,7 +12,7 @@ from sample_views import LEAK, identity, rank_summary
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.top import app as top_app
 from tidegauge.cli.top.app import TopApp
-from tidegauge.cli.top.model import Choice, Sort
+from tidegauge.cli.top.model import Selection, Sort
 from tidegauge.cli.top.page_screens import IncidentScreen
 from tidegauge.cli.top.screens import LiveScreen
 from tidegauge.cli.top.table import RowTable
@@ -255,7 +255,7 @@ def test_it_begins_with_a_job_and_a_choice_if_that_is_asked_for() -> None:
         await reader.press("escape")
         assert reader.jobs() == ["48219", "raysubmit_Xq3c9mKc2bZ"]
 
-    read(story, choice=Choice(Sort.NAME, user="grace"), job=JobKey("48219", 0, 1002))
+    read(story, choice=Selection(Sort.NAME, user="grace"), job=JobKey("48219", 0, 1002))
 
 
 def test_a_terminal_that_changes_its_size_is_filled_again() -> None:

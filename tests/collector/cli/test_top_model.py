@@ -12,8 +12,8 @@ from sample_views import GIB, LEAK, identity, rank_summary
 from scheduler_values import incident
 from tidegauge.cli.top.columns import name_job_shortly
 from tidegauge.cli.top.model import (
-    Choice,
-    IncidentLine,
+    IncidentRow,
+    Selection,
     Sort,
     by_job,
     find_job,
@@ -54,13 +54,13 @@ def ranks(*verdicts: Any) -> tuple[RankLine, ...]:
     return job_page(job, lambda _, __: (), now_unix_s=1.0).ranks
 
 
-def line_of(number: int, **changes: Any) -> IncidentLine:
+def line_of(number: int, **changes: Any) -> IncidentRow:
     about = incident(number=number, **changes)
-    return IncidentLine(about, about.ranks, None)
+    return IncidentRow(about, about.ranks, None)
 
 
 def ids(jobs: list[JobLine], **choice: Any) -> list[str]:
-    return [row.job.job_id for row in job_rows(jobs, (), Choice(**choice))]
+    return [row.job.job_id for row in job_rows(jobs, (), Selection(**choice))]
 
 
 def test_what_runs_out_first_comes_first() -> None:
@@ -99,7 +99,7 @@ def test_jobs_that_have_ended_come_last_whatever_the_order(sort: Sort) -> None:
 
 def test_the_latest_attempt_comes_first_where_all_else_is_alike() -> None:
     jobs = [a_job("x", attempt=0), a_job("x", attempt=2), a_job("x", attempt=1)]
-    assert [row.job.attempt for row in job_rows(jobs, (), Choice(Sort.NAME))] == [2, 1, 0]
+    assert [row.job.attempt for row in job_rows(jobs, (), Selection(Sort.NAME))] == [2, 1, 0]
 
 
 @given(st.permutations([a_job(str(n), verdict=leak(n or None)) for n in range(5)]), st.sampled_from(list(Sort)))
@@ -121,8 +121,8 @@ def test_only_one_users_jobs_are_shown_for_who_asks_for_them() -> None:
 
 
 def test_a_choice_is_said_in_words() -> None:
-    assert Choice().words(whose=True) == "by time to out of memory"
-    choice = Choice(Sort.NAME, user="ada", text="llm")
+    assert Selection().words(whose=True) == "by time to out of memory"
+    choice = Selection(Sort.NAME, user="ada", text="llm")
     assert choice.words(whose=True) == "by name, of ada, with 'llm'"
     assert choice.words(whose=False) == "by name, with 'llm'"
 
@@ -134,7 +134,7 @@ def test_a_job_is_shown_with_its_own_incidents_the_gravest_first() -> None:
         line_of(2, job=mine),
         line_of(3, job=mine._replace(uid=6666)),
     ]
-    (row,) = job_rows([a_job("4711")], told, Choice())
+    (row,) = job_rows([a_job("4711")], told, Selection())
     assert row.key == mine == key_of(row.job)
     assert [line.incident.number for line in row.incidents] == [2, 1]
     assert {key: len(lines) for key, lines in by_job(told).items()} == {mine: 2, mine._replace(uid=6666): 1}
@@ -142,17 +142,17 @@ def test_a_job_is_shown_with_its_own_incidents_the_gravest_first() -> None:
 
 def test_incidents_follow_the_choice_too() -> None:
     told = [line_of(1), line_of(2, user_name="grace"), line_of(3, severity=Severity.WARNING)]
-    assert [line.incident.number for line in incident_rows(told, Choice())] == [2, 1, 3]
-    assert [line.incident.number for line in incident_rows(told, Choice(user="ada"))] == [1, 3]
-    assert [line.incident.number for line in incident_rows(told, Choice(text="pretrain", user="grace"))] == [2]
-    assert incident_rows(told, Choice(text="fragmentation")) == []
+    assert [line.incident.number for line in incident_rows(told, Selection())] == [2, 1, 3]
+    assert [line.incident.number for line in incident_rows(told, Selection(user="ada"))] == [1, 3]
+    assert [line.incident.number for line in incident_rows(told, Selection(text="pretrain", user="grace"))] == [2]
+    assert incident_rows(told, Selection(text="fragmentation")) == []
 
 
 def test_ranks_are_sorted_by_what_is_asked_for() -> None:
     told = ranks(OK, leak(100, per_step=1.0), leak(50, per_step=3.0), OK)
     fuller = [rank._replace(reserved_bytes=79 * GIB) if rank.rank == 3 else rank for rank in told]
     orders = {
-        sort: [rank.rank for rank in rank_rows(fuller, Choice(sort))]
+        sort: [rank.rank for rank in rank_rows(fuller, Selection(sort))]
         for sort in (Sort.TIME, Sort.MEMORY, Sort.GROWTH, Sort.NAME)
     }
     assert orders == {
@@ -162,13 +162,13 @@ def test_ranks_are_sorted_by_what_is_asked_for() -> None:
 
 def test_ranks_that_have_ended_come_last_and_are_found_by_host_number_and_state() -> None:
     told = [rank._replace(alive=rank.rank != 1) for rank in ranks(OK, leak(5), OK)]
-    assert [rank.rank for rank in rank_rows(told, Choice())] == [0, 2, 1]
-    assert [rank.rank for rank in rank_rows(told, Choice(text="node1"))] == [2]
-    assert [rank.rank for rank in rank_rows(told, Choice(text="rank 0"))] == [0]
-    assert [rank.rank for rank in rank_rows(told, Choice(text="LEAK"))] == [1]
+    assert [rank.rank for rank in rank_rows(told, Selection())] == [0, 2, 1]
+    assert [rank.rank for rank in rank_rows(told, Selection(text="node1"))] == [2]
+    assert [rank.rank for rank in rank_rows(told, Selection(text="rank 0"))] == [0]
+    assert [rank.rank for rank in rank_rows(told, Selection(text="LEAK"))] == [1]
     in_pods = [rank._replace(pod=f"team-a/train-{rank.rank}-x7k2p") for rank in told]
-    assert [rank.rank for rank in rank_rows(in_pods, Choice(text="train-2"))] == [2]
-    assert len(rank_rows(told, Choice(user="nobody"))) == 3, "a job's ranks are all of one user"
+    assert [rank.rank for rank in rank_rows(in_pods, Selection(text="train-2"))] == [2]
+    assert len(rank_rows(told, Selection(user="nobody"))) == 3, "a job's ranks are all of one user"
 
 
 def test_a_job_is_found_by_its_id_the_running_one_and_its_latest_attempt() -> None:
@@ -183,7 +183,7 @@ def test_a_task_of_an_array_is_found_and_chosen_by_the_name_that_squeue_shows() 
     assert (task.array, other.array) == ("4700_3", None)
     assert find_job([other, task], "4700_3") == find_job([other, task], "4711") == [task]
     assert find_job([other, task], "4711 (4700_3)") == find_job([other, task], "4700_3 (4700_3)") == [task]
-    assert [row.job for row in job_rows([other, task], (), Choice(text="4700_"))] == [task]
+    assert [row.job for row in job_rows([other, task], (), Selection(text="4700_"))] == [task]
 
 
 def test_a_job_is_found_with_all_groups_that_run_and_a_group_by_the_name_that_tables_print() -> None:
@@ -209,7 +209,7 @@ def test_a_job_is_found_by_the_name_that_its_owner_gave_it_in_place_of_an_id_tha
 def test_two_groups_of_one_job_are_two_rows_each_with_its_incidents() -> None:
     first, second = a_job("j", group_name="step 0"), a_job("j", group="step 1", group_name="step 1")
     about = line_of(7, key=IncidentKey(key_of(second), IncidentCause.LEAK))
-    rows = {row.called.group: row for row in job_rows([first, second], (about,), Choice())}
+    rows = {row.called.group: row for row in job_rows([first, second], (about,), Selection())}
     assert {name: [line.incident.number for line in row.incidents] for name, row in rows.items()} == {
         "step 0": [],
         "step 1": [7],

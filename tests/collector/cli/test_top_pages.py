@@ -23,7 +23,7 @@ from tidegauge.cli.top.columns import (
     share_cell,
     state_cell,
 )
-from tidegauge.cli.top.model import Choice, IncidentLine, incident_rows, job_rows, rank_rows
+from tidegauge.cli.top.model import IncidentRow, Selection, incident_rows, job_rows, rank_rows
 from tidegauge.cli.top.pages import Line, headline, help_lines, incident_headline, incident_lines, job_headline
 from tidegauge.cli.top.rank import over_time, rank_page
 from tidegauge.cluster.api.overview import RankLine, job_page
@@ -58,15 +58,15 @@ def points(count: int, **changes: Any) -> list[MemoryPoint]:
 def test_every_table_fits_its_width(width: int) -> None:
     incidents = SERVICE.incidents().lines
     page = SERVICE.job(JobKey("48211", 0, 1001))
-    jobs = job_rows(SERVICE.overview().jobs, incidents, Choice())
+    jobs = job_rows(SERVICE.overview().jobs, incidents, Selection())
     shown = [line(fit(job_columns(), width), row) for row in jobs]
-    shown += [line(fit(rank_columns(), width), rank) for rank in rank_rows(page.ranks, Choice())]
-    shown += [line(fit(incident_columns(), width), one) for one in incident_rows(incidents, Choice())]
+    shown += [line(fit(rank_columns(), width), rank) for rank in rank_rows(page.ranks, Selection())]
+    shown += [line(fit(incident_columns(), width), one) for one in incident_rows(incidents, Selection())]
     assert {cell_len(text_of(cells)) <= width for cells in shown} == {True}
 
 
 def test_at_eighty_columns_a_job_says_what_matters() -> None:
-    rows = job_rows(SERVICE.overview().jobs, SERVICE.incidents().lines, Choice())
+    rows = job_rows(SERVICE.overview().jobs, SERVICE.incidents().lines, Selection())
     chosen = fit(job_columns(), 79)
     assert [column.title for column, _ in chosen] == [
         "state", "job", "user", "ranks", "memory", "used", "per step", "OOM in",
@@ -270,9 +270,9 @@ def test_an_incidents_headline_is_red_while_it_is_critical() -> None:
 
 def test_what_was_last_decided_is_in_the_pane() -> None:
     told = [
-        IncidentLine(incident(), (1,), None),
-        IncidentLine(incident(stale=True), (1,), record(decision(), Outcome.DONE)),
-        IncidentLine(incident(), (1,), record(decision(ActionKind.CAP, disposition=Disposition.WOULD))),
+        IncidentRow(incident(), (1,), None),
+        IncidentRow(incident(stale=True), (1,), record(decision(), Outcome.DONE)),
+        IncidentRow(incident(), (1,), record(decision(ActionKind.CAP, disposition=Disposition.WOULD))),
     ]
     shown = [text_of(line(fit(incident_columns(), 100), one)) for one in told]
     assert [text.rstrip().rpartition("  ")[2].strip() for text in shown] == [

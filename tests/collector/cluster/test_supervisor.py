@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cluster.engine import service_control
-from tidegauge.cluster.engine.supervisor import Pace
+from tidegauge.cluster.engine.supervisor import RestartPace
 from tidegauge.cluster.service_record import (
     NodeSpec,
     ServiceRecord,
@@ -30,10 +30,10 @@ import sys
 import time
 from pathlib import Path
 from tidegauge.cluster.service_record import StateFiles, read_spec
-from tidegauge.cluster.engine.supervisor import EngineCommands, Pace, supervise
+from tidegauge.cluster.engine.supervisor import EngineCommands, RestartPace, supervise
 root, start, deploy = sys.argv[1:]
 files = StateFiles(Path(root))
-fast = Pace(0.02, 0.02, 0.1, end_grace_s=0.02, end_deadline_s=60, monotonic_s=lambda: 20 * time.monotonic())
+fast = RestartPace(0.02, 0.02, 0.1, end_grace_s=0.02, end_deadline_s=60, monotonic_s=lambda: 20 * time.monotonic())
 commands = EngineCommands(["sh", "-c", start], ["sh", "-c", deploy])
 sys.exit(supervise(read_spec(files.node), files, commands, pace=fast))
 """
@@ -234,7 +234,7 @@ def test_what_a_killed_supervisor_leaves_is_found_and_ended(node: Node) -> None:
     os.kill(node.supervisor.pid, signal.SIGKILL)
     node.supervisor.wait(WITHIN_S)
     assert any(is_alive(process) for process in left)
-    quick = Pace(end_grace_s=0.02, end_deadline_s=WITHIN_S)
+    quick = RestartPace(end_grace_s=0.02, end_deadline_s=WITHIN_S)
     assert service_control.end(StateFiles(node.files.root), lambda _: None, pace=quick) is True
     assert not any(is_alive(process) for process in left)
 

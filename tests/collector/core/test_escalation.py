@@ -19,9 +19,9 @@ from tidegauge.core.evidence.request import LONG_WINDOW, Window, evidence_reques
 from tidegauge.core.ids import JobId, JobKey
 from tidegauge.core.incidents.escalation import (
     SEARCH_AND_TRIP_S,
-    Ask,
     EscalationRules,
     EscalationState,
+    EvidenceAsk,
     escalate,
     learnt,
     refused,
@@ -62,7 +62,7 @@ class Desk:
         self.state = EscalationState()
         self.now_s = NOW_S
 
-    def turn(self, *views: JobView, after_s: float = 0.0) -> list[Ask]:
+    def turn(self, *views: JobView, after_s: float = 0.0) -> list[EvidenceAsk]:
         self.now_s += after_s
         asks, self.state = escalate(self.state, views, now_s=self.now_s)
         return list(asks)
@@ -71,7 +71,7 @@ class Desk:
         self.now_s += after_s
         self.state = learnt(self.state, piece, now_s=self.now_s)
 
-    def refuse(self, ask: Ask, *, for_good: bool = False) -> None:
+    def refuse(self, ask: EvidenceAsk, *, for_good: bool = False) -> None:
         self.state = refused(self.state, ask, for_good=for_good, now_s=self.now_s)
 
 
@@ -80,12 +80,12 @@ def desk() -> Desk:
     return Desk()
 
 
-def answer(ask: Ask, **changes: Any) -> EvidenceNews:
+def answer(ask: EvidenceAsk, **changes: Any) -> EvidenceNews:
     """The evidence that the rank gives when asked."""
     return news(ask.target.rank, evidence_id=ask.evidence_id, job=ask.job, **changes)
 
 
-def no_answer(ask: Ask) -> EvidenceNews:
+def no_answer(ask: EvidenceAsk) -> EvidenceNews:
     return news_of(nothing_found(ask.target.rank, evidence_id=ask.evidence_id, job=ask.job))
 
 

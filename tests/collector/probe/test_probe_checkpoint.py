@@ -18,7 +18,7 @@ from tidegauge.probe import entry
 from tidegauge.probe.checkpoint.callbacks import MAX_REMEMBERED, Checkpoints
 from tidegauge.probe.checkpoint.files import list_files
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.requests import Ask, CheckpointRequest, RequestRefusedError, saver
+from tidegauge.probe.requests import CheckpointRequest, RequestRefusedError, SaveRequest, saver
 from tidegauge.probe.runtime.checkpoint_agreement import PATIENCE_S, all_have_come
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.probe import Probe
@@ -56,7 +56,7 @@ class Rank:
         return self.now_s
 
     def ask(self, request_id: str = "r1", at_step: Optional[int] = None, **more: Any) -> dict[str, Any]:
-        return self.desk.ask(Ask(request_id, more.pop("way", "callback"), at_step, 1060.0, **more))
+        return self.desk.ask(SaveRequest(request_id, more.pop("way", "callback"), at_step, 1060.0, **more))
 
     def step(self) -> None:
         """What the step hook does."""

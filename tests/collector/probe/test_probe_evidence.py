@@ -16,7 +16,7 @@ from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankEv
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.snapshot_columns import PackedSnapshot, unpack
 from tidegauge.core.wire import from_wire
-from tidegauge.probe.evidence.window import EvidenceWindow, Phase, WindowAsk
+from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk, WindowPhase
 from tidegauge.probe.evidence.work import Searches, gather
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import Pacer, StoppedError
@@ -92,17 +92,17 @@ class AWindow(WindowTestCase):
         window = self.window()
         self.assertIsNone(self.backend.recording.enabled)  # it begins at a boundary, where no graph is captured
         self.train(window, 1)
-        self.assertEqual((window.phase, self.backend.recording.entries), (Phase.WARMING, 1000))
+        self.assertEqual((window.phase, self.backend.recording.entries), (WindowPhase.WARMING, 1000))
         self.train(window, 2)
-        self.assertEqual(window.phase, Phase.RECORDING)
+        self.assertEqual(window.phase, WindowPhase.RECORDING)
         self.train(window, 4)
         self.assertIs(self.history.recorder(), Recorder.OURS)
         self.train(window, 1)
-        self.assertEqual(window.phase, Phase.SEARCHING)
+        self.assertEqual(window.phase, WindowPhase.SEARCHING)
         self.assertIs(self.history.recorder(), Recorder.NOBODY)
         self.assertTrue(self.backend.recording.as_it_was)
         self.gather(window)
-        self.assertEqual(window.phase, Phase.DONE)
+        self.assertEqual(window.phase, WindowPhase.DONE)
         evidence = self.evidence()
         self.assertEqual((evidence.evidence_id, evidence.reason), ("e1", "rank 0 is suspected"))
         self.assertEqual((evidence.began_step, evidence.early_step, evidence.late_step), (41, 43, 48))
@@ -149,16 +149,16 @@ class AWindow(WindowTestCase):
         self.train(window, 3)
         self.backend.is_capturing = True
         self.train(window, 20)
-        self.assertEqual((window.phase, len(self.backend.snapshots_with_history)), (Phase.RECORDING, 1))
+        self.assertEqual((window.phase, len(self.backend.snapshots_with_history)), (WindowPhase.RECORDING, 1))
         self.backend.is_capturing = False
         self.train(window, 1)
-        self.assertEqual(window.phase, Phase.SEARCHING)
+        self.assertEqual(window.phase, WindowPhase.SEARCHING)
 
     def test_slow_steps_make_a_shorter_window(self) -> None:
         """Of 20 s each, in a window of 60 s: begun at the first, warm at the second, no time for a fourth."""
         window = self.window()
         self.train(window, 3, step_s=20.0)
-        self.assertEqual(window.phase, Phase.SEARCHING)
+        self.assertEqual(window.phase, WindowPhase.SEARCHING)
         self.gather(window)
         self.assertEqual((self.evidence().early_step, self.evidence().late_step), (42, 43))
 
@@ -211,7 +211,7 @@ class Ending(WindowTestCase):
         self.now_s += ASK.most_s
         self.gather(window)
         self.train(window, 3)
-        self.assertEqual((window.phase, self.backend.recording.calls), (Phase.DONE, []))
+        self.assertEqual((window.phase, self.backend.recording.calls), (WindowPhase.DONE, []))
 
     def test_stopped_in_the_middle_it_leaves_nothing(self) -> None:
         for steps in (0, 1, 4, 8):
@@ -221,7 +221,7 @@ class Ending(WindowTestCase):
                 window.stop()
                 self.assertIs(self.history.recorder(), Recorder.NOBODY)
                 self.gather(window)
-                self.assertEqual((self.written(), window.phase), ([], Phase.DONE))
+                self.assertEqual((self.written(), window.phase), ([], WindowPhase.DONE))
 
     def test_stopped_while_holders_are_looked_for_it_leaves_nothing(self) -> None:
         window = self.window()
@@ -308,7 +308,7 @@ class Ending(WindowTestCase):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
         with self.assertRaises(OSError):
             self.gather(window)
-        self.assertEqual((self.written(), window.phase), ([], Phase.DONE))
+        self.assertEqual((self.written(), window.phase), ([], WindowPhase.DONE))
         self.assertIn("do not fit", window.problem or "")
 
 
@@ -341,7 +341,7 @@ class AJobThatRecords(WindowTestCase):
         self.train(window, 5)
         self.backend.recording.of_the_job(max_entries=77)
         self.train(window, 3)
-        self.assertEqual((window.phase, self.backend.recording.entries), (Phase.SEARCHING, 77))
+        self.assertEqual((window.phase, self.backend.recording.entries), (WindowPhase.SEARCHING, 77))
         self.assertIs(self.history.recorder(), Recorder.JOB)
         self.gather(window)
         self.assertIn("gave way", self.evidence().problem or "")

@@ -9,9 +9,9 @@ from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
 from tidegauge.core.ring_layout import HEADER_BYTES, IDENTITY_OFFSET, decode_identity, encode_identity
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.probe.identity import RankPlace, TorchFacts, claimed_place, identify
-from tidegauge.probe.process_facts import ProcessFacts
+from tidegauge.probe.process_facts import OwnProcessFacts
 
-PROCESS = ProcessFacts(
+PROCESS = OwnProcessFacts(
     hostname="node7",
     process=ProcessId(500, 5000),
     group_leader=ProcessId(300, 3000),
@@ -42,7 +42,7 @@ SRUN = {
 
 
 def who(
-    environ: dict[str, str], process: ProcessFacts = PROCESS, distributed: Optional[tuple[int, int]] = None
+    environ: dict[str, str], process: OwnProcessFacts = PROCESS, distributed: Optional[tuple[int, int]] = None
 ) -> RankIdentity:
     return identify(environ, process, TorchFacts("2.13.0", distributed=distributed), level="stats")
 

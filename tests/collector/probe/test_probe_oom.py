@@ -16,12 +16,19 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.oom.last_words import MOST_LINES
-from tidegauge.probe.run_files.oom_snapshot import FACTS_KEY, MOST_BLOCKS, MOST_EVENTS, REST, OomSnapshots, Refusal
+from tidegauge.probe.run_files.oom_snapshot import (
+    FACTS_KEY,
+    MOST_BLOCKS,
+    MOST_EVENTS,
+    REST,
+    OomSnapshots,
+    RefusedAllocation,
+)
 from tidegauge.probe.run_files.run_folder import LEFTOVER_AGE_S, open_run_folder
 from tidegauge.probe.runtime.backend import Cuda
 from tidegauge.probe.session.probe import Probe
 
-REFUSAL = Refusal(device=0, wanted_bytes=64 * MIB, limit_bytes=8192 * MIB, free_bytes=10 * MIB)
+REFUSAL = RefusedAllocation(device=0, wanted_bytes=64 * MIB, limit_bytes=8192 * MIB, free_bytes=10 * MIB)
 PROCESS = ProcessId(12, 34)
 
 

@@ -19,7 +19,7 @@ from tidegauge_exporter.mail.owner_channel import STRANGER_FOR_S, MailWay
 from tidegauge_exporter.mail.smtp import UnknownRecipientError
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.owner import OwnerMessages
+from tidegauge_exporter.notify.owner import OwnerNotifier
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
 FIRST = decision(decision_id="first")
@@ -60,7 +60,7 @@ class Post:
             self.server, sender="tidegauge@example.org", domain="example.org", cluster="rose", links=LINKS, draw=draw,
             wall_s=self.clock, monotonic_s=self.clock,
         )  # fmt: skip
-        self.messages = OwnerMessages(self.way, self.notebook, wall_s=self.clock)
+        self.messages = OwnerNotifier(self.way, self.notebook, wall_s=self.clock)
 
     def restart(self) -> None:
         self.notebook.close()

@@ -27,7 +27,7 @@ from tidegauge.core.incidents import IncidentState
 from tidegauge.core.incidents.actions import ActionKind, DecisionRecord, Disposition
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-from tidegauge_exporter.notify.owner import OwnerMessages, tell_owner
+from tidegauge_exporter.notify.owner import OwnerNotifier, tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.slack.owner_channel import SlackWay
 
@@ -42,9 +42,9 @@ class Owners:
         self.notebook = DeliveryJournal(path, wall_s=self.clock)
         self.messages = self.open()
 
-    def open(self) -> OwnerMessages:
+    def open(self) -> OwnerNotifier:
         way = SlackWay(self.chat, cluster="rose", links=LINKS, look=PlainLook(), draw=draw)
-        self.messages = OwnerMessages(way, self.notebook, wall_s=self.clock)
+        self.messages = OwnerNotifier(way, self.notebook, wall_s=self.clock)
         return self.messages
 
     def restart(self) -> None:
@@ -223,17 +223,17 @@ class Elsewhere(SlackWay):
 
 
 @pytest.fixture
-def both(owners: Owners) -> tuple[OwnerMessages, OwnerMessages]:
+def both(owners: Owners) -> tuple[OwnerNotifier, OwnerNotifier]:
     pigeons = Elsewhere(FakeChat({"ada": "P-ada", "eve": "P-eve"}), cluster="rose", links=LINKS, look=PlainLook(),
                         draw=None)  # fmt: skip
-    return owners.messages, OwnerMessages(pigeons, owners.notebook, wall_s=owners.clock)
+    return owners.messages, OwnerNotifier(pigeons, owners.notebook, wall_s=owners.clock)
 
 
-def test_owners_are_told_in_all_ways(both: tuple[OwnerMessages, OwnerMessages]) -> None:
+def test_owners_are_told_in_all_ways(both: tuple[OwnerNotifier, OwnerNotifier]) -> None:
     assert tell_owner(both, FIRST, story()) == "as a direct message on Slack and by pigeon"
 
 
-def test_one_way_that_works_is_enough_and_the_other_is_named(both: tuple[OwnerMessages, OwnerMessages]) -> None:
+def test_one_way_that_works_is_enough_and_the_other_is_named(both: tuple[OwnerNotifier, OwnerNotifier]) -> None:
     told = tell_owner(both, FIRST, story(user_name="eve"))
     assert told.startswith("by pigeon (not otherwise: nobody on Slack is known to be the user 'eve'")
 
@@ -248,13 +248,13 @@ def test_one_way_that_works_is_enough_and_the_other_is_named(both: tuple[OwnerMe
 def test_no_way_is_to_be_tried_again_if_any_of_them_may_work_later(
     owners: Owners, first: Exception, second: Exception, expected: type[Exception]
 ) -> None:
-    def refusing(error: Exception) -> OwnerMessages:
+    def refusing(error: Exception) -> OwnerNotifier:
         def fail(_: Call) -> None:
             raise error
 
         chat = FakeChat(before=fail)
         way = SlackWay(chat, cluster="rose", links=LINKS, look=PlainLook(), draw=None)
-        return OwnerMessages(way, owners.notebook, wall_s=owners.clock)
+        return OwnerNotifier(way, owners.notebook, wall_s=owners.clock)
 
     with pytest.raises(expected, match=f"{first}; {second}") as caught:
         tell_owner([refusing(first), refusing(second)], FIRST, story())

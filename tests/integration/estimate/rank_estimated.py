@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "collector"), str(ROOT / "examples" / "estimate"), st
 def main(kind: str, out: Path) -> None:
     from tidegauge.core.allocator.trace import Action
     from tidegauge.estimator.data_parallel import with_ddp
-    from tidegauge.estimator.recording import Kind
+    from tidegauge.estimator.recording import RecordedKind
     from tidegauge.estimator.sharding import lone_rank, with_fsdp2
     from tidegauge.estimator.training import record_training
 
@@ -38,7 +38,7 @@ def main(kind: str, out: Path) -> None:
     found = [
         (trace.size_bytes[index], trace.stream[index] != 0)
         for index in range(ready, len(trace))
-        if trace.action[index] == Action.ALLOC and recording.kinds[index] != Kind.WORKSPACE
+        if trace.action[index] == Action.ALLOC and recording.kinds[index] != RecordedKind.WORKSPACE
     ]
     out.write_text(json.dumps(found))
 

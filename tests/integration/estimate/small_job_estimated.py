@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "collector"), str(ROOT / "tests")]
 def main(name: str, steps: int, out: Path) -> None:
     from integration.estimate.odd_jobs import ODD_JOBS
     from integration.estimate.small_jobs import JOBS
-    from tidegauge.estimator.recording import Kind, Phase
+    from tidegauge.estimator.recording import Phase, RecordedKind
     from tidegauge.estimator.training import record_training
 
     before = attributes()
@@ -28,8 +28,8 @@ def main(name: str, steps: int, out: Path) -> None:
     trace, by_kind = recording.trace, Counter[str]()
     events = []
     for index, action in enumerate(trace.action):
-        kind = Kind(recording.kinds[index])
-        if action < 2 and kind is not Kind.WORKSPACE:
+        kind = RecordedKind(recording.kinds[index])
+        if action < 2 and kind is not RecordedKind.WORKSPACE:
             word = ("alloc", "free_requested")[action]
             events.append([word, trace.size_bytes[index], kind.name, Phase(recording.phases[index]).name])
         if action == 0:

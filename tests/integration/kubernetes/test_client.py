@@ -27,8 +27,8 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ConflictError,
     ForbiddenError,
     InvalidError,
-    NotFoundError,
     Object,
+    ObjectNotFoundError,
     Patch,
     Resource,
 )
@@ -99,12 +99,12 @@ def test_refusals_have_their_names(kube_api: ClientApi, namespace: str) -> None:
     kube_api.create(JOBS, namespace, job("train"))
     with pytest.raises(ConflictError, match="already exists"):
         kube_api.create(JOBS, namespace, job("train"))
-    with pytest.raises(NotFoundError) as no_object:
+    with pytest.raises(ObjectNotFoundError) as no_object:
         kube_api.get(JOBS, namespace, "never-was")
-    with pytest.raises(NotFoundError) as no_namespace:
+    with pytest.raises(ObjectNotFoundError) as no_namespace:
         kube_api.create(JOBS, f"{namespace}-not", job("train"))
     for ask in (lambda: kube_api.list(NOT_INSTALLED, namespace), lambda: kube_api.get(NOT_INSTALLED, namespace, "u1")):
-        with pytest.raises(NotFoundError, match="CRD is not installed") as no_kind:
+        with pytest.raises(ObjectNotFoundError, match="CRD is not installed") as no_kind:
             ask()
         assert no_kind.value.kind_missing
     assert not no_object.value.kind_missing

@@ -21,7 +21,7 @@ from integration.kubernetes.target import WITHIN_S, Connection, KubeTarget, even
 from integration.server_process import free_port
 from kube_emulator import Emulator
 from tidegauge.core.jobs.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION, PROFILE_LABEL, REQUEUE
-from tidegauge_scheduler_hooks.kubernetes.intents import Incident, RequeueOrder, encode
+from tidegauge_scheduler_hooks.kubernetes.intents import IncidentIntent, RequeueOrder, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
 from tidegauge_scheduler_hooks.kubernetes.patches import suspend_patch
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
@@ -220,7 +220,7 @@ def test_pods_of_a_job_with_an_incident_are_marked_until_it_is_over(bench: Bench
         return [next((one["status"] for one in some if one["type"] == LEAK_CONDITION), None) for some in conditions]
 
     mark = Workload(JOB, bench.job()).incarnation
-    bench.annotate(INCIDENT, encode(Incident("d-1", mark, "rank 1 leaks", time.time())))
+    bench.annotate(INCIDENT, encode(IncidentIntent("d-1", mark, "rank 1 leaks", time.time())))
     eventually(marks, lambda seen: seen == ["True", "True"])
     bench.annotate(INCIDENT, None)
     eventually(marks, lambda seen: seen == ["False", "False"])

@@ -14,7 +14,7 @@ from integration.kubernetes.target import KubeTarget, eventually
 from kube_standins.jobset import StandInJobSets
 from tidegauge.core.jobs.kubernetes import LEAK_CONDITION
 from tidegauge_scheduler_hooks.kubernetes.client.api import open_api
-from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, Kind, at, condition, is_true
+from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, OwnerKind, at, condition, is_true
 from tidegauge_scheduler_hooks.kubernetes.ports import PODS, KubeApi, Patch
 
 PAGE = Path(__file__).parents[3] / "docs" / "kubernetes_actions.md"
@@ -33,7 +33,7 @@ def api(kube: KubeTarget) -> KubeApi:
     return open_api(kube.kubeconfig, qps=200, burst=200, timeout_s=60)
 
 
-def example(kind: Kind) -> Any:
+def example(kind: OwnerKind) -> Any:
     """As the page has it, for a scheduler that is nobody: no real node takes its pods."""
     texts = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (found,) = [obj for obj in map(yaml.safe_load, texts) if obj["kind"] == kind.name]

@@ -14,7 +14,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.intents import RequeueOrder, encode
 from tidegauge_scheduler_hooks.kubernetes.kueue import QUEUE_WORKLOADS
-from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, Kind, at
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, OwnerKind, at
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, suspend_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS, PODS, Object
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
@@ -25,7 +25,7 @@ NAME = "train"
 class TheirControllers(FakeControllers):
     """Without a stand-in for what is tested here."""
 
-    def _finish_requeue(self, kind: Kind, obj: Any) -> None:
+    def _finish_requeue(self, kind: OwnerKind, obj: Any) -> None:
         pass
 
 

@@ -21,7 +21,7 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     JOBSETS,
     KINDS,
     RAYCLUSTERS,
-    Kind,
+    OwnerKind,
     State,
     at,
     state,
@@ -55,7 +55,7 @@ class FakeControllers:
         """The pods of a workload, of which each has one a start."""
         return [pod for pod in self.kube.list(PODS) if pod["metadata"]["annotations"].get("test/top") == uid_of(obj)]
 
-    def end(self, kind: Kind, obj: Object) -> None:
+    def end(self, kind: OwnerKind, obj: Object) -> None:
         """Its program ends with exit code 0."""
         for pod in self.pods(obj):
             self.kube.put(PODS, {**pod, "status": {**pod["status"], "phase": "Succeeded"}})
@@ -70,10 +70,10 @@ class FakeControllers:
         self._now_s += 1
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now_s))
 
-    def _now(self, kind: Kind, obj: Object) -> Any:
+    def _now(self, kind: OwnerKind, obj: Object) -> Any:
         return self.kube.peek(kind.resource, obj["metadata"]["namespace"], obj["metadata"]["name"])
 
-    def _control(self, kind: Kind, obj: Object) -> None:
+    def _control(self, kind: OwnerKind, obj: Object) -> None:
         stands = state(kind, obj)
         if stands is State.STOPPING:
             for pod in self.pods(obj):
@@ -82,13 +82,13 @@ class FakeControllers:
         elif stands is State.STARTING or (stands is State.RUNNING and "status" not in obj):
             self._start(kind, obj)
 
-    def _suspended(self, kind: Kind, obj: Object) -> None:
+    def _suspended(self, kind: OwnerKind, obj: Object) -> None:
         if kind.name == "RayJob":
             self._status(kind, obj, jobDeploymentStatus="Suspended", rayClusterName="")
         else:
             self._status(kind, obj, conditions=[self._condition("True")], active=0)
 
-    def _start(self, kind: Kind, obj: Object) -> None:
+    def _start(self, kind: OwnerKind, obj: Object) -> None:
         number = len(self.started.setdefault(uid_of(obj), []))
         above = self._links(kind, obj, number)
         name = f"{obj['metadata']['name']}-{number}"
@@ -113,7 +113,7 @@ class FakeControllers:
         jobs = {"jobsStatus": [{"name": "node"}]} if kind.name == "TrainJob" else {}
         self._status(kind, obj, conditions=conditions, **started, **jobs)
 
-    def _links(self, kind: Kind, obj: Object, number: int) -> Object:
+    def _links(self, kind: OwnerKind, obj: Object, number: int) -> Object:
         """What is between the workload and its pods."""
         links: dict[str, list[Resource]] = {
             "JobSet": [JOBS],
@@ -143,7 +143,7 @@ class FakeControllers:
             container["env"] = [{"name": name, "value": value} for name, value in environ.items()]
         return made
 
-    def _finish_requeue(self, kind: Kind, obj: Any) -> None:
+    def _finish_requeue(self, kind: OwnerKind, obj: Any) -> None:
         """Our controller process."""
         order = Workload(kind, obj).order
         if order is None or state(kind, obj) is not State.SUSPENDED or self.pods(obj):
@@ -156,7 +156,7 @@ class FakeControllers:
         copied = encode(Stopped(order.decision, COPIED, order.reason, order.at, order.mark))
         self.kube.patch(kind.resource, namespace, name, annotate_patch(obj, {REQUEUE: None, STOPPED: copied}))
 
-    def _status(self, kind: Kind, obj: Object, **changed: Any) -> None:
+    def _status(self, kind: OwnerKind, obj: Object, **changed: Any) -> None:
         now = self._now(kind, obj)
         self.kube.put(kind.resource, {**now, "status": {**now.get("status", {}), **changed}})
 
@@ -168,7 +168,7 @@ def uid_of(obj: Object) -> str:
     return str(obj["metadata"]["uid"])
 
 
-def _template_of(kind: Kind, obj: Object) -> Any:
+def _template_of(kind: OwnerKind, obj: Object) -> Any:
     """The first template; a TrainJob's runtime, with our entry of ``runtimePatches`` applied."""
     if kind.name != "TrainJob":
         return copy.deepcopy(at(obj, kind.templates(obj)[0]))

@@ -20,7 +20,7 @@ from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.facts import job_facts, surroundings
 from tidegauge_scheduler_hooks.kubernetes.adapter import KubernetesScheduler
-from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, Kind
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, OwnerKind
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
 from tidegauge_scheduler_hooks.kubernetes.ports import EVENTS
 from tidegauge_scheduler_hooks.ports import RequeueChanges
@@ -32,7 +32,7 @@ class KubeWorld(ContractWorld):
     """Workloads of one kind; their ranks answer at once."""
 
     def __init__(self, kind: str = "Job") -> None:
-        self.kind: Kind = KINDS[kind]
+        self.kind: OwnerKind = KINDS[kind]
         self.kube = FakeKube()
         self.controllers = FakeControllers(self.kube)
         self.ranks = FakeRanks()

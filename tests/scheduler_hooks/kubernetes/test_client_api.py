@@ -19,7 +19,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ConflictError,
     ForbiddenError,
     InvalidError,
-    NotFoundError,
+    ObjectNotFoundError,
     Patch,
 )
 from tidegauge_scheduler_hooks.ports import PermanentError, TemporaryError
@@ -211,7 +211,7 @@ def test_a_page_without_items_is_empty_only_if_it_is_a_list(world: World) -> Non
 
 def test_refusals_are_raised_as_what_they_are(world: World) -> None:
     world.says = scripted(Reply(404, "404 page not found"), Reply(409), Reply(403))
-    with pytest.raises(NotFoundError):
+    with pytest.raises(ObjectNotFoundError):
         world.api.get(JOBS, "research", "train")
     with pytest.raises(ConflictError):
         world.api.patch(JOBS, "research", "train", {})

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tidegauge_scheduler_hooks.kubernetes.client.errors import Ask, ExpiredError, lost, not_connected, refusal
+from tidegauge_scheduler_hooks.kubernetes.client.errors import ApiCall, ExpiredError, lost, not_connected, refusal
 from tidegauge_scheduler_hooks.kubernetes.ports import (
     JOBS,
     NAMESPACES,
@@ -14,13 +14,13 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ConflictError,
     ForbiddenError,
     InvalidError,
-    NotFoundError,
+    ObjectNotFoundError,
     Resource,
 )
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
 
-PATCH = Ask("patch", JOBS, "research", "train")
-CREATE = Ask("create", JOBS, "research", "train")
+PATCH = ApiCall("patch", JOBS, "research", "train")
+CREATE = ApiCall("create", JOBS, "research", "train")
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 
 
@@ -36,7 +36,7 @@ def status(code: int, reason: str, message: str, **details: str) -> bytes:
         (PATCH, 400, "BadRequest", InvalidError),
         (PATCH, 401, "Unauthorized", ForbiddenError),
         (PATCH, 403, "Forbidden", ForbiddenError),
-        (PATCH, 404, "NotFound", NotFoundError),
+        (PATCH, 404, "NotFound", ObjectNotFoundError),
         (PATCH, 405, "MethodNotAllowed", PermanentError),
         (PATCH, 409, "Conflict", ConflictError),
         (CREATE, 409, "AlreadyExists", ConflictError),
@@ -50,7 +50,9 @@ def status(code: int, reason: str, message: str, **details: str) -> bytes:
         (PATCH, 504, "Timeout", TemporaryError),
     ],
 )
-def test_every_answer_is_raised_as_what_it_means(ask: Ask, code: int, reason: str, kind: type[SchedulerError]) -> None:
+def test_every_answer_is_raised_as_what_it_means(
+    ask: ApiCall, code: int, reason: str, kind: type[SchedulerError]
+) -> None:
     error = refusal(ask, code, status(code, reason, "the server's own words"))
     assert type(error) is kind
     assert "jobs.batch train in namespace research" in str(error)
@@ -67,13 +69,13 @@ def test_a_missing_right_to_a_subresource_of_the_core_group() -> None:
     said = (
         'pods "rank-0" is forbidden: User "u" cannot patch resource "pods/status" in API group "" in the namespace "r"'
     )
-    error = refusal(Ask("patch", PODS, "r", "rank-0", "status"), 403, status(403, "Forbidden", said))
+    error = refusal(ApiCall("patch", PODS, "r", "rank-0", "status"), 403, status(403, "Forbidden", said))
     assert 'on "pods/status" of the API group "" in namespace r' in str(error)
 
 
 def test_another_403_is_not_called_a_missing_right() -> None:
     said = 'pods "rank-0" is forbidden: violates PodSecurity "baseline:latest": hostPath volumes'
-    error = refusal(Ask("create", PODS, "research", "rank-0"), 403, status(403, "Forbidden", said))
+    error = refusal(ApiCall("create", PODS, "research", "rank-0"), 403, status(403, "Forbidden", said))
     assert isinstance(error, ForbiddenError)
     assert "role" not in str(error)
     assert "hostPath volumes" in str(error)
@@ -81,16 +83,16 @@ def test_another_403_is_not_called_a_missing_right() -> None:
 
 def test_a_missing_object_is_told_from_a_missing_kind() -> None:
     no_object = refusal(PATCH, 404, status(404, "NotFound", 'jobs.batch "train" not found', name="train"))
-    no_kind = refusal(Ask("list", JOBSETS, None), 404, b"404 page not found\n")
-    assert isinstance(no_object, NotFoundError)
-    assert isinstance(no_kind, NotFoundError)
+    no_kind = refusal(ApiCall("list", JOBSETS, None), 404, b"404 page not found\n")
+    assert isinstance(no_object, ObjectNotFoundError)
+    assert isinstance(no_kind, ObjectNotFoundError)
     assert (no_object.kind_missing, no_kind.kind_missing) == (False, True)
     assert "JobSet (jobset.x-k8s.io/v1alpha2): its CRD is not installed" in str(no_kind)
 
 
 def test_a_write_that_failed_inside_the_server_may_have_been_done() -> None:
     assert "may have been done" in str(refusal(PATCH, 500, b"oops"))
-    assert "may have been done" not in str(refusal(Ask("get", JOBS, "research", "train"), 500, b"oops"))
+    assert "may have been done" not in str(refusal(ApiCall("get", JOBS, "research", "train"), 500, b"oops"))
     assert "may have been done" not in str(refusal(PATCH, 429, b""))
     assert "may have been done" in str(lost(PATCH, "https://api", "connection reset"))
     assert "may have been done" not in str(not_connected(PATCH, "https://api", "connection refused"))
@@ -109,5 +111,5 @@ def test_what_an_owner_wrote_is_cut_and_cannot_move_a_terminal() -> None:
 
 
 def test_places_in_words() -> None:
-    assert str(Ask("list", PODS, None)) == "list pods in all namespaces"
-    assert str(Ask("get", NAMESPACES, None, "research")) == "get namespaces research of the cluster"
+    assert str(ApiCall("list", PODS, None)) == "list pods in all namespaces"
+    assert str(ApiCall("get", NAMESPACES, None, "research")) == "get namespaces research of the cluster"

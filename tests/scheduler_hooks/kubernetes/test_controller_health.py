@@ -11,15 +11,15 @@ import pytest
 
 from tidegauge_exporter.metrics.families import exposition
 from tidegauge_scheduler_hooks.kubernetes.controller import health
-from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthServer, Page
+from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthPage, HealthServer
 from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import StepCounts, gauge
 
 
 @pytest.fixture
 def server() -> Iterator[HealthServer]:
     pages = {
-        "/healthz": lambda: Page("ok\n"),
-        "/readyz": lambda: Page("no Lease for 40 s: \N{SNOWMAN}\n", good=False),
+        "/healthz": lambda: HealthPage("ok\n"),
+        "/readyz": lambda: HealthPage("no Lease for 40 s: \N{SNOWMAN}\n", good=False),
     }
     server = HealthServer("127.0.0.1", 0, pages)
     server.start()
@@ -88,9 +88,9 @@ def test_a_label_cannot_break_out_of_its_quotes(value: str, text: str) -> None:
 def test_pages_are_made_anew_for_every_request() -> None:
     asked: list[Mapping[str, str]] = []
 
-    def count() -> Page:
+    def count() -> HealthPage:
         asked.append({})
-        return Page(str(len(asked)))
+        return HealthPage(str(len(asked)))
 
     server = HealthServer("127.0.0.1", 0, {"/n": count})
     server.start()

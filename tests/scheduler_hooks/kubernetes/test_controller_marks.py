@@ -18,9 +18,9 @@ from scheduler_hooks.kubernetes.controller_world import (
 from scheduler_hooks.kubernetes.workload_samples import NAMESPACE
 from tidegauge.core.jobs.kubernetes import ATTEMPT, INCIDENT, LEAK_CONDITION
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import MARKED_AT_ONCE
-from tidegauge_scheduler_hooks.kubernetes.intents import Incident, encode
+from tidegauge_scheduler_hooks.kubernetes.intents import IncidentIntent, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOBSETS, KINDS
-from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, ConflictError, NotFoundError
+from tidegauge_scheduler_hooks.kubernetes.ports import JOBS, PODS, ConflictError, ObjectNotFoundError
 
 TEXT = "rank 1 leaks 2.1 MiB a step in train.py:41"
 
@@ -39,7 +39,7 @@ def with_incident(kind: str = "Job", *, pods: int = 1) -> ControllerWorld:
 
 def tell(world: ControllerWorld, text: str) -> None:
     """What the head writes on the present run."""
-    world.annotate(INCIDENT, encode(Incident("d-1", world.incarnation, text, world.now_s)))
+    world.annotate(INCIDENT, encode(IncidentIntent("d-1", world.incarnation, text, world.now_s)))
 
 
 def marks(world: ControllerWorld) -> dict[str, str | None]:
@@ -190,7 +190,7 @@ def test_the_next_run_is_not_marked_for_the_last_one() -> None:
         assert marks(world) == {"train-1": None}
 
 
-@pytest.mark.parametrize("error", [NotFoundError("gone"), ConflictError("another pod has the name")])
+@pytest.mark.parametrize("error", [ObjectNotFoundError("gone"), ConflictError("another pod has the name")])
 def test_a_pod_that_went_meanwhile_keeps_no_other_from_its_mark(error: Exception) -> None:
     world = with_incident(pods=2)
     world.kube.fail_next(error, verb="patch", kind="Pod")

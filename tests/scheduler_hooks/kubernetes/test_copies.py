@@ -13,7 +13,7 @@ from scheduler_hooks.kubernetes.workload_samples import owned_by, workload
 from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, COPY_OF, REQUEUE
 from tidegauge_scheduler_hooks.kubernetes.copies import GENERATED_LABELS, MAX_NAME_CHARS, copy_name, copy_of
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, RequeueOrder, encode
-from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, KINDS, Kind, at
+from tidegauge_scheduler_hooks.kubernetes.owners import JOB, JOBSET, KINDS, OwnerKind, at
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload
 
 ORDER = RequeueOrder(
@@ -22,7 +22,7 @@ ORDER = RequeueOrder(
 copied_kinds = pytest.mark.parametrize("kind", [JOB, JOBSET], ids=["Job", "JobSet"])
 
 
-def submitted(kind: Kind, name: str = "train") -> Any:
+def submitted(kind: OwnerKind, name: str = "train") -> Any:
     """A workload as the API server keeps it."""
     obj = workload(kind.name, name)
     obj["metadata"].update(
@@ -41,7 +41,7 @@ def submitted(kind: Kind, name: str = "train") -> Any:
     return obj
 
 
-def environ_of(kind: Kind, body: Any) -> list[dict[str, str]]:
+def environ_of(kind: OwnerKind, body: Any) -> list[dict[str, str]]:
     return [
         {one["name"]: one["value"] for one in at(body, path)["spec"]["containers"][0]["env"]}
         for path in kind.templates(body)
@@ -49,7 +49,7 @@ def environ_of(kind: Kind, body: Any) -> list[dict[str, str]]:
 
 
 @copied_kinds
-def test_a_copy_has_nothing_that_the_api_server_made(kind: Kind) -> None:
+def test_a_copy_has_nothing_that_the_api_server_made(kind: OwnerKind) -> None:
     body = copy_of(Workload(kind, submitted(kind)), ORDER)
     assert set(body["metadata"]) == {"name", "namespace", "labels", "annotations"}
     assert "status" not in body
@@ -59,7 +59,7 @@ def test_a_copy_has_nothing_that_the_api_server_made(kind: Kind) -> None:
 
 
 @copied_kinds
-def test_a_copy_runs_with_the_changes(kind: Kind) -> None:
+def test_a_copy_runs_with_the_changes(kind: OwnerKind) -> None:
     body = copy_of(Workload(kind, submitted(kind)), ORDER)
     assert body["spec"]["suspend"] is False
     for environ in environ_of(kind, body):
@@ -69,14 +69,14 @@ def test_a_copy_runs_with_the_changes(kind: Kind) -> None:
 
 
 @copied_kinds
-def test_what_was_remembered_is_in_the_copy(kind: Kind) -> None:
+def test_what_was_remembered_is_in_the_copy(kind: OwnerKind) -> None:
     obj = submitted(kind)
     obj["metadata"]["annotations"][CHANGES] = encode(Changes({"TIDEGAUGE_B": "1"}))
     assert environ_of(kind, copy_of(Workload(kind, obj), ORDER))[0]["TIDEGAUGE_B"] == "1"
 
 
 @copied_kinds
-def test_a_copy_stays_known_under_the_first_name(kind: Kind) -> None:
+def test_a_copy_stays_known_under_the_first_name(kind: OwnerKind) -> None:
     first = copy_of(Workload(kind, submitted(kind)), ORDER)
     assert (first["metadata"]["name"], first["metadata"]["labels"][COPY_OF]) == ("train-t2", "train")
     assert first["metadata"]["annotations"][ATTEMPT] == "2"
@@ -87,7 +87,7 @@ def test_a_copy_stays_known_under_the_first_name(kind: Kind) -> None:
 
 @copied_kinds
 @given(extra=st.dictionaries(st.sampled_from("abcdef"), st.integers() | st.lists(st.text(max_size=3)), max_size=3))
-def test_a_copy_keeps_all_that_its_owner_wrote(kind: Kind, extra: dict[str, Any]) -> None:
+def test_a_copy_keeps_all_that_its_owner_wrote(kind: OwnerKind, extra: dict[str, Any]) -> None:
     obj = submitted(kind)
     obj["spec"].update(extra)
     before = copy.deepcopy(obj)

@@ -12,8 +12,8 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ConflictError,
     InvalidError,
     KubeApi,
-    NotFoundError,
     Object,
+    ObjectNotFoundError,
     Patch,
     Watches,
 )
@@ -140,9 +140,9 @@ def test_a_lagging_store_catches_up() -> None:
 def test_what_is_not_there_is_told_from_a_kind_that_is_not() -> None:
     kube = FakeKube()
     kube.missing_kinds.add("Pod")
-    with pytest.raises(NotFoundError) as no_object:
+    with pytest.raises(ObjectNotFoundError) as no_object:
         kube.get(JOBS, "research", "train")
-    with pytest.raises(NotFoundError) as no_kind:
+    with pytest.raises(ObjectNotFoundError) as no_kind:
         kube.list(PODS)
     assert (no_object.value.kind_missing, no_kind.value.kind_missing) == (False, True)
     assert not kube.store(PODS).synced

@@ -29,7 +29,7 @@ from tidegauge_scheduler_hooks.kubernetes.injection.certificates import (
     renewed,
     service_names,
 )
-from tidegauge_scheduler_hooks.kubernetes.ports import SECRETS, WEBHOOKS, ForbiddenError, NotFoundError
+from tidegauge_scheduler_hooks.kubernetes.ports import SECRETS, WEBHOOKS, ForbiddenError, ObjectNotFoundError
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 NAMES = service_names("webhook", "tidegauge")
@@ -160,7 +160,7 @@ def test_the_charts_empty_secret_is_filled_and_followers_serve_it() -> None:
 
 def test_a_secret_that_is_not_there_is_made() -> None:
     kube = FakeKube()
-    with pytest.raises(NotFoundError):
+    with pytest.raises(ObjectNotFoundError):
         secret_certificate(kube).refresh()
     secret_certificate(kube).maintain()
     assert set(kube.peek(SECRETS, "tidegauge", "certificate")["data"]) == {"ca.crt", "ca.key", "tls.crt", "tls.key"}

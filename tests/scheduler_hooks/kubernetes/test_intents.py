@@ -13,7 +13,7 @@ from tidegauge_scheduler_hooks.kubernetes.intents import (
     MAX_BYTES,
     MAX_TEXT_CHARS,
     Changes,
-    Incident,
+    IncidentIntent,
     RequeueOrder,
     Stopped,
     decode_changes,
@@ -39,14 +39,14 @@ def test_a_stop_comes_back_as_it_was() -> None:
 
 
 def test_an_incident_comes_back_as_it_was() -> None:
-    incident = Incident("d-1", "uid#0+0@", "leaks 12 MiB a step", 1.5)
+    incident = IncidentIntent("d-1", "uid#0+0@", "leaks 12 MiB a step", 1.5)
     assert decode_incident(encode(incident)) == incident
 
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_an_incident_can_be_sent_whatever_its_text_repeats(text: str) -> None:
     with contextlib.suppress(ValueError):  # too long, of characters that take six bytes each
-        encode(Incident("d-1", "m", text, 1.5)).encode()
+        encode(IncidentIntent("d-1", "m", text, 1.5)).encode()
 
 
 def test_a_long_reason_is_cut() -> None:

@@ -14,8 +14,8 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     PYTORCHJOB,
     RAYJOB,
     TRAINJOB,
-    Kind,
     Owned,
+    OwnerKind,
     State,
     mark,
     own_restarts,
@@ -154,7 +154,7 @@ RESUMED = {"conditions": [{"type": "Suspended", "status": "False", "lastTransiti
         (RAYJOB, False, {"jobDeploymentStatus": "Failed"}, State.FINISHED),
     ],
 )
-def test_where_a_workload_stands(kind: Kind, suspend: bool, status: Any, expected: State) -> None:
+def test_where_a_workload_stands(kind: OwnerKind, suspend: bool, status: Any, expected: State) -> None:
     obj = workload(kind.name, "train")
     holder = obj["spec"]["runPolicy"] if kind is PYTORCHJOB else obj["spec"]
     holder["suspend"] = suspend

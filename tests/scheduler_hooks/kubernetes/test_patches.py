@@ -13,7 +13,7 @@ from fakes.kube_patches import patched
 from scheduler_hooks.kubernetes.workload_samples import workload
 from tidegauge.core.jobs.kubernetes import ATTEMPT, CHANGES, INCIDENT, REQUEUE, STOPPED
 from tidegauge_scheduler_hooks.kubernetes.intents import Changes, RequeueOrder, decode_changes, encode
-from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, PYTORCHJOB, TRAINJOB, Kind, at
+from tidegauge_scheduler_hooks.kubernetes.owners import KINDS, PYTORCHJOB, TRAINJOB, OwnerKind, at
 from tidegauge_scheduler_hooks.kubernetes.patches import annotate_patch, resume_patch, suspend_patch
 from tidegauge_scheduler_hooks.kubernetes.ports import Patch
 from tidegauge_scheduler_hooks.kubernetes.workloads import template_attempt
@@ -30,7 +30,7 @@ values = st.recursive(
 """What a field of a user's object may hold."""
 
 
-def stored(kind: Kind, /, **spec: Any) -> Any:
+def stored(kind: OwnerKind, /, **spec: Any) -> Any:
     obj = workload(kind.name, "train")
     obj["metadata"].update(uid="u-1", resourceVersion="7")
     obj["spec"].update(spec)
@@ -43,7 +43,7 @@ def applied(obj: Any, patch: Any) -> Any:
     return patched(obj, patch, Patch.MERGE)
 
 
-def without_ours(kind: Kind, obj: Any) -> Any:
+def without_ours(kind: OwnerKind, obj: Any) -> Any:
     """The object as it would be had nobody touched what we may touch."""
     rest = copy.deepcopy(obj)
     holder = rest["spec"].get("runPolicy", {}) if kind is PYTORCHJOB else rest["spec"]
@@ -58,7 +58,7 @@ def without_ours(kind: Kind, obj: Any) -> Any:
 
 @every_kind
 @given(extra=st.dictionaries(st.text(st.characters(codec="ascii"), min_size=1, max_size=8), values, max_size=4))
-def test_suspending_and_resuming_change_nothing_else(kind: Kind, extra: dict[str, Any]) -> None:
+def test_suspending_and_resuming_change_nothing_else(kind: OwnerKind, extra: dict[str, Any]) -> None:
     kept = {name: value for name, value in extra.items() if name not in workload(kind.name, "x")["spec"]}
     obj = stored(kind, **{name: value for name, value in kept.items() if name not in ("suspend", "runtimePatches")})
     suspended = applied(obj, suspend_patch(kind, obj, {REQUEUE: encode(ORDER)}))
@@ -71,7 +71,7 @@ def test_suspending_and_resuming_change_nothing_else(kind: Kind, extra: dict[str
 
 
 @every_kind
-def test_every_template_says_which_attempt_it_is_and_what_changes(kind: Kind) -> None:
+def test_every_template_says_which_attempt_it_is_and_what_changes(kind: OwnerKind) -> None:
     obj = stored(kind)
     resumed = applied(obj, resume_patch(kind, obj, ORDER))
     assert template_attempt(kind, obj) == 0
@@ -82,7 +82,7 @@ def test_every_template_says_which_attempt_it_is_and_what_changes(kind: Kind) ->
 
 
 @every_kind
-def test_every_patch_is_for_one_version_alone(kind: Kind) -> None:
+def test_every_patch_is_for_one_version_alone(kind: OwnerKind) -> None:
     obj = stored(kind)
     patches = [suspend_patch(kind, obj, {}), resume_patch(kind, obj, ORDER), annotate_patch(obj, {REQUEUE: None})]
     assert [patch["metadata"]["resourceVersion"] for patch in patches] == ["7", "7", "7"]

@@ -12,7 +12,7 @@ from tidegauge.agent.evidence.growth_bounds import GrowthBounds
 from tidegauge.agent.evidence.patient_store import PatientStore
 from tidegauge.agent.evidence.remote_store import RemoteStore
 from tidegauge.agent.evidence.snapshot_archive import Keeping, SnapshotArchive
-from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStore, StoreError
+from tidegauge.agent.evidence.snapshot_store import FolderStore, SnapshotStore, SnapshotStoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.ports import Clock
 from tidegauge.settings import Settings
@@ -30,7 +30,7 @@ _GIB = 1 << 30
 def open_store(settings: Settings, *, hostname: str) -> SnapshotStore:
     """Where this node keeps its snapshots. Nothing is made or reached before the first one.
 
-    Raises ``StoreError`` where the driver for its URL is not installed.
+    Raises ``SnapshotStoreError`` where the driver for its URL is not installed.
     """
     where = settings.snapshot_store
     if where is None or "://" not in where:
@@ -46,7 +46,7 @@ def open_evidence_desk(settings: Settings, *, hostname: str, clock: Clock) -> Ev
     store, problem = None, ""
     try:
         store = open_store(settings, hostname=hostname)
-    except StoreError as error:
+    except SnapshotStoreError as error:
         problem = str(error)
         _log.error("snapshots are not kept (setting snapshot_store): %s", problem)
     budget = EvidenceBudget()

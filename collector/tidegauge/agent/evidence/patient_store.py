@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tidegauge.agent.evidence.retention import StoredSnapshot
-from tidegauge.agent.evidence.snapshot_store import SnapshotStore, StoreError
+from tidegauge.agent.evidence.snapshot_store import SnapshotStore, SnapshotStoreError
 from tidegauge.core.units import format_duration
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class PatientStore:
 
     def _in_time(self, call: Callable[[], T]) -> T:
         if self._last is not None and self._last.is_alive():
-            raise StoreError(f"{self.name} does not answer")
+            raise SnapshotStoreError(f"{self.name} does not answer")
         answers: list[T] = []
         failures: list[Exception] = []
 
@@ -58,5 +58,5 @@ class PatientStore:
         if failures:
             raise failures[0]
         if not answers:
-            raise StoreError(f"{self.name} did not answer within {format_duration(self._patience_s)}")
+            raise SnapshotStoreError(f"{self.name} did not answer within {format_duration(self._patience_s)}")
         return answers[0]

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidegauge.agent.evidence.retention import StoredSnapshot
-from tidegauge.agent.evidence.snapshot_store import KeyTakenError, StoreError, check_key
+from tidegauge.agent.evidence.snapshot_store import KeyTakenError, SnapshotStoreError, check_key
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 from tidegauge.files import write_state
@@ -42,20 +42,21 @@ class RemoteStore:
         self._root = ""
 
     def check_driver(self) -> None:
-        """Find the driver, and reach nothing. Raises ``StoreError`` that names its package where there is none."""
+        """Find the driver, and reach nothing. Raises ``SnapshotStoreError`` that names its package where there is
+        none."""
         scheme = urlsplit(self._url).scheme
         try:
             import fsspec
             from fsspec.registry import known_implementations
         except ImportError as error:
-            raise StoreError(f"{self.name} needs fsspec: pip install 'tidegauge[agent]'") from error
+            raise SnapshotStoreError(f"{self.name} needs fsspec: pip install 'tidegauge[agent]'") from error
         try:
             fsspec.get_filesystem_class(scheme)
         except ValueError as error:
-            raise StoreError(f"{self.name}: fsspec knows no {scheme}://") from error
+            raise SnapshotStoreError(f"{self.name}: fsspec knows no {scheme}://") from error
         except ImportError as error:
             package = str(known_implementations[scheme]["class"]).partition(".")[0]
-            raise StoreError(
+            raise SnapshotStoreError(
                 f"{self.name} needs the Python package {package}, which this agent has not got: pip install {package}"
             ) from error
 
@@ -78,7 +79,7 @@ class RemoteStore:
         with self._told("could not be read"):
             content: bytes = self._system.cat_file(path, start=0, end=most_bytes + 1)
         if len(content) > most_bytes:
-            raise StoreError(f"{self.name}: {key} has more than {format_bytes(most_bytes)}")
+            raise SnapshotStoreError(f"{self.name}: {key} has more than {format_bytes(most_bytes)}")
         return content
 
     def entries(self) -> tuple[StoredSnapshot, ...]:
@@ -116,13 +117,13 @@ class RemoteStore:
         """Drivers raise what they like, and quote what they were given."""
         try:
             yield
-        except (StoreError, ImportError):
+        except (SnapshotStoreError, ImportError):
             raise
         except Exception as error:
             said = str(error).replace(self._url, self.name)
             for secret in _secrets(self._url):
                 said = said.replace(secret, "***")
-            raise StoreError(f"{self.name}: {what}: {type(error).__name__}: {one_line(said, 300)}") from None
+            raise SnapshotStoreError(f"{self.name}: {what}: {type(error).__name__}: {one_line(said, 300)}") from None
 
 
 def _secrets(url: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tidegauge.agent.evidence.budget import EvidenceBudget
 from tidegauge.agent.evidence.making import job_of
 from tidegauge.agent.evidence.retention import what_to_delete
-from tidegauge.agent.evidence.snapshot_store import KeyTakenError, SnapshotStore, StoreError, snapshot_key
+from tidegauge.agent.evidence.snapshot_store import KeyTakenError, SnapshotStore, SnapshotStoreError, snapshot_key
 from tidegauge.analysis.snapshots.files import write_packed
 from tidegauge.core.evidence import SnapshotRef
 from tidegauge.core.jobs.tenants import tenant_of_rank
@@ -67,13 +67,15 @@ class SnapshotArchive:
     ) -> SnapshotRef:
         """Compress and store ``core.snapshot_columns`` of one rank. ``protected``: keys that room is not made of.
 
-        ``now_s`` is a monotonic clock. Raises ``StoreError``.
+        ``now_s`` is a monotonic clock. Raises ``SnapshotStoreError``.
         """
         if self._store is None:
-            raise StoreError(self._problem)
+            raise SnapshotStoreError(self._problem)
         stored = write_packed([content])
         if not self._budget.store(tenant := tenant_of_rank(view), len(stored), now_s):
-            raise StoreError(f"the ranks of {tenant} have had more snapshots stored within the hour than is allowed")
+            raise SnapshotStoreError(
+                f"the ranks of {tenant} have had more snapshots stored within the hour than is allowed"
+            )
         put_unix_s = self._ages_by(now_unix_s)
         with self._told(self._store):
             self._make_room(self._store, len(stored), now_unix_s=put_unix_s, protected=protected)
@@ -85,7 +87,7 @@ class SnapshotArchive:
             return frozenset()
         try:
             return frozenset(entry.key for entry in self._store.entries())
-        except StoreError:
+        except SnapshotStoreError:
             return frozenset()
 
     def tidy(self, *, now_unix_s: float, wanted: Collection[str] | None, protected: Collection[str]) -> None:
@@ -94,7 +96,7 @@ class SnapshotArchive:
         if self._store is None:
             return
         keep_s, keep_bytes = self._keeping
-        with suppress(StoreError), self._told(self._store):
+        with suppress(SnapshotStoreError), self._told(self._store):
             self._delete(
                 self._store, keep_s=None if wanted is None else keep_s, keep_bytes=keep_bytes,
                 now_unix_s=self._ages_by(now_unix_s), protected={*protected, *(wanted or ())},
@@ -115,7 +117,7 @@ class SnapshotArchive:
             except KeyTakenError:
                 continue
             return SnapshotRef(key, store.name, step, at_unix_s, len(stored))
-        raise StoreError(f"{store.name}: every key for step {step} is taken")
+        raise SnapshotStoreError(f"{store.name}: every key for step {step} is taken")
 
     def _make_room(
         self, store: SnapshotStore, needed_bytes: int, *, now_unix_s: float, protected: Collection[str]
@@ -125,7 +127,7 @@ class SnapshotArchive:
             store, keep_s=None, keep_bytes=room - needed_bytes, now_unix_s=now_unix_s, protected=protected
         )  # fmt: skip
         if left_bytes + needed_bytes > room:
-            raise StoreError(
+            raise SnapshotStoreError(
                 f"{store.name}: {format_bytes(left_bytes)} of the {format_bytes(room)} for snapshots of this node "
                 "(keep_snapshots_gib) are taken by those that open incidents point to"
             )
@@ -135,7 +137,7 @@ class SnapshotArchive:
         """A failure is said in the log when it begins, and ends."""
         try:
             yield
-        except StoreError as error:
+        except SnapshotStoreError as error:
             if self.works:
                 _log.warning("snapshots cannot be kept as they should: %s", error)
             self.works = False

@@ -29,11 +29,11 @@ _KEY = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._@=+~-]{0,99}/){4,5}step-[0-9]{1,1
 """Keys of four folders are of stores before keys had a uid: still read, and cleared with age."""
 
 
-class StoreError(Exception):
+class SnapshotStoreError(Exception):
     """A store did not do what it was asked for. The text is for people and holds no secret."""
 
 
-class KeyTakenError(StoreError):
+class KeyTakenError(SnapshotStoreError):
     """Something has that key already."""
 
 
@@ -45,16 +45,16 @@ class SnapshotStore(Protocol):
         """What people find it by (``SnapshotRef.store``): ``HOST:FOLDER``, or a URL without secrets."""
 
     def put(self, key: str, content: bytes, *, at_unix_s: float) -> None:
-        """Keep it, whole or not at all. Raises ``KeyTakenError``, ``StoreError``."""
+        """Keep it, whole or not at all. Raises ``KeyTakenError``, ``SnapshotStoreError``."""
 
     def get(self, key: str, *, most_bytes: int) -> bytes:
-        """What was put. Raises ``StoreError`` where it is not there, or larger than ``most_bytes``."""
+        """What was put. Raises ``SnapshotStoreError`` where it is not there, or larger than ``most_bytes``."""
 
     def entries(self) -> tuple[StoredSnapshot, ...]:
-        """All that is there and that this node may delete. Raises ``StoreError``."""
+        """All that is there and that this node may delete. Raises ``SnapshotStoreError``."""
 
     def remove(self, key: str) -> None:
-        """Delete it, if it is there. Raises ``StoreError``."""
+        """Delete it, if it is there. Raises ``SnapshotStoreError``."""
 
 
 def snapshot_key(*, cluster: str, job: JobKey, rank: int, step: int, at_unix_s: float) -> str:
@@ -67,9 +67,9 @@ def snapshot_key(*, cluster: str, job: JobKey, rank: int, step: int, at_unix_s: 
 
 
 def check_key(key: str) -> None:
-    """Raises ``StoreError`` unless it is a key as ``snapshot_key`` makes them."""
+    """Raises ``SnapshotStoreError`` unless it is a key as ``snapshot_key`` makes them."""
     if _KEY.fullmatch(key) is None:
-        raise StoreError(f"{key[:200]!r} is no key of a snapshot")
+        raise SnapshotStoreError(f"{key[:200]!r} is no key of a snapshot")
 
 
 def _part(text: str) -> str:
@@ -109,7 +109,7 @@ class FolderStore:
         with self._told("cannot be read"), (self._root / key).open("rb") as file:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
-            raise StoreError(f"{self.name}: {key} has more than {format_bytes(most_bytes)}")
+            raise SnapshotStoreError(f"{self.name}: {key} has more than {format_bytes(most_bytes)}")
         return content
 
     def entries(self) -> tuple[StoredSnapshot, ...]:
@@ -140,7 +140,7 @@ class FolderStore:
         room = os.statvfs(self._root)
         free_bytes = room.f_bavail * room.f_frsize
         if free_bytes - needed_bytes < LEFT_FREE_BYTES:
-            raise StoreError(
+            raise SnapshotStoreError(
                 f"{self.name}: only {format_bytes(free_bytes)} are free on that disk; "
                 f"{format_bytes(LEFT_FREE_BYTES)} are left to others"
             )
@@ -159,7 +159,7 @@ class FolderStore:
         try:
             yield
         except OSError as error:
-            raise StoreError(f"{self.name}: {what}: {error.strerror or error}") from error
+            raise SnapshotStoreError(f"{self.name}: {what}: {error.strerror or error}") from error
 
 
 def _write(path: Path, content: bytes) -> None:

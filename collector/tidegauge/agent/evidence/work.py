@@ -17,7 +17,7 @@ from tidegauge.agent.evidence.making import (
     read_trace,
 )
 from tidegauge.agent.evidence.snapshot_archive import SnapshotArchive
-from tidegauge.agent.evidence.snapshot_store import StoreError
+from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError
 from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
@@ -122,7 +122,7 @@ class _Task:
             return None
         try:
             self.stored.append(self._stored(content, snapshot, file))
-        except StoreError as error:
+        except SnapshotStoreError as error:
             self.problems.append(f"{file.name} was not stored: {one_line(str(error), MOST_TEXT)}")
         return snapshot
 

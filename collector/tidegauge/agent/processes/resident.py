@@ -23,7 +23,7 @@ FORGET_S = 60.0
 """A file that was not read for so long is closed: nobody says when a process is not asked for any more."""
 
 
-class Pages(NamedTuple):
+class ResidentPages(NamedTuple):
     """Two figures of /proc/PID/statm, see proc_pid_statm(5)."""
 
     resident: int
@@ -31,13 +31,13 @@ class Pages(NamedTuple):
     """Of those: pages of files and of shared memory."""
 
 
-def parse_statm(text: bytes) -> Pages | None:
+def parse_statm(text: bytes) -> ResidentPages | None:
     """``None`` for what is no statm, and for a process without memory."""
     try:
         _, resident, shared, *_ = map(int, text.split())
     except ValueError:
         return None
-    return Pages(resident, shared) if resident else None
+    return ResidentPages(resident, shared) if resident else None
 
 
 class _Statm:
@@ -61,7 +61,7 @@ class OpenStatms:
         self._lock = threading.Lock()
         """A descriptor must not be closed, and become another file, while somebody reads it."""
 
-    def pages(self, process: ProcessId) -> Pages | None:
+    def pages(self, process: ProcessId) -> ResidentPages | None:
         """``None`` where only ``stat`` can tell: it is not kept, has ended, or is about to.
 
         A process without memory of its own (a zombie, and one whose first thread has ended) has 0 there.

@@ -92,7 +92,7 @@ class RingsElsewhere(Protocol):
     def give_up(self, ring: RingFile, error: Exception, now_s: float) -> None: ...
 
 
-class Watches:
+class WatchedRanks:
     """All ranks of the node. Not thread-safe."""
 
     def __init__(

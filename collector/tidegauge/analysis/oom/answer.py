@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from tidegauge.analysis.export_lines import line_for
-from tidegauge.analysis.oom.forms import Form, OomText, figures_of, neighbours
-from tidegauge.analysis.oom.log import Found, FoundElsewhere
+from tidegauge.analysis.oom.forms import OomText, OomTextForm, figures_of, neighbours
+from tidegauge.analysis.oom.log import FoundElsewhere, FoundOom
 from tidegauge.analysis.oom.snapshot import OomSnapshot
 from tidegauge.analysis.whatif.results import WhatIf, titled
 from tidegauge.analysis.whatif.words import export_line
@@ -46,7 +46,7 @@ class OomAnswer:
     advice: tuple[str, ...]
     """What to do, the first thing first."""
     case: Optional[OomCase] = None
-    found: Optional[Found] = None
+    found: Optional[FoundOom] = None
     held: Optional[HeldMemory] = None
     device: Optional[int] = None
     reason: Optional[str] = None
@@ -54,14 +54,14 @@ class OomAnswer:
 
 
 def explain_text(
-    found: Found, snapshot: Optional[OomSnapshot] = None, *, torch_version: Optional[str] = None
+    found: FoundOom, snapshot: Optional[OomSnapshot] = None, *, torch_version: Optional[str] = None
 ) -> OomAnswer:
     """What one message in a log was about; ``snapshot`` was taken at it or after it, of the same process."""
     text = found.text
     held = None if snapshot is None else snapshot.held
     version = torch_version or (None if snapshot is None else snapshot.torch_version) or text.at_least
     case = figures_of(text, expandable=found.expandable)
-    if case is None or text.form is Form.REJECTED:
+    if case is None or text.form is OomTextForm.REJECTED:
         return _of_little(found, held)
     if snapshot is not None:
         case = _with(case, snapshot)
@@ -92,15 +92,15 @@ def explain_elsewhere(seen: FoundElsewhere) -> OomAnswer:
     return OomAnswer(what.kind, None, f"{of_whom}{what.what}.", (what.advice,))
 
 
-def _of_little(found: Found, held: Optional[HeldMemory]) -> OomAnswer:
+def _of_little(found: FoundOom, held: Optional[HeldMemory]) -> OomAnswer:
     """Of a message without the figures that tell kinds apart."""
     text = found.text
     wanted = "Memory" if text.wanted is None else f"About {format_bytes(text.wanted.likely_bytes)}"
-    if text.form is Form.UNNAMED_SIZE:
+    if text.form is OomTextForm.UNNAMED_SIZE:
         kind, retry = OomKind.TOO_BIG.value, False
         sentence = "More than an exbibyte was asked for in one request, which no GPU will ever have."
         advice = "Look at the shape: a size that overflowed, a product of two sizes, uninitialised lengths."
-    elif text.form is Form.REJECTED:
+    elif text.form is OomTextForm.REJECTED:
         kind, retry = REJECTED, True
         sentence = (
             f"{wanted} more were refused beforehand, because throw_on_cudamalloc_oom:True is set: the allocator did "
@@ -116,7 +116,7 @@ def _of_little(found: Found, held: Optional[HeldMemory]) -> OomAnswer:
 
 def _explained(
     case: OomCase,
-    found: Optional[Found],
+    found: Optional[FoundOom],
     held: Optional[HeldMemory],
     device: Optional[int],
     version: Optional[str],

@@ -34,7 +34,7 @@ class SizeRange(NamedTuple):
         return (self.low_bytes + self.high_bytes) // 2
 
 
-class Form(Enum):
+class OomTextForm(Enum):
     """Which text it is."""
 
     NATIVE = "native"
@@ -60,7 +60,7 @@ class OtherProcess(NamedTuple):
 class OomText:
     """What one message says; ``None`` is what it does not say."""
 
-    form: Form
+    form: OomTextForm
     wanted: Optional[SizeRange] = None
     device: Optional[int] = None
     total: Optional[SizeRange] = None
@@ -122,17 +122,17 @@ def parse_message(text: str) -> Optional[OomText]:
     end = _END.search(text)
     text = " ".join(re.sub("[│|]", " ", text[: end.end()] if end else text).split())
     if "more than 1EB memory" in text:
-        return OomText(Form.UNNAMED_SIZE)
+        return OomText(OomTextForm.UNNAMED_SIZE)
     device = found[1] or next(iter(_DEVICE.findall(text)), None)
     figures = {name: _size_in(pattern, text) for name, pattern in _FIGURES.items()}
     reserved = _size_in(_RESERVED_IN_TOTAL, text)
     if reserved is not None:
         figures["unused"] = _difference(reserved, figures["allocated"])
-    form = Form.NATIVE
+    form = OomTextForm.NATIVE
     if found[0].startswith("Allocation on device"):
-        form = Form.ASYNC
+        form = OomTextForm.ASYNC
     elif "preemptively rejected" in text:
-        form = Form.REJECTED
+        form = OomTextForm.REJECTED
     return OomText(
         form=form,
         wanted=_size_in(_WANTED, text),

@@ -48,7 +48,7 @@ class LogPlace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundOom:
     """One message of PyTorch's in a log."""
 
     text: OomText
@@ -73,7 +73,7 @@ class FoundElsewhere(NamedTuple):
 class OomLog:
     """What a log holds."""
 
-    found: list[Found] = field(default_factory=list)
+    found: list[FoundOom] = field(default_factory=list)
     """In the log's order: the first is mostly the cause of the others."""
     elsewhere: list[FoundElsewhere] = field(default_factory=list)
     """The first of each kind."""
@@ -123,7 +123,7 @@ def _keep(log: OomLog, line: _Line, before: deque[_Line], ahead: deque[_Line], *
         if text is None:
             continue
         place = _innermost([*own, *line.text[:at].splitlines()])
-        log.found.append(Found(text, line.number, line.rank, place, expandable))
+        log.found.append(FoundOom(text, line.number, line.rank, place, expandable))
 
 
 def _look_elsewhere(log: OomLog, line: _Line) -> None:

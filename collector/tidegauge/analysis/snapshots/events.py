@@ -21,7 +21,7 @@ CLOCK_TOLERANCE_US = 1_000
 """Entries are made under the device's lock, so their clock goes forward; that much is left to its conversion."""
 
 
-class Events(NamedTuple):
+class SnapshotEvents(NamedTuple):
     """The columns of ``Trace``, and what the entries' keys say of the torch that wrote them."""
 
     action: array[int]
@@ -78,7 +78,7 @@ class EventsReader:
                 entry.clear()
         entries.clear()
 
-    def events(self, device: int) -> Events:
+    def events(self, device: int) -> SnapshotEvents:
         """What was read. Raises ``BadTraceError`` with device and index.
 
         Entries with an action that is not known are left out and counted.
@@ -86,7 +86,7 @@ class EventsReader:
         if self._wrong is not None:
             self._add(device, self._wrong)
         streams, stream = indexed(self._stream)
-        return Events(
+        return SnapshotEvents(
             action=self._action,
             address=self._address,
             size_bytes=self._size_bytes,

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.snapshots.events import Events, check_clock
+from tidegauge.analysis.snapshots.events import SnapshotEvents, check_clock
 from tidegauge.analysis.snapshots.segments import in_order
 from tidegauge.analysis.snapshots.stack_table import DEEPEST
 from tidegauge.analysis.snapshots.traces import Snapshot, SnapshotParts, facts_of_keys, put_together
@@ -82,10 +82,10 @@ def _stacks(packed: PackedSnapshot) -> tuple[Stack, ...]:
     return tuple(tuple(map(frames.__getitem__, numbers[:DEEPEST])) for numbers in lists)
 
 
-def _events(one: DeviceColumns, facts: Mapping[str, Any]) -> Events:
+def _events(one: DeviceColumns, facts: Mapping[str, Any]) -> SnapshotEvents:
     columns = one.events
     check_clock(columns["time_us"], one.device)
-    return Events(
+    return SnapshotEvents(
         action=columns["action"],
         address=columns["address"],
         size_bytes=columns["size_bytes"],

@@ -10,7 +10,7 @@ read, each batch as it comes, and only then is it known which device they belong
 from __future__ import annotations
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
-from tidegauge.analysis.snapshots.events import Events, EventsReader
+from tidegauge.analysis.snapshots.events import EventsReader, SnapshotEvents
 from tidegauge.analysis.snapshots.fields import mapping, sequence
 from tidegauge.analysis.snapshots.restricted_pickle import loads
 from tidegauge.analysis.snapshots.segments import read_segments
@@ -74,7 +74,7 @@ class _Histories:
         if not self._begun.keys() <= {id(history) for history in devices}:
             raise BadTraceError("has trace entries outside of its device_traces")
 
-    def events(self, history: object, device: int) -> Events:
+    def events(self, history: object, device: int) -> SnapshotEvents:
         """The events of one device, the rest of the list included. Raises ``BadTraceError`` with device and index."""
         entries = sequence(history, f"device_traces[{device}]")
         known = self._begun.get(id(entries))

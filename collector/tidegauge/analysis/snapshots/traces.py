@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
-from tidegauge.analysis.snapshots.events import Events
+from tidegauge.analysis.snapshots.events import SnapshotEvents
 from tidegauge.analysis.snapshots.stream_handles import with_handles
 from tidegauge.analysis.snapshots.versions import effective_conf
 from tidegauge.core.allocator.trace import KnownSegment, Stack, Trace
 
 KEYS_FACT = "torch_by_keys"
 """Where a file no longer has the keys of PyTorch's own snapshot: the torch that they betrayed."""
-_NO_EVENTS = Events(
+_NO_EVENTS = SnapshotEvents(
     array("B"), array("Q"), array("Q"), array("H"), array("q"), array("H"), array("i"),
     streams=(0,), pools=((0, 0),), skipped={}, keys=frozenset(),
 )  # fmt: skip
@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
 class SnapshotParts(NamedTuple):
     """What was read of a file, before it is put together."""
 
-    recorded: Mapping[int, Events]
+    recorded: Mapping[int, SnapshotEvents]
     ends: Mapping[int, tuple[KnownSegment, ...]]
     stacks: tuple[Stack, ...]
     settings: Mapping[str, object]

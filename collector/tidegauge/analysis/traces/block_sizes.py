@@ -29,7 +29,7 @@ class Lived(NamedTuple):
     stack: Optional[int]
 
 
-class Held(NamedTuple):
+class HeldBlock(NamedTuple):
     """A segment and what lived in it, by address and in its order."""
 
     segment: KnownSegment
@@ -46,7 +46,7 @@ class Held(NamedTuple):
             yield address, lived, after - address
 
 
-def with_all_blocks(held: Sequence[Held], trace: Trace, settings: AllocatorSettings) -> tuple[KnownSegment, ...]:
+def with_all_blocks(held: Sequence[HeldBlock], trace: Trace, settings: AllocatorSettings) -> tuple[KnownSegment, ...]:
     """The segments with their blocks, live and free. Raises ``BadTraceError`` where blocks overlap."""
     sizes: dict[int, int] = {}
     open_ended: dict[int, int] = {}
@@ -94,7 +94,7 @@ def _by_what_is_cut_behind(open_ended: Mapping[int, int], trace: Trace) -> dict[
     return found
 
 
-def _tiled(held: Held, sizes: Mapping[int, int]) -> Iterator[KnownBlock]:
+def _tiled(held: HeldBlock, sizes: Mapping[int, int]) -> Iterator[KnownBlock]:
     """The segment's blocks in order of address: the live ones, and a free one in each gap."""
     position = held.segment.address
     for address, lived, room_bytes in held.rooms():

@@ -23,7 +23,7 @@ OnProgress = Callable[[int, int], None]
 """Told how many events are done, of how many."""
 
 
-class Answer(NamedTuple):
+class ReplayAnswer(NamedTuple):
     """One trace, replayed."""
 
     trace: Trace
@@ -60,7 +60,7 @@ def replay_trace(
     cap_bytes: Optional[int] = None,
     version_is_given: bool = False,
     on_progress: Optional[OnProgress] = None,
-) -> Answer:
+) -> ReplayAnswer:
     """Replay ``trace`` under ``alloc_conf`` and ``cap_bytes``; the recording's own where they are not given.
 
     Raises ``ValueError`` for settings that torch would refuse, and ``BadTraceError`` as ``follow`` does.
@@ -75,9 +75,9 @@ def replay_trace(
     cap = known.cap_bytes if cap_bytes is None else cap_bytes
     conf = known.alloc_conf if alloc_conf is None else alloc_conf
     if wanted == own and cap == known.cap_bytes:
-        return Answer(known, recorded, None, conf, cap, by_addresses)
+        return ReplayAnswer(known, recorded, None, conf, cap, by_addresses)
     other = run_replay(known, wanted, cap_bytes=cap, on_progress=on_progress)
-    return Answer(known, recorded, other, conf, cap, by_addresses)
+    return ReplayAnswer(known, recorded, other, conf, cap, by_addresses)
 
 
 def follow(

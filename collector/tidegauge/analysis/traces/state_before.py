@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.traces.block_sizes import Held, Lived, with_all_blocks
+from tidegauge.analysis.traces.block_sizes import HeldBlock, Lived, with_all_blocks
 from tidegauge.analysis.traces.mapped_ranges import MappedRanges
 from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.settings import AllocatorSettings
@@ -119,11 +119,11 @@ class _Past:
             f"fit: {what}. The history lacks events: it was recorded without some actions, or switched off in between"
         )
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldBlock]:
         """The segments before the first event, by address, each with the blocks that lived in it."""
         blocks = sorted(self._live.items())
         done = 0
-        held: list[Held] = []
+        held: list[HeldBlock] = []
         for segment in sorted((*self._fixed.values(), *self._mapped.segments())):
             end = segment.address + segment.total_bytes
             if held and held[-1].end > segment.address:
@@ -131,7 +131,7 @@ class _Past:
             first = done
             while done < len(blocks) and blocks[done][0] < end:
                 done += 1
-            held.append(Held(segment, dict(blocks[first:done])))
+            held.append(HeldBlock(segment, dict(blocks[first:done])))
         if done < len(blocks):
             raise BadTraceError(
                 f"before the first event of device {self._trace.device} a block lived at {blocks[done][0]:#x}, outside "

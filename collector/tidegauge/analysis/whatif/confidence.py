@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from tidegauge.analysis.whatif.results import Confidence
+from tidegauge.analysis.whatif.results import ReplayConfidence
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
 from tidegauge.core.allocator.trace import Action, Trace
@@ -47,7 +47,9 @@ def trace_doubts(trace: Trace, recorded: Replay) -> TraceDoubts:
     return TraceDoubts(tuple(guesses), tuple(open_ends), tuple(left_out))
 
 
-def confidence(doubts: TraceDoubts, settings: AllocatorSettings, *, today: bool) -> tuple[Confidence, tuple[str, ...]]:
+def confidence(
+    doubts: TraceDoubts, settings: AllocatorSettings, *, today: bool
+) -> tuple[ReplayConfidence, tuple[str, ...]]:
     """Of the figures of ``settings``, and why it is not exact."""
     reasons = doubts.left_out
     if not today:
@@ -59,8 +61,8 @@ def confidence(doubts: TraceDoubts, settings: AllocatorSettings, *, today: bool)
                 "would have put them is not known",
             )
     if doubts.guesses:
-        return Confidence.ROUGH, doubts.guesses + reasons
-    return (Confidence.CLOSE if reasons else Confidence.EXACT), reasons
+        return ReplayConfidence.ROUGH, doubts.guesses + reasons
+    return (ReplayConfidence.CLOSE if reasons else ReplayConfidence.EXACT), reasons
 
 
 def delayed_frees(trace: Trace) -> int:

@@ -8,7 +8,7 @@ from tidegauge.core.allocator.results import FailedRequest, Replay
 from tidegauge.core.allocator.trace import Action, Trace
 
 
-class Limits(NamedTuple):
+class SearchLimits(NamedTuple):
     """Of reserved memory, in bytes; ``None``: no limit, or none that is known."""
 
     cap_bytes: Optional[int] = None
@@ -25,18 +25,20 @@ class Limits(NamedTuple):
         return self.capacity_bytes if self.cap_bytes is None else self.cap_bytes
 
 
-def own_limits(trace: Trace, recorded: Replay) -> Limits:
+def own_limits(trace: Trace, recorded: Replay) -> SearchLimits:
     """The recorded cap; where the file names none, what its failed requests show. ``recorded``: ``trace``, replayed."""
     if trace.cap_bytes is not None:
-        return Limits(trace.cap_bytes)
+        return SearchLimits(trace.cap_bytes)
     failed = [request for request in recorded.failed if trace.action[request.event] == Action.OOM]
     # The driver had enough for these: so it was a cap that refused them.
     capped = [request for request in failed if trace.address[request.event] >= request.segment_bytes]
     if capped:
         below = min(_held(trace, request) + request.segment_bytes for request in capped)
-        return Limits(cap_bytes=recorded.peak_reserved_bytes, below_bytes=max(below, recorded.peak_reserved_bytes))
+        return SearchLimits(
+            cap_bytes=recorded.peak_reserved_bytes, below_bytes=max(below, recorded.peak_reserved_bytes)
+        )
     shown = [_held(trace, request) + trace.address[request.event] for request in failed]
-    return Limits(capacity_bytes=max(min(shown), recorded.peak_reserved_bytes) if shown else None)
+    return SearchLimits(capacity_bytes=max(min(shown), recorded.peak_reserved_bytes) if shown else None)
 
 
 def _held(trace: Trace, request: FailedRequest) -> int:

@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Optional
 
 from tidegauge.analysis.whatif.candidates import Changes
-from tidegauge.analysis.whatif.limits import Limits
+from tidegauge.analysis.whatif.limits import SearchLimits
 from tidegauge.core.allocator.results import Replay
 from tidegauge.core.text import one_line
 
 
-class Confidence(str, Enum):
+class ReplayConfidence(str, Enum):
     """How far a predicted figure is to be trusted."""
 
     EXACT = "exact"
@@ -32,7 +32,7 @@ class Trial:
     changes: Changes
     """From today's; empty for today's own."""
     replay: Replay
-    confidence: Confidence
+    confidence: ReplayConfidence
     doubts: tuple[str, ...]
     """Why the confidence is not exact, in words."""
     needs_bytes: Optional[int] = None
@@ -81,7 +81,7 @@ class WhatIf:
     alloc_conf: str
     """Today's."""
     torch_version: Optional[str]
-    limits: Limits
+    limits: SearchLimits
     """That were applied."""
     steps: Optional[int]
     """Training steps in the trace, where it marks them."""

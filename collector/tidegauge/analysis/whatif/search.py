@@ -9,7 +9,7 @@ from typing import Optional
 from tidegauge.analysis.traces.replays import follow
 from tidegauge.analysis.whatif.candidates import Changes, changed_conf, combined_changes, in_effect, single_changes
 from tidegauge.analysis.whatif.confidence import TraceDoubts, confidence, trace_doubts
-from tidegauge.analysis.whatif.limits import Limits, own_limits
+from tidegauge.analysis.whatif.limits import SearchLimits, own_limits
 from tidegauge.analysis.whatif.ranking import best_first, helps, recommended
 from tidegauge.analysis.whatif.results import Trial, WhatIf, titled
 from tidegauge.core.allocator.compiled import is_ready
@@ -54,7 +54,7 @@ def whatif(
     )
     limits = own_limits(known, recorded)
     if cap_bytes is not None or capacity_bytes is not None:
-        limits = Limits(cap_bytes, capacity_bytes, is_own=cap_bytes == trace.cap_bytes)
+        limits = SearchLimits(cap_bytes, capacity_bytes, is_own=cap_bytes == trace.cap_bytes)
     bench = _Bench(known, trace_doubts(known, recorded), limits, on_progress)
     as_recorded = cap_bytes in (None, known.cap_bytes) and capacity_bytes is None
     today = bench.today(recorded if as_recorded else None)
@@ -94,7 +94,7 @@ class _Bench:
 
     trace: Trace
     doubts: TraceDoubts
-    limits: Limits
+    limits: SearchLimits
     on_progress: Optional[OnProgress]
     seen: set[AllocatorSettings] = field(default_factory=set)
 

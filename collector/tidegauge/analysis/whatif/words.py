@@ -7,9 +7,9 @@ from typing import Optional
 
 from tidegauge.analysis.export_lines import line_for
 from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, POPULAR
-from tidegauge.analysis.whatif.limits import Limits
+from tidegauge.analysis.whatif.limits import SearchLimits
 from tidegauge.analysis.whatif.ranking import harms, is_dear
-from tidegauge.analysis.whatif.results import Confidence, Trial, WhatIf, titled
+from tidegauge.analysis.whatif.results import ReplayConfidence, Trial, WhatIf, titled
 from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.allocator.settings import MIB
 from tidegauge.core.units import format_bytes
@@ -55,7 +55,7 @@ def _today(result: WhatIf) -> Iterator[str]:
     yield text + f"; {_fate(today)}."
 
 
-def _limits(limits: Limits) -> Iterator[str]:
+def _limits(limits: SearchLimits) -> Iterator[str]:
     if limits.cap_bytes is not None and limits.below_bytes is not None:
         yield (
             "The recording names no cap, but had one: the device had enough for what was refused. It was at least "
@@ -154,7 +154,7 @@ def _without_effect(result: WhatIf) -> Iterator[str]:
 
 def _trust(result: WhatIf) -> Iterator[str]:
     best = result.recommended
-    if best.confidence is Confidence.EXACT:
+    if best.confidence is ReplayConfidence.EXACT:
         recorded = result.recorded
         if not recorded.address_mismatches:
             yield f"Exact: under its own settings the model gives back every address of {recorded.events:,} events."

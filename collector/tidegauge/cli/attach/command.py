@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegauge.agent.processes.procfs import ProcFs
-from tidegauge.cli.attach.targets import NoTargetError, Target, targets_of
-from tidegauge.cli.attach.ways import Outcome, attach, detach
+from tidegauge.cli.attach.targets import AttachTarget, NoTargetError, targets_of
+from tidegauge.cli.attach.ways import AttachOutcome, attach, detach
 from tidegauge.cli.errors import ENVIRONMENT, FINE, CommandError
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.cli.progress import progress
@@ -56,13 +56,13 @@ def run(args: argparse.Namespace) -> int:
     return FINE if all(outcome.good for outcome in outcomes) else ENVIRONMENT
 
 
-def _carry_out(target: Target, args: argparse.Namespace, say: Callable[[str], None]) -> Outcome:
+def _carry_out(target: AttachTarget, args: argparse.Namespace, say: Callable[[str], None]) -> AttachOutcome:
     if args.detach:
         return detach(target)
     return attach(target, args.level, wait_s=args.wait, environ=os.environ, say=say)
 
 
-def _print(outcomes: Sequence[Outcome]) -> None:
+def _print(outcomes: Sequence[AttachOutcome]) -> None:
     """What happened beside each; a refusal in full below, once for all that share it."""
     names = ProcFs()
     rows = []
@@ -86,7 +86,7 @@ def _print(outcomes: Sequence[Outcome]) -> None:
         print_wrapped(f"pid {', '.join(map(str, pids))}: ", said)
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: AttachOutcome) -> dict[str, Any]:
     seen = outcome.target.seen
     return {
         "pid": seen.process.pid,

@@ -14,7 +14,7 @@ from tidegauge.core.text import one_line
 from tidegauge.osproc.processes import PROC, all_processes, descendants, descends, stat_of
 
 
-class Target(NamedTuple):
+class AttachTarget(NamedTuple):
     """A process to attach to, and its probe's socket, if it has one."""
 
     seen: SeenProcess
@@ -25,7 +25,7 @@ class NoTargetError(Exception):
     """A word names no process that can be meant. The message is for people."""
 
 
-def targets_of(word: str, environ: Mapping[str, str], *, is_job: bool) -> list[Target]:
+def targets_of(word: str, environ: Mapping[str, str], *, is_job: bool) -> list[AttachTarget]:
     """At least one. A number is a pid, unless ``is_job``, or there is no such process. Raises ``NoTargetError``."""
     if word.isascii() and word.isdigit() and not is_job:
         stat = stat_of(int(word))
@@ -41,7 +41,7 @@ def targets_of(word: str, environ: Mapping[str, str], *, is_job: bool) -> list[T
     return found
 
 
-def _of_process(pid: int, environ: Mapping[str, str]) -> list[Target]:
+def _of_process(pid: int, environ: Mapping[str, str]) -> list[AttachTarget]:
     given = see(pid)
     if given is None:
         raise NoTargetError(f"pid {pid} has ended: only its parent has not looked yet (a zombie)")
@@ -53,14 +53,16 @@ def _of_process(pid: int, environ: Mapping[str, str]) -> list[Target]:
         )
     socket = socket_of(given, environ)
     if socket is not None:
-        return [Target(given, socket)]
+        return [AttachTarget(given, socket)]
     family = [given, *_seen(stat.process.pid for stat in descendants(pid))]
-    return _ranks_among(family, environ) or [Target(given, None)]
+    return _ranks_among(family, environ) or [AttachTarget(given, None)]
 
 
-def _ranks_among(family: Sequence[SeenProcess], environ: Mapping[str, str]) -> list[Target]:
+def _ranks_among(family: Sequence[SeenProcess], environ: Mapping[str, str]) -> list[AttachTarget]:
     """Those that train: who has a probe's socket, else CUDA, else PyTorch; launchers and workers left out."""
-    asked = {one.process.pid: Target(one, socket) for one in family if (socket := socket_of(one, environ)) is not None}
+    asked = {
+        one.process.pid: AttachTarget(one, socket) for one in family if (socket := socket_of(one, environ)) is not None
+    }
     by_pid = {one.process.pid: one for one in family}
     others = [
         one
@@ -71,7 +73,7 @@ def _ranks_among(family: Sequence[SeenProcess], environ: Mapping[str, str]) -> l
     if asked or using:
         others = using
     trainers = [*asked, *(one.process.pid for one in others)]
-    left = [Target(one, None) for one in others if not _is_kin_of(one.process.pid, asked, trainers)]
+    left = [AttachTarget(one, None) for one in others if not _is_kin_of(one.process.pid, asked, trainers)]
     return sorted([*asked.values(), *left], key=lambda target: (target.seen.rank or 0, target.seen.process.pid))
 
 

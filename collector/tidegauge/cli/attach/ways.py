@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.cli.attach.process import SeenProcess, socket_of
-from tidegauge.cli.attach.targets import Target
+from tidegauge.cli.attach.targets import AttachTarget
 from tidegauge.launch.remote.run import FIRST_PYTHON, NotExecutedError, RemoteTarget, begin_probe
 from tidegauge.probe.levels import LEVELS, OFF, PROFILE_VARIABLE
 
@@ -21,10 +21,10 @@ NEXT_TIME = (
 )
 
 
-class Outcome(NamedTuple):
+class AttachOutcome(NamedTuple):
     """How it ended for one process."""
 
-    target: Target
+    target: AttachTarget
     state: str
     """``watched``, ``dormant``, ``waiting`` (for the process to initialise CUDA) or ``refused``."""
     way: Optional[str]
@@ -39,8 +39,8 @@ class Outcome(NamedTuple):
 
 
 def attach(
-    target: Target, level: str, *, wait_s: float, environ: Mapping[str, str], say: Callable[[str], None]
-) -> Outcome:
+    target: AttachTarget, level: str, *, wait_s: float, environ: Mapping[str, str], say: Callable[[str], None]
+) -> AttachOutcome:
     """Have the process watched at ``level``. ``say`` shows what is waited for."""
     if target.socket is not None:
         return _ask(target, target.socket, level, way="probe")
@@ -50,14 +50,14 @@ def attach(
     return _remotely(target, level, wait_s=wait_s, environ=environ, say=say)
 
 
-def detach(target: Target) -> Outcome:
+def detach(target: AttachTarget) -> AttachOutcome:
     """Have the process left alone again."""
     if target.socket is None:
         return _refused(target, "it has no probe to detach")
     return _ask(target, target.socket, None, way="probe")
 
 
-def _ask(target: Target, socket: ProcessSocket, level: Optional[str], *, way: str) -> Outcome:
+def _ask(target: AttachTarget, socket: ProcessSocket, level: Optional[str], *, way: str) -> AttachOutcome:
     """``level`` ``None`` detaches."""
     try:
         before = ask(socket, {"command": "ping"}, timeout_s=ASK_TIMEOUT_S)
@@ -71,7 +71,7 @@ def _ask(target: Target, socket: ProcessSocket, level: Optional[str], *, way: st
     said = _change(before, after, now)
     note = after.get("note")
     state = "watched" if after.get("watching") is True else "dormant"
-    return Outcome(target, state, way, now, f"{said}; {note}" if isinstance(note, str) else said)
+    return AttachOutcome(target, state, way, now, f"{said}; {note}" if isinstance(note, str) else said)
 
 
 def _change(before: Mapping[str, Any], after: Mapping[str, Any], now: str) -> str:
@@ -127,8 +127,8 @@ def obstacle(seen: SeenProcess) -> Optional[str]:
 
 
 def _remotely(
-    target: Target, level: str, *, wait_s: float, environ: Mapping[str, str], say: Callable[[str], None]
-) -> Outcome:
+    target: AttachTarget, level: str, *, wait_s: float, environ: Mapping[str, str], say: Callable[[str], None]
+) -> AttachOutcome:
     seen = target.seen
     assert seen.python is not None
     assert seen.environ is not None
@@ -145,7 +145,7 @@ def _remotely(
         return _ask(target, socket, level, way="remote_exec")
     if finding == "waiting":
         said = "the probe is in it now, and begins when it initialises CUDA"
-        return Outcome(target, "waiting", "remote_exec", level, said)
+        return AttachOutcome(target, "waiting", "remote_exec", level, said)
     word, _, problem = finding.partition(" ")
     return _refused(target, FINDING_WORDS.get(word, f"the probe could not begin in it: {problem or word}"))
 
@@ -162,5 +162,5 @@ FINDING_WORDS = {
 """``launch.remote.script.FINDINGS`` with which nothing is watched, as a person can act on them."""
 
 
-def _refused(target: Target, because: str) -> Outcome:
-    return Outcome(target, "refused", None, None, because)
+def _refused(target: AttachTarget, because: str) -> AttachOutcome:
+    return AttachOutcome(target, "refused", None, None, because)

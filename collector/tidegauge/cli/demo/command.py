@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidegauge.cli.demo.jobs import find_torch, last_lines, training_job
-from tidegauge.cli.demo.latest_answers import HEADER, History
+from tidegauge.cli.demo.latest_answers import HEADER, LatestAnswers
 from tidegauge.cli.errors import CommandError, need
 from tidegauge.cli.output import live_table
 from tidegauge.cli.progress import progress
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"PyTorch {torch.version} on {torch.device_count} x {torch.device_name}")
     environ = {**os.environ, "TIDEGAUGE_RUN_DIR": str(folder / "run")}
     (folder / "run").mkdir(exist_ok=True)
-    history = History()
+    history = LatestAnswers()
     with contextlib.ExitStack() as running:
         for job_id, leak_rank in ((LEAKING, LEAK_RANK), (HEALTHY, None)):
             running.enter_context(
@@ -121,7 +121,7 @@ def _service(folder: Path, environ: dict[str, str], *, keep: bool) -> Iterator[s
             shutil.rmtree(folder / "state", ignore_errors=True)
 
 
-def _watch(api_url: str, history: History, folder: Path, *, seconds: float) -> bool:
+def _watch(api_url: str, history: LatestAnswers, folder: Path, *, seconds: float) -> bool:
     """Show the table until rank 1 is convicted and the healthy job has had its chance. False when time ran out."""
     end = time.monotonic() + seconds
     with live_table(HEADER) as show:
@@ -137,7 +137,7 @@ def _watch(api_url: str, history: History, folder: Path, *, seconds: float) -> b
     return False
 
 
-def _settled(history: History) -> bool:
+def _settled(history: LatestAnswers) -> bool:
     verdict = history.verdicts(LEAKING).get(LEAK_RANK)
     healthy = history.ranks(HEALTHY)
     return (
@@ -187,7 +187,7 @@ def _save_report(folder: Path, api_url: str, environ: dict[str, str]) -> Path | 
     return path
 
 
-def _tell(history: History, evidence: EvidenceBrief | None, *, found: bool) -> None:
+def _tell(history: LatestAnswers, evidence: EvidenceBrief | None, *, found: bool) -> None:
     """The verdict, and what it rests on, in words."""
     print()
     for job_id, name in NAMES.items():

@@ -25,7 +25,7 @@ class LastSeen:
         return from_wire(Verdict, self.latest["verdict"])
 
 
-class History:
+class LatestAnswers:
     """All ranks of all jobs."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from tidegauge.cli.offline.torch_releases import torch_release
 from tidegauge.cli.sizes import parse_cap
 
 if TYPE_CHECKING:
-    from tidegauge.analysis.traces.replays import Answer
+    from tidegauge.analysis.traces.replays import ReplayAnswer
 
 HELP = "replay a recorded allocator trace: peaks, waste and out-of-memory, as recorded or under other settings"
 SAY_EVERY_S = 2.0
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     return BAD_NEWS if is_bad_news(answer) else FINE
 
 
-def is_bad_news(answer: Answer) -> bool:
+def is_bad_news(answer: ReplayAnswer) -> bool:
     """A request that failed in the replay, or a model that lost the recording's track."""
     return bool(answer.asked.ooms or answer.recorded.address_mismatches)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidegauge.analysis.traces.replays import Answer
+from tidegauge.analysis.traces.replays import ReplayAnswer
 from tidegauge.analysis.whatif.results import titled
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.allocator.results import FailedRequest, Replay
@@ -34,7 +34,7 @@ def replay_json(replay: Replay) -> dict[str, object]:
     }
 
 
-def as_json(answer: Answer) -> dict[str, object]:
+def as_json(answer: ReplayAnswer) -> dict[str, object]:
     """Of the replay that was asked for. Addresses are compared under the recorded settings only, else null."""
     trace = answer.trace
     own = answer.other is None
@@ -57,7 +57,7 @@ def waste_bytes(replay: Replay) -> int:
     return replay.peak_reserved_bytes - replay.allocated_at_peak_reserved_bytes
 
 
-def print_for_people(answer: Answer) -> None:
+def print_for_people(answer: ReplayAnswer) -> None:
     rows = [_row(f"as recorded: {titled(answer.trace.alloc_conf)}", answer.recorded)]
     if answer.other is not None:
         rows.append(_row(_asked_for(answer), answer.other))
@@ -80,12 +80,12 @@ def _row(name: str, replay: Replay) -> tuple[str, ...]:
     )
 
 
-def _asked_for(answer: Answer) -> str:
+def _asked_for(answer: ReplayAnswer) -> str:
     cap = "" if answer.cap_bytes is None else f", cap {format_bytes(answer.cap_bytes)}"
     return f"{titled(answer.alloc_conf)}{cap}"
 
 
-def sentences(answer: Answer) -> Iterator[str]:
+def sentences(answer: ReplayAnswer) -> Iterator[str]:
     """What the figures rest on, and what failed."""
     yield _addresses(answer)
     trace = answer.trace
@@ -107,7 +107,7 @@ def sentences(answer: Answer) -> Iterator[str]:
     yield from _failures(answer.asked)
 
 
-def _addresses(answer: Answer) -> str:
+def _addresses(answer: ReplayAnswer) -> str:
     recorded = answer.recorded
     version = f"torch {answer.trace.torch_version}" if answer.trace.torch_version else "an unknown torch"
     if answer.version_by_addresses:

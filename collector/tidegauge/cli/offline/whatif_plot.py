@@ -13,11 +13,11 @@ from tidegauge.core.allocator.trace import Trace
 
 def write_plot(path: Path, result: WhatIf, trace: Trace) -> None:
     """Raises ``CommandError`` where the file cannot be written."""
-    from tidegauge_exporter.reports.whatif_plot import Course, Moments, plot_page, plot_svg
+    from tidegauge_exporter.reports.whatif_plot import Moments, PlottedCourse, plot_page, plot_svg
 
     named = [("today", result.today), *zip(("best", "next"), others(result))]
     courses = [
-        Course(label, titled(trial.alloc_conf), trial.replay.curve)
+        PlottedCourse(label, titled(trial.alloc_conf), trial.replay.curve)
         for label, trial in named
         if trial.replay.curve is not None
     ]

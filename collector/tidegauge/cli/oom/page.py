@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.oom.answer import OomAnswer
-from tidegauge.analysis.oom.log import Found, LogPlace, OomLog
+from tidegauge.analysis.oom.log import FoundOom, LogPlace, OomLog
 from tidegauge.analysis.oom.snapshot import OomSnapshot
-from tidegauge.cli.oom.whatif import Tried
+from tidegauge.cli.oom.whatif import TriedSettings
 from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.evidence.held_memory import HeldMemory, free_words, owner_name
 from tidegauge.core.evidence.owners import CodeLine, Owner
@@ -29,7 +29,7 @@ LATE = (
 )
 
 
-class Page(NamedTuple):
+class OomPage(NamedTuple):
     """All that is told."""
 
     first: OomAnswer
@@ -37,10 +37,10 @@ class Page(NamedTuple):
     """Further messages of the log, in its order."""
     log: OomLog
     snapshot: Optional[OomSnapshot]
-    tried: Optional[Tried]
+    tried: Optional[TriedSettings]
 
 
-def print_page(page: Page) -> None:
+def print_page(page: OomPage) -> None:
     answer = page.first
     print_wrapped(f"{answer.kind}: ", one_line(answer.sentence, len(answer.sentence)))
     for line in _where(answer):
@@ -61,7 +61,7 @@ def print_page(page: Page) -> None:
         print_wrapped("\n", line)
 
 
-def as_json(page: Page) -> dict[str, object]:
+def as_json(page: OomPage) -> dict[str, object]:
     """The first error in full, the others in short."""
     answer, case, held = page.first, page.first.case, page.first.held
     tried = page.tried
@@ -142,7 +142,7 @@ def _where(answer: OomAnswer) -> Iterator[str]:
         yield one_line(f"    {place.code}", 200)
 
 
-def _of_another(page: Page) -> Iterator[str]:
+def _of_another(page: OomPage) -> Iterator[str]:
     """A doubt where text and snapshot cannot be of the same moment of the same process: the segments stay after an
     error, whatever the program's way out frees.
     """
@@ -179,7 +179,7 @@ def _row(owner: Owner, live_bytes: int) -> tuple[str, ...]:
     return format_bytes(owner.held_bytes), share, f"{owner.blocks:,}", each, one_line(owner_name(owner), 1000)
 
 
-def _beside(page: Page) -> Iterator[str]:
+def _beside(page: OomPage) -> Iterator[str]:
     """What else the log holds."""
     if page.others:
         told = "; ".join(_named(answer.found, answer.kind) for answer in page.others[:MOST_OTHERS])
@@ -193,7 +193,7 @@ def _beside(page: Page) -> Iterator[str]:
             yield f"Line {seen.line_number:,} of the log: {seen.what.what}. That is another thing."
 
 
-def _named(found: Optional[Found], kind: str) -> str:
+def _named(found: Optional[FoundOom], kind: str) -> str:
     assert found is not None
     rank = "" if found.rank is None else f"rank {found.rank}, "
     return f"{rank}line {found.line_number:,} ({kind})"

@@ -18,7 +18,7 @@ from tidegauge.analysis.oom.log import MOST_LINE, OomLog, read_log
 from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
 from tidegauge.analysis.snapshots.reading import is_own_form, read, read_stream
 from tidegauge.cli.errors import ENVIRONMENT, FINE, LONGEST_QUOTE, USAGE, CommandError
-from tidegauge.cli.oom.page import Page, as_json, print_page
+from tidegauge.cli.oom.page import OomPage, as_json, print_page
 from tidegauge.cli.oom.whatif import try_settings
 from tidegauge.core.text import one_line
 
@@ -48,7 +48,7 @@ def explain(args: argparse.Namespace) -> int:
     return FINE
 
 
-def _page(log: OomLog, snapshot: Optional[OomSnapshot], args: argparse.Namespace) -> Optional[Page]:
+def _page(log: OomLog, snapshot: Optional[OomSnapshot], args: argparse.Namespace) -> Optional[OomPage]:
     version: Optional[str] = args.torch_version
     answers = [explain_text(found, torch_version=version) for found in log.found]
     if log.found:
@@ -64,7 +64,7 @@ def _page(log: OomLog, snapshot: Optional[OomSnapshot], args: argparse.Namespace
     tried = None if snapshot is None or not len(snapshot.trace) else try_settings(snapshot, args.cap, version)
     if tried is not None and tried.result is not None:
         first = in_the_light_of(first, tried.result)
-    return Page(first, tuple(answers[1:]), log, snapshot, tried)
+    return OomPage(first, tuple(answers[1:]), log, snapshot, tried)
 
 
 def _got_over(log: OomLog) -> OomAnswer:

@@ -9,7 +9,7 @@ from tidegauge.analysis.whatif.results import WhatIf
 from tidegauge.cli.progress import progress
 
 
-class Tried(NamedTuple):
+class TriedSettings(NamedTuple):
     """The outcome of what-if, for people and for programs."""
 
     result: Optional[WhatIf]
@@ -19,7 +19,7 @@ class Tried(NamedTuple):
     trials: tuple[dict[str, object], ...]
 
 
-def try_settings(snapshot: OomSnapshot, cap_bytes: Optional[int], torch_version: Optional[str]) -> Tried:
+def try_settings(snapshot: OomSnapshot, cap_bytes: Optional[int], torch_version: Optional[str]) -> TriedSettings:
     """Replay the history of ``snapshot``. What stands in the way is told as the only finding."""
     # Loads what replays, which the other answers do not need.
     from tidegauge.analysis.oom.history import history_of
@@ -32,7 +32,7 @@ def try_settings(snapshot: OomSnapshot, cap_bytes: Optional[int], torch_version:
         with progress("oom") as say:
             result = whatif(trace, on_progress=say)
     except ValueError as error:
-        return Tried(None, (f"What-if is not possible with this history: {error}",), None, ())
-    return Tried(
+        return TriedSettings(None, (f"What-if is not possible with this history: {error}",), None, ())
+    return TriedSettings(
         result, tuple(findings(result)), export_line(result), tuple(as_json(trial, result) for trial in result.trials)
     )

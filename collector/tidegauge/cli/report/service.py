@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from tidegauge.agent.evidence.snapshot_store import StoreError, check_key
+from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError, check_key
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
@@ -220,7 +220,7 @@ def _stored(evidence: Evidence | None, device: int | None, absent: list[str]) ->
 def _read_stored(ref: SnapshotRef, device: int | None, absent: list[str]) -> RankSnapshot | None:
     try:
         return read_rank_snapshot(_place(ref), device)
-    except (BadTraceError, StoreError, FileNotFoundError) as error:
+    except (BadTraceError, SnapshotStoreError, FileNotFoundError) as error:
         absent.append(
             f"The snapshot of step {ref.step:,} is not in reach of this machine ({error}); it lies at "
             f"`{ref.store}/{ref.key}`. Without it there are no map and no history: run this command there, or name "
@@ -230,7 +230,7 @@ def _read_stored(ref: SnapshotRef, device: int | None, absent: list[str]) -> Ran
 
 
 def _place(ref: SnapshotRef) -> str:
-    """The file or URL. Raises ``FileNotFoundError``, ``StoreError``."""
+    """The file or URL. Raises ``FileNotFoundError``, ``SnapshotStoreError``."""
     check_key(ref.key)
     if "://" in ref.store:
         return f"{ref.store.rstrip('/')}/{ref.key}"

@@ -109,12 +109,12 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
 
 
 def _table(result: WhatIf) -> WhatIfTable:
-    from tidegauge_exporter.reports.evidence_values import Setting, WhatIfTable
+    from tidegauge_exporter.reports.evidence_values import TriedSetting, WhatIfTable
 
     shown = [trial for place, trial in enumerate(result.trials) if place < MOST_SETTINGS or trial.today]
     return WhatIfTable(
         tuple(
-            Setting(
+            TriedSetting(
                 titled(trial.alloc_conf),
                 trial.replay.peak_reserved_bytes,
                 trial.waste_bytes,

@@ -16,7 +16,7 @@ from tidegauge.core.evidence.request import MAX_EVENTS
 from tidegauge.core.wire import to_wire
 
 if TYPE_CHECKING:
-    from tidegauge.cli.attach.targets import Target
+    from tidegauge.cli.attach.targets import AttachTarget
     from tidegauge.cli.snapshot.ranks import TakenSnapshot
     from tidegauge.core.evidence import Evidence
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     return _find_evidence(args, targets) if args.evidence else _take(args, targets)
 
 
-def _take(args: argparse.Namespace, targets: list[Target]) -> int:
+def _take(args: argparse.Namespace, targets: list[AttachTarget]) -> int:
     from tidegauge.cli.snapshot.files import outputs_of
     from tidegauge.cli.snapshot.ranks import NoAnswerError, take_snapshot
 
@@ -117,7 +117,7 @@ def _print_taken(args: argparse.Namespace, taken: list[tuple[TakenSnapshot, str]
         print_wrapped("", sentence)
 
 
-def _find_evidence(args: argparse.Namespace, targets: list[Target]) -> int:
+def _find_evidence(args: argparse.Namespace, targets: list[AttachTarget]) -> int:
     from tidegauge.cli.snapshot.evidence import find_evidence, print_evidence
     from tidegauge.cli.snapshot.ranks import NoAnswerError
 
@@ -144,7 +144,7 @@ def _find_evidence(args: argparse.Namespace, targets: list[Target]) -> int:
     return FINE
 
 
-def _rank(target: Target) -> str:
+def _rank(target: AttachTarget) -> str:
     return "?" if target.seen.rank is None else str(target.seen.rank)
 
 

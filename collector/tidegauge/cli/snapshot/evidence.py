@@ -15,7 +15,7 @@ from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import Comparison, compare
-from tidegauge.cli.attach.targets import Target
+from tidegauge.cli.attach.targets import AttachTarget
 from tidegauge.cli.output import print_wrapped
 from tidegauge.cli.snapshot.ranks import NoAnswerError, ask_rank, claimed_by, read_file, read_written, socket_of_target
 from tidegauge.core.evidence import Evidence, EvidenceReason
@@ -39,7 +39,7 @@ LONGEST_SENTENCE = 1000
 
 
 def find_evidence(
-    target: Target,
+    target: AttachTarget,
     *,
     max_events: int,
     say: Callable[[str], None],
@@ -82,7 +82,7 @@ def print_evidence(evidence: Evidence) -> None:
             print_wrapped(start, one_line(text, LONGEST_SENTENCE))
 
 
-def _read(target: Target, evidence_id: str) -> Evidence:
+def _read(target: AttachTarget, evidence_id: str) -> Evidence:
     claimed = claimed_by(socket_of_target(target))
     try:
         found = read_evidence(read_file(target, evidence_name(claimed), MOST_EVIDENCE_BYTES), claimed)
@@ -96,7 +96,9 @@ def _read(target: Target, evidence_id: str) -> Evidence:
     return _evidence(target, found, _compared(early, late, problems), tuple(problems))
 
 
-def _snapshot(target: Target, name: Optional[str], found: RankEvidence, problems: list[str]) -> Optional[ReadSnapshot]:
+def _snapshot(
+    target: AttachTarget, name: Optional[str], found: RankEvidence, problems: list[str]
+) -> Optional[ReadSnapshot]:
     if name is None:
         return None
     try:
@@ -117,7 +119,7 @@ def _compared(early: Optional[ReadSnapshot], late: Optional[ReadSnapshot], probl
 
 
 def _evidence(
-    target: Target, found: RankEvidence, comparison: Optional[Comparison], problems: tuple[str, ...]
+    target: AttachTarget, found: RankEvidence, comparison: Optional[Comparison], problems: tuple[str, ...]
 ) -> Evidence:
     seen = target.seen
     job = JobKey(one_line((seen.environ or {}).get("TIDEGAUGE_JOB_ID", "")), 0, seen.uid)

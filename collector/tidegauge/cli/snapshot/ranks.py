@@ -14,7 +14,7 @@ from tidegauge.agent.evidence.files import MOST_SNAPSHOT_BYTES, OpenFile
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.run_dirs.safe_files import open_checked, opened_folder
-from tidegauge.cli.attach.targets import Target
+from tidegauge.cli.attach.targets import AttachTarget
 from tidegauge.core.evidence import EvidenceReason
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import ASKED_SUFFIX, process_of, snapshot_name
@@ -52,7 +52,7 @@ class TakenSnapshot(NamedTuple):
         )
 
 
-def take_snapshot(target: Target, *, max_events: int, now: bool) -> TakenSnapshot:
+def take_snapshot(target: AttachTarget, *, max_events: int, now: bool) -> TakenSnapshot:
     """Have the rank take a snapshot, and read it. Raises ``NoAnswerError``."""
     request = {"command": "snapshot", "reason": EvidenceReason.ASKED.value, "max_events": max_events, "now": now}
     answer = ask_rank(target, request, timeout_s=SNAPSHOT_WITHIN_S)
@@ -69,7 +69,7 @@ def take_snapshot(target: Target, *, max_events: int, now: bool) -> TakenSnapsho
     )
 
 
-def ask_rank(target: Target, request: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
+def ask_rank(target: AttachTarget, request: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
     """The rank's answer. Raises ``NoAnswerError``, also where the rank refuses."""
     try:
         answer = ask(socket_of_target(target), request, timeout_s=timeout_s)
@@ -80,7 +80,7 @@ def ask_rank(target: Target, request: Mapping[str, Any], *, timeout_s: float) ->
     return answer
 
 
-def socket_of_target(target: Target) -> ProcessSocket:
+def socket_of_target(target: AttachTarget) -> ProcessSocket:
     """Raises ``NoAnswerError`` for a process without one."""
     if target.socket is None:
         raise NoAnswerError(f"it has no probe of Tidegauge's; `tidegauge attach {target.seen.process.pid}` first")
@@ -94,7 +94,7 @@ def claimed_by(socket: ProcessSocket) -> ProcessId:
     return claimed
 
 
-def read_written(target: Target, name: str) -> tuple[bytes, PackedSnapshot]:
+def read_written(target: AttachTarget, name: str) -> tuple[bytes, PackedSnapshot]:
     """A snapshot beside the rank's socket: its columns, and what they say. Raises ``NoAnswerError``."""
     try:
         return read_snapshot(read_file(target, name, MOST_SNAPSHOT_BYTES))
@@ -102,7 +102,7 @@ def read_written(target: Target, name: str) -> tuple[bytes, PackedSnapshot]:
         raise NoAnswerError(f"{name} cannot be used: {error}") from error
 
 
-def read_file(target: Target, name: str, most_bytes: int) -> bytes:
+def read_file(target: AttachTarget, name: str, most_bytes: int) -> bytes:
     """A file of the rank's, all of it. Raises ``NoAnswerError``."""
     folder = socket_of_target(target).folder
     try:

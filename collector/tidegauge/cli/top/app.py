@@ -11,10 +11,10 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from tidegauge.cli.errors import CommandError
-from tidegauge.cli.top.model import Choice, by_job
+from tidegauge.cli.top.model import Selection, by_job
 from tidegauge.cli.top.page_screens import HelpScreen, IncidentScreen
 from tidegauge.cli.top.screens import Source
-from tidegauge.cli.top.service import Incidents
+from tidegauge.cli.top.service import OpenIncidents
 from tidegauge.cli.top.views import ClusterScreen, JobScreen
 from tidegauge.cluster.api.overview import Overview
 from tidegauge.core.evidence.brief import EvidenceBrief
@@ -38,7 +38,7 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", show=False, priority=True)]
 
-    def __init__(self, source: Source, first: Overview, *, user: str, choice: Choice, job: JobKey | None) -> None:
+    def __init__(self, source: Source, first: Overview, *, user: str, choice: Selection, job: JobKey | None) -> None:
         super().__init__(ansi_color=True)
         self.source = source
         self.cluster = first.cluster
@@ -46,7 +46,7 @@ class TopApp(App[None]):
         self.user = user
         self.addresses: list[str] = []
         """Of the reports that were asked for, for who wants to copy them after the end."""
-        self.incidents = Incidents(())
+        self.incidents = OpenIncidents(())
         """As of the last look at them."""
         self._first = first
         self._job = job
@@ -59,7 +59,7 @@ class TopApp(App[None]):
             self.push_screen(JobScreen(self._job))
 
     def choose(self, **changes: Any) -> None:
-        """From now on something else of ``Choice`` is shown."""
+        """From now on something else of ``Selection`` is shown."""
         self.choice = replace(self.choice, **changes)
 
     def say(self, text: str) -> None:
@@ -77,7 +77,7 @@ class TopApp(App[None]):
     def show_help(self) -> None:
         self.push_screen(HelpScreen())
 
-    def ask_incidents(self) -> Incidents:
+    def ask_incidents(self) -> OpenIncidents:
         """The open incidents, kept for screens that do not ask for them."""
         self.incidents = self.source.incidents()
         return self.incidents

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from tidegauge.cli.jobs.names import short_job_name
 from tidegauge.cli.timeline import last_action
 from tidegauge.cli.top.cells import LUXURY, Cell, Column, Tone, cut, sparkline
-from tidegauge.cli.top.model import IncidentLine, JobRow
+from tidegauge.cli.top.model import IncidentRow, JobRow
 from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.wording import list_ranks, ranks_besides, time_left
@@ -118,7 +118,7 @@ def rank_columns() -> Sequence[Column[RankLine]]:
     )
 
 
-def incident_columns(most_of_name: int = MOST_OF_NAME) -> Sequence[Column[IncidentLine]]:
+def incident_columns(most_of_name: int = MOST_OF_NAME) -> Sequence[Column[IncidentRow]]:
     """The pane of open incidents."""
     return (
         Column("incident", lambda line, _: Cell(f"#{line.incident.number}", Tone.STRONG), 8),
@@ -177,19 +177,19 @@ def _incident(row: JobRow) -> Cell:
     return Cell(f"#{row.incidents[0].incident.number}" + (f" +{more}" if more else ""))
 
 
-def _severity(line: IncidentLine) -> Cell:
+def _severity(line: IncidentRow) -> Cell:
     incident = line.incident
     if incident.stale:
         return Cell("stale", Tone.WARNING)
     return Cell(incident.severity.value, Tone.ALARM if incident.severity is Severity.CRITICAL else Tone.WARNING)
 
 
-def _incident_ranks(line: IncidentLine, width: int) -> Cell:
+def _incident_ranks(line: IncidentRow, width: int) -> Cell:
     besides = ranks_besides(line.incident, line.ranks)
     return Cell(cut(list_ranks(line.ranks, common=line.incident.common, left_out=besides), width))
 
 
-def _last(line: IncidentLine) -> Cell:
+def _last(line: IncidentRow) -> Cell:
     if line.last is None:
         return Cell("nothing decided", Tone.DIM)
     return Cell(last_action([line.last]))

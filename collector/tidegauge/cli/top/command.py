@@ -13,7 +13,7 @@ from tidegauge.cli.errors import FINE, USAGE, CommandError, need
 from tidegauge.cli.service_api import add_api_arguments
 
 if TYPE_CHECKING:
-    from tidegauge.cli.top.model import Choice
+    from tidegauge.cli.top.model import Selection
     from tidegauge.cli.top.service import Service
     from tidegauge.cluster.api.overview import Overview
     from tidegauge.core.ids import JobKey
@@ -39,11 +39,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     need("rich", extra="agent", what="`tidegauge top`")
-    from tidegauge.cli.top.model import Choice, Sort
+    from tidegauge.cli.top.model import Selection, Sort
     from tidegauge.cli.top.service import Service
 
     service = Service.of(args)
-    choice = Choice(Sort(args.sort), user=args.user)
+    choice = Selection(Sort(args.sort), user=args.user)
     if args.json:
         _print_json(service, choice, args.job)
     elif args.once or not sys.stdout.isatty() or not sys.stdin.isatty():
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     return FINE
 
 
-def _print_json(service: Service, choice: Choice, job_id: str | None) -> None:
+def _print_json(service: Service, choice: Selection, job_id: str | None) -> None:
     """What the API answers, in one object; also while the database of incidents is away."""
     from tidegauge.cli.service_api import read
     from tidegauge.cli.top.plain import chosen_jobs
@@ -77,7 +77,7 @@ def _print_json(service: Service, choice: Choice, job_id: str | None) -> None:
     print(json.dumps(answer, indent=2))
 
 
-def _print_once(service: Service, choice: Choice, job_id: str | None) -> None:
+def _print_once(service: Service, choice: Selection, job_id: str | None) -> None:
     from tidegauge.cli.top.plain import print_cluster, print_job
 
     overview = service.overview()
@@ -87,7 +87,7 @@ def _print_once(service: Service, choice: Choice, job_id: str | None) -> None:
         print_job([service.job(key) for key in _find(overview, job_id)], service.incidents(), choice)
 
 
-def _watch(service: Service, choice: Choice, job_id: str | None) -> None:
+def _watch(service: Service, choice: Selection, job_id: str | None) -> None:
     need("textual", extra="agent", what="`tidegauge top`")
     from tidegauge.cli.top.app import TopApp
 

@@ -39,7 +39,7 @@ class Sort(str, Enum):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """What the reader wants to see."""
 
     sort: Sort = Sort.TIME
@@ -55,7 +55,7 @@ class Choice:
         return ", ".join(parts)
 
 
-class IncidentLine(NamedTuple):
+class IncidentRow(NamedTuple):
     """An open incident, and what was last decided about it."""
 
     incident: Incident
@@ -67,7 +67,7 @@ class JobRow(NamedTuple):
     """A job and its open incidents, the gravest first."""
 
     job: JobLine
-    incidents: tuple[IncidentLine, ...]
+    incidents: tuple[IncidentRow, ...]
 
     @property
     def key(self) -> JobKey:
@@ -84,7 +84,7 @@ def key_of(job: JobLine) -> JobKey:
     return JobKey(job.job_id, job.attempt, job.uid, job.group)
 
 
-def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentLine], choice: Choice) -> list[JobRow]:
+def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentRow], choice: Selection) -> list[JobRow]:
     """The jobs that are chosen, in order. Those that have ended come last, whatever the order."""
     of_job = by_job(incidents)
     rows = [
@@ -95,13 +95,13 @@ def job_rows(jobs: Iterable[JobLine], incidents: Sequence[IncidentLine], choice:
     return sorted(rows, key=lambda row: (not row.job.running, _JOB_KEYS[choice.sort](row.job), *_by_name(row.job)))
 
 
-def rank_rows(ranks: Iterable[RankLine], choice: Choice) -> list[RankLine]:
+def rank_rows(ranks: Iterable[RankLine], choice: Selection) -> list[RankLine]:
     """The ranks that are chosen, in order; those that have ended come last."""
     rows = [rank for rank in ranks if _has(choice.text, _said_of_rank(rank))]
     return sorted(rows, key=lambda rank: (not rank.alive, _RANK_KEYS[choice.sort](rank), rank.rank))
 
 
-def incident_rows(incidents: Iterable[IncidentLine], choice: Choice) -> list[IncidentLine]:
+def incident_rows(incidents: Iterable[IncidentRow], choice: Selection) -> list[IncidentRow]:
     """The incidents of the jobs that are chosen: the gravest first, then the newest."""
     rows = [
         line
@@ -111,10 +111,10 @@ def incident_rows(incidents: Iterable[IncidentLine], choice: Choice) -> list[Inc
     return sorted(rows, key=lambda line: (-line.incident.severity.level, -line.incident.number))
 
 
-def by_job(incidents: Sequence[IncidentLine]) -> Mapping[JobKey, tuple[IncidentLine, ...]]:
+def by_job(incidents: Sequence[IncidentRow]) -> Mapping[JobKey, tuple[IncidentRow, ...]]:
     """The incidents of each job, the gravest first."""
-    found: dict[JobKey, tuple[IncidentLine, ...]] = {}
-    for line in incident_rows(incidents, Choice()):
+    found: dict[JobKey, tuple[IncidentRow, ...]] = {}
+    for line in incident_rows(incidents, Selection()):
         key = line.incident.key.job
         found[key] = (*found.get(key, ()), line)
     return found

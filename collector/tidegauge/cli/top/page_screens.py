@@ -19,7 +19,7 @@ from tidegauge.cli.top.columns import name_job_shortly
 from tidegauge.cli.top.pages import Line, help_lines, incident_headline, incident_lines, job_headline
 from tidegauge.cli.top.rank import rank_page
 from tidegauge.cli.top.screens import LiveScreen
-from tidegauge.cli.top.service import IncidentStory
+from tidegauge.cli.top.service import ShownIncident
 from tidegauge.cli.top.table import text_of
 from tidegauge.cluster.api.overview import JobLine, RankLine
 from tidegauge.core.ids import JobKey
@@ -41,7 +41,7 @@ class IncidentSeen(NamedTuple):
     """One look at an incident."""
 
     at_unix_s: float
-    story: IncidentStory
+    story: ShownIncident
 
 
 class PageScreen(LiveScreen[T], Generic[T]):

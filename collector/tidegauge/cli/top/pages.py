@@ -16,7 +16,7 @@ from tidegauge.cli.times import moment
 from tidegauge.cli.top.cells import Cell, Tone, cut
 from tidegauge.cli.top.columns import NEARLY_FULL
 from tidegauge.cli.top.model import key_of
-from tidegauge.cli.top.service import IncidentStory
+from tidegauge.cli.top.service import ShownIncident
 from tidegauge.cluster.api.overview import JobLine, Overview
 from tidegauge.core.ids import OwnedJob
 from tidegauge.core.incidents import Incident
@@ -102,7 +102,7 @@ def incident_headline(incident: Incident) -> Line:
     ]
 
 
-def incident_lines(story: IncidentStory, *, width: int, now_s: float) -> list[Line]:
+def incident_lines(story: ShownIncident, *, width: int, now_s: float) -> list[Line]:
     """One incident, as ``tidegauge incidents show`` tells it."""
     incident = story.incident
     lines = [*_wrapped("", incident_sentence(incident), width), ""]

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.top.cells import Cell, Column, fit, header, line
 from tidegauge.cli.top.columns import MOST_OF_NAME, incident_columns, job_columns, name_job_shortly, rank_columns
-from tidegauge.cli.top.model import Choice, JobRow, by_job, incident_rows, job_rows, key_of, rank_rows
+from tidegauge.cli.top.model import JobRow, Selection, by_job, incident_rows, job_rows, key_of, rank_rows
 from tidegauge.cli.top.pages import headline, job_headline
-from tidegauge.cli.top.service import Incidents
+from tidegauge.cli.top.service import OpenIncidents
 from tidegauge.cluster.api.overview import JobPage, Overview
 
 T = TypeVar("T")
 
 
-def print_cluster(overview: Overview, incidents: Incidents, choice: Choice) -> None:
+def print_cluster(overview: Overview, incidents: OpenIncidents, choice: Selection) -> None:
     """All jobs that are chosen, and the open incidents."""
     jobs = job_rows(overview.jobs, incidents.lines, choice)
     _print_line([Cell(f"{overview.cluster}   "), *headline(overview)])
@@ -28,7 +28,7 @@ def print_cluster(overview: Overview, incidents: Incidents, choice: Choice) -> N
     _print_incidents(incidents, choice)
 
 
-def print_job(pages: Sequence[JobPage], incidents: Incidents, choice: Choice) -> None:
+def print_job(pages: Sequence[JobPage], incidents: OpenIncidents, choice: Selection) -> None:
     """The ranks of a job by group, and its open incidents."""
     for number, page in enumerate(pages):
         row = JobRow(page.job, ())
@@ -39,16 +39,16 @@ def print_job(pages: Sequence[JobPage], incidents: Incidents, choice: Choice) ->
             print(f"and {page.left_out:,} more ranks")
     of_job = by_job(incidents.lines)
     lines = [line for page in pages for line in of_job.get(key_of(page.job), ())]
-    _print_incidents(incidents._replace(lines=tuple(lines)), Choice())
+    _print_incidents(incidents._replace(lines=tuple(lines)), Selection())
 
 
-def chosen_jobs(raw: dict[str, Any], overview: Overview, choice: Choice) -> dict[str, Any]:
+def chosen_jobs(raw: dict[str, Any], overview: Overview, choice: Selection) -> dict[str, Any]:
     """The API's answer with the jobs that are chosen, in order."""
     told = {key_of(job): each for job, each in zip(overview.jobs, raw["jobs"])}
     return {**raw, "jobs": [told[row.key] for row in job_rows(overview.jobs, (), choice)]}
 
 
-def _print_incidents(incidents: Incidents, choice: Choice) -> None:
+def _print_incidents(incidents: OpenIncidents, choice: Selection) -> None:
     if incidents.problem is not None:
         print(f"\nincidents are not known: {incidents.problem}")
         return

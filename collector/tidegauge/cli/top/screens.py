@@ -17,9 +17,9 @@ from tidegauge.cli.errors import CommandError
 from tidegauge.cli.times import clock
 from tidegauge.cli.top.cells import Cell, Tone, cut
 from tidegauge.cli.top.columns import incident_columns
-from tidegauge.cli.top.model import Choice, IncidentLine, Sort, incident_rows
+from tidegauge.cli.top.model import IncidentRow, Selection, Sort, incident_rows
 from tidegauge.cli.top.pages import Line
-from tidegauge.cli.top.service import Incidents, IncidentStory
+from tidegauge.cli.top.service import OpenIncidents, ShownIncident
 from tidegauge.cli.top.table import RowTable, text_of
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.core.evidence.brief import EvidenceBrief
@@ -40,10 +40,10 @@ class Source(Protocol):
 
     def memory(self, job: JobKey, rank: int) -> tuple[MemoryPoint, ...]: ...
 
-    def incidents(self) -> Incidents:
+    def incidents(self) -> OpenIncidents:
         """Never raises."""
 
-    def incident(self, number: int) -> IncidentStory: ...
+    def incident(self, number: int) -> ShownIncident: ...
 
     def report_url(self, number: int) -> str: ...
 
@@ -56,7 +56,7 @@ class Top(Protocol):
 
     source: Source
     cluster: str
-    choice: Choice
+    choice: Selection
     user: str
 
     def choose(self, **changes: Any) -> None: ...
@@ -69,7 +69,7 @@ class Top(Protocol):
 
     def show_help(self) -> None: ...
 
-    def ask_incidents(self) -> Incidents: ...
+    def ask_incidents(self) -> OpenIncidents: ...
 
     def incident_of(self, job: JobKey) -> int | None: ...
 
@@ -232,7 +232,7 @@ class TableScreen(LiveScreen[T], Generic[T, Row]):
         """What stands above it."""
 
     @abstractmethod
-    def incidents(self, seen: T) -> Incidents:
+    def incidents(self, seen: T) -> OpenIncidents:
         """Those that belong here."""
 
     @abstractmethod
@@ -255,8 +255,8 @@ class TableScreen(LiveScreen[T], Generic[T, Row]):
         return cast("RowTable[Row]", self.query_one("#rows", RowTable))
 
     @property
-    def incidents_table(self) -> RowTable[IncidentLine]:
-        return cast("RowTable[IncidentLine]", self.query_one("#incidents", RowTable))
+    def incidents_table(self) -> RowTable[IncidentRow]:
+        return cast("RowTable[IncidentRow]", self.query_one("#incidents", RowTable))
 
     def draw_body(self, seen: T) -> None:
         rows = self.rows(seen)
@@ -305,7 +305,7 @@ class TableScreen(LiveScreen[T], Generic[T, Row]):
         self.draw()
 
     def on_row_table_opened(self, event: RowTable.Opened) -> None:
-        if isinstance(event.row, IncidentLine):
+        if isinstance(event.row, IncidentRow):
             self.top.show_incident(event.row.incident.number)
         else:
             self.opened(cast("Row", event.row))

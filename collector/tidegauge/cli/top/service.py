@@ -12,7 +12,7 @@ from tidegauge.cli.config import load_settings
 from tidegauge.cli.errors import CommandError
 from tidegauge.cli.service.wishes import asks_here, wish
 from tidegauge.cli.service_api import LONG_ANSWER_S, api_url, ask, read
-from tidegauge.cli.top.model import IncidentLine
+from tidegauge.cli.top.model import IncidentRow
 from tidegauge.cluster.api.client import TIMEOUT_S
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.core.evidence import EvidenceReason
@@ -26,14 +26,14 @@ MOST_INCIDENTS = 50
 """Open incidents in one look, the newest: a pane of some lines shows the gravest of them."""
 
 
-class Incidents(NamedTuple):
+class OpenIncidents(NamedTuple):
     """The open incidents, or why they cannot be told."""
 
-    lines: tuple[IncidentLine, ...]
+    lines: tuple[IncidentRow, ...]
     problem: str | None = None
 
 
-class IncidentStory(NamedTuple):
+class ShownIncident(NamedTuple):
     """All of one incident."""
 
     incident: Incident
@@ -89,17 +89,17 @@ class Service:
         answer = self._ask(f"/api/v1/memory?{urlencode({**job._asdict(), 'rank': rank})}", TIMEOUT_S)
         return tuple(read(MemoryPoint, point) for told in answer["ranks"] for point in told["points"])
 
-    def incidents(self) -> Incidents:
+    def incidents(self) -> OpenIncidents:
         """Never raises: jobs are worth seeing while the database of incidents is away."""
         try:
             found = self.incidents_raw()["incidents"]
-            return Incidents(tuple(_incident_line(raw) for raw in found))
+            return OpenIncidents(tuple(_incident_line(raw) for raw in found))
         except CommandError as error:
-            return Incidents((), str(error))
+            return OpenIncidents((), str(error))
 
-    def incident(self, number: int) -> IncidentStory:
+    def incident(self, number: int) -> ShownIncident:
         answer = self._ask(f"/api/v1/incident?number={number}", LONG_ANSWER_S)
-        return IncidentStory(
+        return ShownIncident(
             read(Incident, answer["incident"]),
             tuple(answer["history"]),
             tuple(read(DecisionRecord, raw) for raw in answer["decisions"]),
@@ -117,9 +117,9 @@ class Service:
         return f"{self._address().rstrip('/')}/report?incident={number}"
 
 
-def _incident_line(raw: Mapping[str, Any]) -> IncidentLine:
+def _incident_line(raw: Mapping[str, Any]) -> IncidentRow:
     last = raw.get("last_decision")
     incident = read(Incident, raw)
-    return IncidentLine(
+    return IncidentRow(
         incident, tuple(raw.get("ranks", incident.ranks)), None if last is None else read(DecisionRecord, last)
     )

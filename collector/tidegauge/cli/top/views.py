@@ -13,7 +13,7 @@ from tidegauge.cli.top.model import JobRow, by_job, job_rows, rank_rows
 from tidegauge.cli.top.page_screens import RankScreen
 from tidegauge.cli.top.pages import Line, headline, job_headline
 from tidegauge.cli.top.screens import TableScreen
-from tidegauge.cli.top.service import Incidents
+from tidegauge.cli.top.service import OpenIncidents
 from tidegauge.cli.top.table import RowTable
 from tidegauge.cluster.api.overview import JobPage, Overview, RankLine
 from tidegauge.core.ids import JobKey
@@ -23,12 +23,12 @@ TABLE_KEYS = "Enter open  tmgn sort  / filter  i incidents  r report  ? help"
 
 class ClusterSeen(NamedTuple):
     overview: Overview
-    incidents: Incidents
+    incidents: OpenIncidents
 
 
 class JobSeen(NamedTuple):
     page: JobPage
-    incidents: Incidents
+    incidents: OpenIncidents
     """Of this job."""
 
 
@@ -40,7 +40,7 @@ class ClusterScreen(TableScreen[ClusterSeen, JobRow]):
 
     def __init__(self, first: Overview) -> None:
         super().__init__()
-        self.seen = ClusterSeen(first, Incidents(()))
+        self.seen = ClusterSeen(first, OpenIncidents(()))
 
     def ask(self) -> ClusterSeen:
         return ClusterSeen(self.top.source.overview(), self.top.ask_incidents())
@@ -67,7 +67,7 @@ class ClusterScreen(TableScreen[ClusterSeen, JobRow]):
     def rows_title(self, shown: int) -> str:
         return f"{shown} job{'s' * (shown != 1)} {self.top.choice.words(whose=True)}"
 
-    def incidents(self, seen: ClusterSeen) -> Incidents:
+    def incidents(self, seen: ClusterSeen) -> OpenIncidents:
         return seen.incidents
 
     def incidents_title(self, seen: ClusterSeen, shown: int) -> str:  # noqa: ARG002 - the policy's line counts them
@@ -121,7 +121,7 @@ class JobScreen(TableScreen[JobSeen, RankLine]):
         more = f", {left_out:,} more are not shown" if left_out else ""
         return f"{shown:,} rank{'s' * (shown != 1)} {self.top.choice.words(whose=False)}{more}"
 
-    def incidents(self, seen: JobSeen) -> Incidents:
+    def incidents(self, seen: JobSeen) -> OpenIncidents:
         return seen.incidents
 
     def incidents_title(self, seen: JobSeen, shown: int) -> str:  # noqa: ARG002 - nothing of it is told

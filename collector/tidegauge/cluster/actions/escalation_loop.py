@@ -21,7 +21,7 @@ from tidegauge.cluster.actions.evidence_asks import EvidenceAsks, EvidenceWish, 
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.evidence_index import EvidenceTable
 from tidegauge.core.incidents.actions import AuditError, RankTarget
-from tidegauge.core.incidents.escalation import Ask, EscalationState, escalate, learnt, refused
+from tidegauge.core.incidents.escalation import EscalationState, EvidenceAsk, escalate, learnt, refused
 from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.orders import Reply
 
@@ -41,7 +41,7 @@ NO_SUCH_COMMAND = "no such command"
 """How a probe from before evidence answers."""
 
 
-class Store(Protocol):
+class EvidenceRows(Protocol):
     """``store.Store`` as far as it is used here."""
 
     @property
@@ -49,7 +49,7 @@ class Store(Protocol):
 
 
 class _Refusal(NamedTuple):
-    ask: Ask
+    ask: EvidenceAsk
     for_good: bool
 
 
@@ -60,7 +60,7 @@ class EscalationLoop:
     def __init__(
         self,
         coordinator: Coordinator,
-        store: Callable[[], Store],
+        store: Callable[[], EvidenceRows],
         *,
         asks: EvidenceAsks,
         now_s: Callable[[], float],
@@ -129,7 +129,7 @@ class EscalationLoop:
             )  # fmt: skip
             self._submit(functools.partial(self._ask, ask))
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: EvidenceAsk) -> None:
         """In a worker."""
         orders = self._coordinator.orders
         replies = orders.ask_ranks(ask.job, [ask.target], ask.request, timeout_s=ANSWER_WITHIN_S)
@@ -173,7 +173,7 @@ class EscalationLoop:
         return None
 
 
-def open_escalation(coordinator: Coordinator, store: Callable[[], Store], asks: EvidenceAsks) -> EscalationLoop:
+def open_escalation(coordinator: Coordinator, store: Callable[[], EvidenceRows], asks: EvidenceAsks) -> EscalationLoop:
     """The desk of a coordinator at work."""
     workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tidegauge-evidence")
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic)

@@ -24,7 +24,7 @@ from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.core.wire import to_json
 from tidegauge.web.access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
 from tidegauge.web.local_server import LocalServing
-from tidegauge.web.server import GuardedMixIn, GuardedRequest, Limits
+from tidegauge.web.server import GuardedMixIn, GuardedRequest, ServerLimits
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ MAX_REQUESTS_AT_ONCE = 16
 is somebody's mistake, answered with 503. An answer that is being sent is no work: a slow reader holds up nobody, and
 ``LIMITS`` bounds how many answers wait for theirs."""
 REQUEST_TIMEOUT_S = 10.0
-LIMITS = Limits(connections=64, ask_within_s=REQUEST_TIMEOUT_S, whole_s=120.0)
+LIMITS = ServerLimits(connections=64, ask_within_s=REQUEST_TIMEOUT_S, whole_s=120.0)
 """A history of weeks takes the coordinator seconds to tell, and a slow client some more to read."""
 LOOK_S = 0.5
 """How often connections that take too long are looked for."""

@@ -54,7 +54,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Page:
+class ApiPage:
     """One path."""
 
     summary: str
@@ -121,29 +121,29 @@ class TargetGroup(NamedTuple):
     labels: Mapping[str, str]
 
 
-PAGES: Mapping[str, Page] = {
-    "/api/v1/status": Page("The service and its nodes", ServiceStatus),
-    "/api/v1/nodes": Page("Every node", {"nodes": tuple[NodeStatus, ...]}),
-    "/api/v1/jobs": Page(
+PAGES: Mapping[str, ApiPage] = {
+    "/api/v1/status": ApiPage("The service and its nodes", ServiceStatus),
+    "/api/v1/nodes": ApiPage("Every node", {"nodes": tuple[NodeStatus, ...]}),
+    "/api/v1/jobs": ApiPage(
         "Every watched job with all its ranks", {"jobs": tuple[JobView, ...], "seen_as": str | None},
         text=f"Large: some 700 bytes a rank. Screens ask /api/v1/overview. {_SEEN_AS}",
     ),
-    "/api/v1/overview": Page("Every job in a line, the most alarming first", Overview),
-    "/api/v1/job": Page("One job, its ranks in a line each", JobPage, (*_JOB, _RANK), errors=(404,)),
-    "/api/v1/events": Page(
+    "/api/v1/overview": ApiPage("Every job in a line, the most alarming first", Overview),
+    "/api/v1/job": ApiPage("One job, its ranks in a line each", JobPage, (*_JOB, _RANK), errors=(404,)),
+    "/api/v1/events": ApiPage(
         "What changed, oldest first", {"events": tuple[Event, ...]},
         (Parameter("after", "Only events after this number.", _whole(default=0)),),
     ),
-    "/api/v1/memory": Page(
+    "/api/v1/memory": ApiPage(
         "How ranks' memory went",
         {"job_id": str, "attempt": int, "uid": int | None, "group": str, "ranks": tuple[RankMemory, ...]},
         (*_JOB, _RANK), errors=(404,),
     ),
-    "/api/v1/incidents": Page(
+    "/api/v1/incidents": ApiPage(
         "Incidents, the newest first", {"incidents": tuple[IncidentLine, ...], "seen_as": str | None},
         (Parameter("all", "1: closed ones, too.", _whole(default=0, most=1)), _SINCE, _LIMIT), text=_SEEN_AS,
     ),
-    "/api/v1/incident": Page(
+    "/api/v1/incident": ApiPage(
         "One incident with its history and decisions",
         {
             "incident": Incident, "history": tuple[ToldChange, ...], "decisions": tuple[DecisionRecord, ...],
@@ -151,17 +151,17 @@ PAGES: Mapping[str, Page] = {
         },
         (Parameter("number", "Its number.", _whole(default=0)),), errors=(404,),
     ),
-    "/api/v1/incident-marks": Page(
+    "/api/v1/incident-marks": ApiPage(
         "A word for each incident that changes whenever it does", {"marks": Mapping[int, str]}, (_SINCE,)
     ),
-    "/api/v1/incident-changes": Page(
+    "/api/v1/incident-changes": ApiPage(
         "What was told of all incidents, oldest first",
         {"changes": tuple[IncidentChange, ...], "facts": Mapping[int, JobFacts], "left_out": int}, (_SINCE,),
     ),
-    "/api/v1/decisions": Page(
+    "/api/v1/decisions": ApiPage(
         "Decisions, oldest first", {"decisions": tuple[DecisionRecord, ...], "left_out": int}, (_SINCE, _LIMIT),
     ),
-    "/api/v1/evidence": Page(
+    "/api/v1/evidence": ApiPage(
         "What was found of a job's or an incident's growth", {"evidence": tuple[Evidence, ...]},
         (
             Parameter("incident", "Of this incident; job_id, attempt and uid do not count then.", _whole()),
@@ -170,25 +170,25 @@ PAGES: Mapping[str, Page] = {
         ),
         errors=(404,),
     ),
-    "/api/v1/grades": Page(
+    "/api/v1/grades": ApiPage(
         "Incidents of growth that told their owner something, or would have, and what people say of them",
         {"incidents": tuple[GradedIncident, ...], "left_out": int, "seen_as": str | None}, (_SINCE, _LIMIT),
         text=_SEEN_AS, form=Form(_GRADES, _ANSWER, {"answers": tuple[GradeAnswer, ...], "yours": GradeAnswer | None}),
     ),
-    "/api/v1/policy": Page("How incidents, policy and actions stand", LoopStatus),
-    "/api/v1/openapi.json": Page("This document", object),
-    "/report": Page(
+    "/api/v1/policy": ApiPage("How incidents, policy and actions stand", LoopStatus),
+    "/api/v1/openapi.json": ApiPage("This document", object),
+    "/report": ApiPage(
         "An incident as a page for people", None, (Parameter("incident", "Its number.", _whole(default=0)),), _HTML,
         (404,),
     ),
-    "/grade": Page(
+    "/grade": ApiPage(
         "Asks whether an incident was a leak", None, (Parameter("incident", "Its number.", _whole(), required=True),),
         _HTML, (404,), form=Form(_GRADES, _ANSWER),
     ),
-    "/runbooks": Page("What each alert means, and what to do", None, (), _HTML),
-    "/sd": Page("Targets for Prometheus' http_sd_configs", tuple[TargetGroup, ...]),
-    "/metrics": Page("Jobs, incidents and actions for Prometheus, by Accept", None, (), _EXPOSITIONS),
-    "/healthz": Page("Whether the coordinator answers", None, (), ("text/plain; charset=utf-8",)),
+    "/runbooks": ApiPage("What each alert means, and what to do", None, (), _HTML),
+    "/sd": ApiPage("Targets for Prometheus' http_sd_configs", tuple[TargetGroup, ...]),
+    "/metrics": ApiPage("Jobs, incidents and actions for Prometheus, by Accept", None, (), _EXPOSITIONS),
+    "/healthz": ApiPage("Whether the coordinator answers", None, (), ("text/plain; charset=utf-8",)),
 }  # fmt: skip
 """Every page of ``CoordinatorService.routes``."""
 
@@ -261,7 +261,7 @@ class _OurSchemas(Schemas):
         return super().of(form)
 
 
-def _methods(path: str, page: Page, schemas: Schemas) -> Schema:
+def _methods(path: str, page: ApiPage, schemas: Schemas) -> Schema:
     name = path.removeprefix("/api/v1/").strip("/").replace("-", "_").replace(".", "_")
     said = {**_ALWAYS, **{status: _SOMETIMES[status] for status in page.errors}}
     read = {

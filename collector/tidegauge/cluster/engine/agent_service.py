@@ -16,7 +16,7 @@ from tidegauge.settings import Settings
 log = logging.getLogger(__name__)
 
 
-class MetricsServer(Protocol):
+class MetricsServerPort(Protocol):
     """``tidegauge_exporter.metrics.server.MetricsServer``."""
 
     def start(self) -> None:
@@ -29,7 +29,7 @@ class MetricsServer(Protocol):
     def stop(self) -> None: ...
 
 
-OpenMetrics = Callable[[Callable[[], NodeView], str, int], MetricsServer]
+OpenMetrics = Callable[[Callable[[], NodeView], str, int], MetricsServerPort]
 """Makes the server for a view, a host and a port."""
 
 
@@ -53,7 +53,7 @@ class AgentService:
         self._settings = settings
         self._open_metrics = open_metrics
         self._advertise = advertise
-        self._metrics: MetricsServer | None = None
+        self._metrics: MetricsServerPort | None = None
         self._runner = AgentRunner(
             agent,
             reporter,
@@ -95,7 +95,7 @@ class AgentService:
         """Where Prometheus finds this node; ``None`` if it is not served."""
         return None if self._metrics is None else self._advertise(self._metrics.address)
 
-    def _serve(self, port: int) -> MetricsServer:
+    def _serve(self, port: int) -> MetricsServerPort:
         server = self._open_metrics(self._agent.fresh_view, self._settings.listen_host, port)
         server.start()
         return server

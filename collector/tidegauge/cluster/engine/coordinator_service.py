@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 KEEP_PERIOD_S = 1.0
 
 
-class Exposition(Protocol):
+class MetricsPage(Protocol):
     """The coordinator's ``/metrics`` as the exporter makes it."""
 
     @property
@@ -55,7 +55,7 @@ class Exposition(Protocol):
 class Pages:
     """What the exporter contributes to the API."""
 
-    job_metrics: Callable[[tuple[JobView, ...], LoopFigures, float, str | None], Exposition]
+    job_metrics: Callable[[tuple[JobView, ...], LoopFigures, float, str | None], MetricsPage]
     """Jobs, incidents and actions, unix time and the request's ``Accept`` header in; the whole ``/metrics`` out."""
     http_sd: Callable[[Iterable[NodeSummary], str], Sequence[Mapping[str, object]]]
     """Nodes and the coordinator's own address (``host:port``, ``https://host:port``) in; Prometheus' ``http_sd`` groups

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from tidegauge.cluster.api import client
 from tidegauge.cluster.engine.dirs import remove_engine_dir
-from tidegauge.cluster.engine.supervisor import Pace
+from tidegauge.cluster.engine.supervisor import RestartPace
 from tidegauge.cluster.service_record import (
     RecordError,
     ServiceRecord,
@@ -105,7 +105,7 @@ def end(
     files: StateFiles,
     progress: Progress,
     *,
-    pace: Pace = Pace(),  # noqa: B008 - a constant
+    pace: RestartPace = RestartPace(),  # noqa: B008 - a constant
 ) -> bool:
     """End the service of this state directory and remove what it needed only while it ran.
 
@@ -141,7 +141,7 @@ def end(
 def sweep(
     record: ServiceRecord,
     *,
-    pace: Pace = Pace(),  # noqa: B008 - a constant
+    pace: RestartPace = RestartPace(),  # noqa: B008 - a constant
 ) -> list[ProcStat]:
     """End every process of the service that is still there; returns those that do not end.
 

@@ -78,7 +78,7 @@ class EngineCommands(NamedTuple):
     """On a head, after ``start``: makes sure that the coordinator runs."""
 
 
-class Pace(NamedTuple):
+class RestartPace(NamedTuple):
     """How long the supervisor waits: between two looks, before a restart, for a coordinator, for processes to end."""
 
     look_s: float = LOOK_PERIOD_S
@@ -102,7 +102,7 @@ class Supervisor:
         environ: Mapping[str, str],
         commands: EngineCommands,
         *,
-        pace: Pace = Pace(),  # noqa: B008 - a constant
+        pace: RestartPace = RestartPace(),  # noqa: B008 - a constant
     ) -> None:
         me = identity_of(os.getpid())
         assert me is not None
@@ -320,7 +320,7 @@ def supervise(
     files: StateFiles,
     commands: EngineCommands,
     *,
-    pace: Pace = Pace(),  # noqa: B008 - a constant
+    pace: RestartPace = RestartPace(),  # noqa: B008 - a constant
 ) -> int:
     """Turn this process into the supervisor of ``files``; returns its exit code."""
     lock = take_lock(files)

@@ -63,7 +63,7 @@ class EscalationRules:
 DEFAULT_RULES = EscalationRules()
 
 
-class Ask(NamedTuple):
+class EvidenceAsk(NamedTuple):
     """One rank is to be asked for evidence."""
 
     job: JobKey
@@ -113,11 +113,11 @@ class _Candidate(NamedTuple):
 
 def escalate(
     state: EscalationState, jobs: Iterable[JobView], *, now_s: float, rules: EscalationRules = DEFAULT_RULES
-) -> tuple[tuple[Ask, ...], EscalationState]:
+) -> tuple[tuple[EvidenceAsk, ...], EscalationState]:
     """Who is to be asked now, and the state after that."""
     views = [view for view in jobs if view.ranks]
     state = _forget(state, {job_key(view) for view in views}, now_s)
-    asks: list[Ask] = []
+    asks: list[EvidenceAsk] = []
     for one in sorted(_candidates(views, rules), key=lambda one: one.urgency):
         if _may_be_asked(one, state, now_s, rules):
             ask = _ask(one, now_s)
@@ -127,7 +127,7 @@ def escalate(
 
 
 def refused(
-    state: EscalationState, ask: Ask, *, for_good: bool, now_s: float, rules: EscalationRules = DEFAULT_RULES
+    state: EscalationState, ask: EvidenceAsk, *, for_good: bool, now_s: float, rules: EscalationRules = DEFAULT_RULES
 ) -> EscalationState:
     """The rank does not give evidence now, or not at all."""
     place = ask.job, ask.target.rank
@@ -207,16 +207,16 @@ def _is_explained(one: _Candidate) -> bool:
     return not (is_of_tensors and any(other.holds for other in one.view.bounds.values()))
 
 
-def _ask(one: _Candidate, now_s: float) -> Ask:
+def _ask(one: _Candidate, now_s: float) -> EvidenceAsk:
     rank = int(one.rank.identity.rank)
     digest = hashlib.sha256("\0".join(map(str, one.job)).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     evidence_id = f"auto-{digest}-{rank}-{int(now_s)}"
     target = RankTarget(rank, one.node_id, one.rank.process, one.rank.step)
     request = evidence_request(evidence_id, EvidenceReason.SUSPECTED, window_for(one.rank.verdict))
-    return Ask(one.job, target, evidence_id, request)
+    return EvidenceAsk(one.job, target, evidence_id, request)
 
 
-def _with_ask(state: EscalationState, ask: Ask, now_s: float, rules: EscalationRules) -> EscalationState:
+def _with_ask(state: EscalationState, ask: EvidenceAsk, now_s: float, rules: EscalationRules) -> EscalationState:
     place = ask.job, ask.target.rank
     ends_s = now_s + float(ask.request["most_s"]) + SEARCH_AND_TRIP_S
     return _with_look(state, place, _new_look(state.looks.get(place), ask.evidence_id, now_s, ends_s, rules))

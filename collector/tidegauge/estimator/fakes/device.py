@@ -12,7 +12,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tidegauge.estimator.fakes import in_place
-from tidegauge.estimator.fakes.event_log import EventLog
+from tidegauge.estimator.fakes.event_log import AllocatorEventLog
 from tidegauge.estimator.fakes.fake_mode import MOST_VALUES, WatchedFakes, make_subclass
 from tidegauge.estimator.fakes.function_mode import PretendedDevice, change_places
 from tidegauge.estimator.fakes.layouts import convolution_layout
@@ -37,7 +37,7 @@ class FakeGpu:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.log = EventLog()
+        self.log = AllocatorEventLog()
         self.watch = StorageWatch(self.log, target)
         self.places = Places(self.log)
         self.assumptions: dict[str, None] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from tidegauge.core.allocator.trace import Action, Trace
-from tidegauge.estimator.recording import Kind, Phase
+from tidegauge.estimator.recording import Phase, RecordedKind
 
 
 @dataclass
@@ -21,12 +21,12 @@ class Block:
     made: int
     """Index of its event."""
     phase: Phase
-    kind: Optional[Kind] = None
+    kind: Optional[RecordedKind] = None
     """``None`` until something says it; the rest is told from its life when the log is read."""
     freed: Optional[int] = None
 
 
-class EventLog:
+class AllocatorEventLog:
     """Appends events; addresses are made up and never used twice."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class EventLog:
         """Events from here on belong to this place."""
         self.site = self._site_names.setdefault(name, len(self._site_names))
 
-    def alloc(self, size_bytes: int, kind: Optional[Kind] = None) -> Block:
+    def alloc(self, size_bytes: int, kind: Optional[RecordedKind] = None) -> Block:
         block = Block(len(self._blocks) + 1, size_bytes, self.stream, len(self), self.phase, kind)
         self._blocks.append(block)
         self._append(Action.ALLOC, block)
@@ -68,7 +68,7 @@ class EventLog:
 
     def pass_through(self, sizes_bytes: Iterable[int]) -> None:
         """Take and give back, as a kernel's workspaces."""
-        for block in [self.alloc(size, Kind.WORKSPACE) for size in sizes_bytes]:
+        for block in [self.alloc(size, RecordedKind.WORKSPACE) for size in sizes_bytes]:
             self.free(block)
 
     def trace(self, *, torch_version: str, total_bytes: int, marks: dict[str, tuple[int, ...]]) -> Trace:
@@ -91,13 +91,13 @@ class EventLog:
                 kinds[block.freed] = kinds[block.freed + 1] = kind
         return kinds, self._phases[:], self._sites[:], tuple(self._site_names)
 
-    def _kind_by_life(self, block: Block) -> Kind:
+    def _kind_by_life(self, block: Block) -> RecordedKind:
         died_in = None if block.freed is None else Phase(self._phases[block.freed])
         if block.phase is Phase.FORWARD and died_in is Phase.BACKWARD:
-            return Kind.ACTIVATION
+            return RecordedKind.ACTIVATION
         if block.phase is Phase.INPUT:
-            return Kind.INPUT
-        return Kind.TEMPORARY if died_in is block.phase else Kind.OTHER
+            return RecordedKind.INPUT
+        return RecordedKind.TEMPORARY if died_in is block.phase else RecordedKind.OTHER
 
     def _append(self, action: Action, block: Block) -> None:
         self._action.append(action)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
-from tidegauge.estimator.fakes.event_log import EventLog
+from tidegauge.estimator.fakes.event_log import AllocatorEventLog
 from tidegauge.estimator.recording import Phase
 
 
@@ -22,7 +22,7 @@ class Places:
     is known to belong to the module that recorded it.
     """
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: AllocatorEventLog) -> None:
         self._log = log
         self._names: dict[int, str] = {}
         self._stack: list[str] = []

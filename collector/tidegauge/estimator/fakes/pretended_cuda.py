@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from tidegauge.estimator.fakes.event_log import EventLog
+from tidegauge.estimator.fakes.event_log import AllocatorEventLog
 from tidegauge.estimator.fakes.patches import Patches
 from tidegauge.estimator.recording import EstimateError
 from tidegauge.estimator.target import Target
@@ -64,7 +64,7 @@ class PretendedStream:
 class Streams:
     """The streams of the pretended GPU: number 0 is the default one, each new one gets the next number."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: AllocatorEventLog) -> None:
         self.log = log
         self._made = 0
 
@@ -134,7 +134,7 @@ def _refusal(what: str, advice: str) -> EstimateError:
     return EstimateError(f"{what} cannot run without a GPU, so this function cannot be estimated as it is: {advice}")
 
 
-def pretend_cuda(patches: Patches, target: Target, log: EventLog) -> None:
+def pretend_cuda(patches: Patches, target: Target, log: AllocatorEventLog) -> None:
     """Replace what reaches for the driver, in ``torch.cuda`` and ``torch.accelerator``."""
     streams = Streams(log)
     for name, answer in _answers(target, log, streams).items():
@@ -150,7 +150,7 @@ def pretend_cuda(patches: Patches, target: Target, log: EventLog) -> None:
         patches.replace(torch.version, "cuda", "13.0")
 
 
-def _answers(target: Target, log: EventLog, streams: Streams) -> dict[str, Any]:
+def _answers(target: Target, log: AllocatorEventLog, streams: Streams) -> dict[str, Any]:
     properties = _properties(target)
     stream_kind = streams.kind()
     answers: dict[str, Any] = {
@@ -197,7 +197,7 @@ _WITHOUT_EFFECT = (
 )  # fmt: skip
 
 
-def _accelerator_answers(log: EventLog, streams: Streams) -> dict[str, Any]:
+def _accelerator_answers(log: AllocatorEventLog, streams: Streams) -> dict[str, Any]:
     return {
         "is_available": lambda: True,
         "current_accelerator": lambda *_, **__: torch.device("cuda"),

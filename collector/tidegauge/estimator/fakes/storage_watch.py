@@ -7,9 +7,9 @@ from typing import Any, Optional
 
 import torch
 
-from tidegauge.estimator.fakes.event_log import Block, EventLog
+from tidegauge.estimator.fakes.event_log import AllocatorEventLog, Block
 from tidegauge.estimator.kernels import OpCall, scratch
-from tidegauge.estimator.recording import Kind
+from tidegauge.estimator.recording import RecordedKind
 from tidegauge.estimator.target import Target
 
 
@@ -20,7 +20,7 @@ class StorageWatch:
     its weak reference is called at the moment at which the real allocator would get the block back.
     """
 
-    def __init__(self, log: EventLog, target: Target) -> None:
+    def __init__(self, log: AllocatorEventLog, target: Target) -> None:
         self._log = log
         self._target = target
         self._blocks: dict[int, tuple[Block, weakref.ref[Any]]] = {}
@@ -34,7 +34,7 @@ class StorageWatch:
         known = self._blocks.get(tensor.untyped_storage()._cdata)
         return None if known is None else known[0]
 
-    def label(self, tensor: Any, kind: Kind) -> None:
+    def label(self, tensor: Any, kind: RecordedKind) -> None:
         """What the block of this tensor is for, unless that was said before."""
         block = self.block_of(tensor)
         if block is not None and block.kind is None:
@@ -45,7 +45,7 @@ class StorageWatch:
     ) -> None:
         """Log what the operator took: workspaces that its kernels are known for, and results in new storages."""
         needs = scratch(OpCall(name, args, kwargs, outputs, backward, self._target))
-        held = [self._log.alloc(size, Kind.WORKSPACE) for size in needs.before]
+        held = [self._log.alloc(size, RecordedKind.WORKSPACE) for size in needs.before]
         for index in needs.order or range(len(outputs)):
             output = outputs[index]
             if output is not None and index not in needs.elsewhere:
@@ -54,8 +54,8 @@ class StorageWatch:
         for workspace in needs.keep:
             if workspace.key not in self._workspaces:
                 self._workspaces.add(workspace.key)
-                self._log.alloc(workspace.size_bytes, Kind.WORKSPACE)
-        held += [self._log.alloc(size, Kind.WORKSPACE) for size in needs.after]
+                self._log.alloc(workspace.size_bytes, RecordedKind.WORKSPACE)
+        held += [self._log.alloc(size, RecordedKind.WORKSPACE) for size in needs.after]
         for block in reversed(held):
             self._log.free(block)
 

@@ -68,7 +68,7 @@ class Geometry(NamedTuple):
         return self.out_channels * inner * self.kernel[0] * self.kernel[1] * self.item_bytes
 
 
-class Workspaces(NamedTuple):
+class WorkspaceTable(NamedTuple):
     """Bytes; 0: none. One at a time: each is given back before the next is taken."""
 
     forward: int
@@ -81,11 +81,11 @@ class _Case(NamedTuple):
 
     geometry: Geometry
     place: tuple[float, ...]
-    found: Optional[Workspaces]
+    found: Optional[WorkspaceTable]
 
 
 @lru_cache(maxsize=4096)
-def workspaces(wanted: Geometry) -> Optional[Workspaces]:
+def workspaces(wanted: Geometry) -> Optional[WorkspaceTable]:
     """``None``: not cuDNN's, but PyTorch's own kernel runs."""
     place = _place(wanted)
 
@@ -96,7 +96,7 @@ def workspaces(wanted: Geometry) -> Optional[Workspaces]:
     if nearest[0].geometry == wanted or nearest[0].found is None:
         return nearest[0].found
     told = [[_scaled(size, case.geometry, wanted) for size in case.found] for case in nearest if case.found is not None]
-    return Workspaces(*(int(median(sizes)) for sizes in zip(*told)))
+    return WorkspaceTable(*(int(median(sizes)) for sizes in zip(*told)))
 
 
 def _scaled(size: int, known: Geometry, wanted: Geometry) -> int:
@@ -158,6 +158,6 @@ def _table() -> dict[tuple[str, bool, str], list[_Case]]:
                 int(batch), numbers[0], numbers[1], numbers[2], numbers[3], kernel, stride, padding, dilation,
                 numbers[12], words[13], words[14] == "channels_last",
             )  # fmt: skip
-            found = None if sizes == [_NATIVE] else Workspaces(*map(int, sizes))
+            found = None if sizes == [_NATIVE] else WorkspaceTable(*map(int, sizes))
             cases.setdefault(_kind(geometry), []).append(_Case(geometry, _place(geometry), found))
     return cases

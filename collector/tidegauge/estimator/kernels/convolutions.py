@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidegauge.estimator.kernels.calls import OpCall, Scratch
-from tidegauge.estimator.kernels.convolution_table import Geometry, Workspaces, workspaces
+from tidegauge.estimator.kernels.convolution_table import Geometry, WorkspaceTable, workspaces
 from tidegauge.estimator.kernels.reductions import of_tensor
 from tidegauge.estimator.kernels.tensors import (
     Layout,
@@ -86,7 +86,7 @@ def _backward(call: OpCall) -> Scratch:
     return Scratch(before=before, between=between)
 
 
-def _for_input(found: Workspaces, call: OpCall) -> int:
+def _for_input(found: WorkspaceTable, call: OpCall) -> int:
     return found.forward if call.args[7] else found.input_gradient
 
 

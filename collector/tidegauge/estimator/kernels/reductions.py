@@ -23,7 +23,7 @@ _SEMAPHORE_BYTES = 4
 _WIDE_TYPES = ("float64", "int64")
 
 
-class Axis(NamedTuple):
+class ReducedAxis(NamedTuple):
     """One dimension, of several that could be merged."""
 
     size: int
@@ -79,21 +79,21 @@ def _threads(size: int, most: int) -> int:
     return 1 << (max(size, 1).bit_length() - 1) if size < most else most
 
 
-def _axes(found: Layout, dims: Optional[Iterable[int]]) -> list[Axis]:
+def _axes(found: Layout, dims: Optional[Iterable[int]]) -> list[ReducedAxis]:
     count = len(found.shape)
     reduced = {dim % count for dim in dims} if dims is not None and count else set()
     reduced = reduced or set(range(count))
-    axes: list[Axis] = []
+    axes: list[ReducedAxis] = []
     out_stride = 1
     for axis in reversed(range(count)):
         size = found.shape[axis]
-        axes.append(Axis(size, found.strides[axis], 0 if axis in reduced else out_stride))
+        axes.append(ReducedAxis(size, found.strides[axis], 0 if axis in reduced else out_stride))
         out_stride *= 1 if axis in reduced else size
-    axes = [axis for axis in axes if axis.size != 1] or [Axis(1, 1, 1)]
+    axes = [axis for axis in axes if axis.size != 1] or [ReducedAxis(1, 1, 1)]
     return _merged(_ordered(axes))
 
 
-def _ordered(axes: list[Axis]) -> list[Axis]:
+def _ordered(axes: list[ReducedAxis]) -> list[ReducedAxis]:
     """``reorder_dimensions``: an insertion sort that leaves ambiguous pairs as they are."""
     for begin in range(1, len(axes)):
         moving = begin
@@ -107,7 +107,7 @@ def _ordered(axes: list[Axis]) -> list[Axis]:
     return axes
 
 
-def _comes_after(first: Axis, second: Axis) -> Optional[bool]:
+def _comes_after(first: ReducedAxis, second: ReducedAxis) -> Optional[bool]:
     if (first.out_stride == 0) != (second.out_stride == 0):
         return second.out_stride == 0
     for mine, other in ((first.out_stride, second.out_stride), (first.stride, second.stride)):
@@ -120,7 +120,7 @@ def _comes_after(first: Axis, second: Axis) -> Optional[bool]:
     return None
 
 
-def _merged(axes: Sequence[Axis]) -> list[Axis]:
+def _merged(axes: Sequence[ReducedAxis]) -> list[ReducedAxis]:
     """``coalesce_dimensions``."""
     merged = [axes[0]]
     for axis in axes[1:]:
@@ -132,7 +132,7 @@ def _merged(axes: Sequence[Axis]) -> list[Axis]:
     return merged
 
 
-def _seen(axes: Sequence[Axis]) -> _Shape:
+def _seen(axes: Sequence[ReducedAxis]) -> _Shape:
     reduced = [axis for axis in axes if axis.out_stride == 0]
     kept = [axis for axis in axes if axis.out_stride != 0]
     outputs = math.prod(axis.size for axis in kept)
@@ -144,7 +144,7 @@ def _seen(axes: Sequence[Axis]) -> _Shape:
     return _Shape(inputs, outputs, outputs // width, inputs, False, width)
 
 
-def _outputs_per_thread(axes: Sequence[Axis], fastest: Axis) -> int:
+def _outputs_per_thread(axes: Sequence[ReducedAxis], fastest: ReducedAxis) -> int:
     others = [axis.stride for axis in axes if axis is not fastest]
     return next(width for width in (4, 2, 1) if fastest.size % width == 0 and all(s % width == 0 for s in others))
 

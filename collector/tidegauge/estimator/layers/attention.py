@@ -30,7 +30,7 @@ CUDNN_DROPOUT_IN_SIXTEENTHS = (2, 12)
 """From which release cuDNN's attention is refused other probabilities (2.11 and 2.12 tried on the rig)."""
 
 
-class Backend(Enum):
+class AttentionBackend(Enum):
     """Names as in ``torch.nn.attention.SDPBackend``."""
 
     FLASH = "flash"
@@ -74,24 +74,27 @@ def scaled_dot_product_attention(
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     backend = choose(call, target)
     call = call._replace(mask=_additive(attn_mask, query.dtype))
-    return {Backend.FLASH: _flash, Backend.CUDNN: _cudnn, Backend.EFFICIENT: _efficient, Backend.MATH: _math}[backend](
-        call
-    )
+    return {
+        AttentionBackend.FLASH: _flash,
+        AttentionBackend.CUDNN: _cudnn,
+        AttentionBackend.EFFICIENT: _efficient,
+        AttentionBackend.MATH: _math,
+    }[backend](call)
 
 
-def choose(call: Attention, target: Target) -> Backend:
+def choose(call: Attention, target: Target) -> AttentionBackend:
     """The first of the target's order that takes these tensors and is not switched off."""
     for backend in _order(target):
         if _CAN_USE[backend](call, target):
             return backend
-    return Backend.MATH
+    return AttentionBackend.MATH
 
 
-def _order(target: Target) -> tuple[Backend, ...]:
+def _order(target: Target) -> tuple[AttentionBackend, ...]:
     """``check_prefer_cudnn_attention``: Hopper and data-centre Blackwell put cuDNN first since its 9.15.1."""
     if target.capability[0] in (9, 10) and target.cudnn_attention_first:
-        return (Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT)
-    return (Backend.FLASH, Backend.EFFICIENT, Backend.CUDNN)
+        return (AttentionBackend.CUDNN, AttentionBackend.FLASH, AttentionBackend.EFFICIENT)
+    return (AttentionBackend.FLASH, AttentionBackend.EFFICIENT, AttentionBackend.CUDNN)
 
 
 def _can_use_flash(call: Attention, target: Target) -> bool:
@@ -134,7 +137,11 @@ def _can_use_efficient(call: Attention, target: Target) -> bool:
     )  # fmt: skip
 
 
-_CAN_USE = {Backend.FLASH: _can_use_flash, Backend.CUDNN: _can_use_cudnn, Backend.EFFICIENT: _can_use_efficient}
+_CAN_USE = {
+    AttentionBackend.FLASH: _can_use_flash,
+    AttentionBackend.CUDNN: _can_use_cudnn,
+    AttentionBackend.EFFICIENT: _can_use_efficient,
+}
 
 
 def _is_plain(call: Attention) -> bool:

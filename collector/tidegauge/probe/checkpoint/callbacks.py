@@ -20,7 +20,7 @@ from tidegauge.probe.checkpoint.files import SETTLED_S, FreshFiles, Listing, Unr
 from tidegauge.probe.checkpoint.means import Means, means_of
 from tidegauge.probe.checkpoint.signal import signal_name
 from tidegauge.probe.faults import Faults, describe
-from tidegauge.probe.requests import CALLBACK, SIGNAL, Ask, CheckpointRequest, RequestRefusedError, Save
+from tidegauge.probe.requests import CALLBACK, SIGNAL, CheckpointRequest, RequestRefusedError, Save, SaveRequest
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.checkpoint_agreement import all_have_come
 
@@ -49,7 +49,7 @@ class _Request:
     """One request that was taken on."""
 
     def __init__(
-        self, ask: Ask, until_s: float, paths: tuple[str, ...], files: Optional[FreshFiles], remark: str
+        self, ask: SaveRequest, until_s: float, paths: tuple[str, ...], files: Optional[FreshFiles], remark: str
     ) -> None:
         self.ask = ask
         self.until_s = until_s
@@ -98,7 +98,7 @@ class Checkpoints:
 
     # ----------------------------------------------------------------- in the helper thread
 
-    def ask(self, ask: Ask) -> dict[str, Any]:
+    def ask(self, ask: SaveRequest) -> dict[str, Any]:
         """Take a request on, or look at it if it was taken on before. Raises ``RequestRefusedError``."""
         known = self._requests.get(ask.request_id)
         if known is not None and not (known.withdrawn and known.ask.at_step != ask.at_step):
@@ -138,7 +138,7 @@ class Checkpoints:
             raise RequestRefusedError("begun", "it is too late to withdraw: its step has come, and the job is asked")
         return {"ok": True, "withdrawn": withdrawn, "step": self._steps()}
 
-    def _check(self, ask: Ask, until_s: float) -> None:
+    def _check(self, ask: SaveRequest, until_s: float) -> None:
         busy = next((one for one in self._requests.values() if one.progress.stage in (WAITING, ASKED)), None)
         if busy is not None and self._looked_at(busy)["stage"] in (WAITING, ASKED):
             raise RequestRefusedError(
@@ -151,12 +151,12 @@ class Checkpoints:
             raise RequestRefusedError("unable", problem)
         self._check_step(ask)
 
-    def _check_step(self, ask: Ask) -> None:
+    def _check_step(self, ask: SaveRequest) -> None:
         step = self._steps()
         if ask.at_step is not None and ask.at_step <= step:
             raise RequestRefusedError("passed", f"step {ask.at_step} is over: this rank has finished {step} steps")
 
-    def _with_baseline(self, ask: Ask, until_s: float) -> _Request:
+    def _with_baseline(self, ask: SaveRequest, until_s: float) -> _Request:
         paths = self.means().paths
         if not paths:
             return _Request(ask, until_s, paths, None, "")
@@ -269,7 +269,7 @@ class Checkpoints:
         # To the process, as `kill` does. Python runs the handler before the call is over if the main thread trains.
         return partial(os.kill, os.getpid(), means.signal)
 
-    def _unless_all_have_come(self, ask: Ask, problem: Optional[str]) -> Optional[str]:
+    def _unless_all_have_come(self, ask: SaveRequest, problem: Optional[str]) -> Optional[str]:
         store = self._backend.store() if ask.ranks > 1 else None
         if store is None:
             return problem
@@ -308,7 +308,7 @@ class Checkpoints:
         return self._mono_s() > request.until_s
 
 
-def _too_late(ask: Ask) -> str:
+def _too_late(ask: SaveRequest) -> str:
     what = "no step ended" if ask.at_step is None else f"step {ask.at_step} did not end"
     return f"too late: {what} before the deadline, and the job was not asked"
 

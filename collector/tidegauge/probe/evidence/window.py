@@ -40,7 +40,7 @@ class WindowAsk(NamedTuple):
     """Whether to look for what holds the blocks that grew."""
 
 
-class Phase(str, Enum):
+class WindowPhase(str, Enum):
     """How far it is, as ``evidence_status`` says it."""
 
     WARMING = "warming"
@@ -63,7 +63,7 @@ class EvidenceWindow:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ask = ask
-        self.phase = Phase.WARMING
+        self.phase = WindowPhase.WARMING
         self.problem: Optional[str] = None
         self.began_step = snapshots.steps()
         """When history went on; before that, when the command came."""
@@ -105,12 +105,12 @@ class EvidenceWindow:
     @property
     def waits_for_steps(self) -> bool:
         """Whether a boundary would do something."""
-        return self.phase in (Phase.WARMING, Phase.RECORDING)
+        return self.phase in (WindowPhase.WARMING, WindowPhase.RECORDING)
 
     @property
     def is_over(self) -> bool:
         """Whether another one may begin."""
-        return self.phase is Phase.DONE
+        return self.phase is WindowPhase.DONE
 
     @property
     def step(self) -> int:
@@ -124,7 +124,7 @@ class EvidenceWindow:
             if self._warm(step, now_s):
                 self._hand_over(self._snapshots.take(most_events=0))
                 self._early_step = step
-                self.phase = Phase.RECORDING
+                self.phase = WindowPhase.RECORDING
         elif self._complete(step, now_s, self._boundary_s):
             self._note_recorder()
             self._hand_over(self._snapshots.take(most_events=self.ask.max_events))
@@ -185,7 +185,7 @@ class EvidenceWindow:
 
     def _end(self, problem: Optional[str]) -> None:
         """Recording is over."""
-        self.phase = Phase.SEARCHING
+        self.phase = WindowPhase.SEARCHING
         if problem is not None:
             self._note(problem)
         try:

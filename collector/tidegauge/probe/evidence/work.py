@@ -11,7 +11,7 @@ from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.probe.evidence.grown_blocks import GrownBlocks, grown_blocks
 from tidegauge.probe.evidence.snapshot_packing import let_go, pack_columns
-from tidegauge.probe.evidence.window import EvidenceWindow, Phase
+from tidegauge.probe.evidence.window import EvidenceWindow, WindowPhase
 from tidegauge.probe.faults import describe
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
@@ -50,7 +50,7 @@ def gather(window: EvidenceWindow, files: EvidenceFiles, looks: Searches) -> Non
         window.problem = f"no evidence could be written ({describe(error)})"
         raise
     finally:
-        window.phase = Phase.DONE
+        window.phase = WindowPhase.DONE
 
 
 class _Work:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.probe.holders.pace import AtBoundary
-from tidegauge.probe.holders.search import Search
+from tidegauge.probe.holders.search import ObjectSearch
 
 
 def search_holders(
@@ -30,4 +30,4 @@ def search_holders(
     only waits; ``pause`` is called between slices, and what it raises ends the search and comes through. ``most_s``
     bounds the whole, by ``clock_s``. Never called in a training thread.
     """
-    return Search(torch, blocks, most_s=most_s, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run()
+    return ObjectSearch(torch, blocks, most_s=most_s, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run()

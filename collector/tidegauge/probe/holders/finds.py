@@ -24,7 +24,7 @@ GROWN_BY = 1.25
 """What takes the place of a block that was seen some steps ago is at most this much larger."""
 
 
-class Group:
+class FindGroup:
     """Tensors to which ways of the same kind lead, or the graphs of such tensors."""
 
     def __init__(self, trail: RefPath) -> None:
@@ -73,8 +73,8 @@ class Finds:
         self.blocks: dict[int, int] = {}
         """Wanted blocks of which nothing is known yet."""
         self.blocks.update(wanted.sizes)
-        self.held: dict[object, Group] = {}
-        self.rooted: dict[object, Group] = {}
+        self.held: dict[object, FindGroup] = {}
+        self.rooted: dict[object, FindGroup] = {}
         self._fills = Fills()
 
     def tensor(self, tensor: Any, trail: RefPath) -> bool:
@@ -108,7 +108,7 @@ class Finds:
     def was_met(self, tensor: Any) -> bool:
         return id(tensor) in self._met
 
-    def claim(self, group: Group, look: TensorDescription, block: int, trail: Optional[RefPath] = None) -> None:
+    def claim(self, group: FindGroup, look: TensorDescription, block: int, trail: Optional[RefPath] = None) -> None:
         """Count a block, of which nothing was known, to a group; ``trail``: its own, where it is known."""
         block_bytes = self.blocks.pop(block)
         self._fills.add(group.trail if trail is None else trail, block_bytes, is_own=trail is not None)
@@ -116,7 +116,7 @@ class Finds:
         group.held_bytes += block_bytes
         group.words[look.words(block_bytes)] += 1
 
-    def held_by(self, trail: RefPath) -> Group:
+    def held_by(self, trail: RefPath) -> FindGroup:
         """The group of tensors to which such a way leads."""
         return self._group(self.held, trail)
 
@@ -158,7 +158,7 @@ class Finds:
                 group.is_replaced = True
                 self.claim(group, look, block)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FindGroup]:
         """All with wanted bytes, the largest first, their second ways filled in."""
         found = [group for group in (*self.held.values(), *self.rooted.values()) if group.held_bytes]
         for group in found:
@@ -168,15 +168,15 @@ class Finds:
                 trail = trail.before
         return sorted(found, key=lambda group: -group.held_bytes)
 
-    def bound_of(self, group: Group) -> Optional[ContainerBound]:
+    def bound_of(self, group: FindGroup) -> Optional[ContainerBound]:
         """Of a container on the way to a group's tensors; graphs say too little of what one item holds."""
         return None if group.nodes or group.is_replaced else self._fills.bound_of(group.trail)
 
-    def _group(self, groups: dict[object, Group], trail: RefPath) -> Group:
+    def _group(self, groups: dict[object, FindGroup], trail: RefPath) -> FindGroup:
         key = tuple(step.key for step in trail.steps)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = Group(trail)
+            group = groups[key] = FindGroup(trail)
         for number, (first, other) in enumerate(zip(group.trail.steps, trail.steps)):
             if first.text != other.text:
                 group.mixed.add(number)

@@ -17,7 +17,7 @@ from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import bound_of, may_be_bounded
 from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.frames import local_values, running_frames
-from tidegauge.probe.holders.links import Link, Links, leads_on, tensor_hooks
+from tidegauge.probe.holders.links import ObjectLink, ObjectLinks, leads_on, tensor_hooks
 from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
 from tidegauge.probe.holders.tensors import Tensors
@@ -48,7 +48,7 @@ class _Kind(NamedTuple):
 class Forward:
     """One pass."""
 
-    def __init__(self, tensors: Tensors, links: Links, finds: Finds) -> None:
+    def __init__(self, tensors: Tensors, links: ObjectLinks, finds: Finds) -> None:
         self._tensors = tensors
         self._links = links
         self._finds = finds
@@ -102,15 +102,15 @@ class Forward:
 
     def _root(self, via: Via, text: str, value: Any, where: Optional[CodeLine], thread: Optional[str]) -> None:
         if leads_on(value):
-            self._meet(Link(via, text, value, where), None, thread)
+            self._meet(ObjectLink(via, text, value, where), None, thread)
 
-    def _links_of(self, obj: Any) -> Iterator[Link]:
+    def _links_of(self, obj: Any) -> Iterator[ObjectLink]:
         try:
             yield from self._links.of(obj)
         except Exception:  # changed by another thread meanwhile, or an object like no other
             self.failures += 1
 
-    def _follow(self, links: Iterable[Link], trail: RefPath) -> Work[None]:
+    def _follow(self, links: Iterable[ObjectLink], trail: RefPath) -> Work[None]:
         children = 0
         for link in links:
             if children < MOST_CHILDREN:
@@ -125,9 +125,9 @@ class Forward:
             node, name, trail = self._graphs.popleft()
             contexts = yield from self._finds.graph(node, name, trail)
             for context in contexts:
-                self._meet(Link(Via.GRAPH, "grad_fn", context), trail, None)
+                self._meet(ObjectLink(Via.GRAPH, "grad_fn", context), trail, None)
 
-    def _meet(self, link: Link, before: Optional[RefPath], thread: Optional[str]) -> bool:
+    def _meet(self, link: ObjectLink, before: Optional[RefPath], thread: Optional[str]) -> bool:
         """Take note of a tensor, or put another object into the queue; says whether it did the latter."""
         child = link.child
         try:

@@ -16,7 +16,7 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.probe.holders import looks
 from tidegauge.probe.holders.bounds import bound_of
 from tidegauge.probe.holders.frames import local_values, running_frames
-from tidegauge.probe.holders.links import Link, Links
+from tidegauge.probe.holders.links import ObjectLink, ObjectLinks
 from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via, trail_of
 
@@ -49,7 +49,7 @@ class _Known(NamedTuple):
 class Backward:
     """Looks for the origins of tensors, one after the other."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: ObjectLinks) -> None:
         self._links = links
         self._own: set[int] = set()
 
@@ -171,14 +171,14 @@ class Backward:
             at = to
         return steps
 
-    def _named_link(self, chain: Sequence[Any], at: int) -> tuple[Link, int]:
+    def _named_link(self, chain: Sequence[Any], at: int) -> tuple[ObjectLink, int]:
         reach = {id(chain[to]): to for to in range(at + 1, min(at + 1 + MOST_SKIPPED, len(chain)))}
-        best: Optional[tuple[Link, int]] = None
+        best: Optional[tuple[ObjectLink, int]] = None
         for link in self._links.of(chain[at]):
             to = reach.get(id(link.child))
             if to is not None and (best is None or to < best[1]):
                 best = (link, to)
-        return best or (Link(Via.OTHER, "", chain[at + 1]), at + 1)
+        return best or (ObjectLink(Via.OTHER, "", chain[at + 1]), at + 1)
 
     def _trail_to_circle(self, known: list[_Known], circle: Sequence[int]) -> RefPath:
         """From the nearest object of the circle that has a name for what it refers to."""

@@ -52,7 +52,7 @@ _GENERATORS: dict[type, str] = {
 }
 
 
-class Link(NamedTuple):
+class ObjectLink(NamedTuple):
     """A reference."""
 
     via: Via
@@ -63,14 +63,14 @@ class Link(NamedTuple):
     """To which the owner of a container keeps."""
 
 
-class Links:
+class ObjectLinks:
     """Follows references of objects of one process. Keeps what it knows of classes by their ids, and no object."""
 
     def __init__(self, torch: Any) -> None:
         self._module, self._optimizer, self._tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor
         self._instances: dict[int, int] = {}
         self._names: dict[int, tuple[str, Optional[CodeLine]]] = {}
-        by_type: dict[type, Callable[[Any], Iterable[Link]]] = {
+        by_type: dict[type, Callable[[Any], Iterable[ObjectLink]]] = {
             types.FunctionType: _of_function,
             types.MethodType: _of_method,
             types.CellType: _of_cell,
@@ -83,7 +83,7 @@ class Links:
         }
         self._by_type = {id(cls): links for cls, links in by_type.items()}
 
-    def of(self, obj: Any) -> Iterable[Link]:
+    def of(self, obj: Any) -> Iterable[ObjectLink]:
         """All references of an object that may lead on."""
         cls = type(obj)
         links = self._by_type.get(id(cls))
@@ -91,7 +91,7 @@ class Links:
             links = self._by_type[id(cls)] = self._way_of(cls)
         return links(obj)
 
-    def _way_of(self, cls: type) -> Callable[[Any], Iterable[Link]]:
+    def _way_of(self, cls: type) -> Callable[[Any], Iterable[ObjectLink]]:
         """How objects of a class that was not met before are read."""
         base = next((base for base in looks.mro(cls) if looks.is_container(base)), None)
         if base is not None:
@@ -113,7 +113,7 @@ class Links:
             known = self._names[id(cls)] = (looks.class_name(cls), looks.class_place(cls))
         return known
 
-    def _of_instance(self, obj: Any, *, only_named: bool = False) -> Iterable[Link]:
+    def _of_instance(self, obj: Any, *, only_named: bool = False) -> Iterable[ObjectLink]:
         cls = type(obj)
         seen = self._instances[id(cls)] = self._instances.get(id(cls), 0) + 1
         if seen > NAMED_INSTANCES and not only_named and not self._may_hold(obj):
@@ -122,7 +122,9 @@ class Links:
         values = [] if attributes is None else list(attributes.items())
         values += looks.slot_values(obj)
         name, where = self._name_of(cls)
-        links = [Link(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where) for key, value in values if leads_on(value)]
+        links = [
+            ObjectLink(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where) for key, value in values if leads_on(value)
+        ]
         most_items = queue_bound(obj, values)
         if most_items is not None:
             links = [
@@ -139,29 +141,29 @@ class Links:
             for child in gc.get_referents(obj)
         )
 
-    def _of_module(self, obj: Any) -> Iterable[Link]:
+    def _of_module(self, obj: Any) -> Iterable[ObjectLink]:
         """Parts by their name, hooks by what they are, the rest as attributes."""
         name, where = self._name_of(type(obj))
         for key, value in list((looks.instance_dict(obj) or {}).items()):
             if type(key) is str and key in _PART_DICTS and type(value) is dict:
                 for part, child in looks.entries_of(value, MOST_ITEMS):
                     if leads_on(child):
-                        yield Link(Via.MODULE, f"{name}.{_key(part)}", child, where)
+                        yield ObjectLink(Via.MODULE, f"{name}.{_key(part)}", child, where)
             elif type(key) is str and key in _HOOK_DICTS:
                 yield from _hooks(value, _HOOK_DICTS[key], where)
             elif leads_on(value):
-                yield Link(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where)
+                yield ObjectLink(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where)
 
-    def _of_optimizer(self, obj: Any) -> Iterable[Link]:
+    def _of_optimizer(self, obj: Any) -> Iterable[ObjectLink]:
         name, where = self._name_of(type(obj))
         for key, value in list((looks.instance_dict(obj) or {}).items()):
             if type(key) is str and key == "state" and looks.has_base(value, dict):
                 for _, state in looks.entries_of(value, MOST_ITEMS):
-                    yield Link(Via.STATE, f"{name}.state", state, where)
+                    yield ObjectLink(Via.STATE, f"{name}.state", state, where)
             elif type(key) is str and key in _HOOK_DICTS:
                 yield from _hooks(value, _HOOK_DICTS[key], where)
             elif leads_on(value):
-                yield Link(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where)
+                yield ObjectLink(Via.ATTRIBUTE, f"{name}.{_key(key)}", value, where)
 
 
 def leads_on(value: object) -> bool:
@@ -169,34 +171,34 @@ def leads_on(value: object) -> bool:
     return id(type(value)) not in _LEAF_IDS
 
 
-def tensor_hooks(hooks: Any) -> Iterable[Link]:
+def tensor_hooks(hooks: Any) -> Iterable[ObjectLink]:
     """The hooks of a tensor."""
     return _hooks(hooks, "tensor hook", None)
 
 
-def _hooks(hooks: Any, what: str, where: Optional[CodeLine]) -> Iterable[Link]:
+def _hooks(hooks: Any, what: str, where: Optional[CodeLine]) -> Iterable[ObjectLink]:
     if looks.has_base(hooks, dict):
         for _, hook in looks.entries_of(hooks, MOST_ITEMS):
-            yield Link(Via.HOOK, what, hook, where)
+            yield ObjectLink(Via.HOOK, what, hook, where)
 
 
-def _of_dict(obj: Any) -> Iterable[Link]:
+def _of_dict(obj: Any) -> Iterable[ObjectLink]:
     for key, value in looks.entries_of(obj, MOST_ITEMS):
         if leads_on(value):
-            yield Link(Via.ITEM, f"[{_key(key)!r}]" if type(key) is str else "", value)
+            yield ObjectLink(Via.ITEM, f"[{_key(key)!r}]" if type(key) is str else "", value)
         if leads_on(key):
-            yield Link(Via.ITEM, "", key)
+            yield ObjectLink(Via.ITEM, "", key)
 
 
-def _of_sequence(obj: Any, base: type[Any]) -> Iterable[Link]:
+def _of_sequence(obj: Any, base: type[Any]) -> Iterable[ObjectLink]:
     items = looks.items_of(obj, base, MOST_ITEMS)
     fields = _fields(type(obj)) if base is tuple else ()
     for number, item in enumerate(items):
         if leads_on(item):
             if number < len(fields):
-                yield Link(Via.FIELD, f"{looks.class_name(type(obj))}.{fields[number]}", item)
+                yield ObjectLink(Via.FIELD, f"{looks.class_name(type(obj))}.{fields[number]}", item)
             else:
-                yield Link(Via.ITEM, "", item)
+                yield ObjectLink(Via.ITEM, "", item)
 
 
 def _fields(cls: type) -> tuple[str, ...]:
@@ -206,7 +208,7 @@ def _fields(cls: type) -> tuple[str, ...]:
     return tuple(map(_key, fields)) if type(fields) is tuple else ()
 
 
-def _of_function(obj: types.FunctionType) -> Iterable[Link]:
+def _of_function(obj: types.FunctionType) -> Iterable[ObjectLink]:
     where = looks.code_place(obj.__code__)
     for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or ()):
         try:
@@ -214,70 +216,70 @@ def _of_function(obj: types.FunctionType) -> Iterable[Link]:
         except ValueError:  # not set yet
             continue
         if leads_on(child):
-            yield Link(Via.CELL, f"{where.function} closure's {_key(name)}", child, where)
+            yield ObjectLink(Via.CELL, f"{where.function} closure's {_key(name)}", child, where)
     for child in obj.__defaults__ or ():
         if leads_on(child):
-            yield Link(Via.FUNCTION, f"a default of {where.function}", child, where)
+            yield ObjectLink(Via.FUNCTION, f"a default of {where.function}", child, where)
     for name, child in list((obj.__kwdefaults__ or {}).items()):
         if leads_on(child):
-            yield Link(Via.FUNCTION, f"default {_key(name)} of {where.function}", child, where)
+            yield ObjectLink(Via.FUNCTION, f"default {_key(name)} of {where.function}", child, where)
     for name, child in list(obj.__dict__.items()):
         if leads_on(child):
-            yield Link(Via.ATTRIBUTE, f"{where.function}.{_key(name)}", child, where)
+            yield ObjectLink(Via.ATTRIBUTE, f"{where.function}.{_key(name)}", child, where)
 
 
-def _of_method(obj: types.MethodType) -> Iterable[Link]:
-    yield Link(Via.OTHER, "method's object", obj.__self__)
-    yield Link(Via.FUNCTION, "method's function", obj.__func__)
+def _of_method(obj: types.MethodType) -> Iterable[ObjectLink]:
+    yield ObjectLink(Via.OTHER, "method's object", obj.__self__)
+    yield ObjectLink(Via.FUNCTION, "method's function", obj.__func__)
 
 
-def _of_partial(obj: Any) -> Iterable[Link]:
-    return [Link(Via.FUNCTION, "partial's argument", child) for child in gc.get_referents(obj) if leads_on(child)]
+def _of_partial(obj: Any) -> Iterable[ObjectLink]:
+    return [ObjectLink(Via.FUNCTION, "partial's argument", child) for child in gc.get_referents(obj) if leads_on(child)]
 
 
-def _of_cell(obj: types.CellType) -> Iterable[Link]:
+def _of_cell(obj: types.CellType) -> Iterable[ObjectLink]:
     try:
-        yield Link(Via.CELL, "a closure's variable", obj.cell_contents)
+        yield ObjectLink(Via.CELL, "a closure's variable", obj.cell_contents)
     except ValueError:
         return
 
 
-def _of_frame(obj: types.FrameType) -> Iterable[Link]:
+def _of_frame(obj: types.FrameType) -> Iterable[ObjectLink]:
     """A frame that a traceback keeps."""
     where = looks.code_place(obj.f_code)
     for name, child in local_values(obj):
         if leads_on(child):
-            yield Link(Via.KEPT_LOCAL, f"{_key(name)} in {where.function}()", child, where)
+            yield ObjectLink(Via.KEPT_LOCAL, f"{_key(name)} in {where.function}()", child, where)
 
 
-def _of_generator(obj: Any) -> Iterable[Link]:
+def _of_generator(obj: Any) -> Iterable[ObjectLink]:
     frame = getattr(obj, _GENERATORS[type(obj)])
     return () if frame is None else _of_frame(frame)
 
 
-def _of_traceback(obj: types.TracebackType) -> Iterable[Link]:
-    yield Link(Via.EXCEPTION, "traceback", obj.tb_frame)
+def _of_traceback(obj: types.TracebackType) -> Iterable[ObjectLink]:
+    yield ObjectLink(Via.EXCEPTION, "traceback", obj.tb_frame)
     if obj.tb_next is not None:
-        yield Link(Via.EXCEPTION, "traceback", obj.tb_next)
+        yield ObjectLink(Via.EXCEPTION, "traceback", obj.tb_next)
 
 
-def _of_exception(obj: BaseException) -> Iterable[Link]:
+def _of_exception(obj: BaseException) -> Iterable[ObjectLink]:
     for name in ("__traceback__", "__context__", "__cause__", "args"):
         child = BaseException.__dict__[name].__get__(obj)
         if child is not None:
-            yield Link(Via.EXCEPTION, "traceback" if name == "__traceback__" else name, child)
+            yield ObjectLink(Via.EXCEPTION, "traceback" if name == "__traceback__" else name, child)
 
 
-def _of_class(obj: type) -> Iterable[Link]:
+def _of_class(obj: type) -> Iterable[ObjectLink]:
     name, where = looks.class_name(obj), looks.class_place(obj)
     for key, child in looks.class_dict(obj).items():
         if type(child) is staticmethod or type(child) is classmethod:
             child = child.__func__
         if leads_on(child) and key not in ("__dict__", "__weakref__"):
-            yield Link(Via.CLASS, f"{name}.{_key(key)}", child, where)
+            yield ObjectLink(Via.CLASS, f"{name}.{_key(key)}", child, where)
 
 
-def _of_cache(obj: Any) -> Iterable[Link]:
+def _of_cache(obj: Any) -> Iterable[ObjectLink]:
     """C code of ``functools`` shows its cache to the collector alone: keys and answers."""
     function = (looks.instance_dict(obj) or {}).get("__wrapped__")
     where = looks.code_place(function.__code__) if type(function) is types.FunctionType else None
@@ -289,15 +291,15 @@ def _of_cache(obj: Any) -> Iterable[Link]:
     keys = {id(key) for one in dicts for key in list(one)}
     for child in children:
         if child is not function and leads_on(child) and not looks.has_base(child, type):
-            yield Link(Via.CACHE_KEY if id(child) in keys else Via.CACHE, name, child, where)
+            yield ObjectLink(Via.CACHE_KEY if id(child) in keys else Via.CACHE, name, child, where)
     if function is not None:
-        yield Link(Via.FUNCTION, "wrapped function", function)
+        yield ObjectLink(Via.FUNCTION, "wrapped function", function)
 
 
-def _of_anything(obj: Any) -> Iterable[Link]:
+def _of_anything(obj: Any) -> Iterable[ObjectLink]:
     """What the garbage collector sees of an object of which nothing is known; its class is not meant."""
     cls = type(obj)
-    return [Link(Via.OTHER, "", child) for child in gc.get_referents(obj) if child is not cls and leads_on(child)]
+    return [ObjectLink(Via.OTHER, "", child) for child in gc.get_referents(obj) if child is not cls and leads_on(child)]
 
 
 def _key(key: object) -> str:

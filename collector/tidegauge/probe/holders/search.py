@@ -17,7 +17,7 @@ from tidegauge.probe.holders.finds import Finds
 from tidegauge.probe.holders.from_names import MOST_OBJECTS, Forward
 from tidegauge.probe.holders.from_referrers import Backward, Origin
 from tidegauge.probe.holders.graphs import Graphs
-from tidegauge.probe.holders.links import Links
+from tidegauge.probe.holders.links import ObjectLinks
 from tidegauge.probe.holders.pace import AtBoundary, NoBoundaryError, OutOfTimeError, Slices, Work
 from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 from tidegauge.probe.holders.wording import holder_of
@@ -39,7 +39,7 @@ class _Stray(NamedTuple):
     """Wanted, and not explained; ``None``: what counts is its graph."""
 
 
-class Search:
+class ObjectSearch:
     """See ``search_holders``."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Search:
         return self._left() > (1 - EXPLAINED) * self._wanted.total_bytes
 
     def _look(self) -> Work[None]:
-        forward = Forward(self._tensors, Links(self._torch), self._finds)
+        forward = Forward(self._tensors, ObjectLinks(self._torch), self._finds)
         yield from forward.run()
         if self._is_unexplained():  # a graph goes by sizes alone: what has a tensor of Python's comes first
             yield True
@@ -108,7 +108,7 @@ class Search:
             for stray in self._strays(tensors):
                 kinds.setdefault((stray.look, stray.block is None), []).append(stray)
             yield True
-        backward = Backward(Links(self._torch))
+        backward = Backward(ObjectLinks(self._torch))
         by_bytes = sorted(kinds.values(), key=lambda kind: -sum(self._block_bytes(stray) for stray in kind))
         with_graphs = [kind for kind in by_bytes[MOST_KINDS:] if kind[0].block is None]
         chosen = [*by_bytes[:MOST_KINDS], *with_graphs[:MOST_KINDS]]

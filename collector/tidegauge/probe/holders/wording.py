@@ -11,7 +11,7 @@ from typing import Optional
 
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import MOST_TEXT, ContainerBound, Holder, HolderKind
-from tidegauge.probe.holders.finds import Group
+from tidegauge.probe.holders.finds import FindGroup
 from tidegauge.probe.holders.ref_paths import RefStep, Via, passes
 
 MOST_PARTS = 8
@@ -30,7 +30,7 @@ _BY_STEP = (
 """In this order: a step that says more of what went wrong than the names beside it."""
 
 
-def holder_of(group: Group, bound: Optional[ContainerBound] = None) -> Holder:
+def holder_of(group: FindGroup, bound: Optional[ContainerBound] = None) -> Holder:
     """What is said of a group; ``bound``: of a container on the way to it."""
     steps = group.trail.steps
     named = next((step for step in reversed(steps) if step.via in _NAMES and step.text), steps[0])
@@ -49,7 +49,7 @@ def holder_of(group: Group, bound: Optional[ContainerBound] = None) -> Holder:
     )
 
 
-def _kind(group: Group, steps: Sequence[RefStep], container: Optional[RefStep]) -> HolderKind:
+def _kind(group: FindGroup, steps: Sequence[RefStep], container: Optional[RefStep]) -> HolderKind:
     if group.nodes:
         return HolderKind.AUTOGRAD
     if group.cycle:
@@ -70,7 +70,7 @@ def _kind(group: Group, steps: Sequence[RefStep], container: Optional[RefStep]) 
     return HolderKind.FRAME if passes(steps, Via.LOCAL, Via.KEPT_LOCAL) else HolderKind.NATIVE
 
 
-def _path(group: Group, steps: Sequence[RefStep]) -> str:
+def _path(group: FindGroup, steps: Sequence[RefStep]) -> str:
     tail = [_commonest(group.words)]
     if group.nodes:
         each = " each" if group.graphs > 1 else ""
@@ -136,7 +136,7 @@ def _count(items: int) -> str:
     return f"{items:,} item{'s' * (items != 1)}"
 
 
-def _detail(group: Group, steps: Sequence[RefStep]) -> str:
+def _detail(group: FindGroup, steps: Sequence[RefStep]) -> str:
     cycle = f"holds itself through {' -> '.join(_parts(group.cycle))}" if group.cycle else ""
     if group.nodes:
         graphs = f"{group.graphs:,} graphs" if group.graphs > 1 else "one graph"

@@ -10,7 +10,7 @@ from tidegauge.core.evidence.held_memory import HeldMemory
 from tidegauge.core.ids import RankIdentity
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.oom.last_words import ended_by, has_keeper, tell, wanted
-from tidegauge.probe.run_files.oom_snapshot import Refusal
+from tidegauge.probe.run_files.oom_snapshot import RefusedAllocation
 from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.watching.watch import Watch
@@ -22,11 +22,11 @@ class OomObserver:
     def __init__(self, environ: Mapping[str, str], backend: Backend) -> None:
         self._environ = environ
         self._backend = backend
-        self._last: Optional[Refusal] = None
+        self._last: Optional[RefusedAllocation] = None
         self._held: Optional[HeldMemory] = None
         """What ``_last`` found held; ``None`` where no snapshot of it was taken."""
 
-    def saw(self, refusal: Refusal, watch: Watch, outlet: RunFiles) -> None:
+    def saw(self, refusal: RefusedAllocation, watch: Watch, outlet: RunFiles) -> None:
         """An error is about to be raised: record it, then what was held."""
         facts = (refusal.wanted_bytes, refusal.free_bytes, refusal.limit_bytes)
         watch.event(EventCode.OUT_OF_MEMORY, facts, device=refusal.device)
@@ -47,7 +47,7 @@ class OomObserver:
         tell(outlet.identity, samples, mono_ns=time.monotonic_ns(), held=self._held)
 
 
-def _facts(who: RankIdentity, refusal: Refusal) -> dict[str, object]:
+def _facts(who: RankIdentity, refusal: RefusedAllocation) -> dict[str, object]:
     """What torch's snapshot does not say."""
     fraction = who.limit_fraction
     capped = fraction is not None and fraction < 1

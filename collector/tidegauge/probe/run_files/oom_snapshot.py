@@ -31,7 +31,7 @@ REST = 20
 """A job that catches the error and tries again spends at most 1/20 of its time on snapshots."""
 
 
-class Refusal(NamedTuple):
+class RefusedAllocation(NamedTuple):
     """What torch's observer is told, in bytes."""
 
     device: int
@@ -57,7 +57,9 @@ class OomSnapshots:
         self._clock_s = clock_s
         self._not_before_s = float("-inf")
 
-    def take(self, refusal: Refusal, devices: Sequence[int], facts: Mapping[str, object]) -> Optional[HeldMemory]:
+    def take(
+        self, refusal: RefusedAllocation, devices: Sequence[int], facts: Mapping[str, object]
+    ) -> Optional[HeldMemory]:
         """Take one and write it; what the device held, or ``None`` where it is left out.
 
         ``devices`` are those in use; ``facts`` is what else the file should say. Whatever torch raises comes through.

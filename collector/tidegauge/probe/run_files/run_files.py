@@ -9,7 +9,7 @@ from tidegauge.core.ids import RankIdentity
 from tidegauge.core.run_dirs import socket_name
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.identity import TorchFacts, claimed_place, identify
-from tidegauge.probe.process_facts import ProcessFacts
+from tidegauge.probe.process_facts import OwnProcessFacts
 from tidegauge.probe.run_files.command_socket import Answer, CommandSocket
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.run_files.oom_snapshot import OomSnapshots
@@ -22,7 +22,7 @@ from tidegauge.probe.runtime.backend import Backend
 class RunFiles:
     """Of one process, from its device's start on. What cannot be opened is said once and left out."""
 
-    def __init__(self, environ: Mapping[str, str], facts: ProcessFacts, backend: Backend, faults: Faults) -> None:
+    def __init__(self, environ: Mapping[str, str], facts: OwnProcessFacts, backend: Backend, faults: Faults) -> None:
         self.ring: Optional[RingWriter] = None
         self.socket_path: Optional[str] = None
         self.identity: Optional[RankIdentity] = None

@@ -14,7 +14,7 @@ from tidegauge.core.ids import DeviceUuid
 from tidegauge.core.ring_layout import MAX_DEVICES
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.runtime.checkpoint_agreement import Store
+from tidegauge.probe.runtime.checkpoint_agreement import TorchStore
 from tidegauge.probe.runtime.history import History
 from tidegauge.probe.runtime.undisturbed import collector_held_off, compiler_left_alone
 
@@ -90,7 +90,7 @@ class Backend(Protocol):
     def distributed(self) -> Optional[tuple[int, int]]:
         """``(rank, world size)`` of the default process group, or ``None`` while there is none."""
 
-    def store(self) -> Optional[Store]:
+    def store(self) -> Optional[TorchStore]:
         """The key-value store of the default process group, or ``None`` while there is none."""
 
 
@@ -166,12 +166,12 @@ class DeviceModule:
             return None
         return int(distributed.get_rank()), int(distributed.get_world_size())
 
-    def store(self) -> Optional[Store]:
+    def store(self) -> Optional[TorchStore]:
         if self.distributed() is None:
             return None
         # Not public, but there since 1.x; the public way to a store is to make one, which needs a port of its own.
         get_store = getattr(self.torch.distributed.distributed_c10d, "_get_default_store", None)
-        store: Optional[Store] = get_store() if get_store is not None else None
+        store: Optional[TorchStore] = get_store() if get_store is not None else None
         return store
 
 

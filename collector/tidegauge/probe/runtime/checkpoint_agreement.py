@@ -18,7 +18,7 @@ _POLL_S = 0.01
 _GO, _NO = "go", "no"
 
 
-class Store(Protocol):
+class TorchStore(Protocol):
     """As much of ``torch.distributed.Store`` as is used here; TCPStore, FileStore and HashStore have it."""
 
     def add(self, key: str, amount: int, /) -> int:
@@ -29,7 +29,7 @@ class Store(Protocol):
 
 
 def all_have_come(
-    store: Store,
+    store: TorchStore,
     key: str,
     ranks: int,
     *,

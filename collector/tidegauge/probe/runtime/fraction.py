@@ -28,7 +28,7 @@ def complaint(environ: Mapping[str, str], name: str, consequence: str) -> Option
     return f"{name}={text[:40]!r} is not above 0 and at most 1: {consequence}"
 
 
-class Cap:
+class DeviceCap:
     """The cap of this process on all its visible devices."""
 
     def __init__(self, backend: Backend) -> None:

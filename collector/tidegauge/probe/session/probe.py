@@ -24,12 +24,12 @@ from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.levels import DORMANT, WATCHING_LEVELS
 from tidegauge.probe.oom.observer import OomObserver
-from tidegauge.probe.process_facts import ProcessFacts, read_process_facts
+from tidegauge.probe.process_facts import OwnProcessFacts, read_process_facts
 from tidegauge.probe.requests import Save
-from tidegauge.probe.run_files.oom_snapshot import Refusal
+from tidegauge.probe.run_files.oom_snapshot import RefusedAllocation
 from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
-from tidegauge.probe.runtime.fraction import Cap, complaint, fraction_in
+from tidegauge.probe.runtime.fraction import DeviceCap, complaint, fraction_in
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.helper import TICK_PERIOD_S, Helper
 from tidegauge.probe.watching.boundary_calls import LOOK_WAIT_S, BoundaryCalls
@@ -50,7 +50,7 @@ class Probe:
         *,
         environ: Mapping[str, str] = os.environ,
         faults: Optional[Faults] = None,
-        process_facts: Callable[[], ProcessFacts] = read_process_facts,
+        process_facts: Callable[[], OwnProcessFacts] = read_process_facts,
         with_helper: bool = True,
         save: Optional[Save] = None,
     ) -> None:
@@ -70,7 +70,7 @@ class Probe:
         self.watch = None
         self.steps = StepCounter()
         self.helper: Optional[Helper] = None
-        self.cap = Cap(self._backend)
+        self.cap = DeviceCap(self._backend)
         boundary = BoundaryCalls(self.at_next_step, self.capturing, wait_s=LOOK_WAIT_S)
         self.evidence = EvidenceRecorder(self._environ, self._backend, self.faults, boundary)
         self._lock = threading.RLock()  # for beginning and ending, never taken by a hook while watching
@@ -210,7 +210,7 @@ class Probe:
         """The allocator's observer, in the thread that is about to get the OutOfMemoryError."""
         try:
             if self.watch is not None and self._outlet is not None:
-                refusal = Refusal(device, max(wanted_bytes, 0), max(limit_bytes, 0), max(free_bytes, 0))
+                refusal = RefusedAllocation(device, max(wanted_bytes, 0), max(limit_bytes, 0), max(free_bytes, 0))
                 self._witness.saw(refusal, self.watch, self._outlet)
         except Exception as error:  # an exception from here would take the place of the job's OutOfMemoryError
             self.faults.caught("the out-of-memory observer", error)

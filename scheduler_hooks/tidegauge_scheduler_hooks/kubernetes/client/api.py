@@ -15,7 +15,7 @@ from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
 from tidegauge_scheduler_hooks.kubernetes.client.connection import Connection
-from tidegauge_scheduler_hooks.kubernetes.client.errors import Ask, ExpiredError, lost, not_connected, refusal
+from tidegauge_scheduler_hooks.kubernetes.client.errors import ApiCall, ExpiredError, lost, not_connected, refusal
 from tidegauge_scheduler_hooks.kubernetes.client.rates import TokenBucket
 from tidegauge_scheduler_hooks.kubernetes.ports import InvalidError, Object, Patch, Resource
 from tidegauge_scheduler_hooks.ports import TemporaryError
@@ -77,7 +77,7 @@ class ClientApi:
         self._timeout_s = timeout_s
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
-        return self._object(Ask("get", resource, namespace, name), "GET")
+        return self._object(ApiCall("get", resource, namespace, name), "GET")
 
     def list(
         self,
@@ -91,7 +91,7 @@ class ClientApi:
 
     def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
         name = str((body.get("metadata") or {}).get("name") or "")
-        return self._object(Ask("create", resource, namespace, name), "POST", dict(body))
+        return self._object(ApiCall("create", resource, namespace, name), "POST", dict(body))
 
     def patch(
         self,
@@ -107,10 +107,10 @@ class ClientApi:
         body = dict(patch) if isinstance(patch, Mapping) else [dict(operation) for operation in patch]
         if isinstance(body, dict) == (how is Patch.JSON):
             raise InvalidError(f"a patch of {resource.kind} {name} is not {how.value}")
-        return self._object(Ask("patch", resource, namespace, name, subresource), "PATCH", body, how.value)
+        return self._object(ApiCall("patch", resource, namespace, name, subresource), "PATCH", body, how.value)
 
     def replace(self, resource: Resource, namespace: str | None, name: str, body: Object) -> Object:
-        return self._object(Ask("update", resource, namespace, name), "PUT", dict(body))
+        return self._object(ApiCall("update", resource, namespace, name), "PUT", dict(body))
 
     def listing(
         self,
@@ -121,7 +121,7 @@ class ClientApi:
         field_selector: str | None = None,
     ) -> Listing:
         """All pages of a list, without ``managedFields``, and the version to watch from."""
-        ask = Ask("list", resource, namespace)
+        ask = ApiCall("list", resource, namespace)
         query = _given(labelSelector=label_selector, fieldSelector=field_selector, limit=str(PAGE_SIZE))
         try:
             return self._pages(ask, query)
@@ -134,7 +134,7 @@ class ClientApi:
     ) -> BaseHTTPResponse:
         """Events since version ``since``, a JSON line each, until the server ends them after ``for_s`` seconds; a
         silence of 15 s more than that raises ``ReadTimeoutError``. Raises ``ExpiredError``."""
-        ask = Ask("watch", resource, namespace)
+        ask = ApiCall("watch", resource, namespace)
         query = _given(
             labelSelector=label_selector,
             resourceVersion=since,
@@ -152,7 +152,7 @@ class ClientApi:
             raise lost(ask, self._connection.address, error) from error
         raise refusal(ask, response.status, body, retry_after_s=_retry_after_s(response))
 
-    def _pages(self, ask: Ask, query: Mapping[str, str]) -> Listing:
+    def _pages(self, ask: ApiCall, query: Mapping[str, str]) -> Listing:
         items: list[dict[str, Any]] = []
         go_on: dict[str, str] = {}
         while True:
@@ -170,7 +170,7 @@ class ClientApi:
             go_on = {"continue": metadata["continue"]}
 
     def _object(
-        self, ask: Ask, method: str, body: Any = None, content_type: str = "application/json"
+        self, ask: ApiCall, method: str, body: Any = None, content_type: str = "application/json"
     ) -> dict[str, Any]:
         said = self._ask(ask, method, {}, body, content_type)
         if not _is_object(said):
@@ -179,7 +179,7 @@ class ClientApi:
 
     def _ask(
         self,
-        ask: Ask,
+        ask: ApiCall,
         method: str,
         query: Mapping[str, str],
         body: Any = None,
@@ -220,13 +220,13 @@ class ClientApi:
             time.sleep(again_s)
             pause_s *= 2
 
-    def _wait_for_turn(self, ask: Ask, at_most_s: float) -> None:
+    def _wait_for_turn(self, ask: ApiCall, at_most_s: float) -> None:
         wait_s = self._bucket.take(time.monotonic(), at_most_s=at_most_s)
         if wait_s is None:
             raise TemporaryError(f"{ask}: not sent: too many requests wait for Tidegauge's own limit already")
         time.sleep(wait_s)
 
-    def _json(self, ask: Ask, answer: bytes) -> dict[str, Any]:
+    def _json(self, ask: ApiCall, answer: bytes) -> dict[str, Any]:
         try:
             said = json.loads(answer)
         except (ValueError, RecursionError):
@@ -247,7 +247,7 @@ def drop_managed_fields(item: dict[str, Any]) -> None:
     item["metadata"].pop("managedFields", None)
 
 
-def _path(ask: Ask) -> str:
+def _path(ask: ApiCall) -> str:
     assert ask.verb in ("list", "watch") or (ask.namespace is not None) == ask.resource.namespaced, str(ask)
     root = f"/apis/{ask.resource.group}" if ask.resource.group else "/api"
     parts = [root, ask.resource.version]
@@ -261,7 +261,7 @@ def _path(ask: Ask) -> str:
     return "/".join(parts)
 
 
-def _segment(ask: Ask, name: str) -> str:
+def _segment(ask: ApiCall, name: str) -> str:
     # urllib3 resolves dots: a "name" of ".." would be another request.
     if name in ("", ".", ".."):
         raise InvalidError(f"{ask}: {name!r} is no name")

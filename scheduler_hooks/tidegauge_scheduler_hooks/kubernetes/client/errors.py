@@ -13,7 +13,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ConflictError,
     ForbiddenError,
     InvalidError,
-    NotFoundError,
+    ObjectNotFoundError,
     Resource,
 )
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
@@ -23,7 +23,7 @@ MAX_WORDS = 400
 READS = frozenset({"get", "list", "watch"})
 
 
-class Ask(NamedTuple):
+class ApiCall(NamedTuple):
     """One request, in the words of a role (``kubectl auth can-i``)."""
 
     verb: str
@@ -59,7 +59,7 @@ class ExpiredError(TemporaryError):
     """410: the version to watch from, or the page to go on with, is no longer known. List again."""
 
 
-def refusal(ask: Ask, status: int, body: bytes, *, retry_after_s: float | None = None) -> SchedulerError:
+def refusal(ask: ApiCall, status: int, body: bytes, *, retry_after_s: float | None = None) -> SchedulerError:
     """What to raise for an answer that is not 2xx."""
     said = _status(body)
     words = _words(said, status, body)
@@ -84,27 +84,27 @@ def refusal(ask: Ask, status: int, body: bytes, *, retry_after_s: float | None =
     return PermanentError(f"{ask}: the API server answers {status}: {words}")
 
 
-def not_connected(ask: Ask, address: str, why: object) -> TemporaryError:
+def not_connected(ask: ApiCall, address: str, why: object) -> TemporaryError:
     """Nothing was sent."""
     return TemporaryError(f"{ask}: no connection to the API server {address}: {_short(why)}")
 
 
-def lost(ask: Ask, address: str, why: object) -> TemporaryError:
+def lost(ask: ApiCall, address: str, why: object) -> TemporaryError:
     """It was sent, and there is no whole answer."""
     return TemporaryError(f"{ask}: no whole answer of the API server {address}: {_short(why)}{_doubt(ask)}")
 
 
-def _not_found(ask: Ask, said: Mapping[str, Any], words: str) -> NotFoundError:
+def _not_found(ask: ApiCall, said: Mapping[str, Any], words: str) -> ObjectNotFoundError:
     # For a path that it does not know a server answers a line of text, or a Status that names nothing.
     details = said.get("details")
     if isinstance(details, Mapping) and details.get("name"):
-        return NotFoundError(f"{ask}: {words}")
+        return ObjectNotFoundError(f"{ask}: {words}")
     kind = f"{ask.resource.kind} ({ask.resource.api_version})"
-    return NotFoundError(f"{ask}: the API server does not know {kind}: its CRD is not installed, or in another version",
-                         kind_missing=True)  # fmt: skip
+    text = f"{ask}: the API server does not know {kind}: its CRD is not installed, or in another version"
+    return ObjectNotFoundError(text, kind_missing=True)
 
 
-def _forbidden(ask: Ask, words: str) -> ForbiddenError:
+def _forbidden(ask: ApiCall, words: str) -> ForbiddenError:
     if f"cannot {ask.verb} " not in words:  # Pod Security, a quota, a webhook, a namespace that is being deleted
         return ForbiddenError(f"{ask}: the API server forbids it: {words}")
     group = ask.resource.group or '""'
@@ -113,7 +113,7 @@ def _forbidden(ask: Ask, words: str) -> ForbiddenError:
                           f"group {group} {ask.where} ({words})")  # fmt: skip
 
 
-def _doubt(ask: Ask) -> str:
+def _doubt(ask: ApiCall) -> str:
     return "" if ask.reads else " (it may have been done)"
 
 

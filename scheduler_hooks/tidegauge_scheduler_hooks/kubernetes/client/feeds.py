@@ -19,8 +19,8 @@ from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
 from tidegauge_scheduler_hooks.kubernetes.client.api import ClientApi, Listing
-from tidegauge_scheduler_hooks.kubernetes.client.errors import Ask, ExpiredError
-from tidegauge_scheduler_hooks.kubernetes.ports import NotFoundError, Resource
+from tidegauge_scheduler_hooks.kubernetes.client.errors import ApiCall, ExpiredError
+from tidegauge_scheduler_hooks.kubernetes.ports import ObjectNotFoundError, Resource
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Feed:
         self._label_selector = label_selector
         self._resync_s = resync_s
         self._clock = clock
-        self._ask = Ask("watch", resource, namespace)
+        self._ask = ApiCall("watch", resource, namespace)
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
@@ -104,7 +104,7 @@ class Feed:
     @property
     def kind_missing(self) -> bool:
         error = self._error
-        return isinstance(error, NotFoundError) and error.kind_missing
+        return isinstance(error, ObjectNotFoundError) and error.kind_missing
 
     @property
     def problem(self) -> str | None:
@@ -182,7 +182,7 @@ class Feed:
         self._failures += 1
         if isinstance(error, PermanentError):
             if str(error) != str(self._error):
-                level = logging.INFO if isinstance(error, NotFoundError) else logging.WARNING
+                level = logging.INFO if isinstance(error, ObjectNotFoundError) else logging.WARNING
                 logger.log(level, "%s; asked again every minute", error)
                 self._said = True
         elif self._failures == QUIET_FAILURES + 1:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from tidegauge_scheduler_hooks.kubernetes.ports import LEASES, ConflictError, KubeApi, NotFoundError, Object
+from tidegauge_scheduler_hooks.kubernetes.ports import LEASES, ConflictError, KubeApi, Object, ObjectNotFoundError
 from tidegauge_scheduler_hooks.ports import SchedulerError
 
 logger = logging.getLogger(__name__)
@@ -189,11 +189,11 @@ class LeaseLock:
             mine, self._mine = self._mine, None
             try:
                 return self._write(mine)
-            except (ConflictError, NotFoundError):
+            except (ConflictError, ObjectNotFoundError):
                 pass  # somebody wrote to it: look who
         try:
             lease = self._api.get(LEASES, self._namespace, self._name)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return self._may_take() and self._create()
         spec = lease.get("spec") or {}
         if spec != self._seen:
@@ -289,7 +289,7 @@ def _renewed(api: KubeApi, namespace: str, name: str) -> datetime | None:
         if not spec.get("holderIdentity"):
             return None
         return datetime.fromisoformat(spec["renewTime"].replace("Z", "+00:00"))
-    except (NotFoundError, KeyError, ValueError):
+    except (ObjectNotFoundError, KeyError, ValueError):
         return None
 
 

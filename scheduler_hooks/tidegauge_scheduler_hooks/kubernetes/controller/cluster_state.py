@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from tidegauge.core.jobs.kubernetes import INCIDENT, REQUEUE
-from tidegauge_scheduler_hooks.kubernetes.controller.steps import Surroundings, is_marked
+from tidegauge_scheduler_hooks.kubernetes.controller.steps import StepSurroundings, is_marked
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import WorkKey
 from tidegauge_scheduler_hooks.kubernetes.kueue import find_queue_workload
 from tidegauge_scheduler_hooks.kubernetes.owners import (
@@ -18,7 +18,15 @@ from tidegauge_scheduler_hooks.kubernetes.owners import (
     topmost,
 )
 from tidegauge_scheduler_hooks.kubernetes.pod_directory import PodDirectory
-from tidegauge_scheduler_hooks.kubernetes.ports import PODS, KubeApi, NotFoundError, Object, Resource, Store, Watches
+from tidegauge_scheduler_hooks.kubernetes.ports import (
+    PODS,
+    KubeApi,
+    Object,
+    ObjectNotFoundError,
+    ObjectStore,
+    Resource,
+    Watches,
+)
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, labels_of
 
 ORDERS = (REQUEUE, INCIDENT)
@@ -61,16 +69,16 @@ class ClusterState:
         kind = KINDS[key.kind]
         try:
             obj = self._api.get(kind.resource, key.namespace, key.name)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return None
         return Workload(kind, obj, tuple(self._directory.pods_of(obj)))
 
-    def surroundings(self, workload: Workload) -> Surroundings:
+    def surroundings(self, workload: Workload) -> StepSurroundings:
         """What ``next_step`` needs beside it. Raises ``TemporaryError``, ``PermanentError``."""
         if workload.order is None or workload.state is State.FINISHED:
-            return Surroundings()
+            return StepSurroundings()
         unfinished = self._unfinished(workload) if workload.state is State.SUSPENDED else ()
-        return Surroundings(unfinished, self.queue_workload(workload))
+        return StepSurroundings(unfinished, self.queue_workload(workload))
 
     def queue_workload(self, workload: Workload) -> Object | None:
         """Kueue's Workload for it. Raises ``TemporaryError``, ``PermanentError``."""
@@ -125,7 +133,7 @@ class _Tapped:
         self._watches = watches
         self.tap: Callable[[Object, bool], None] | None = None
         """``None`` until both can be asked; what watches tell before is told again by ``tell_all``."""
-        self.stores: dict[Resource, Store] = {}
+        self.stores: dict[Resource, ObjectStore] = {}
 
     def store(
         self,
@@ -133,7 +141,7 @@ class _Tapped:
         *,
         label_selector: str | None = None,
         on_change: Callable[[Object, bool], None] | None = None,
-    ) -> Store:
+    ) -> ObjectStore:
         def changed(obj: Object, deleted: bool) -> None:
             if on_change is not None:
                 on_change(obj, deleted)

@@ -22,7 +22,7 @@ PATIENCE_S = 0.05
 """While there are so many, with one that has not said which page it wants. Kubelets say it at once."""
 
 
-class Page(NamedTuple):
+class HealthPage(NamedTuple):
     """What is answered; ``good`` is what a probe looks at."""
 
     text: str
@@ -33,7 +33,7 @@ class Page(NamedTuple):
 class HealthServer:
     """``pages`` by path; each is made anew for every request, in the server's threads, so it must not block."""
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
+    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], HealthPage]]) -> None:
         """Binds the port. Raises ``OSError`` if it is taken or the host is not ours."""
         self._server = _Server(host, port, pages)
         self._thread = threading.Thread(target=self._server.serve_forever, name="tidegauge-health", daemon=True)
@@ -54,7 +54,7 @@ class HealthServer:
 class _Server(BoundedMixIn, HTTPServer):
     look_s = 1.0
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
+    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], HealthPage]]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
         self.connections = Connections(CONNECTIONS_AT_ONCE, patience_s=PATIENCE_S)
@@ -79,12 +79,12 @@ class _Handler(BaseHTTPRequestHandler):
         make = self.server.pages.get(self.path.partition("?")[0])
         if make is None:
             known = ", ".join(self.server.pages)
-            self._answer(HTTPStatus.NOT_FOUND, Page(f"not here: try {known}\n"))
+            self._answer(HTTPStatus.NOT_FOUND, HealthPage(f"not here: try {known}\n"))
             return
         page = make()
         self._answer(HTTPStatus.OK if page.good else HTTPStatus.SERVICE_UNAVAILABLE, page)
 
-    def _answer(self, status: HTTPStatus, page: Page) -> None:
+    def _answer(self, status: HTTPStatus, page: HealthPage) -> None:
         body = page.text.encode(errors="replace")
         self.send_response(status)
         self.send_header("Content-Type", page.content_type)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tidegauge.core.jobs.kubernetes import LEAK_CONDITION
-from tidegauge_scheduler_hooks.kubernetes.ports import PODS, ConflictError, KubeApi, NotFoundError, Object, Patch
+from tidegauge_scheduler_hooks.kubernetes.ports import PODS, ConflictError, KubeApi, Object, ObjectNotFoundError, Patch
 
 REASON_ON, REASON_OFF = "GpuMemoryLeaks", "IncidentOver"
 
@@ -33,7 +33,7 @@ def mark_pods(
                 PODS, metadata["namespace"], metadata["name"], condition_patch(pod, message, now_s=now_s()),
                 how=Patch.STRATEGIC, subresource="status",
             )  # fmt: skip
-        except (NotFoundError, ConflictError):
+        except (ObjectNotFoundError, ConflictError):
             continue
         changed += 1
     return changed

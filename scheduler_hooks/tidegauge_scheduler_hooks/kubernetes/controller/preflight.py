@@ -7,7 +7,14 @@ from contextlib import suppress
 
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
 from tidegauge_scheduler_hooks.kubernetes.owners import KINDS
-from tidegauge_scheduler_hooks.kubernetes.ports import LEASES, PODS, ForbiddenError, KubeApi, NotFoundError, Resource
+from tidegauge_scheduler_hooks.kubernetes.ports import (
+    LEASES,
+    PODS,
+    ForbiddenError,
+    KubeApi,
+    ObjectNotFoundError,
+    Resource,
+)
 from tidegauge_scheduler_hooks.ports import PermanentError
 
 log = logging.getLogger(__name__)
@@ -19,7 +26,7 @@ NOBODY = "metadata.name=tidegauge-preflight"
 def check_usable(api: KubeApi, options: Options) -> None:
     """Raises ``TemporaryError`` (no answer) or ``PermanentError`` with what is missing and what to do. A kind whose CRD
     is not installed is none of that: it may come later."""
-    with suppress(NotFoundError):  # whoever leads first makes it
+    with suppress(ObjectNotFoundError):  # whoever leads first makes it
         api.get(LEASES, options.namespace, options.lease)
     for namespace in options.namespaces or (None,):
         _check_list(api, namespace, PODS, "it is needed to see when pods have ended")
@@ -30,7 +37,7 @@ def check_usable(api: KubeApi, options: Options) -> None:
 def _check_list(api: KubeApi, namespace: str | None, resource: Resource, advice: str) -> None:
     try:
         api.list(resource, namespace, field_selector=NOBODY)
-    except NotFoundError as error:
+    except ObjectNotFoundError as error:
         log.info("%s is not watched until it is there: %s", resource.kind, error)
     except ForbiddenError as error:
         raise PermanentError(f"{error} ({advice})") from error

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from tidegauge_exporter.metrics.families import ServiceRegistry, exposition
 from tidegauge_scheduler_hooks.kubernetes.client.leases import Leader
 from tidegauge_scheduler_hooks.kubernetes.controller.cluster_state import ClusterState
-from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthServer, Page
+from tidegauge_scheduler_hooks.kubernetes.controller.health import HealthPage, HealthServer
 from tidegauge_scheduler_hooks.kubernetes.controller.options import Options
 from tidegauge_scheduler_hooks.kubernetes.controller.own_metrics import Samples, StepCounts, gauge
 from tidegauge_scheduler_hooks.kubernetes.controller.reconcile import Reconciler
@@ -143,7 +143,7 @@ class Controller:
 
     # Telling
 
-    def _pages(self) -> dict[str, Callable[[], Page]]:
+    def _pages(self) -> dict[str, Callable[[], HealthPage]]:
         return {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
 
     def _why_out_of_touch(self) -> str | None:
@@ -152,12 +152,16 @@ class Controller:
             return self._leader.problem
         return None if self._leader.holder is not None else "the Lease has not been read yet"
 
-    def _healthz(self) -> Page:
+    def _healthz(self) -> HealthPage:
         """Whether a restart would help: not where the API server is away."""
         dead = [worker.name for worker in self._workers if not worker.is_alive()]
-        return Page("ok\n") if not dead or self._ending.is_set() else Page(f"ended: {', '.join(dead)}\n", good=False)
+        return (
+            HealthPage("ok\n")
+            if not dead or self._ending.is_set()
+            else HealthPage(f"ended: {', '.join(dead)}\n", good=False)
+        )
 
-    def _readyz(self) -> Page:
+    def _readyz(self) -> HealthPage:
         """Whether it can be sent something. That a kind cannot be watched is told, and keeps no pod from its probe."""
         against = [
             "ending" if self._ending.is_set() else None,
@@ -166,11 +170,11 @@ class Controller:
         ]
         reasons = [reason for reason in against if reason is not None]
         notes = [f"note: {problem}" for problem in self._look.problems()]
-        return Page("".join(f"{line}\n" for line in [*(reasons or ["ok"]), *notes]), good=not reasons)
+        return HealthPage("".join(f"{line}\n" for line in [*(reasons or ["ok"]), *notes]), good=not reasons)
 
-    def _metrics(self) -> Page:
+    def _metrics(self) -> HealthPage:
         page = exposition([*self._families(), *self._service.collect()], None)
-        return Page(page.body.decode(), content_type=page.content_type)
+        return HealthPage(page.body.decode(), content_type=page.content_type)
 
     def _families(self) -> list[Metric]:
         synced: Samples = {(kind,): float(known) for kind, known in self._look.synced().items()}

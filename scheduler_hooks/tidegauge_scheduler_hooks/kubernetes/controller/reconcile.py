@@ -30,7 +30,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ForbiddenError,
     InvalidError,
     KubeApi,
-    NotFoundError,
+    ObjectNotFoundError,
 )
 from tidegauge_scheduler_hooks.kubernetes.workloads import Workload, annotations_of, attempt_of, job_name
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
@@ -156,7 +156,7 @@ class Reconciler:
         """Whether the workload says of an incident what it said."""
         try:
             now = self._api.get(before.kind.resource, before.namespace, before.name)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return False
         return annotations_of(now).get(INCIDENT) == annotations_of(before.obj).get(INCIDENT)
 
@@ -239,7 +239,7 @@ _OUTCOMES: tuple[tuple[type[SchedulerError], str], ...] = (
     (ConflictError, "conflict"),
     (ForbiddenError, "forbidden"),
     (InvalidError, "refused"),
-    (NotFoundError, "gone"),
+    (ObjectNotFoundError, "gone"),
     (TemporaryError, "failed"),
 )
 

@@ -22,7 +22,7 @@ MAX_MESSAGE_CHARS = 1024
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class StepSurroundings:
     """What is asked of the API server for the sake of an order, and costs too much to be asked always."""
 
     unfinished: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class WorkloadStep:
     pods: tuple[Object, ...] = ()
 
 
-def next_step(workload: Workload, around: Surroundings, *, resubmit: bool, now_s: float) -> WorkloadStep | None:
+def next_step(workload: Workload, around: StepSurroundings, *, resubmit: bool, now_s: float) -> WorkloadStep | None:
     """``None``: there is nothing to be done until something changes. ``resubmit``: copies are allowed."""
     if workload.obj["metadata"].get("deletionTimestamp"):
         return None
@@ -74,7 +74,7 @@ def next_step(workload: Workload, around: Surroundings, *, resubmit: bool, now_s
 
 
 def _of_order(
-    workload: Workload, order: RequeueOrder, around: Surroundings, *, resubmit: bool, now_s: float
+    workload: Workload, order: RequeueOrder, around: StepSurroundings, *, resubmit: bool, now_s: float
 ) -> WorkloadStep:
     if workload.state is State.FINISHED:
         return WorkloadStep(Act.DROP, "it has ended", order)

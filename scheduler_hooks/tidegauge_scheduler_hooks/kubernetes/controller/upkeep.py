@@ -10,7 +10,7 @@ from tidegauge_scheduler_hooks.kubernetes.controller.options import Options, Web
 from tidegauge_scheduler_hooks.kubernetes.injection.certificate_sources import DirCertificate, SecretCertificate, trust
 from tidegauge_scheduler_hooks.kubernetes.injection.certificates import service_names
 from tidegauge_scheduler_hooks.kubernetes.injection.webhook import ServerCertificate
-from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi, NotFoundError, Watches
+from tidegauge_scheduler_hooks.kubernetes.ports import NAMESPACES, KubeApi, ObjectNotFoundError, Watches
 from tidegauge_scheduler_hooks.kubernetes.workloads import labels_of
 from tidegauge_scheduler_hooks.ports import SchedulerError
 
@@ -46,7 +46,7 @@ class NamedNamespaces:
         """Raises what ``KubeApi.get`` does; then what was known before stays."""
         found = {}
         for name in self._names:
-            with suppress(NotFoundError):  # nobody makes pods there either
+            with suppress(ObjectNotFoundError):  # nobody makes pods there either
                 found[name] = labels_of(self._api.get(NAMESPACES, None, name))
         self._labels = found
 

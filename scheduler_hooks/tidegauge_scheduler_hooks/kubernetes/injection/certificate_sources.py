@@ -21,8 +21,8 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
     ConflictError,
     InvalidError,
     KubeApi,
-    NotFoundError,
     Object,
+    ObjectNotFoundError,
     Patch,
 )
 from tidegauge_scheduler_hooks.ports import TemporaryError
@@ -110,7 +110,7 @@ class SecretCertificate:
         Raises what ``KubeApi`` does."""
         try:
             secret: Object | None = self._api.get(SECRETS, self._namespace, self._name)
-        except NotFoundError:
+        except ObjectNotFoundError:
             secret = None
         found = None if secret is None else _certificates_in(secret)
         due = renewed(found, self._names, now_s=self._now_s())
