@@ -15,7 +15,7 @@ from tidegauge.web.access import split_scheme
 _WILDCARDS = ("0.0.0.0", "[::]", "")
 
 
-class TargetGroup(TypedDict):
+class ScrapeTargets(TypedDict):
     """One entry of Prometheus' HTTP service discovery."""
 
     targets: list[str]
@@ -36,14 +36,16 @@ def advertised_address(bound: str, hostname: str) -> str:
     return f"{name}:{port}" if scheme == "http" else f"{scheme}://{name}:{port}"
 
 
-def http_sd(nodes: Iterable[NodeSummary], *, cluster: str, coordinator_address: str | None = None) -> list[TargetGroup]:
+def http_sd(
+    nodes: Iterable[NodeSummary], *, cluster: str, coordinator_address: str | None = None
+) -> list[ScrapeTargets]:
     """The scrape targets, one group a node so that each keeps its own labels, in a stable order.
 
     A node whose ``/metrics`` is not served is left out; of two nodes that name one address the first by name is
     kept. ``coordinator_address`` is that of the coordinator's own ``/metrics``. What is served over TLS says so by the
     label ``__scheme__``, which counts before the scrape's own ``scheme``.
     """
-    groups: dict[str, TargetGroup] = {}
+    groups: dict[str, ScrapeTargets] = {}
     if coordinator_address is not None:
         groups[coordinator_address] = _group(coordinator_address, component="coordinator", cluster=cluster)
     for node in sorted(nodes, key=lambda node: (node.hostname, node.node_id)):
@@ -55,7 +57,7 @@ def http_sd(nodes: Iterable[NodeSummary], *, cluster: str, coordinator_address: 
     return list(groups.values())
 
 
-def _group(announced: str, **meta: str) -> TargetGroup:
+def _group(announced: str, **meta: str) -> ScrapeTargets:
     scheme, address = split_scheme(announced)
     labels = {f"__meta_tidegauge_{name}": value for name, value in meta.items()}
     return {"targets": [address], "labels": labels if scheme == "http" else {"__scheme__": scheme, **labels}}

@@ -1,0 +1,61 @@
+"""``docs/glossary.md`` and the code: one word has one meaning, and retired names stay retired."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("collector", "exporter", "scheduler_hooks")
+GLOSSARY = ROOT / "docs" / "glossary.md"
+HOMONYMS = frozenset({"TidegaugeCallback", "NoRoomError"})
+"""Two callbacks of two frameworks, each the one of its integration; one error of two writers."""
+KEPT = {"tidegauge/integrations/guest.py", "tidegauge/probe/holders/looks.py"}
+
+
+def modules() -> list[Path]:
+    return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def retired() -> set[str]:
+    """The names in the first column of the last table."""
+    table = GLOSSARY.read_text("utf-8").partition("## Retired names")[2]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def classes(path: Path) -> list[str]:
+    return [node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
+
+
+def test_glossary_names_retired_words() -> None:
+    assert {"Told", "sightings", "OrderDesk", "Notebook"} <= retired()
+
+
+def test_retired_names_are_the_name_of_no_class_and_no_module() -> None:
+    names = retired()
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in modules()
+        for name in (path.stem, path.parent.name, *classes(path))
+        if name.lstrip("_") in names and not str(path).endswith(tuple(KEPT))
+    ]
+    assert found == []
+
+
+def test_public_class_names_stand_for_one_class() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        for name in classes(path):
+            if not name.startswith("_") and name not in HOMONYMS:
+                homes[name].append(str(path.relative_to(ROOT)))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_folders_show_at_most_two_dozen_modules() -> None:
+    counts: dict[Path, int] = defaultdict(int)
+    for path in modules():
+        counts[path.parent.relative_to(ROOT)] += 1
+    assert {str(folder): count for folder, count in counts.items() if count > 25} == {}
