@@ -17,8 +17,8 @@ from fleet_happenings import loop_figures
 from fleet_story import CLUSTER, GIB, GPUS_PER_NODE, STEPS_PER_S, Fleet, Moment
 from tidegauge.core.views import GpuView, NodeView, RankView
 from tidegauge_exporter.metrics.collector import NodeCollector
+from tidegauge_exporter.metrics.families import label_value
 from tidegauge_exporter.metrics.jobs import job_metrics
-from tidegauge_exporter.metrics.labels import label_value
 from tidegauge_exporter.metrics.table import (
     GPU_LABELS,
     GPU_METRICS,

@@ -12,7 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecord, DecisionStatus, JobTarget, Outcome
+from tidegauge.core.evidence import EvidenceReason
+from tidegauge.core.evidence.request import evidence_request, window_for
+from tidegauge.core.incidents.actions import (
+    ActionKind,
+    Decision,
+    DecisionRecord,
+    DecisionStatus,
+    JobTarget,
+    Outcome,
+    RankTarget,
+)
+from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
+from tidegauge.core.orders import GONE
+from tidegauge_scheduler_hooks.checkpoint import RANK_TIMEOUT_S
 from tidegauge_scheduler_hooks.ports import (
     Audit,
     AuditError,
@@ -27,8 +40,77 @@ from tidegauge_scheduler_hooks.ports import (
     SchedulerPort,
     TemporaryError,
 )
-from tidegauge_scheduler_hooks.rank_evidence import ask_for_evidence
-from tidegauge_scheduler_hooks.telling import tell_owner
+from tidegauge_scheduler_hooks.rank_notices import NO_SUCH_COMMAND
+
+# Telling an owner, by all ways that there are: through the job's scheduler, and by a messenger.
+
+_WHERE: Mapping[str, str] = {KUBERNETES: "by an Event on the workload"}
+"""Where an owner reads it, by adapter. A line on the standard error of a rank goes with the Event, if it can."""
+
+
+def tell_owner(decision: Decision, port: SchedulerPort | None, messenger: Messenger | None) -> str:
+    """One way that works is enough: a messenger that is away must not undo what the terminal has shown. Returns what
+    was done, for people.
+
+    Raises ``TemporaryError`` if no way works now, ``PermanentError`` if none ever will, and ``ChangedError``.
+    """
+    ways: list[Callable[[], str]] = []
+    if port is not None and decision.facts.scheduler_facts is not None:  # else it does not know the job
+        ways.append(lambda: _through_the_scheduler(decision, port))
+    if messenger is not None:
+        ways.append(lambda: messenger.tell(decision))
+    results = [_tried(way) for way in ways]
+    told = [result for result in results if isinstance(result, str)]
+    failed = [result for result in results if not isinstance(result, str)]
+    if told:
+        return "; ".join([f"the owner was told {' and '.join(told)}", *(f"not otherwise: {error}" for error in failed)])
+    for error in failed:
+        if isinstance(error, TemporaryError):
+            raise error
+    raise PermanentError("; ".join(map(str, failed)) or "there is no way to tell the owner")
+
+
+def _tried(way: Callable[[], str]) -> str | SchedulerError:
+    try:
+        return way()
+    except (TemporaryError, PermanentError) as error:
+        return error
+
+
+def _through_the_scheduler(decision: Decision, port: SchedulerPort) -> str:
+    text = decision.parameters.get("text", decision.reason)
+    port.notify(decision.target, text, decision_id=decision.decision_id)
+    return _WHERE.get(decision.target.scheduler, "where the job prints")
+
+
+# Asking the rank that an incident is about for evidence: the same under every scheduler.
+
+UNABLE, BUSY = "unable", "busy"
+"""Kinds of a rank's answer: it never can; it is recording for somebody else."""
+BUSY_AGAIN_S = 60.0
+
+
+def ask_for_evidence(commands: ProcessCommands | None, decision: Decision) -> str:
+    """Have the rank to look at first collect evidence; returns what it said, for people. The evidence itself comes with
+    its node's reports, and goes to the incident. Its id is the decision's, so that asking twice is harmless.
+
+    Raises ``TemporaryError``, ``PermanentError``.
+    """
+    job, first = decision.target.job, next(iter(decision.incident.findings), None)
+    if commands is None or first is None:
+        raise PermanentError(f"job {job.job_id}: no rank is known that could be asked for evidence")
+    target = RankTarget(first.rank, first.node_id, first.process, first.step)
+    request = evidence_request(decision.decision_id, EvidenceReason.POLICY, window_for(first.verdict))
+    reply = commands.ask_ranks(job, [target], request, timeout_s=RANK_TIMEOUT_S)[first.rank]
+    if reply.error is None:
+        return f"rank {first.rank} collects evidence {decision.decision_id}"
+    what = f"job {job.job_id}: rank {first.rank} gives no evidence: {reply.error}"
+    if reply.kind == BUSY:
+        raise TemporaryError(what, retry_after_s=BUSY_AGAIN_S)
+    if reply.kind in (GONE, UNABLE) or NO_SUCH_COMMAND in reply.error:
+        raise PermanentError(what)
+    raise TemporaryError(what)
+
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Verdict
 from tidegauge.core.views import NodeView
 from tidegauge_exporter.metrics.collector import NodeCollector
-from tidegauge_exporter.metrics.families import exposition
-from tidegauge_exporter.metrics.labels import LONGEST_LABEL
+from tidegauge_exporter.metrics.families import LONGEST_LABEL, exposition
 from tidegauge_exporter.metrics.table import NODE_TABLE, RANK_LABELS, RANK_METRICS, SAMPLES_PER_TARGET
 
 DATA = Path(__file__).parent / "data"

@@ -20,9 +20,8 @@ from tidegauge.core.evidence import NOT_KNOWN, StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.core.verdicts import OK, Band
-from tidegauge_exporter.reports.evidence import render_evidence_report
+from tidegauge_exporter.reports.evidence import DATA_ID, render_evidence_report, script_json
 from tidegauge_exporter.reports.evidence_chart import memory_chart
-from tidegauge_exporter.reports.evidence_page import DATA_ID, script_json
 from tidegauge_exporter.reports.evidence_plots import memory_values
 from tidegauge_exporter.reports.evidence_tables import suspects
 from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent

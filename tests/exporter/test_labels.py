@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge_exporter.metrics.labels import LONGEST_LABEL, label_value
+from tidegauge_exporter.metrics.families import LONGEST_LABEL, label_value
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from scheduler_values import decision
 from tidegauge.core.incidents.actions import ActionKind
-from tidegauge_scheduler_hooks.policy.layers import Layers
-from tidegauge_scheduler_hooks.policy.state import PolicyState
+from tidegauge_scheduler_hooks.policy.state import Layers, PolicyState
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -11,8 +11,8 @@ from scheduler_hooks.carry_out_bench import Bench, wanted
 from scheduler_hooks.fake_scheduler import FakeJob, FakeScheduler, FakeWorld
 from tidegauge.core.incidents.actions import ActionKind, Decision, JobTarget, Outcome
 from tidegauge_scheduler_hooks.carry_out import CarryOut
+from tidegauge_scheduler_hooks.carry_out_steps import tell_owner
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, SchedulerError, TemporaryError
-from tidegauge_scheduler_hooks.telling import tell_owner
 
 NOTIFY = wanted(ActionKind.NOTIFY)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
 from tidegauge.core.incidents.observations import job_key
 from tidegauge.core.jobs.slurm import KEEP, MAY_REQUEUE, SCHEDULER, comment_words
+from tidegauge.core.text import one_line
 from tidegauge.core.views import JobView
 from tidegauge_scheduler_hooks.checkpoint import RankCheckpoint
 from tidegauge_scheduler_hooks.ports import (
@@ -31,8 +33,38 @@ from tidegauge_scheduler_hooks.slurm.facts_of_jobs import by_number, facts_of, f
 from tidegauge_scheduler_hooks.slurm.gpu_shares import needs_nodes
 from tidegauge_scheduler_hooks.slurm.jobs_json import SlurmJob
 from tidegauge_scheduler_hooks.slurm.next_settings import NextSettings
-from tidegauge_scheduler_hooks.slurm.remarks import with_remark
 from tidegauge_scheduler_hooks.slurm.squeue_rows import SqueueRow, parse_incarnation, presence_of
+
+# Our remark in a job's comment, beside what its owner wrote there. Pure.
+
+MAX_COMMENT_BYTES = 1024
+"""slurmctld refuses longer ones (``MAX_STR_LEN``)."""
+MAX_REMARK_BYTES = 300
+_REMARK = re.compile(r" ?\[tidegauge says: [^\[\]]*\]")
+_WORD_MARK = re.compile("tidegauge:", re.IGNORECASE)
+
+
+def with_remark(comment: str, text: str) -> str | None:
+    """``comment`` with our remark in place of an earlier one; ``None`` if there is no room beside the owner's words.
+
+    The remark holds no ``tidegauge:WORD``: only the owner says that a job may be requeued, or is to be left alone.
+    """
+    own = without_remark(comment)
+    remark = f"[tidegauge says: {_tame(text)}]"
+    found = f"{own} {remark}" if own else remark
+    return found if len(found.encode(errors="surrogateescape")) <= MAX_COMMENT_BYTES else None
+
+
+def without_remark(comment: str) -> str:
+    """What the owner wrote."""
+    return _REMARK.sub("", comment)
+
+
+def _tame(text: str) -> str:
+    line = " ".join(one_line(text, None, replacement=" ").split())
+    plain = _WORD_MARK.sub("tidegauge ", line.replace("[", "(").replace("]", ")"))
+    return plain.encode()[:MAX_REMARK_BYTES].decode(errors="ignore")
+
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import pytest
 
 from fake_node import GIB, UUID0, UUID1, gpu_reading
 from tidegauge.agent.ranks.limits import cap_bytes, others_bytes, process_limit_bytes, unwatched_bytes
-from tidegauge.agent.ranks.placement import place
+from tidegauge.agent.ranks.rank import place
 from tidegauge.core.ids import DeviceUuid
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_node import GIB, MIB
-from tidegauge.agent.ranks.nontorch import PATIENCE_NS, NontorchMeter
+from tidegauge.agent.ranks.device_series import PATIENCE_NS, NontorchMeter
 from tidegauge.core.samples import EventCode, RecordKind, Sample
 
 S = 1_000_000_000

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from examples import fewer
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.snapshots import reading as snapshots
-from tidegauge.analysis.traces.pools_by_address import with_pools
-from tidegauge.analysis.traces.reading import open_trace
+from tidegauge.analysis.traces.reading import open_trace, with_pools
 from tidegauge.analysis.traces.state_before import with_start
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace

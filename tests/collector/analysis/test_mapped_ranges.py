@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.analysis.traces.mapped_ranges import MappedRanges
+from tidegauge.analysis.traces.state_before import MappedRanges
 from tidegauge.core.allocator.trace import KnownSegment
 
 PAGE = 2 << 20

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.analysis.oom.elsewhere import KINDS, recognise
-from tidegauge.analysis.oom.log import LINES_BEFORE, MOST_IN_LINE, MOST_KEPT, MOST_LINE, OomLog, read_log
+from tidegauge.analysis.oom.log import (
+    KINDS,
+    LINES_BEFORE,
+    MOST_IN_LINE,
+    MOST_KEPT,
+    MOST_LINE,
+    OomLog,
+    read_log,
+    recognise,
+)
 
 DATA = Path(__file__).parents[2] / "data" / "oom"
 MESSAGE = (

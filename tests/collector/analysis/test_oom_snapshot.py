@@ -11,8 +11,7 @@ import pytest
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.oom.answer import RECORD_STACKS, explain_elsewhere, explain_snapshot
-from tidegauge.analysis.oom.elsewhere import KINDS
-from tidegauge.analysis.oom.log import FoundElsewhere
+from tidegauge.analysis.oom.log import KINDS, FoundElsewhere
 from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
 from tidegauge.analysis.snapshots.reading import read_bytes
 

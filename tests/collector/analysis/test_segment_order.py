@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidegauge.analysis.snapshots import reading as snapshots
-from tidegauge.analysis.traces.segment_order import with_segment_order
+from tidegauge.analysis.traces.reading import with_segment_order
 from tidegauge.analysis.traces.state_before import with_start
 from tidegauge.core.allocator.replay import replay
 from tidegauge.core.allocator.trace import Trace

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from tidegauge.analysis.whatif.confidence import confidence, delayed_frees, trace_doubts
 from tidegauge.analysis.whatif.results import ReplayConfidence
+from tidegauge.analysis.whatif.search import confidence, delayed_frees, trace_doubts
 from tidegauge.core.allocator.settings import AllocatorSettings, TieBreak
 from tidegauge.core.allocator.trace import Action, Trace
 from whatif_worlds import GIB, MIB, Event, alloc, free, replay_of, trace_of

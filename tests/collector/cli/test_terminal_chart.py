@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.cli.offline.terminal_chart import ASCII, ROWS, memory_chart
+from tidegauge.cli.offline.whatif_answer import ASCII, ROWS, memory_chart
 from whatif_worlds import GIB, curve_of
 
 

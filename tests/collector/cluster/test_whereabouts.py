@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from sample_views import identity, rank_summary
-from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.cluster.coordinator.coordinator import Coordinator, present_nodes
 from tidegauge.cluster.coordinator.known_node import KnownNode, RankOfProcess
-from tidegauge.cluster.coordinator.process_location import present_nodes
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.incidents.actions import RankTarget

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.ending import LONGEST_LOOK_S, Ending
+from tidegauge.launch.keeper import LONGEST_LOOK_S, Ending
 
 LAUNCHER, RANK, LOADER = (ProcessId(pid, pid * 10) for pid in (1, 2, 3))
 TERM, KILL = int(signal.SIGTERM), int(signal.SIGKILL)

@@ -16,8 +16,14 @@ import pytest
 from tidegauge.core.ids import ProcessId
 from tidegauge.launch.remote import run as remote_exec
 from tidegauge.launch.remote import script as remote_script
-from tidegauge.launch.remote.folder import MAX_OUTCOME_BYTES, OUTCOME, SharedFolder
-from tidegauge.launch.remote.run import NotExecutedError, RemoteTarget, begin_probe
+from tidegauge.launch.remote.run import (
+    MAX_OUTCOME_BYTES,
+    OUTCOME,
+    NotExecutedError,
+    RemoteTarget,
+    SharedFolder,
+    begin_probe,
+)
 from tidegauge.osproc.processes import identity_of
 
 PACKAGE = str(Path(inspect.getfile(remote_script)).parents[2])

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any, Optional
 
 from probe_fakes import FakeBackend, FakeOptimizer, facts_of_this_process
+from tidegauge.probe.checkpoint.callbacks import means_of
 from tidegauge.probe.checkpoint.files import SETTLED_S
-from tidegauge.probe.checkpoint.means import means_of
 from tidegauge.probe.checkpoint.signal import parse_signal, signal_name, why_not_sent
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.requests import RequestRefusedError, parse_ask

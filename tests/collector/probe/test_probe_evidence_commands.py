@@ -14,8 +14,13 @@ from typing import Any, Optional
 from probe_fakes import MIB, FakeBackend, FakeOptimizer, block, facts_of_this_process, torch_snapshot
 from tidegauge.core.evidence.rank_evidence import NO_FACTS, Holder, HolderKind, HolderSearch
 from tidegauge.core.snapshot_columns import unpack
-from tidegauge.probe.evidence.recorder import EvidenceRecorder
-from tidegauge.probe.evidence.trace_entries import DEFAULT_ENTRIES, ENTRIES_VARIABLE, trace_complaint, trace_entries
+from tidegauge.probe.evidence.recorder import (
+    DEFAULT_ENTRIES,
+    ENTRIES_VARIABLE,
+    EvidenceRecorder,
+    trace_complaint,
+    trace_entries,
+)
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import start_thread
 from tidegauge.probe.run_files.command_socket import MOST_REPLY_BYTES

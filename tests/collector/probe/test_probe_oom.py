@@ -15,7 +15,7 @@ from probe_fakes import MIB, FakeBackend, FakeOutOfMemoryError, facts_of_this_pr
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.oom.last_words import MOST_LINES
+from tidegauge.probe.oom.observer import MOST_LINES
 from tidegauge.probe.run_files.oom_snapshot import (
     FACTS_KEY,
     MOST_BLOCKS,

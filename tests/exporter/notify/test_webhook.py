@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge_exporter.messages.values import AlertGroup
-from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group
+from tidegauge_exporter.notify.receiver import NotAGroupError, parse_group
 
 # As Debian's Alertmanager 0.25 sent it.
 NOTIFICATION: dict[str, Any] = {

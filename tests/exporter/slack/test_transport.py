@@ -8,7 +8,7 @@ from urllib.request import Request
 import pytest
 
 from fakes.fake_slack import FakeSlack, Fault
-from tidegauge_exporter.slack.transport import MOST_BYTES, is_loopback, send
+from tidegauge_exporter.slack.client import MOST_BYTES, is_loopback, send
 
 
 def test_an_answer_that_goes_on_for_too_long_is_given_up(slack: FakeSlack) -> None:

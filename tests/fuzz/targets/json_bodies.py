@@ -18,7 +18,7 @@ from tidegauge.core.jobs import settings as job_settings
 from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.views import JobView
 from tidegauge.core.wire import from_wire, to_json, to_wire
-from tidegauge_exporter.notify.webhook import NotAGroupError, parse_group
+from tidegauge_exporter.notify.receiver import NotAGroupError, parse_group
 
 _ENVIRON = {"PATH": "/bin", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "TIDEGAUGE_MEMORY_FRACTION": "0.9"}
 _FORMS: tuple[type, ...] = (Incident, DecisionRecord, JobView, Evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge_scheduler_hooks.kubernetes.client.rates import TokenBucket
+from tidegauge_scheduler_hooks.kubernetes.client.api import TokenBucket
 
 
 @given(

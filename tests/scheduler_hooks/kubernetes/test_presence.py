@@ -9,9 +9,9 @@ import pytest
 
 from scheduler_hooks.kubernetes.workload_samples import workload
 from tidegauge.core.jobs.kubernetes import ATTEMPT, REQUEUE, STOPPED
+from tidegauge_scheduler_hooks.kubernetes.adapter import presence_of
 from tidegauge_scheduler_hooks.kubernetes.intents import CANCEL, COPIED, HOLD, RequeueOrder, Stopped, encode
 from tidegauge_scheduler_hooks.kubernetes.owners import JOB
-from tidegauge_scheduler_hooks.kubernetes.presence import presence_of
 from tidegauge_scheduler_hooks.kubernetes.workloads import QUEUE_LABEL, Workload
 from tidegauge_scheduler_hooks.ports import Presence
 

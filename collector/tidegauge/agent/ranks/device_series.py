@@ -3,13 +3,122 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tidegauge.agent.ports import Detector, DetectorFactory
-from tidegauge.agent.ranks.nontorch import NontorchMeter
-from tidegauge.agent.ranks.step_runs import StepRuns
 from tidegauge.core.host_memory import HostMemory
-from tidegauge.core.samples import EventCode, RecordKind, Sample
+from tidegauge.core.samples import TICKS_ALONE_S, EventCode, RecordKind, Sample
 from tidegauge.core.verdicts import OK, Signal, Verdict
+
+# Memory of a process outside PyTorch's allocator: NVML's figure minus ``reserved``, both of the same moment.
+# The two are read at different times. A segment that the allocator takes or gives back in between would look like
+# memory of NCCL or of the CUDA context, gigabytes of it. So a figure of NVML waits for the first record *after* it:
+# what is reserved before and after bounds what was reserved at that moment.
+
+PATIENCE_NS = 2_000_000_000
+"""How long a figure waits for the next record: four ticks. A rank that writes none is stuck, and its memory with it."""
+
+
+class _Waiting(NamedTuple):
+    mono_ns: int
+    used_bytes: int
+    before: Sample
+    overdue: bool = False
+    """``PATIENCE_NS`` was over when NVML was asked again; the records of that poll may still tell. An agent that stood
+    still, or its whole machine, finds them in the ring."""
+
+
+class NontorchMeter:
+    """One device of one rank. Feed it what NVML says and each record, in the order of the agent's polls."""
+
+    def __init__(self) -> None:
+        self.bytes: int | None = None
+        """The last settled figure; ``None`` before the first, and while NVML does not tell the process's bytes."""
+        self._last: Sample | None = None
+        self._waiting: _Waiting | None = None
+
+    def nvml_says(self, used_bytes: int | None, *, mono_ns: int) -> None:
+        """``used_bytes`` on this device at ``mono_ns`` on CLOCK_MONOTONIC. Call before feeding the poll's records."""
+        if used_bytes is None:
+            self.forget()
+        elif self._waiting is None:
+            if self._last is not None:
+                self._waiting = _Waiting(mono_ns, used_bytes, self._last)
+        elif self._waiting.overdue:
+            self._settle(self._waiting, after=self._waiting.before)
+        elif mono_ns - self._waiting.mono_ns > PATIENCE_NS:
+            self._waiting = self._waiting._replace(overdue=True)
+
+    def forget(self) -> None:
+        """What NVML has said is of another GPU, or NVML does not say it any more."""
+        self.bytes = self._waiting = None
+
+    def record(self, sample: Sample) -> None:
+        waiting = self._waiting
+        if waiting is not None:
+            if sample.mono_ns >= waiting.mono_ns:
+                self._settle(waiting, after=sample)
+            else:
+                self._waiting = waiting._replace(before=sample)
+        self._last = sample
+
+    def _settle(self, waiting: _Waiting, *, after: Sample) -> None:
+        """Bounded by what was reserved around the reading; the last figure stays unless the bounds exclude it.
+
+        With no last figure the lower bound is taken: never show memory that may not be there. Reserved may in
+        truth have risen and fallen between two records (a flush), which nothing here can see.
+        """
+        low = max(0, waiting.used_bytes - max(waiting.before.reserved_bytes, after.reserved_bytes))
+        high = max(0, waiting.used_bytes - min(waiting.before.reserved_bytes, after.reserved_bytes))
+        self.bytes = low if self.bytes is None else min(max(self.bytes, low), high)
+        self._waiting = None
+
+
+# By what a device of a rank is judged: its training steps, or the time where these are rare. Pure.
+
+RARE_STEP_S = 120.0
+"""Steps less than this apart are a run; training of the largest models is. Where they are rarer (reinforcement
+learning, evaluations of a whole data set), what happens between them matters more. Of slow but regular steps ticks say
+little: a batch stays as large as it is for many of them, and a few batches of chance look like growth."""
+
+
+class StepRuns:
+    """Steps are what counts while they come in runs. Time counts from ``TICKS_ALONE_S`` after the last run on, until a
+    run has lasted as long: a burst of steps after each rollout changes nothing."""
+
+    def __init__(self, first_s: float) -> None:
+        """``first_s``: the time of the first record."""
+        self.by_time = False
+        self._last_step_s: float | None = None
+        self._run_began_s = self._run_ended_s = first_s
+
+    @property
+    def stepped(self) -> bool:
+        """Whether there was a step at all."""
+        return self._last_step_s is not None
+
+    def record(self, now_s: float) -> None:
+        """Any record, before ``step`` where it is one."""
+        if now_s - self._run_ended_s >= TICKS_ALONE_S:
+            self.by_time = True
+
+    def step(self, now_s: float) -> None:
+        """A step ended. The first one begins the training, whatever went before."""
+        if self._last_step_s is None:
+            self.by_time = False
+            self._run_began_s = self._run_ended_s = now_s
+        elif self.is_rare(now_s):
+            self._run_began_s = now_s
+        else:
+            self._run_ended_s = now_s
+            if now_s - self._run_began_s >= TICKS_ALONE_S:
+                self.by_time = False
+        self._last_step_s = now_s
+
+    def is_rare(self, now_s: float) -> bool:
+        """Whether a step that ended now would not be in a run with the one before; true before the first."""
+        return self._last_step_s is None or now_s - self._last_step_s >= RARE_STEP_S
+
 
 _MILLIONTHS = 1_000_000
 _TICK_GAP_NS = 400_000_000

@@ -4,19 +4,55 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from tidegauge.agent.attribution.rules import Attribution, IdentityProof, attribute
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts
 from tidegauge.agent.ranks.device_series import DeviceSeries
 from tidegauge.agent.ranks.limits import cap_bytes, others_bytes, process_limit_bytes
 from tidegauge.agent.ranks.names import RankNames
-from tidegauge.agent.ranks.placement import place
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import DeviceUuid, ProcessId, RankIdentity
 from tidegauge.core.jobs.fraction import fraction_of_settings
 from tidegauge.core.samples import EventCode, OomRecord, Sample
 from tidegauge.core.verdicts import OK, Verdict
 from tidegauge.core.views import RankView
+
+# Which GPU a rank is on: the claim in its ring, checked against what the driver says of its process.
+
+
+class Placement(NamedTuple):
+    """``gpu`` is ``None`` where neither the claim nor the driver names a GPU of this node."""
+
+    gpu: GpuReading | None
+    overruled: bool
+    """The driver contradicts the claim."""
+
+
+def place(claimed: DeviceUuid | None, pid: int, gpus: Sequence[GpuReading]) -> Placement:
+    """The GPU of process ``pid`` that says it uses ``claimed``.
+
+    The driver lists a process only once it has a context, and not at all across some pid namespaces: a claim that
+    the driver does not contradict stands. It contradicts by listing the process on other GPUs only.
+    """
+    named = next((gpu for gpu in gpus if claimed is not None and _bare(gpu.uuid) == _bare(claimed)), None)
+    if named is not None and named.process_bytes is not None and pid in named.process_bytes:
+        return Placement(named, overruled=False)
+    listed = [gpu for gpu in gpus if gpu.process_bytes is not None and pid in gpu.process_bytes]
+    if named is not None and not listed:
+        return Placement(named, overruled=False)
+    if not listed:
+        return Placement(None, overruled=False)
+    seen = max(listed, key=lambda gpu: (gpu.process_bytes or {}).get(pid) or 0)
+    return Placement(seen, overruled=claimed is not None)
+
+
+@lru_cache(maxsize=1024)
+def _bare(uuid: str) -> str:
+    """PyTorch writes a UUID without the ``GPU-`` in front."""
+    return uuid.lower().removeprefix("gpu-")
+
 
 _log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,9 +14,7 @@ from tidegauge.agent.evidence.files import RankFolder
 from tidegauge.agent.ports import DetectorFactory, GpuReading, ProcessFacts, ProcessUsage, ProcSource
 from tidegauge.agent.processes.command_socket import ProcessSocket
 from tidegauge.agent.processes.host_memory import HostMemorySource
-from tidegauge.agent.ranks.groups import GroupsOfNode
 from tidegauge.agent.ranks.names import NamesOfProcesses
-from tidegauge.agent.ranks.not_shown import NotShown
 from tidegauge.agent.ranks.rank import RankState
 from tidegauge.agent.rings.discovery import RingFile, RingPlace
 from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RANKS_PER_TENANT, FoundRing
@@ -24,12 +22,71 @@ from tidegauge.agent.rings.reader import MAX_RECORDS_PER_READ, RingReader
 from tidegauge.agent.tenant_time import TenantTime
 from tidegauge.core.host_memory import HostMemory
 from tidegauge.core.ids import ProcessId
-from tidegauge.core.jobs.rank_groups import NameOfGroup
+from tidegauge.core.jobs.rank_groups import NameOfGroup, RankGroup, RankGroups, member_of
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import socket_name
 from tidegauge.core.views import RankView, with_fields
 from tidegauge.rate_limited_log import FewLines
+
+# Groups of ranks of the jobs on one node: which of its ranks were launched together, and what each group is called.
+# The node's own look knows only its ranks; the coordinator, which sees the whole job, has the last word on the names.
+
+_Job = tuple[str, int]
+
+
+class GroupsOfNode:
+    """Not thread-safe but for ``hear``."""
+
+    def __init__(self) -> None:
+        self._books: dict[_Job, RankGroups] = {}
+        self._heard: Mapping[ProcessId, str] = {}
+
+    def hear(self, names: Iterable[NameOfGroup]) -> None:
+        """What the coordinator calls the groups that processes of this node are in (``ReportReply.group_names``)."""
+        self._heard = {one.process: one.name for one in names}
+
+    def look(self, views: Sequence[RankView]) -> dict[ProcessId, RankGroup]:
+        """The group of each process, under the name that people see."""
+        by_job: dict[_Job, list[RankView]] = defaultdict(list)
+        for view in views:
+            by_job[view.identity.job_id, view.uid].append(view)
+        self._books = {job: self._books.get(job) or RankGroups() for job in by_job}
+        heard, groups = self._heard, {}
+        for job, members in by_job.items():
+            for group in self._books[job].look(member_of(view, "", lives=view.alive) for view in members):
+                told = {heard[process] for _, process in group.places if process in heard}
+                usual = told.pop() if len(told) == 1 else group.name  # that of a rank that is new, too
+                for _, process in group.places:
+                    name = heard.get(process, usual)
+                    groups[process] = group if name == group.name else group._replace(name=name)
+        return groups
+
+
+# Ranks that live and are not shown: each counted once, by reason.
+
+MOST_REMEMBERED = 4096
+"""Processes by reason; beyond that they are forgotten, and counted again."""
+
+
+class NotShown:
+    """Not thread-safe."""
+
+    def __init__(self, lines: FewLines) -> None:
+        self.counts: Counter[str] = Counter()
+        self._lines = lines
+        self._known: dict[str, set[ProcessId]] = {}
+
+    def add(self, reason: str, process: ProcessId, *, now_s: float) -> None:
+        known = self._known.setdefault(reason, set())
+        if process in known:
+            return
+        if len(known) >= MOST_REMEMBERED:
+            known.clear()
+        known.add(process)
+        self.counts[reason] += 1
+        self._lines.say(logging.WARNING, "pid %d is not shown (%s)", process.pid, reason, now_s=now_s)
+
 
 _log = logging.getLogger(__name__)
 

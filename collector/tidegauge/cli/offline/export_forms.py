@@ -4,19 +4,62 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import Comparison, compare
 from tidegauge.analysis.growth.flame_graphs import folded, speedscope
 from tidegauge.analysis.growth.pprof import pprof
-from tidegauge.analysis.snapshots.live_stacks import Lines, StackWeight, allocated_weights, live_weights
-from tidegauge.analysis.snapshots.plain_json import plain_snapshot
+from tidegauge.analysis.snapshots.live_stacks import Lines, StackWeight, allocated_weights, code_lines, live_weights
+from tidegauge.analysis.snapshots.packed import plain
 from tidegauge.analysis.snapshots.torch_pickle import torch_pickle
 from tidegauge.analysis.snapshots.traces import Snapshot, trace_with_memory
 from tidegauge.cli.errors import bad_file
 from tidegauge.cli.offline.diff_page import Compared, as_json
-from tidegauge.core.allocator.trace import Trace
+from tidegauge.core.allocator.trace import Action, KnownSegment, Trace
+from tidegauge.core.evidence.owners import CodeLine
+
+# A snapshot as one JSON object, for programs that read neither pickles nor columns.
+
+
+def plain_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    """Stacks are lists of places in ``frames``, innermost first; ``stack`` is a place in ``stacks``, or null."""
+    frames: dict[CodeLine, int] = {}
+    stacks = [[frames.setdefault(line, len(frames)) for line in stack] for stack in code_lines(snapshot.stacks)]
+    return {
+        "frames": [line._asdict() for line in frames],
+        "stacks": stacks,
+        "settings": plain(snapshot.settings, "allocator_settings"),
+        "facts": plain(snapshot.facts, "facts"),
+        "devices": [_device(trace) for trace in snapshot.traces.values()],
+    }
+
+
+def _device(trace: Trace) -> dict[str, Any]:
+    """``events`` are columns; those that the recording lacks are null."""
+    stack = [None if number < 0 else number for number in trace.stack]
+    return {
+        "device": trace.device,
+        "torch_version": trace.torch_version,
+        "alloc_conf": trace.alloc_conf,
+        "segments": [_segment(segment) for segment in trace.end or ()],
+        "events": {
+            "action": [Action(code).name.lower() for code in trace.action],
+            "address": trace.address.tolist(),
+            "size_bytes": trace.size_bytes.tolist(),
+            "stream": [trace.streams[number] for number in trace.stream],
+            "time_us": trace.time_us.tolist() or None,
+            "pool": [trace.pools[number] for number in trace.pool] or None,
+            "stack": stack or None,
+        },
+        "skipped": dict(trace.skipped),
+    }
+
+
+def _segment(segment: KnownSegment) -> dict[str, Any]:
+    blocks = [{**block._asdict(), "state": block.state.name.lower()} for block in segment.blocks]
+    return {**segment._asdict(), "blocks": blocks}
+
 
 INUSE = (("inuse_space", "bytes"), ("inuse_objects", "count"))
 ALLOCATED = (("alloc_space", "bytes"), ("alloc_objects", "count"))

@@ -13,18 +13,50 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import TCPServer
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
-from tidegauge.cluster.api.form_senders import is_from_here
 from tidegauge.cluster.api.route_access import ROUTE_ACCESS, Access, may_read
 from tidegauge.core.wire import to_json
 from tidegauge.web.access import EVERYBODY, OPEN_DOOR, Door, Refusal, Viewer
 from tidegauge.web.local_server import LocalServing
 from tidegauge.web.server import GuardedMixIn, GuardedRequest, ServerLimits
+
+# Which page a browser had a form from that it sends to the HTTP API: one of this API, or one of another site.
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def is_from_here(headers: Message[str, str], public_url: str | None) -> bool:
+    """Whether a form may be taken: else any page on the web could have a browser that knows a password send one.
+
+    ``Origin``, and without it ``Referer``, has to name the host and port of ``Host`` or of ``public_url``, which is
+    where a proxy that changes ``Host`` is reached. ``null`` is what a browser says that must not tell. Commands and
+    scripts send neither. ``Sec-Fetch-Site`` comes over TLS and to localhost alone.
+    """
+    if headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        return False
+    sender = headers.get("Origin", headers.get("Referer"))
+    if sender is None:
+        return True
+    here = f"{sender.partition(':')[0]}://{headers.get('Host', '')}"
+    place = _place(sender)
+    return place is not None and place in (_place(here), _place(public_url or ""))
+
+
+def _place(url: str) -> tuple[str, int] | None:
+    """Its host and port; ``None``: it has none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    return (parts.hostname, port) if parts.hostname and port else None
+
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 What a call of the coordinator costs is Ray's own work, about half a millisecond whatever it says, so the number of
 calls is what has to be bounded. Agents report at once, whatever their pace, when something happens that the coordinator
-acts on (``agent.report_pace``); the pace is for figures that only move.
+acts on (``agent.runner``); the pace is for figures that only move.
 """
 
 from __future__ import annotations

@@ -2,18 +2,99 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Optional
 
 from tidegauge.core.evidence.held_memory import HeldMemory
 from tidegauge.core.ids import RankIdentity
-from tidegauge.core.samples import EventCode
-from tidegauge.probe.oom.last_words import ended_by, has_keeper, tell, wanted
+from tidegauge.core.jobs.variables import EXPLAIN_OOM_VARIABLE, KEEPER_VARIABLE
+from tidegauge.core.run_dirs import LAUNCH_SUFFIX, process_of
+from tidegauge.core.samples import EventCode, Sample
+from tidegauge.core.text import one_line
+from tidegauge.probe.levels import OFF
+from tidegauge.probe.process_facts import is_alive
 from tidegauge.probe.run_files.oom_snapshot import RefusedAllocation
 from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.watching.watch import Watch
+
+# At the interpreter's end: if an out-of-memory error ended the program, say below its traceback what it was.
+# Python leaves the exception that ended a program in ``sys.last_exc`` (before 3.12: ``sys.last_value``) and prints its
+# traceback before the functions of ``atexit`` run. So nothing is hooked: whatever the job or its framework does with
+# ``sys.excepthook`` goes on as it was. Under ``tidegauge run`` the keeper tells it, and this does not.
+
+PREFIX = "tidegauge: "
+MOST_LINES = 10
+RECENT_NS = 300_000_000_000
+"""Between the error and the end: time for a framework to close its files, too short for an error that was survived."""
+_MOST_LINKS = 16
+_STDERR = 2
+
+
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Whether out-of-memory errors are to be explained in this process at all."""
+    return environ.get(EXPLAIN_OOM_VARIABLE, "").strip().lower() != OFF
+
+
+def has_keeper(environ: Mapping[str, str]) -> bool:
+    """Whether a ``tidegauge run`` that lives on this machine keeps this job: it speaks when the command has ended."""
+    keeper = process_of(environ.get(KEEPER_VARIABLE, "") + LAUNCH_SUFFIX)
+    return keeper is not None and is_alive(keeper)
+
+
+def ended_by(is_out_of_memory: Callable[[BaseException], bool]) -> bool:
+    """Whether the exception that ends this program is an out-of-memory error, or came from one.
+
+    An interactive session does not end by its last exception.
+    """
+    if hasattr(sys, "ps1") or sys.flags.interactive:
+        return False
+    return any(is_out_of_memory(error) for error in _chain(_last_exception()))
+
+
+def tell(
+    who: RankIdentity,
+    samples: Sequence[Sample],
+    *,
+    mono_ns: int,
+    held: Optional[HeldMemory],
+    descriptor: int = _STDERR,
+) -> None:
+    """Print the words on the last out-of-memory error of ``samples``, unless it is long ago; ``held`` is of it.
+
+    Raises ``OSError`` if nothing can be printed.
+    """
+    from tidegauge.core.oom.of_rank import last_oom, oom_words  # brings the detector, which no other job needs
+
+    if sys.__stderr__ is None:  # closed when Python began: whatever file has its number now is the job's own
+        return
+    oom = last_oom(samples)
+    if oom is None or mono_ns - oom.mono_ns > RECENT_NS:
+        return
+    lines = oom_words(who, samples, oom, held)[:MOST_LINES]
+    with suppress(Exception):
+        sys.stderr.flush()  # the traceback comes first
+    rest = "".join(f"{PREFIX}{one_line(line, len(line))}\n" for line in lines).encode(errors="replace")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _last_exception() -> Optional[BaseException]:
+    error: Optional[BaseException] = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error
+
+
+def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
+    """``error`` and what it came from."""
+    for _ in range(_MOST_LINKS):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class OomObserver:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -16,9 +17,37 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from tidegauge_scheduler_hooks.kubernetes.client.connection import Connection
 from tidegauge_scheduler_hooks.kubernetes.client.errors import ApiCall, ExpiredError, lost, not_connected, refusal
-from tidegauge_scheduler_hooks.kubernetes.client.rates import TokenBucket
 from tidegauge_scheduler_hooks.kubernetes.ports import InvalidError, Object, Patch, Resource
 from tidegauge_scheduler_hooks.ports import TemporaryError
+
+# How often requests may go out. Values in, values out; the caller brings the clock and waits.
+
+
+class TokenBucket:
+    """``per_s`` requests a second on average and ``burst`` at once, as client-go's ``QPS`` and ``Burst``. Thread-safe:
+    each caller gets a place in the queue, and none overtakes."""
+
+    def __init__(self, *, per_s: float, burst: int) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._free = float(burst)
+        """Below zero: so many have been promised ahead of time."""
+        self._at_s: float | None = None
+        self._lock = threading.Lock()
+
+    def take(self, now_s: float, *, at_most_s: float) -> float | None:
+        """Seconds to wait before the request may go out; ``None``, and no place taken, if that is over
+        ``at_most_s``."""
+        with self._lock:
+            if self._at_s is not None:
+                self._free = min(self._burst, self._free + max(0.0, now_s - self._at_s) * self._per_s)
+            self._at_s = now_s
+            wait_s = max(0.0, (1 - self._free) / self._per_s)
+            if wait_s > at_most_s:
+                return None
+            self._free -= 1
+            return wait_s
+
 
 _CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
 USER_AGENT = f"tidegauge/{version('tidegauge')}"

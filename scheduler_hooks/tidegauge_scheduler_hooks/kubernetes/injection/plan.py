@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from tidegauge.core.jobs.fraction import start_fraction
 from tidegauge.core.jobs.kubernetes import (
+    ATTEMPT,
     CHANGES,
     CHECKPOINT_PATH,
     CHECKPOINT_SIGNAL,
     CONTAINERS,
+    COPY_OF,
     FRACTION,
     IMAGE_PYTHONPATH,
     INJECTED,
@@ -23,12 +25,55 @@ from tidegauge.core.jobs.kubernetes import (
 )
 from tidegauge.core.jobs.settings import JobSettings
 from tidegauge.core.jobs.variables import ATTEMPT_VARIABLE, FRACTION_VARIABLE, SHARE_VARIABLE, parse_fraction
-from tidegauge_scheduler_hooks.kubernetes.injection.claims import claimed_attempt, claimed_name
 from tidegauge_scheduler_hooks.kubernetes.injection.environment import Variable, settings_in, watched_environment
 from tidegauge_scheduler_hooks.kubernetes.injection.names import BARE_LEVEL, LEVELS, VERSION, VOLUME
 from tidegauge_scheduler_hooks.kubernetes.injection.options import InjectionOptions
 from tidegauge_scheduler_hooks.kubernetes.injection.shares import asks_for_gpu, gpu_share
 from tidegauge_scheduler_hooks.kubernetes.injection.volumes import free_name, mounts, probe_container, volume
+
+# Which job a pod says that it belongs to, by what its controllers wrote on it. Pure.
+# A claim: what counts is what the head finds by the chain of owners (``PodFacts``). Ranks go by this until they are
+# told.
+
+RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
+"""How often JobSet's controller started the whole set again."""
+
+_NAME_LABELS = (
+    COPY_OF,
+    "ray.io/originated-from-cr-name",  # the RayJob; ray.io/cluster is then a name with a random end
+    "training.kubeflow.org/job-name",
+    "jobset.sigs.k8s.io/jobset-name",  # a TrainJob's JobSet has its name
+    "ray.io/cluster",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+)
+"""From the topmost owner down."""
+_MAX_ATTEMPT = 1 << 24
+"""More than the probe takes for a count."""
+
+
+def claimed_name(metadata: Mapping[str, Any]) -> str:
+    """The name of the job. ``metadata`` is a pod's when it is created: its name may be missing."""
+    labels = metadata.get("labels") or {}
+    for label in _NAME_LABELS:
+        if labels.get(label):
+            return str(labels[label])
+    owners = metadata.get("ownerReferences") or []
+    controller = next((owner["name"] for owner in owners if owner.get("controller")), None)
+    return str(controller or metadata.get("name") or str(metadata.get("generateName") or "pod").rstrip("-"))
+
+
+def claimed_attempt(metadata: Mapping[str, Any]) -> int:
+    """How often the job was started before, by Tidegauge and by its own controller."""
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    return _count(annotations.get(ATTEMPT)) + _count(labels.get(RESTART_ATTEMPT))
+
+
+def _count(text: str | None) -> int:
+    if text is None or not (text.isascii() and text.isdigit() and len(text) <= 9):
+        return 0
+    return min(int(text), _MAX_ATTEMPT)
+
 
 MAX_WATCHED = 32
 """Containers of a pod. Each gets some kilobytes, and an object of more than 1.5 MiB would be refused by etcd."""
