@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from tidegauge.agent.node_agent import open_node_agent
-from tidegauge.agent.settings import Settings  # type: ignore[import-not-found] # where releases before 0.2 have it
+from tidegauge.agent.settings import Settings  # type: ignore[import-not-found] # where earlier releases have it
 
 
 def plain(value: Any) -> Any:

@@ -118,20 +118,21 @@ def _add_ranks(samples: Samples, view: NodeView) -> Counter[str]:
     Of ranks with the same labels ``_precedence`` says which one stays: a job can claim another's name.
     """
     dropped: Counter[str] = Counter()
-    stays: dict[tuple[object, ...], RankView] = {}
-    for rank in sorted(view.ranks, key=_precedence):
-        stays.setdefault(tuple(_rank_labels(rank, view).values()), rank)
+    labelled = [(rank, _rank_labels(rank, view)) for rank in view.ranks]
+    stays: dict[tuple[str, ...], RankView] = {}
+    for rank, labels in sorted(labelled, key=lambda one: _precedence(one[0])):
+        stays.setdefault(tuple(labels.values()), rank)
     left = SAMPLES_PER_TARGET
-    for rank in view.ranks:
-        labels = _rank_labels(rank, view)
+    for rank, labels in labelled:
+        key = tuple(labels.values())
         readings = _readings(rank)
         size = len(readings) + 1
-        if stays.get(tuple(labels.values())) is not rank:
+        if stays.get(key) is not rank:
             dropped[DUPLICATE] += size
         elif size > left:
             dropped[BUDGET] += size
         else:
-            del stays[tuple(labels.values())]
+            del stays[key]
             left -= size
             for metric, value in readings:
                 samples.add_to(labels, metric, value)

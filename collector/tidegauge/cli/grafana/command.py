@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 
 from tidegauge.cli.grafana import annotations as grafana_annotations
-from tidegauge.cli.grafana import apply as grafana_apply
-from tidegauge.cli.grafana import export as grafana_export
+from tidegauge.cli.grafana import apply, export
 from tidegauge.cli.subcommands import Subcommand, add_subcommands
 
 HELP = "put dashboards and annotations into Grafana, or write dashboards and rules as files"
 
 
 SUBCOMMANDS = {
-    "apply": Subcommand(
-        "bring folder, data source and dashboards of a Grafana up to date", grafana_apply.prepare, grafana_apply.run
-    ),
+    "apply": Subcommand("bring folder, data source and dashboards of a Grafana up to date", apply.prepare, apply.run),
     "annotations": Subcommand(
         "draw recorded incidents and actions into the dashboards", grafana_annotations.prepare, grafana_annotations.run
     ),
-    "export": Subcommand("write dashboards and Prometheus' rules as files", grafana_export.prepare, grafana_export.run),
+    "export": Subcommand("write dashboards and Prometheus' rules as files", export.prepare, export.run),
 }
 
 

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import argparse
 
-from tidegauge.cli.policy import files as policy_files
-from tidegauge.cli.policy import grade as policy_grade
-from tidegauge.cli.policy import simulate as policy_simulate
-from tidegauge.cli.policy import status as policy_status
-from tidegauge.cli.policy import switch as policy_switch
+from tidegauge.cli.policy import files, grade, simulate, status, switch
 from tidegauge.cli.subcommands import Subcommand, add_subcommands
 
 HELP = "check, simulate and show what is done about incidents; grade them; pause and resume all actions"
 
 
 SUBCOMMANDS = {
-    "status": Subcommand("how policy and actions stand", policy_status.prepare_status, policy_status.status),
-    "log": Subcommand("every decision, and what came of it", policy_status.prepare_log, policy_status.log),
-    "show": Subcommand(
-        "the policy in force, or the default to start from", policy_files.prepare_show, policy_files.show
-    ),
-    "check": Subcommand("what is wrong or odd in a policy file", policy_files.prepare_check, policy_files.check),
+    "status": Subcommand("how policy and actions stand", status.prepare_status, status.status),
+    "log": Subcommand("every decision, and what came of it", status.prepare_log, status.log),
+    "show": Subcommand("the policy in force, or the default to start from", files.prepare_show, files.show),
+    "check": Subcommand("what is wrong or odd in a policy file", files.prepare_check, files.check),
     "simulate": Subcommand(
         "what a policy file would have done to the incidents of the last days",
-        policy_simulate.prepare,
-        policy_simulate.run,
+        simulate.prepare,
+        simulate.run,
     ),
     "grade": Subcommand(
         "say whether an incident was a leak; without one, how often this site's notifications are right",
-        policy_grade.prepare,
-        policy_grade.run,
+        grade.prepare,
+        grade.run,
     ),
-    "schema": Subcommand("the JSON Schema of policy files", policy_files.prepare_schema, policy_files.schema),
-    "pause": Subcommand("stop all actions, at once (on the head)", policy_switch.prepare_pause, policy_switch.pause),
+    "schema": Subcommand("the JSON Schema of policy files", files.prepare_schema, files.schema),
+    "pause": Subcommand("stop all actions, at once (on the head)", switch.prepare_pause, switch.pause),
     "resume": Subcommand(
         "allow actions again, and reset the circuit breaker (on the head)",
-        policy_switch.prepare_resume,
-        policy_switch.resume,
+        switch.prepare_resume,
+        switch.resume,
     ),
 }
 
