@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegauge.agent.containers.discovery import Containers
-from tidegauge.agent.evidence.opening import open_evidence_desk
+from tidegauge.agent.evidence.opening import open_evidence_collector
 from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.node_agent import NodeAgent
 from tidegauge.agent.ports import (
@@ -355,7 +355,7 @@ class FakeNode:
         self.records = FakeRecords()
         self.pods = PodBook(monotonic_s=self.clock.monotonic_s)
         self.holders = FakeHolders()
-        self.desk = None if evidence is None else open_evidence_desk(evidence, hostname="node-a", clock=self.clock)
+        self.desk = None if evidence is None else open_evidence_collector(evidence, hostname="node-a", clock=self.clock)
         self.host_memory = FakeHostMemory()
         self.detectors: list[ScriptedDetector] = []
         self.agent = NodeAgent(

@@ -38,7 +38,7 @@ class NotifyConfig:
 
     cluster: str
     state_dir: Path
-    """Has the notebook, ``notified.jsonl``; exists."""
+    """Has the journal, ``notified.jsonl``; exists."""
     links: Links
     alertmanager_url: str | None = None
     listen_host: str = "127.0.0.1"
@@ -66,7 +66,7 @@ class NotifyService:
     def __init__(
         self,
         notifier: Notifier,
-        notebook: DeliveryJournal,
+        journal: DeliveryJournal,
         *,
         owners: tuple[OwnerNotifier, ...],
         receiver: Receiver | None,
@@ -76,7 +76,7 @@ class NotifyService:
         self.owners = owners
         """Slack, mail; empty: no way to owners."""
         self._notifier = notifier
-        self._notebook = notebook
+        self._journal = journal
         self._receiver = receiver
         self._missing = missing
         self._wall_s = wall_s
@@ -101,19 +101,19 @@ class NotifyService:
         if self._receiver is not None:
             self._receiver.stop()
         if self._notifier.stop():
-            self._notebook.close()
+            self._journal.close()
 
     def status(self) -> NotifierStatus:
-        """Sinks that could not be built are among them, and the notebook if it cannot be written."""
-        status, trouble = self._notifier.status(), self._notebook.problem
-        notebook = () if trouble is None else (PartStatus("notebook", trouble, self._wall_s()),)
-        return status._replace(sinks=(*status.sinks, *self._missing, *notebook))
+        """Sinks that could not be built are among them, and the journal if it cannot be written."""
+        status, trouble = self._notifier.status(), self._journal.problem
+        journal = () if trouble is None else (PartStatus("notebook", trouble, self._wall_s()),)
+        return status._replace(sinks=(*status.sinks, *self._missing, *journal))
 
 
 def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[], float] = time.time) -> NotifyService:
     """Nothing is started yet. Raises ``NotebookError`` if another notifier uses the state directory."""
-    notebook = DeliveryJournal(config.state_dir / "notified.jsonl", wall_s=wall_s)
-    builder = _Builder(config, notebook, wall_s)
+    journal = DeliveryJournal(config.state_dir / "notified.jsonl", wall_s=wall_s)
+    builder = _Builder(config, journal, wall_s)
     alertmanager = builder.build("alertmanager", config.alertmanager_url, builder.alertmanager)
     chat = builder.build("slack", config.slack_token, builder.chat, extra="slack")
     mail = builder.build("mail", config.mail_server, builder.mail)
@@ -124,20 +124,20 @@ def open_notifier(config: NotifyConfig, feed: StoryFeed, *, wall_s: Callable[[],
         slack, receiver = builder.slack(chat, draw, config.slack_channel, alertmanager)
     ways: list[OwnerWay] = [] if chat is None else [builder.slack_way(chat, draw)]
     ways += [] if mail is None else [mail(draw)]
-    owners = tuple(OwnerNotifier(way, notebook, wall_s=wall_s) for way in ways)
+    owners = tuple(OwnerNotifier(way, journal, wall_s=wall_s) for way in ways)
     has_grafana = config.grafana_url if config.grafana_token else None
     grafana = builder.build("grafana", has_grafana, builder.grafana, extra="grafana")
     sinks: list[Sink] = [sink for sink in (alertmanager, slack, *owners, grafana) if sink is not None]
     return NotifyService(
-        Notifier(feed, sinks, wall_s=wall_s), notebook,
+        Notifier(feed, sinks, wall_s=wall_s), journal,
         owners=owners, receiver=receiver, missing=tuple(builder.missing), wall_s=wall_s,
     )  # fmt: skip
 
 
 class _Builder:
-    def __init__(self, config: NotifyConfig, notebook: DeliveryJournal, wall_s: Callable[[], float]) -> None:
+    def __init__(self, config: NotifyConfig, journal: DeliveryJournal, wall_s: Callable[[], float]) -> None:
         self._config = config
-        self._notebook = notebook
+        self._journal = journal
         self._wall_s = wall_s
         self.missing: list[PartStatus] = []
 
@@ -206,7 +206,7 @@ class _Builder:
             return alertmanager is None or alertmanager.is_away() or not receiver.listens
 
         sink = SlackSink(
-            chat, self._notebook,
+            chat, self._journal,
             channel=channel, cluster=self._config.cluster, links=self._config.links,
             wait_for_release=alertmanager is not None, release_all=release_all,
             look=messages, draw=draw, wall_s=self._wall_s,
@@ -222,7 +222,7 @@ class _Builder:
         from tidegauge_exporter.grafana.sink import GrafanaSink
 
         client = GrafanaClient(url, token=self._config.grafana_token or "")
-        return GrafanaSink(client, self._notebook, cluster=self._config.cluster, links=self._config.links)
+        return GrafanaSink(client, self._journal, cluster=self._config.cluster, links=self._config.links)
 
 
 def _problem(name: str, problem: str, wall_s: Callable[[], float]) -> PartStatus:

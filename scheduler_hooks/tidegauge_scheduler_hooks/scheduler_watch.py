@@ -72,7 +72,7 @@ class SchedulerWatch:
         submit: Callable[[Callable[[], None]], object],
         monotonic_s: Callable[[], float],
     ) -> None:
-        self._desks = {name: _Scheduler(port) for name, port in schedulers.items()}
+        self._schedulers = {name: _Scheduler(port) for name, port in schedulers.items()}
         self._submit = submit
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
@@ -84,85 +84,85 @@ class SchedulerWatch:
             for name in heard_on(job):
                 by_scheduler.setdefault(name, []).append(job)
         for name, wanted in by_scheduler.items():
-            desk = self._desks.get(name)
-            if desk is not None and self._is_due(desk, wanted):
-                self._submit(partial(self._describe, name, desk, wanted))
+            scheduler = self._schedulers.get(name)
+            if scheduler is not None and self._is_due(scheduler, wanted):
+                self._submit(partial(self._describe, name, scheduler, wanted))
 
     def facts(self, job: JobView) -> SchedulerFacts | None:
         """The latest answer about ``job``; ``None`` if there is none, or only one that is too old."""
         name, *others = heard_on(job)
         facts = self._facts_at(name, job)
         for other in others:
-            if facts is not None and other in self._desks:
+            if facts is not None and other in self._schedulers:
                 said = self._facts_at(other, job)
                 facts = None if said is None else _joined(facts, said)
         return facts
 
     def _facts_at(self, name: str, job: JobView) -> SchedulerFacts | None:
-        desk = self._desks.get(name)
-        if desk is None:
+        scheduler = self._schedulers.get(name)
+        if scheduler is None:
             return None
         with self._lock:
-            fresh = self._monotonic_s() - desk.answered_s <= TOO_OLD_S
-            return desk.facts.get(job_key(job)) if fresh else None
+            fresh = self._monotonic_s() - scheduler.answered_s <= TOO_OLD_S
+            return scheduler.facts.get(job_key(job)) if fresh else None
 
     def last_facts(self, name: str) -> Mapping[JobKey, SchedulerFacts]:
         """What one scheduler ever said of the jobs that are there, however long ago: what is kept of it may be old."""
-        desk = self._desks.get(name)
+        scheduler = self._schedulers.get(name)
         with self._lock:
-            return {} if desk is None else desk.last_facts
+            return {} if scheduler is None else scheduler.last_facts
 
     def is_known(self, job: JobView) -> bool:
         """Whether the schedulers have been asked about ``job`` at all: before that, nothing should be judged."""
-        desks = [self._desks[name] for name in heard_on(job) if name in self._desks]
+        schedulers = [self._schedulers[name] for name in heard_on(job) if name in self._schedulers]
         with self._lock:
-            return all(job_key(job) in desk.known or desk.problem is not None for desk in desks)
+            return all(job_key(job) in scheduler.known or scheduler.problem is not None for scheduler in schedulers)
 
     def problems(self) -> dict[str, str]:
         """Schedulers that do not answer, and why."""
         with self._lock:
-            found = {name: self._problem(desk) for name, desk in self._desks.items()}
+            found = {name: self._problem(scheduler) for name, scheduler in self._schedulers.items()}
         return {name: problem for name, problem in found.items() if problem is not None}
 
-    def _problem(self, desk: _Scheduler) -> str | None:
-        silent_s = self._monotonic_s() - desk.asked_s
-        if desk.asking and silent_s > TOO_OLD_S:
+    def _problem(self, scheduler: _Scheduler) -> str | None:
+        silent_s = self._monotonic_s() - scheduler.asked_s
+        if scheduler.asking and silent_s > TOO_OLD_S:
             return f"it was asked to describe its jobs {silent_s:.0f} s ago, and has not answered"
-        return desk.problem
+        return scheduler.problem
 
-    def _is_due(self, desk: _Scheduler, jobs: Iterable[JobView]) -> bool:
+    def _is_due(self, scheduler: _Scheduler, jobs: Iterable[JobView]) -> bool:
         with self._lock:
             now_s = self._monotonic_s()
-            if desk.asking or now_s - desk.asked_s < ASK_AT_MOST_EVERY_S:
+            if scheduler.asking or now_s - scheduler.asked_s < ASK_AT_MOST_EVERY_S:
                 return False
-            least_s = ASK_EVERY_S if all(job_key(job) in desk.known for job in jobs) else ASK_AT_MOST_EVERY_S
-            wait_s = max(least_s, min(PAUSE_PER_ANSWER * desk.took_s, TOO_OLD_S / 2))
-            if now_s - desk.asked_s < wait_s:
+            least_s = ASK_EVERY_S if all(job_key(job) in scheduler.known for job in jobs) else ASK_AT_MOST_EVERY_S
+            wait_s = max(least_s, min(PAUSE_PER_ANSWER * scheduler.took_s, TOO_OLD_S / 2))
+            if now_s - scheduler.asked_s < wait_s:
                 return False
-            desk.asking, desk.asked_s = True, now_s
+            scheduler.asking, scheduler.asked_s = True, now_s
             return True
 
-    def _describe(self, name: str, desk: _Scheduler, jobs: list[JobView]) -> None:
+    def _describe(self, name: str, scheduler: _Scheduler, jobs: list[JobView]) -> None:
         problem: str | None = None
         facts: Mapping[JobKey, SchedulerFacts] | None = None
         try:
-            facts = desk.port.describe(jobs)
+            facts = scheduler.port.describe(jobs)
         except SchedulerError as error:
             problem = str(error)
         except Exception as error:
             log.exception("the adapter for %s failed to describe its jobs", name)
             problem = f"the adapter for {name} failed: {error}"
         with self._lock:
-            desk.asking = False
-            desk.took_s = self._monotonic_s() - desk.asked_s
-            if problem is not None and desk.problem is None:
+            scheduler.asking = False
+            scheduler.took_s = self._monotonic_s() - scheduler.asked_s
+            if problem is not None and scheduler.problem is None:
                 log.warning("%s does not describe its jobs: %s", name, problem)
-            desk.problem = problem
+            scheduler.problem = problem
             if facts is not None:
-                desk.facts, desk.answered_s = dict(facts), self._monotonic_s()
-                desk.known = frozenset(map(job_key, jobs))
-                whole = {**desk.last_facts, **facts}
-                desk.last_facts = {key: whole[key] for key in desk.known if key in whole}
+                scheduler.facts, scheduler.answered_s = dict(facts), self._monotonic_s()
+                scheduler.known = frozenset(map(job_key, jobs))
+                whole = {**scheduler.last_facts, **facts}
+                scheduler.last_facts = {key: whole[key] for key in scheduler.known if key in whole}
 
 
 def _joined(own: SchedulerFacts, other: SchedulerFacts) -> SchedulerFacts:

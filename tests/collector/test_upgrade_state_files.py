@@ -66,13 +66,13 @@ def test_what_was_paused_stays_paused(files: StateFiles) -> None:
 def test_nobody_is_told_again_what_the_old_notifier_said(files: StateFiles) -> None:
     path = files.root / "notified.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    notebook = DeliveryJournal(path, wall_s=lambda: 0.0)
+    journal = DeliveryJournal(path, wall_s=lambda: 0.0)
     try:
-        assert notebook.problem is None
-        assert sum(len(notebook.keys(sink)) for sink in {_sink(line) for line in lines}) > 0
+        assert journal.problem is None
+        assert sum(len(journal.keys(sink)) for sink in {_sink(line) for line in lines}) > 0
         assert not path.with_name(f"{path.name}.damaged").exists()
     finally:
-        notebook.close()
+        journal.close()
 
 
 def _sink(line: object) -> str:

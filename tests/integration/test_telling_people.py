@@ -42,8 +42,8 @@ class Town:
 
     def has_written_down_all(self) -> bool:
         """Whether the notifier knows of each message that Slack has."""
-        notebook = (self.site.service.files.root / "notified.jsonl").read_text()
-        return all(message.ts in notebook for message in self.slack.messages if message.thread_ts is None)
+        journal = (self.site.service.files.root / "notified.jsonl").read_text()
+        return all(message.ts in journal for message in self.slack.messages if message.thread_ts is None)
 
     def thread_of(self, number: int) -> Thread | None:
         threads = [

@@ -16,7 +16,7 @@ from tidegauge.agent.attribution.namespaces import NamespacesOfPods
 from tidegauge.agent.attribution.sources import AttributionSources
 from tidegauge.agent.containers.discovery import Containers
 from tidegauge.agent.evidence.collector import EvidenceCollector
-from tidegauge.agent.evidence.opening import open_evidence_desk
+from tidegauge.agent.evidence.opening import open_evidence_collector
 from tidegauge.agent.kubernetes.pod_resources import open_pod_resources
 from tidegauge.agent.kubernetes.pods import PodBook
 from tidegauge.agent.nvml import open_nvml
@@ -406,6 +406,6 @@ def open_node_agent(settings: Settings, environ: Mapping[str, str] = os.environ)
         pods=None if settings.kubernetes == "off" else PodBook(),
         namespaces=namespaces,
         holders=open_pod_resources(settings),
-        evidence=open_evidence_desk(settings, hostname=hostname, clock=clock),
+        evidence=open_evidence_collector(settings, hostname=hostname, clock=clock),
         host_memory=open_host_memory(procs),
     )

@@ -145,7 +145,9 @@ class Keeper:
         self._launch = launch
         self._signals = signals
         self._files = files
-        self._desk = KeeperRequests(launch.record, launch.environ, save=self._save, say=say, held_back=self._held_back)
+        self._requests = KeeperRequests(
+            launch.record, launch.environ, save=self._save, say=say, held_back=self._held_back
+        )
         self._socket: Optional[CommandSocket] = None
         self._record_fails = False
         self._strangers = (
@@ -196,11 +198,11 @@ class Keeper:
                 self._heard(arrived)
         self._reap()
         if self._ending is None and self._exit_code is not None:
-            self._desk.ended(LaunchState.ENDED)
+            self._requests.ended(LaunchState.ENDED)
             self._last_words()
             return self._exit_code
         self._serve(ready)
-        stop, now_s = self._desk.stop, time.monotonic()
+        stop, now_s = self._requests.stop, time.monotonic()
         if stop is None or self._command is None:
             return None
         if self._ending is None:
@@ -219,7 +221,7 @@ class Keeper:
         with suppress(Exception):  # a word of help, no more
             from tidegauge.launch.post_mortem import out_of_memory_notes
 
-            record = self._desk.record
+            record = self._requests.record
             for note in out_of_memory_notes(
                 self._files.descriptor, job_id=record.job_id, since_unix_s=record.started_unix_s
             ):
@@ -231,36 +233,36 @@ class Keeper:
         person = self._person_signal
         if then is LaunchState.RUNNING and person is None:
             return self._start_again()
-        self._desk.ended(LaunchState.ENDED if then is LaunchState.RUNNING else then)
+        self._requests.ended(LaunchState.ENDED if then is LaunchState.RUNNING else then)
         if then is LaunchState.RUNNING and person is not None:
             say("ended, and not started again: you asked it to end")
             return -person
         if then is LaunchState.HELD:
-            changes = [f"{name}={value}" for name, value in self._desk.changed_environ.items()]
+            changes = [f"{name}={value}" for name, value in self._requests.changed_environ.items()]
             again = shlex.join([*(["env", *changes] if changes else []), *self._launch.again])
             say(f"held. It starts again when you say so:\n    {again}")
         return STOPPED_EXIT
 
     def _start_again(self) -> Optional[int]:
-        restarts = self._desk.record.restarts + 1
+        restarts = self._requests.record.restarts + 1
         say(f"starting again (attempt {restarts})")
         try:
             self._start(restarts=restarts)
         except OSError as error:
             say(f"{self._launch.command[0]} cannot be started again: {error.strerror}")
-            self._desk.ended(LaunchState.ENDED)
+            self._requests.ended(LaunchState.ENDED)
             return CANNOT_START_EXIT
         return None
 
     def _start(self, *, restarts: int) -> None:
-        environ = {**self._desk.environ, ATTEMPT_VARIABLE: str(restarts)}
+        environ = {**self._requests.environ, ATTEMPT_VARIABLE: str(restarts)}
         pid = os.posix_spawnp(
             self._launch.command[0], list(self._launch.command), environ,
             setsigmask=self._launch.child_mask, setsigdef=PYTHON_IGNORES,
         )  # fmt: skip
         self._command, self._exit_code = identity_of(pid), None
         assert self._command is not None  # a zombie at least: only we can reap it
-        self._desk.attempt_began(time.time(), restarts=restarts)
+        self._requests.attempt_began(time.time(), restarts=restarts)
 
     # Signals and children
 
@@ -269,7 +271,7 @@ class Keeper:
             return  # the job's own "kill my group": it means others than itself
         if arrived.number in ENDING_SIGNALS:
             self._person_ended_s = time.monotonic()
-            if self._desk.stop is not None:
+            if self._requests.stop is not None:
                 if self._person_signal is not None and self._ending is not None:
                     self._ending.hurry(time.monotonic())
                 self._person_signal = arrived.number
@@ -313,8 +315,8 @@ class Keeper:
             say("no run directory can be used (see docs/run.md): this job cannot be requeued or told anything")
             return
         try:
-            self._files.write(self._desk.record)
-            self._socket = self._files.listen(self._desk.answer)
+            self._files.write(self._requests.record)
+            self._socket = self._files.listen(self._requests.answer)
         except OSError as error:
             self._give_up_files(f"cannot listen for requests ({error.strerror})")
 

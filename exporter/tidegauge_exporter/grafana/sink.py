@@ -31,12 +31,12 @@ class AnnotationJournal(Protocol):
 class GrafanaSink:
     """Posts each annotation once, and gives a region its end when the incident is closed.
 
-    What the notebook has lost is looked for in Grafana by tags and time before it is posted.
+    What the journal has lost is looked for in Grafana by tags and time before it is posted.
     """
 
-    def __init__(self, port: GrafanaPort, notebook: AnnotationJournal, *, cluster: str, links: Links) -> None:
+    def __init__(self, port: GrafanaPort, journal: AnnotationJournal, *, cluster: str, links: Links) -> None:
         self._port = port
-        self._notebook = notebook
+        self._journal = journal
         self._cluster = cluster
         self._links = links
 
@@ -65,7 +65,7 @@ class GrafanaSink:
 
     def _bring_in_line(self, remark: AnnotationText) -> None:
         wanted = FINAL if remark.final else OPEN
-        said = self._notebook.said(NAME, remark.key)
+        said = self._journal.said(NAME, remark.key)
         if said is None:
             annotation_id = self._find(remark)
             if annotation_id is None:
@@ -90,4 +90,4 @@ class GrafanaSink:
         return min((one.annotation_id for one in same), default=None)
 
     def _say(self, remark: AnnotationText, annotation_id: int, state: str) -> None:
-        self._notebook.say(NAME, remark.key, f"{annotation_id} {state}", over=state != OPEN)
+        self._journal.say(NAME, remark.key, f"{annotation_id} {state}", over=state != OPEN)

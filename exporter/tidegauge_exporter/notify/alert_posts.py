@@ -28,7 +28,7 @@ class AlertPosts:
     def __init__(
         self,
         chat: Chat,
-        notebook: DeliveryJournal,
+        journal: DeliveryJournal,
         *,
         channel: str,
         links: Links,
@@ -36,7 +36,7 @@ class AlertPosts:
         wall_s: Callable[[], float],
     ) -> None:
         self._chat = chat
-        self._notebook = notebook
+        self._journal = journal
         self._channel = channel
         self._links = links
         self._look = look
@@ -55,7 +55,7 @@ class AlertPosts:
     def _tell(self, group: AlertGroup) -> None:
         key, now_s = f"group/{digest(group.group_key)}", self._wall_s()
         alerts = _which(group)
-        before = from_text(AlertPost, self._notebook.said(SLACK, key))
+        before = from_text(AlertPost, self._journal.said(SLACK, key))
         if before is None or self._is_old(before, group, now_s):
             if group.firing:  # what was never told to fire need not be told to be over
                 posted = self._chat.post(self._channel, self._look.alert_message(group, links=self._links))
@@ -76,7 +76,7 @@ class AlertPosts:
         return group.firing and not before.firing and is_due(before.at_unix_s, ANEW_AFTER_S, now_unix_s=now_s)
 
     def _say(self, key: str, post: AlertPost) -> None:
-        self._notebook.say(SLACK, key, to_text(post), over=not post.firing)
+        self._journal.say(SLACK, key, to_text(post), over=not post.firing)
 
 
 def _which(group: AlertGroup) -> str:

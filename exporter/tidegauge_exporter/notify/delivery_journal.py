@@ -32,7 +32,7 @@ OUTDATED_LINES = 200
 
 
 class DeliveryJournalError(Exception):
-    """Another process writes this notebook: two notifiers would say everything twice."""
+    """Another process writes this journal: two notifiers would say everything twice."""
 
 
 class _Entry(NamedTuple):
@@ -230,11 +230,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _lock_beside(path: Path) -> int | None:
-    """Held until it is closed or the process ends. Not on the notebook itself: that is replaced now and then."""
+    """Held until it is closed or the process ends. Not on the journal itself: that is replaced now and then."""
     try:
         descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        return None  # then the notebook cannot be written either, which is said
+        return None  # then the journal cannot be written either, which is said
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -43,13 +43,13 @@ class StoryFetch:
     def __init__(
         self,
         feed: StoryFeed,
-        desks: Sequence[SinkWorker],
+        workers: Sequence[SinkWorker],
         *,
         wall_s: Callable[[], float],
         monotonic_s: Callable[[], float],
     ) -> None:
         self._feed = feed
-        self._desks = desks
+        self._workers = workers
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._closed_since_unix_s = wall_s() - LOOK_BACK_S
@@ -67,8 +67,8 @@ class StoryFetch:
             if self._failures == 0:
                 log.exception("asking the service what happens failed")
             return self._failed(f"a defect: {error!r}; the log has the traceback", least_s=0.0)
-        for desk in self._desks:
-            desk.deliver(stories)
+        for worker in self._workers:
+            worker.deliver(stories)
         self._closed_since_unix_s = began_unix_s - OVERLAP_S
         if self._failures:
             log.info("the service tells again what happens")
@@ -101,8 +101,8 @@ class Notifier:
         wall_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._desks = tuple(SinkWorker(sink, wall_s=wall_s, monotonic_s=monotonic_s) for sink in sinks)
-        self._fetch = StoryFetch(feed, self._desks, wall_s=wall_s, monotonic_s=monotonic_s)
+        self._workers = tuple(SinkWorker(sink, wall_s=wall_s, monotonic_s=monotonic_s) for sink in sinks)
+        self._fetch = StoryFetch(feed, self._workers, wall_s=wall_s, monotonic_s=monotonic_s)
         self._delivered = threading.Condition()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -111,8 +111,8 @@ class Notifier:
         assert not self._threads, "a Notifier is started once"
         self._threads = [threading.Thread(target=self._keep_fetching, name="tidegauge-stories", daemon=True)]
         self._threads += [
-            threading.Thread(target=self._keep_telling, args=(desk,), name=f"tidegauge-{desk.name}", daemon=True)
-            for desk in self._desks
+            threading.Thread(target=self._keep_telling, args=(worker,), name=f"tidegauge-{worker.name}", daemon=True)
+            for worker in self._workers
         ]
         for thread in self._threads:
             thread.start()
@@ -130,7 +130,7 @@ class Notifier:
         return not any(thread.is_alive() for thread in self._threads)
 
     def status(self) -> NotifierStatus:
-        return NotifierStatus(self._fetch.status, tuple(desk.status() for desk in self._desks))
+        return NotifierStatus(self._fetch.status, tuple(worker.status() for worker in self._workers))
 
     def _keep_fetching(self) -> None:
         while not self._stopping.is_set():
@@ -139,11 +139,11 @@ class Notifier:
                 self._delivered.notify_all()
             self._stopping.wait(wait_s)
 
-    def _keep_telling(self, desk: SinkWorker) -> None:
+    def _keep_telling(self, worker: SinkWorker) -> None:
         while not self._stopping.is_set():
             with self._delivered:
-                wait_s = desk.wait_s()
+                wait_s = worker.wait_s()
                 if wait_s is None or wait_s > 0.0:
                     self._delivered.wait(wait_s)
                     continue
-            desk.hand_over()
+            worker.hand_over()

@@ -35,7 +35,7 @@ class OwnerWay(Protocol):
 
     @property
     def name(self) -> str:
-        """For logs, ``tidegauge status`` and the notebook; never changed, or all would be told again."""
+        """For logs, ``tidegauge status`` and the journal; never changed, or all would be told again."""
 
     @property
     def told(self) -> str:
@@ -61,9 +61,9 @@ class OwnerWay(Protocol):
 class OwnerNotifier:
     """``tell`` may be called from any thread. It is a ``Sink`` too: ``take`` tells what was done."""
 
-    def __init__(self, way: OwnerWay, notebook: DeliveryJournal, *, wall_s: Callable[[], float]) -> None:
+    def __init__(self, way: OwnerWay, journal: DeliveryJournal, *, wall_s: Callable[[], float]) -> None:
         self._way = way
-        self._notebook = notebook
+        self._journal = journal
         self._wall_s = wall_s
         self._attempts = Attempts()
         self._telling = threading.Lock()
@@ -118,7 +118,7 @@ class OwnerNotifier:
         key, thread = _found_key(story), self._thread(story)
         if key is None or thread is None or self._said(key) is not None:
             return False
-        if len(self._notebook.keys(self._way.name, _found_prefix(story))) >= MOST_FINDINGS:
+        if len(self._journal.keys(self._way.name, _found_prefix(story))) >= MOST_FINDINGS:
             return False
         self._way.explain(story, posted=thread)
         self._note(key, thread, story)
@@ -148,10 +148,10 @@ class OwnerNotifier:
         return posted_from(self._said(incident_key(story.incident)))
 
     def _said(self, key: str) -> str | None:
-        return self._notebook.said(self._way.name, key)
+        return self._journal.said(self._way.name, key)
 
     def _note(self, key: str, posted: Posted, story: Story) -> None:
-        self._notebook.say(self._way.name, key, json.dumps(posted), over=not story.incident.is_open)
+        self._journal.say(self._way.name, key, json.dumps(posted), over=not story.incident.is_open)
 
 
 def tell_owner(ways: Sequence[OwnerNotifier], decision: Decision, story: Story) -> str:

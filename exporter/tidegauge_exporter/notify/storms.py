@@ -32,7 +32,7 @@ SHOW_EVERY_S = 30.0
 MOST_IN_STORM = 200
 LONGEST_S = 6 * 3600.0
 """A storm takes no more than so many, and none that come so long after its first: on a busy cluster it is never quiet,
-and all that is said of it, here and in the notebook, grows with its incidents. The next ones begin anew."""
+and all that is said of it, here and in the journal, grows with its incidents. The next ones begin anew."""
 FORGET_S = 7 * 86400.0
 """A storm some of whose incidents the service does not know any more is over after this long."""
 OPENINGS = "begun"
@@ -55,13 +55,13 @@ class _Known(NamedTuple):
 
 
 class Storms:
-    """One thread's. Kept in the notebook: when threads were begun lately, and which incidents each storm has."""
+    """One thread's. Kept in the journal: when threads were begun lately, and which incidents each storm has."""
 
     def __init__(
-        self, chat: Chat, notebook: DeliveryJournal, *, channel: str, cluster: str, links: Links, look: MessageFormat
+        self, chat: Chat, journal: DeliveryJournal, *, channel: str, cluster: str, links: Links, look: MessageFormat
     ) -> None:
         self._chat = chat
-        self._notebook = notebook
+        self._journal = journal
         self._channel = channel
         self._cluster = cluster
         self._links = links
@@ -125,7 +125,7 @@ class Storms:
 
     def note_thread(self, story: Story, now_s: float) -> None:
         """An incident got a thread of its own."""
-        self._notebook.say(SLACK, OPENINGS, json.dumps([*self._openings(now_s), (now_s, _tenant(story))]))
+        self._journal.say(SLACK, OPENINGS, json.dumps([*self._openings(now_s), (now_s, _tenant(story))]))
 
     def update(self, stories: Sequence[Story], now_s: float, attempts: Attempts) -> None:
         """Bring the heads of storms up to date, each at most every 30 s."""
@@ -163,9 +163,7 @@ class Storms:
         return None
 
     def _going_on(self) -> list[tuple[str, Storm]]:
-        found = [
-            (key, from_text(Storm, self._notebook.said(SLACK, key))) for key in self._notebook.keys(SLACK, "storm/")
-        ]
+        found = [(key, from_text(Storm, self._journal.said(SLACK, key))) for key in self._journal.keys(SLACK, "storm/")]
         return [(key, storm) for key, storm in found if storm is not None and not storm.over]
 
     def _placed(self) -> set[int]:
@@ -174,13 +172,13 @@ class Storms:
 
     def _openings(self, now_s: float) -> list[tuple[float, str]]:
         """When threads were begun lately, and about whose incidents."""
-        openings = json.loads(self._notebook.said(SLACK, OPENINGS) or "[]")
+        openings = json.loads(self._journal.said(SLACK, OPENINGS) or "[]")
         recent = [(at_s, whose) for at_s, whose in openings if not is_due(at_s, WITHIN_S, now_unix_s=now_s)]
         # Earlier versions wrote a uid.
         return [(at_s, str(Tenant(whose)) if isinstance(whose, int) else whose) for at_s, whose in recent]
 
     def _say(self, key: str, storm: Storm) -> None:
-        self._notebook.say(SLACK, key, to_text(storm), over=storm.over)
+        self._journal.say(SLACK, key, to_text(storm), over=storm.over)
 
 
 def _first_of_each_tenant(stories: Sequence[Story], heard_of: Container[str]) -> list[Story]:

@@ -94,7 +94,7 @@ def digest(*texts: str) -> str:
 
 
 def incident_key(incident: Incident) -> str:
-    """Under which the notebook knows it. Its number alone would not do: a new database begins at 1 again."""
+    """Under which the journal knows it. Its number alone would not do: a new database begins at 1 again."""
     return f"incident/{incident.number}@{round(incident.opened_unix_s * 1000)}"
 
 

@@ -1,4 +1,4 @@
-"""What the notebook keeps of each conversation: values, and how they are written there. Pure."""
+"""What the journal keeps of each conversation: values, and how they are written there. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegauge.core.jobs.tenants import Tenant
 from tidegauge_exporter.messages.chat import Posted
 
 SLACK = "slack"
-"""The name under which the notebook keeps what was said in the channel."""
+"""The name under which the journal keeps what was said in the channel."""
 MOST_TOLD = 200
 """Keys of lines that are kept; of older ones only the time."""
 
@@ -93,7 +93,7 @@ Kept = TypeVar("Kept")
 
 
 def to_text(kept: Thread | Storm | AlertPost) -> str:
-    """For the notebook: fields that have their default are left out."""
+    """For the journal: fields that have their default are left out."""
     values = {field.name: getattr(kept, field.name) for field in fields(kept)}
     changed = {field.name: values[field.name] for field in fields(kept) if values[field.name] != field.default}
     return json.dumps(changed, separators=(",", ":"))

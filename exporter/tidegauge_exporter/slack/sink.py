@@ -1,7 +1,7 @@
 """The channel of those who run the cluster: one thread an incident, one for a storm of them, one message a group of
 alerts.
 
-Each thing that was said is in the notebook before the next is said: a crash between the two repeats one message, and
+Each thing that was said is in the journal before the next is said: a crash between the two repeats one message, and
 loses none.
 """
 
@@ -53,7 +53,7 @@ class SlackSink:
     def __init__(
         self,
         chat: Chat,
-        notebook: DeliveryJournal,
+        journal: DeliveryJournal,
         *,
         channel: str,
         cluster: str,
@@ -65,7 +65,7 @@ class SlackSink:
         release_all: Callable[[], bool] = lambda: False,
     ) -> None:
         self._chat = chat
-        self._notebook = notebook
+        self._journal = journal
         self._channel = channel
         self._cluster = cluster
         self._links = links
@@ -75,8 +75,8 @@ class SlackSink:
         self._draw = draw
         self._wall_s = wall_s
         self._attempts = Attempts()
-        self._storms = Storms(chat, notebook, channel=channel, cluster=cluster, links=links, look=look)
-        self._alerts = AlertPosts(chat, notebook, channel=channel, links=links, look=look, wall_s=wall_s)
+        self._storms = Storms(chat, journal, channel=channel, cluster=cluster, links=links, look=look)
+        self._alerts = AlertPosts(chat, journal, channel=channel, links=links, look=look, wall_s=wall_s)
 
     @property
     def name(self) -> str:
@@ -85,8 +85,8 @@ class SlackSink:
     def take(self, stories: Sequence[Story]) -> None:
         """As the port ``Sink`` says. Heads of threads come first, so that a long line of replies delays no incident."""
         now_s = self._wall_s()
-        if self._notebook.said(SLACK, BORN) is None:
-            self._notebook.say(SLACK, BORN, repr(now_s))
+        if self._journal.said(SLACK, BORN) is None:
+            self._journal.say(SLACK, BORN, repr(now_s))
         with self._attempts.round(now_s):
             self._begin_threads(stories, now_s)
             threads = [(story, thread) for story in stories if (thread := self._thread(story)) is not None]
@@ -114,7 +114,7 @@ class SlackSink:
     def _release(self, alert: Alert) -> None:
         number = alert.labels.get("incident", "")
         if number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS:
-            self._notebook.say(SLACK, _release_key(int(number)), "1", over=True)
+            self._journal.say(SLACK, _release_key(int(number)), "1", over=True)
 
     def _begin_threads(self, stories: Iterable[Story], now_s: float) -> None:
         wanted = [story for story in stories if self._thread(story) is None and self._is_news(story)]
@@ -133,9 +133,9 @@ class SlackSink:
         if _worst(story).level < Severity.WARNING.level:
             return False
         if self._wait_for_release:
-            released = self._notebook.said(SLACK, _release_key(incident.number)) is not None
+            released = self._journal.said(SLACK, _release_key(incident.number)) is not None
             return released or (incident.is_open and self._release_all())
-        born_s = float(self._notebook.said(SLACK, BORN) or 0.0)
+        born_s = float(self._journal.said(SLACK, BORN) or 0.0)
         return incident.closed_unix_s is None or incident.closed_unix_s >= born_s
 
     def _begin(self, story: Story, now_s: float, *, storm: Posted | None = None) -> bool:
@@ -199,10 +199,10 @@ class SlackSink:
         return self._look.action_reply(line.what)
 
     def _thread(self, story: Story) -> Thread | None:
-        return from_text(Thread, self._notebook.said(SLACK, incident_key(story.incident)))
+        return from_text(Thread, self._journal.said(SLACK, incident_key(story.incident)))
 
     def _write(self, story: Story, thread: Thread) -> Thread:
-        self._notebook.say(SLACK, incident_key(story.incident), to_text(thread), over=not story.incident.is_open)
+        self._journal.say(SLACK, incident_key(story.incident), to_text(thread), over=not story.incident.is_open)
         return thread
 
 

@@ -15,10 +15,10 @@ LAID_DOWN_WITHIN_S = 30.0
 
 
 class NextSettings:
-    """Over the desk that hands settings to the nodes."""
+    """Over the store that hands settings to the nodes."""
 
-    def __init__(self, desk: SettingsStore) -> None:
-        self._desk = desk
+    def __init__(self, store: SettingsStore) -> None:
+        self._store = store
 
     def cap(self, target: JobTarget, fraction: float, *, from_restart: int) -> None:
         """A memory fraction for all further attempts, and for what the present one starts anew. Raises
@@ -44,7 +44,7 @@ class NextSettings:
             torch_version=target.handle.get("torch_version") or before.torch_version,
         )
         self._put(target, before, after)
-        without = self._desk.missing_on(timeout_s=LAID_DOWN_WITHIN_S)
+        without = self._store.missing_on(timeout_s=LAID_DOWN_WITHIN_S)
         if without:
             hosts = ", ".join(sorted(without)[:5]) + (" …" if len(without) > 5 else "")
             raise TemporaryError(
@@ -56,16 +56,16 @@ class NextSettings:
     def undo(self, before: JobSettings | None) -> None:
         """The requeue did not come about: have the next attempt start as it would have. Raises ``AuditError``."""
         if before is not None:
-            self._desk.put(before)
+            self._store.put(before)
 
     def _now(self, target: JobTarget) -> JobSettings:
         job_id, uid = target.job.job_id, target.job.uid
-        return self._desk.get(job_id, uid) or JobSettings(job_id, uid)
+        return self._store.get(job_id, uid) or JobSettings(job_id, uid)
 
     def _put(self, target: JobTarget, before: JobSettings, after: JobSettings) -> None:
         _check(target, after)
         if after != before:
-            self._desk.put(after)
+            self._store.put(after)
 
 
 def _check(target: JobTarget, settings: JobSettings) -> None:

@@ -119,10 +119,10 @@ def test_no_claim_from_outside_makes_a_slurm_job(job_id: str, scheduler: str | N
     assert (found.job_id, found.scheduler == "slurm") == (OWN, False)
 
 
-# --- witnesses
+# --- attribution
 
 
-def witnesses(
+def attribution(
     word: SlurmPlace | NoPlace = NoPlace.NOT_ASKED, record: SlurmJobRecord | None = None
 ) -> AttributionSources:
     return AttributionSources(FakeSteps({PID: word}), FakeRecords({} if record is None else {"7": record}))
@@ -137,31 +137,31 @@ def evidence(
 @pytest.mark.parametrize("word", [NoPlace.NOT_ASKED, NoPlace.SILENT, NoPlace.OUTSIDE])
 def test_the_cgroup_is_the_second_witness(word: NoPlace) -> None:
     facts = ProcessFacts(PID, ALICE, SlurmPlace(JobId("9"), "batch"))
-    assert evidence(witnesses(), word, facts) == IdentityProof(SlurmPlace(JobId("9"), "batch"))
+    assert evidence(attribution(), word, facts) == IdentityProof(SlurmPlace(JobId("9"), "batch"))
 
 
 def test_slurmd_is_heard_before_the_cgroup() -> None:
     facts = ProcessFacts(PID, ALICE, SlurmPlace(JobId("9"), "batch"))
-    assert evidence(witnesses(), SEVEN, facts) == AT_SEVEN
+    assert evidence(attribution(), SEVEN, facts) == AT_SEVEN
 
 
 def test_nothing_is_known_while_slurmd_is_asked() -> None:
-    assert evidence(witnesses(), NoPlace.WAITING) is None
+    assert evidence(attribution(), NoPlace.WAITING) is None
 
 
 def test_only_a_slurmd_that_answers_makes_an_outsider() -> None:
     words = (NoPlace.NOT_ASKED, NoPlace.SILENT, NoPlace.OUTSIDE)
-    assert [evidence(witnesses(), word) for word in words] == [IdentityProof(), IdentityProof(), OUTSIDE]
+    assert [evidence(attribution(), word) for word in words] == [IdentityProof(), IdentityProof(), OUTSIDE]
 
 
 def test_the_prolog_tells_restarts_and_the_task_of_an_array() -> None:
     record = SlurmJobRecord(JobId("7"), ALICE, 2, 3, 4)
-    found = evidence(witnesses(record=record), SEVEN)
+    found = evidence(attribution(record=record), SEVEN)
     assert found == IdentityProof(SlurmPlace(JobId("7"), "0", 3, 4), restarts=2)
 
 
 def test_a_record_of_another_users_job_is_ignored_and_told() -> None:
-    found = evidence(witnesses(record=SlurmJobRecord(JobId("7"), 5002, 2, 3, 4)), SEVEN)
+    found = evidence(attribution(record=SlurmJobRecord(JobId("7"), 5002, 2, 3, 4)), SEVEN)
     assert found == IdentityProof(SEVEN, of_another_user=True)
     assert found is not None
     assert shown(claim(attempt=9), found) == Attribution(
@@ -170,7 +170,7 @@ def test_a_record_of_another_users_job_is_ignored_and_told() -> None:
 
 
 def test_who_ended_before_slurmd_was_asked_is_an_outsider() -> None:
-    waiting = witnesses(NoPlace.WAITING)
+    waiting = attribution(NoPlace.WAITING)
     assert waiting.word_on(FACTS, SourceAnswer(), (), alive=True).slurm is NoPlace.WAITING
     assert waiting.word_on(FACTS, SourceAnswer(), (), alive=False).slurm is NoPlace.OUTSIDE
     assert waiting.word_on(FACTS, SourceAnswer(SEVEN), (), alive=False).slurm == SEVEN

@@ -181,37 +181,37 @@ def test_outside_of_pods_a_name_that_no_workload_can_have_is_kept(job_id: str) -
     assert shown(claim(job_id, "local"), IdentityProof()).identity.job_id == job_id
 
 
-# --- witnesses
+# --- attribution
 
 
-def witnesses(slurm: SlurmPlace | NoPlace = NoPlace.NOT_ASKED, pods: PodBook | None = None) -> AttributionSources:
+def attribution(slurm: SlurmPlace | NoPlace = NoPlace.NOT_ASKED, pods: PodBook | None = None) -> AttributionSources:
     return AttributionSources(FakeSteps({PID: slurm}), FakeRecords(), pods)
 
 
 def test_slurmd_is_heard_before_the_pod_and_the_pod_before_a_cgroup_of_slurms() -> None:
     seven = SlurmPlace(JobId("7"), "0")
-    found = witnesses(pods=PodBook())
+    found = attribution(pods=PodBook())
     assert found.evidence(SourceAnswer(seven, NoPlace.WAITING), PROCESS) == IdentityProof(seven)
     both = ProcessFacts(PID, UID, seven, POD)
     assert found.evidence(SourceAnswer(NoPlace.OUTSIDE, FACTS), both) == in_pod()
 
 
 def test_nothing_is_known_while_one_of_them_is_waited_for() -> None:
-    found = witnesses(pods=PodBook())
+    found = attribution(pods=PodBook())
     assert found.evidence(SourceAnswer(NoPlace.WAITING, FACTS), PROCESS) is None
     assert found.evidence(SourceAnswer(NoPlace.OUTSIDE, NoPlace.WAITING), PROCESS) is None
     assert found.evidence(SourceAnswer(NoPlace.OUTSIDE, NoPlace.SILENT), PROCESS) == in_pod(None)
 
 
 def test_a_process_in_no_pod_waits_for_no_head() -> None:
-    found = witnesses(pods=PodBook())
+    found = attribution(pods=PodBook())
     facts = ProcessFacts(PID, UID, None)
     word = found.word_on(facts, SourceAnswer(), (), alive=True)
     assert found.evidence(word, facts) == IdentityProof()
 
 
 def test_where_kubernetes_is_switched_off_pods_are_not_looked_at() -> None:
-    found = witnesses()
+    found = attribution()
     word = found.word_on(PROCESS, SourceAnswer(), (), alive=True)
     assert found.evidence(word, PROCESS) == IdentityProof()
 

@@ -33,7 +33,7 @@ HOSTILE = Story(
 
 @dataclass
 class Notes:
-    """A notebook in memory."""
+    """A journal in memory."""
 
     said_so_far: dict[tuple[str, str], str] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)

@@ -55,15 +55,15 @@ class Post:
         self.open()
 
     def open(self) -> None:
-        self.notebook = DeliveryJournal(self.path, wall_s=self.clock)
+        self.journal = DeliveryJournal(self.path, wall_s=self.clock)
         self.way = MailWay(
             self.server, sender="tidegauge@example.org", domain="example.org", cluster="rose", links=LINKS, draw=draw,
             wall_s=self.clock, monotonic_s=self.clock,
         )  # fmt: skip
-        self.messages = OwnerNotifier(self.way, self.notebook, wall_s=self.clock)
+        self.messages = OwnerNotifier(self.way, self.journal, wall_s=self.clock)
 
     def restart(self) -> None:
-        self.notebook.close()
+        self.journal.close()
         self.open()
 
     def take(self, *stories: Story) -> None:
@@ -79,7 +79,7 @@ class Post:
 def post(tmp_path: Path) -> Iterator[Post]:
     one = Post(tmp_path)
     yield one
-    one.notebook.close()
+    one.journal.close()
 
 
 def test_the_owner_gets_a_mail_with_the_plot_in_it(post: Post) -> None:

@@ -1,4 +1,4 @@
-"""The channel of those who run the cluster, with its notebook: restarted and crashed as a test likes."""
+"""The channel of those who run the cluster, with its journal: restarted and crashed as a test likes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Channel:
     def __init__(self, path: Path) -> None:
         self.clock, self.chat = Clock(), FakeChat()
         self.path = path
-        self.notebook = DeliveryJournal(self.path, wall_s=self.clock)
+        self.journal = DeliveryJournal(self.path, wall_s=self.clock)
         self.sink = self.open()
 
     def open(self, **changes: Any) -> SlackSink:
@@ -26,12 +26,12 @@ class Channel:
             "channel": CHANNEL, "cluster": "rose", "links": LINKS, "wait_for_release": False,
             "look": PlainLook(), "draw": draw, "wall_s": self.clock,
         }  # fmt: skip
-        self.sink = SlackSink(self.chat, self.notebook, **{**whole, **changes})
+        self.sink = SlackSink(self.chat, self.journal, **{**whole, **changes})
         return self.sink
 
     def restart(self) -> None:
-        self.notebook.close()
-        self.notebook = DeliveryJournal(self.path, wall_s=self.clock)
+        self.journal.close()
+        self.journal = DeliveryJournal(self.path, wall_s=self.clock)
         self.open()
 
     def take(self, *stories: Story, after_s: float = 2.0) -> None:

@@ -63,7 +63,7 @@ def test_incidents_among_other_alerts_are_released_and_left_out(channel: Channel
     channel.open(wait_for_release=True)
     channel.sink.take_group(group(*release(7).alerts, *FIRING.alerts))
     assert channel.chat.heads() == ["TidegaugeAgentDown n1"]
-    assert channel.notebook.said("slack", "release/7") == "1"
+    assert channel.journal.said("slack", "release/7") == "1"
     mixed = group(alert(INCIDENT_ALERT, cluster="rose", incident="7"), *RESOLVED.alerts)
     channel.sink.take_group(mixed)
     assert channel.chat.heads() == ["all over"]

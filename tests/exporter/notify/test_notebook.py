@@ -33,9 +33,9 @@ SAY_AND_HANG = """
 import sys, time
 from pathlib import Path
 from tidegauge_exporter.notify.delivery_journal import DeliveryJournal
-notebook = DeliveryJournal(Path(sys.argv[1]), wall_s=time.time)
+journal = DeliveryJournal(Path(sys.argv[1]), wall_s=time.time)
 for number in range(50):
-    notebook.say("slack", str(number), "said")
+    journal.say("slack", str(number), "said")
     print(number, flush=True)
 time.sleep(600)
 """
@@ -46,30 +46,30 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "notified.jsonl"
 
 
-def again(notebook: DeliveryJournal, path: Path, clock: Clock | None = None) -> DeliveryJournal:
+def again(journal: DeliveryJournal, path: Path, clock: Clock | None = None) -> DeliveryJournal:
     """After a restart."""
-    notebook.close()
+    journal.close()
     return DeliveryJournal(path, wall_s=clock or Clock())
 
 
 def test_what_was_said_is_known_also_after_a_restart(path: Path) -> None:
-    notebook = DeliveryJournal(path, wall_s=Clock())
-    notebook.say("slack", "incident/1", "first")
-    notebook.say("slack", "incident/1", "second")
-    notebook.say("grafana", "incident/1", 'quote " and\nline')
-    for known in (notebook, notebook := again(notebook, path)):
+    journal = DeliveryJournal(path, wall_s=Clock())
+    journal.say("slack", "incident/1", "first")
+    journal.say("slack", "incident/1", "second")
+    journal.say("grafana", "incident/1", 'quote " and\nline')
+    for known in (journal, journal := again(journal, path)):
         assert known.said("slack", "incident/1") == "second"
         assert known.said("grafana", "incident/1") == 'quote " and\nline'
         assert known.said("slack", "incident/2") is None
-    notebook.forget("slack", "incident/1")
-    assert again(notebook, path).said("slack", "incident/1") is None
+    journal.forget("slack", "incident/1")
+    assert again(journal, path).said("slack", "incident/1") is None
 
 
 def test_keys_are_those_of_one_sink_with_a_prefix(path: Path) -> None:
-    notebook = DeliveryJournal(path, wall_s=Clock())
+    journal = DeliveryJournal(path, wall_s=Clock())
     for sink, key in (("slack", "storm/1"), ("slack", "other"), ("grafana", "storm/2"), ("slack", "storm/3")):
-        notebook.say(sink, key, "x")
-    assert notebook.keys("slack", "storm/") == ["storm/1", "storm/3"]
+        journal.say(sink, key, "x")
+    assert journal.keys("slack", "storm/") == ["storm/1", "storm/3"]
 
 
 def test_the_files_are_private(path: Path) -> None:
@@ -85,17 +85,17 @@ def test_sigkill_loses_nothing_that_say_has_returned_from(path: Path) -> None:
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    notebook = DeliveryJournal(path, wall_s=Clock(0.0))
-    assert [notebook.said("slack", number) for number in told] == ["said"] * 50
+    journal = DeliveryJournal(path, wall_s=Clock(0.0))
+    assert [journal.said("slack", number) for number in told] == ["said"] * 50
 
 
 @functools.cache
 def twenty_lines() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        notebook = DeliveryJournal(Path(folder) / "notified.jsonl", wall_s=Clock())
+        journal = DeliveryJournal(Path(folder) / "notified.jsonl", wall_s=Clock())
         for number in range(20):
-            notebook.say("slack", str(number), f"value {number}")
-        notebook.close()
+            journal.say("slack", str(number), f"value {number}")
+        journal.close()
         return (Path(folder) / "notified.jsonl").read_bytes()
 
 
@@ -105,9 +105,9 @@ def test_a_file_cut_anywhere_is_what_was_said_up_to_there(length: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "notified.jsonl"
         path.write_bytes(content)
-        notebook = DeliveryJournal(path, wall_s=Clock())
-        found = [key for key in map(str, range(20)) if notebook.said("slack", key)]
-        notebook.close()
+        journal = DeliveryJournal(path, wall_s=Clock())
+        found = [key for key in map(str, range(20)) if journal.said("slack", key)]
+        journal.close()
     assert found == [str(number) for number in range(content.count(b"\n") - 1)]
 
 
@@ -115,68 +115,68 @@ def test_a_file_cut_anywhere_is_what_was_said_up_to_there(length: int) -> None:
 def test_a_damaged_line_is_kept_aside_and_the_rest_goes_on(
     path: Path, rubbish: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notebook = DeliveryJournal(path, wall_s=Clock())
-    notebook.say("slack", "before", "1")
-    notebook.close()
+    journal = DeliveryJournal(path, wall_s=Clock())
+    journal.say("slack", "before", "1")
+    journal.close()
     content = path.read_bytes() + rubbish + json.dumps(["slack", "after", "2", False, 0.0]).encode() + b"\n"
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        notebook = DeliveryJournal(path, wall_s=Clock(0.0))
-    assert (notebook.said("slack", "before"), notebook.said("slack", "after")) == ("1", "2")
+        journal = DeliveryJournal(path, wall_s=Clock(0.0))
+    assert (journal.said("slack", "before"), journal.said("slack", "after")) == ("1", "2")
     assert path.with_name("notified.jsonl.damaged").read_bytes() == content
     assert "1 lines cannot be read" in caplog.text
     caplog.clear()
-    again(notebook, path, Clock(0.0))
+    again(journal, path, Clock(0.0))
     assert caplog.text == ""
 
 
 def test_a_file_of_something_else_is_kept_aside(path: Path) -> None:
     path.write_text('{"another": "format"}\n')
-    notebook = DeliveryJournal(path, wall_s=Clock())
-    notebook.say("slack", "key", "value")
+    journal = DeliveryJournal(path, wall_s=Clock())
+    journal.say("slack", "key", "value")
     assert path.with_name("notified.jsonl.damaged").read_text() == '{"another": "format"}\n'
-    assert again(notebook, path).said("slack", "key") == "value"
+    assert again(journal, path).said("slack", "key") == "value"
 
 
 def test_a_second_notifier_is_refused(path: Path) -> None:
-    notebook = DeliveryJournal(path, wall_s=Clock())
+    journal = DeliveryJournal(path, wall_s=Clock())
     with pytest.raises(DeliveryJournalError, match="another notifier"):
         DeliveryJournal(path, wall_s=Clock())
-    again(notebook, path)
+    again(journal, path)
 
 
 def test_the_file_does_not_grow_with_every_change(path: Path) -> None:
-    notebook = DeliveryJournal(path, wall_s=Clock())
+    journal = DeliveryJournal(path, wall_s=Clock())
     for number in range(2 * OUTDATED_LINES + 10):
-        notebook.say("slack", "incident/1", str(number))
+        journal.say("slack", "incident/1", str(number))
     assert path.read_bytes().count(b"\n") < OUTDATED_LINES + 20
-    assert again(notebook, path).said("slack", "incident/1") == str(2 * OUTDATED_LINES + 9)
+    assert again(journal, path).said("slack", "incident/1") == str(2 * OUTDATED_LINES + 9)
 
 
 def test_what_is_over_is_forgotten_after_a_month_and_the_rest_after_half_a_year(path: Path) -> None:
     clock = Clock()
-    notebook = DeliveryJournal(path, wall_s=clock)
-    notebook.say("slack", "over", "1", over=True)
-    notebook.say("slack", "open", "1")
+    journal = DeliveryJournal(path, wall_s=clock)
+    journal.say("slack", "over", "1", over=True)
+    journal.say("slack", "open", "1")
     clock.now_s += KEEP_OVER_S + 1
-    notebook = again(notebook, path, clock)
-    assert notebook.keys("slack") == ["open"]
+    journal = again(journal, path, clock)
+    assert journal.keys("slack") == ["open"]
     clock.now_s += KEEP_S - KEEP_OVER_S
-    assert again(notebook, path, clock).keys("slack") == []
+    assert again(journal, path, clock).keys("slack") == []
 
 
 def test_too_many_entries_cost_those_that_are_over_first(path: Path) -> None:
     lines = [["slack", "open", "1", False, 0.0]]
     lines += [["slack", f"over {number}", "1", True, 0.0] for number in range(MOST_ENTRIES)]
     path.write_bytes(FORMAT + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    notebook = DeliveryJournal(path, wall_s=Clock(0.0))
-    assert len(notebook.keys("slack")) == MOST_ENTRIES
-    assert notebook.said("slack", "over 0") is None
+    journal = DeliveryJournal(path, wall_s=Clock(0.0))
+    assert len(journal.keys("slack")) == MOST_ENTRIES
+    assert journal.said("slack", "over 0") is None
     for number in range(OUTDATED_LINES + 1):
-        notebook.say("slack", f"new {number}", "1", over=True)
-    assert len(notebook.keys("slack")) == MOST_ENTRIES
-    assert notebook.said("slack", "open") == "1"
-    assert notebook.said("slack", f"new {OUTDATED_LINES}") == "1"
+        journal.say("slack", f"new {number}", "1", over=True)
+    assert len(journal.keys("slack")) == MOST_ENTRIES
+    assert journal.said("slack", "open") == "1"
+    assert journal.said("slack", f"new {OUTDATED_LINES}") == "1"
 
 
 @contextmanager
@@ -193,47 +193,47 @@ def full_disk() -> Iterator[None]:
 def test_a_full_disk_is_said_once_forgets_nothing_and_mends_itself(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notebook = DeliveryJournal(path, wall_s=Clock())
-    notebook.say("slack", "before", "1")
+    journal = DeliveryJournal(path, wall_s=Clock())
+    journal.say("slack", "before", "1")
     with full_disk():
-        notebook.say("slack", "meanwhile", "2")
-        notebook.say("slack", "meanwhile too", "3")
-        assert notebook.said("slack", "meanwhile") == "2"
-        problem = notebook.problem
+        journal.say("slack", "meanwhile", "2")
+        journal.say("slack", "meanwhile too", "3")
+        assert journal.said("slack", "meanwhile") == "2"
+        problem = journal.problem
     assert "cannot be written" in (problem or "")
     assert caplog.text.count("cannot be written") == 1
-    notebook.say("slack", "later", "4")
-    assert notebook.problem is None
-    assert again(notebook, path).keys("slack") == ["before", "meanwhile", "meanwhile too", "later"]
+    journal.say("slack", "later", "4")
+    assert journal.problem is None
+    assert again(journal, path).keys("slack") == ["before", "meanwhile", "meanwhile too", "later"]
 
 
 def test_a_full_disk_leaves_what_was_there(path: Path) -> None:
-    notebook = DeliveryJournal(path, wall_s=Clock())
-    notebook.say("slack", "before", "1")
+    journal = DeliveryJournal(path, wall_s=Clock())
+    journal.say("slack", "before", "1")
     with full_disk():
-        notebook.say("slack", "meanwhile", "2")
-        notebook = again(notebook, path)
-    assert again(notebook, path).said("slack", "before") == "1"
+        journal.say("slack", "meanwhile", "2")
+        journal = again(journal, path)
+    assert again(journal, path).said("slack", "before") == "1"
 
 
 def test_a_folder_that_is_not_there_is_a_problem_and_no_crash(tmp_path: Path) -> None:
-    notebook = DeliveryJournal(tmp_path / "gone" / "notified.jsonl", wall_s=Clock())
-    notebook.say("slack", "key", "value")
-    assert notebook.said("slack", "key") == "value"
-    assert "cannot be written" in (notebook.problem or "")
+    journal = DeliveryJournal(tmp_path / "gone" / "notified.jsonl", wall_s=Clock())
+    journal.say("slack", "key", "value")
+    assert journal.said("slack", "key") == "value"
+    assert "cannot be written" in (journal.problem or "")
 
 
 def test_threads_do_not_disturb_each_other(path: Path) -> None:
-    notebook = DeliveryJournal(path, wall_s=Clock())
+    journal = DeliveryJournal(path, wall_s=Clock())
 
     def say(sink: str) -> None:
         for number in range(100):
-            notebook.say(sink, str(number), sink)
+            journal.say(sink, str(number), sink)
 
     threads = [threading.Thread(target=say, args=(f"sink {number}",)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    notebook = again(notebook, path)
-    assert all(len(notebook.keys(f"sink {number}")) == 100 for number in range(4))
+    journal = again(journal, path)
+    assert all(len(journal.keys(f"sink {number}")) == 100 for number in range(4))

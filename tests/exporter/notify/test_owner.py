@@ -39,17 +39,17 @@ SECOND = decision(decision_id="second")
 class Owners:
     def __init__(self, path: Path) -> None:
         self.clock, self.chat, self.path = Clock(), FakeChat(), path
-        self.notebook = DeliveryJournal(path, wall_s=self.clock)
+        self.journal = DeliveryJournal(path, wall_s=self.clock)
         self.messages = self.open()
 
     def open(self) -> OwnerNotifier:
         way = SlackWay(self.chat, cluster="rose", links=LINKS, look=PlainLook(), draw=draw)
-        self.messages = OwnerNotifier(way, self.notebook, wall_s=self.clock)
+        self.messages = OwnerNotifier(way, self.journal, wall_s=self.clock)
         return self.messages
 
     def restart(self) -> None:
-        self.notebook.close()
-        self.notebook = DeliveryJournal(self.path, wall_s=self.clock)
+        self.journal.close()
+        self.journal = DeliveryJournal(self.path, wall_s=self.clock)
         self.open()
 
     def take(self, *stories: Story) -> None:
@@ -226,7 +226,7 @@ class Elsewhere(SlackWay):
 def both(owners: Owners) -> tuple[OwnerNotifier, OwnerNotifier]:
     pigeons = Elsewhere(FakeChat({"ada": "P-ada", "eve": "P-eve"}), cluster="rose", links=LINKS, look=PlainLook(),
                         draw=None)  # fmt: skip
-    return owners.messages, OwnerNotifier(pigeons, owners.notebook, wall_s=owners.clock)
+    return owners.messages, OwnerNotifier(pigeons, owners.journal, wall_s=owners.clock)
 
 
 def test_owners_are_told_in_all_ways(both: tuple[OwnerNotifier, OwnerNotifier]) -> None:
@@ -254,7 +254,7 @@ def test_no_way_is_to_be_tried_again_if_any_of_them_may_work_later(
 
         chat = FakeChat(before=fail)
         way = SlackWay(chat, cluster="rose", links=LINKS, look=PlainLook(), draw=None)
-        return OwnerNotifier(way, owners.notebook, wall_s=owners.clock)
+        return OwnerNotifier(way, owners.journal, wall_s=owners.clock)
 
     with pytest.raises(expected, match=f"{first}; {second}") as caught:
         tell_owner([refusing(first), refusing(second)], FIRST, story())

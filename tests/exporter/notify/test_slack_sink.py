@@ -147,7 +147,7 @@ def test_an_incident_that_flaps_for_weeks_repeats_no_line(channel: Channel) -> N
         channel.take(told)
     lines = channel.chat.replies(channel.chat.heads()[0])
     assert lines == ["opened at 0", *(f"reopened at {number}" for number in range(1, 400))]
-    assert len(channel.notebook.said("slack", "incident/1") or "") < 6_000
+    assert len(channel.journal.said("slack", "incident/1") or "") < 6_000
 
 
 def test_what_was_over_before_we_began_is_history(channel: Channel) -> None:

@@ -114,7 +114,7 @@ def test_whatever_happens_each_incident_has_one_thread_with_each_line_once(
         for _ in range(3):
             world.channel.clock.now_s += 400.0  # what was refused is tried again
             world.round()
-        world.channel.notebook.close()
+        world.channel.journal.close()
         surplus = sum(check(world, story) for story in world.stories.values())
     assert surplus <= world.repeats
 

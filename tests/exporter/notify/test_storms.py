@@ -125,7 +125,7 @@ def test_a_storm_that_is_over_is_left_alone(channel: Channel) -> None:
     channel.take(*(warning(number) for number in range(1, 8)))
     channel.take(*told)
     channel.take(*told, after_s=QUIET_S)
-    kept = [channel.notebook.said("slack", key) for key in channel.notebook.keys("slack", "storm/")]
+    kept = [channel.journal.said("slack", key) for key in channel.journal.keys("slack", "storm/")]
     assert len(kept) == 1
     assert '"over":true' in (kept[0] or "")
 
@@ -134,11 +134,11 @@ def test_a_storm_with_incidents_that_nobody_tells_of_is_over_after_a_week(channe
     channel.take(*(warning(number) for number in range(1, 8)))
     channel.restart()
     channel.take(closed(warning(6)), after_s=QUIET_S)
-    (key,) = channel.notebook.keys("slack", "storm/")
-    assert '"over":true' not in (channel.notebook.said("slack", key) or "")
+    (key,) = channel.journal.keys("slack", "storm/")
+    assert '"over":true' not in (channel.journal.said("slack", key) or "")
     assert storms(channel) == ["storm 6:open 7:open"]
     channel.take(closed(warning(6)), after_s=FORGET_S)
-    assert '"over":true' in (channel.notebook.said("slack", key) or "")
+    assert '"over":true' in (channel.journal.said("slack", key) or "")
 
 
 def test_a_storm_that_slack_interrupts_is_gathered_later_in_the_same_place(channel: Channel) -> None:
@@ -179,7 +179,7 @@ def test_every_incident_is_told_once_and_no_more_than_five_threads_begin_in_ten_
         channel.chat.before, channel.chat.after = away_at(failing), after
         channel.take_one_more_each(pauses_s)
         numbers = sorted(int(line.split()[1]) for line in [*alone(channel), *in_storms(channel)])
-        channel.notebook.close()
+        channel.journal.close()
     assert numbers == list(range(1, len(pauses_s) + 1))
     for at_s in began_s:
         assert sum(at_s <= other_s < at_s + WITHIN_S for other_s in began_s) <= MOST_THREADS

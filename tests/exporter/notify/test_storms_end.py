@@ -33,8 +33,8 @@ LONGEST_LINE_BYTES = 4096
 
 
 def kept(channel: Channel) -> list[Storm]:
-    """The storms that the notebook knows, oldest first."""
-    texts = [channel.notebook.said("slack", key) for key in channel.notebook.keys("slack", "storm/")]
+    """The storms that the journal knows, oldest first."""
+    texts = [channel.journal.said("slack", key) for key in channel.journal.keys("slack", "storm/")]
     return sorted((storm for text in texts if (storm := from_text(Storm, text))), key=lambda storm: float(storm.ts))
 
 
@@ -168,7 +168,7 @@ def test_storms_of_an_older_notebook_go_on_and_end(channel: Channel) -> None:
     older = {"channel": "C-gpu-memory", "ts": "9.0", "joined_unix_s": NOW_S, "numbers": numbers, "uids": [1001]}
     young = {**older, "ts": "10.0", "numbers": [1501, 1502]}
     for storm in (older, young):
-        channel.notebook.say("slack", f"storm/{storm['ts']}", json.dumps(storm))
+        channel.journal.say("slack", f"storm/{storm['ts']}", json.dumps(storm))
     channel.restart()
     channel.take(warning(1503), warning(1504))
     full, joined = kept(channel)
@@ -189,7 +189,7 @@ def test_between_storms_nothing_is_told_twice_or_lost(pauses_s: list[float], fai
         channel.chat.before = away_at(failing)
         channel.take_one_more_each(pauses_s)
         found = kept(channel)
-        channel.notebook.close()
+        channel.journal.close()
     assert told_of(channel) == Counter(range(1, len(pauses_s) + 1))
     assert all(len(storm.numbers) <= 3 for storm in found)
     places = Counter(number for storm in found for number in storm.numbers)

@@ -1,4 +1,4 @@
-"""The agent's desk for evidence: what ranks wrote is taken in by polls, worked on in a thread, handed on in reports.
+"""The agent collects evidence: what ranks wrote is taken in by polls, worked on in a thread, handed on in reports.
 
 Looking costs two file names a rank every two seconds, and is the search's (``search``) where that is apart from the
 polls. All else, unpacking, comparing and storing, is done by one thread, one piece at a time: it shares the interpreter

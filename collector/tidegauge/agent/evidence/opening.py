@@ -1,4 +1,4 @@
-"""Makes a node's evidence desk from the settings: where snapshots are kept, and for how long."""
+"""Makes a node's evidence collector from the settings: where snapshots are kept, and for how long."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_store(settings: Settings, *, hostname: str) -> SnapshotStore:
     return PatientStore(store)
 
 
-def open_evidence_desk(settings: Settings, *, hostname: str, clock: Clock) -> EvidenceCollector:
+def open_evidence_collector(settings: Settings, *, hostname: str, clock: Clock) -> EvidenceCollector:
     """A store that cannot be used costs the stored snapshots, not the evidence: that is said once, here."""
     store, problem = None, ""
     try:

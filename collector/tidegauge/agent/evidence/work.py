@@ -58,9 +58,9 @@ class EvidenceWork:
             self._attempts.end(found)
 
     def _done(self, found: FoundFiles, node: NodeFacts, *, now_s: float, protected: Collection[str]) -> Done | None:
-        errand = _Task(self._shelf, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
+        task = _Task(self._shelf, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
         if found.evidence is None:
-            return self._snapshot(errand, found.snapshots[ASKED_SUFFIX])
+            return self._snapshot(task, found.snapshots[ASKED_SUFFIX])
         said = read_evidence(found.evidence.read(MOST_EVIDENCE_BYTES), found.at.claimed)
         if self._waiting.was_taken(found.process, said.evidence_id):
             return None
@@ -68,29 +68,29 @@ class EvidenceWork:
         for suffix, name in ((EARLY_SUFFIX, said.early_file), (LATE_SUFFIX, said.late_file)):
             file = found.snapshots.get(suffix)
             if name is not None and file is None:
-                errand.problems.append(f"{name} was not there any more")
+                task.problems.append(f"{name} was not there any more")
             elif name is not None and file is not None:
-                snapshot = errand.read(file, device=said.device)
+                snapshot = task.read(file, device=said.device)
                 if snapshot is not None:
                     read[suffix] = snapshot
-        evidence = evidence_of_window(said, node, read, snapshots=errand.stored, problems=errand.problems)
-        return Done(evidence, tuple(errand.refused))
+        evidence = evidence_of_window(said, node, read, snapshots=task.stored, problems=task.problems)
+        return Done(evidence, tuple(task.refused))
 
-    def _snapshot(self, errand: _Task, file: OpenFile) -> Done | None:
+    def _snapshot(self, task: _Task, file: OpenFile) -> Done | None:
         unix_ms = file.signature.mtime_ns // 1_000_000
-        evidence_id = asked_id(errand.node.hostname, errand.found.process, unix_ms=unix_ms)
-        if self._waiting.was_taken(errand.found.process, evidence_id):
+        evidence_id = asked_id(task.node.hostname, task.found.process, unix_ms=unix_ms)
+        if self._waiting.was_taken(task.found.process, evidence_id):
             return None
-        snapshot = errand.read(file, device=None)
+        snapshot = task.read(file, device=None)
         if snapshot is None:
-            raise errand.refused[0]
+            raise task.refused[0]
         evidence = evidence_of_snapshot(
             evidence_id,
-            errand.node,
+            task.node,
             snapshot,
-            at_unix_s=min(unix_ms / 1000, errand.node.now_unix_s),
-            snapshots=errand.stored,
-            problems=errand.problems,
+            at_unix_s=min(unix_ms / 1000, task.node.now_unix_s),
+            snapshots=task.stored,
+            problems=task.problems,
         )
         return Done(evidence)
 

@@ -116,7 +116,7 @@ class _Watch:
     """The poll at which it was read last."""
     read_to_the_end: bool = False
     word: SourceAnswer = field(default_factory=SourceAnswer)
-    """The witnesses', on the job of the process."""
+    """What the sources say on the job of the process."""
     counted: set[str] = field(default_factory=set)
     """Claims whose overruling is counted already."""
 
@@ -156,7 +156,7 @@ class WatchedRanks:
         self,
         rings: RingsElsewhere,
         procs: ProcSource,
-        witnesses: AttributionSources,
+        attribution: AttributionSources,
         *,
         hostname: str,
         linger_s: float,
@@ -167,7 +167,7 @@ class WatchedRanks:
     ) -> None:
         self._rings = rings
         self._procs = procs
-        self._witnesses = witnesses
+        self._attribution = attribution
         self._hostname = hostname
         self._linger_s = linger_s
         self._detector_factory = detector_factory
@@ -305,8 +305,8 @@ class WatchedRanks:
         return seen
 
     def _hear(self, watch: _Watch, gpus: Sequence[GpuReading]) -> None:
-        word = self._witnesses.word_on(watch.facts, watch.word, gpus, alive=watch.ended_s is None)
-        evidence = self._witnesses.evidence(word, watch.facts) if word != watch.word else None
+        word = self._attribution.word_on(watch.facts, watch.word, gpus, alive=watch.ended_s is None)
+        evidence = self._attribution.evidence(word, watch.facts) if word != watch.word else None
         if evidence is not None:
             watch.word = word
             watch.rank.weigh(evidence)

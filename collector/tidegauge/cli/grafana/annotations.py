@@ -30,7 +30,7 @@ HEADER = ("from", "to", "tags")
 
 
 class _NoNotes:
-    """A notebook that remembers nothing: whatever is in Grafana already is found there."""
+    """A journal that remembers nothing: whatever is in Grafana already is found there."""
 
     def said(self, sink: str, key: str) -> None:
         del sink, key

@@ -174,7 +174,7 @@ class EscalationLoop:
 
 
 def open_escalation(coordinator: Coordinator, store: Callable[[], EvidenceRows], asks: EvidenceAsks) -> EscalationLoop:
-    """The desk of a coordinator at work."""
+    """The loop of a coordinator at work."""
     workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tidegauge-evidence")
     clock = PolicyClock(wall_s=time.time, monotonic_s=time.monotonic)
     return EscalationLoop(coordinator, store, asks=asks, now_s=clock.now_s, submit=workers.submit)

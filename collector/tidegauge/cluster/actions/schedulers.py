@@ -52,12 +52,12 @@ def _slurm(settings: Settings, coordinator: Coordinator, files: StateFiles) -> A
     from tidegauge_scheduler_hooks.slurm.adapter import SlurmScheduler
     from tidegauge_scheduler_hooks.slurm.commands import SlurmCommands
 
-    desk = JobSettingsStore(files.job_settings, wall_s=time.time, reporting=coordinator.heard_lately)
-    coordinator.lay_down(desk)
+    job_settings = JobSettingsStore(files.job_settings, wall_s=time.time, reporting=coordinator.heard_lately)
+    coordinator.lay_down(job_settings)
     return SlurmScheduler(
         SlurmCommands(settings.slurm_bin_dir, settings.slurm_conf),
         coordinator.orders,
-        desk,
+        job_settings,
         requeue_unasked=settings.slurm_requeue == "all",
     )
 

@@ -106,15 +106,15 @@ class Coordinator:
         self._usable_bytes: dict[DeviceUuid, int] | None = None
         """``gpu_usable_bytes`` as last made; ``None``: some node has other GPUs by now."""
         self._events = EventLog(wall_s)
-        self._settings_desk: JobSettingsStore | None = None
+        self._settings_store: JobSettingsStore | None = None
         self._pod_of: Callable[[str], PodFacts | None] | None = None
 
-    def lay_down(self, desk: JobSettingsStore) -> None:
-        """From now on agents get the settings of ``desk`` with the replies to their reports; before, none are touched.
+    def lay_down(self, store: JobSettingsStore) -> None:
+        """From now on agents get the settings of ``store`` with the replies to their reports; before, none are touched.
 
-        The desk looks at this coordinator: ``JobSettingsDesk(…, reporting=coordinator.heard_lately)``.
+        The store looks at this coordinator: ``JobSettingsStore(…, reporting=coordinator.heard_lately)``.
         """
-        self._settings_desk = desk
+        self._settings_store = store
 
     def know_pods(self, pod_of: Callable[[str], PodFacts | None]) -> None:
         """From now on agents are told whose the pods are that they ask about. ``pod_of`` (uid) must not block."""
@@ -149,8 +149,8 @@ class Coordinator:
                 for piece in summary.evidence
             )
         self.orders.take_results(summary.node_id, summary.order_results)
-        orders, desk = self.orders.orders_for(summary.node_id), self._settings_desk
-        settings = None if desk is None else desk.reply_to(summary, before=before)
+        orders, store = self.orders.orders_for(summary.node_id), self._settings_store
+        settings = None if store is None else store.reply_to(summary, before=before)
         return ReportReply(
             accepted=True,
             coordinator=self.incarnation,

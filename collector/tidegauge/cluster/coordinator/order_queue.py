@@ -43,7 +43,7 @@ class _Asked:
 class OrderQueue:
     """Thread-safe. ``incarnation`` makes order ids the coordinator's own; ``hostname_of`` names a node for people,
     ``expected_every_s`` says for how long its agent may well be silent (0: a moment), ``where_now``
-    which node has each of these processes of a job now. None of them may wait for the desk."""
+    which node has each of these processes of a job now. None of them may wait for the queue."""
 
     def __init__(
         self,

@@ -50,9 +50,9 @@ class _Kept:
 
 class JobSettingsStore:
     """Thread-safe. ``path`` is ``StateFiles.job_settings``; ``reporting`` gives the latest summary of every node whose
-    agent reports (``Coordinator.heard_lately``), and must not wait for the desk.
+    agent reports (``Coordinator.heard_lately``), and must not wait for the store.
 
-    Raises ``SettingsKeptError`` if the file cannot be read. One that is damaged is put aside: the desk begins empty.
+    Raises ``SettingsKeptError`` if the file cannot be read. One that is damaged is put aside: the store begins empty.
     """
 
     def __init__(

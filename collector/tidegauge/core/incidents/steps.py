@@ -150,9 +150,9 @@ class IncidentStep(NamedTuple):
     kind: Optional[ChangeKind] = None
 
 
-def open_incident(number: int, key: IncidentKey, job: JobView, sighting: Observation, now_s: float) -> IncidentStep:
+def open_incident(number: int, key: IncidentKey, job: JobView, observation: Observation, now_s: float) -> IncidentStep:
     """A new one, of the ranks that do it for sure."""
-    severity = _severity(key.cause, sighting.sure)
+    severity = _severity(key.cause, observation.sure)
     incident = Incident(
         number=number,
         key=key,
@@ -168,22 +168,22 @@ def open_incident(number: int, key: IncidentKey, job: JobView, sighting: Observa
         updated_unix_s=now_s,
         worst_severity=severity,
         stale=bool(job.stale),
-        explanation=sighting.explanation,
+        explanation=observation.explanation,
     )
-    return IncidentStep(with_findings(incident, sighting.sure, job, now_s=now_s), ChangeKind.OPENED)
+    return IncidentStep(with_findings(incident, observation.sure, job, now_s=now_s), ChangeKind.OPENED)
 
 
 def step_while_open(
-    incident: Incident, told: Announced, job: JobView, sighting: Observation, now_s: float, rules: IncidentRules
+    incident: Incident, told: Announced, job: JobView, observation: Observation, now_s: float, rules: IncidentRules
 ) -> IncidentStep:
-    """``sighting.unheard`` includes ranks that are missing."""
+    """``observation.unheard`` includes ranks that are missing."""
     cause, concerned = incident.key.cause, frozenset(incident.ranks)
-    shown = (*sighting.sure, *(one for one in sighting.doubtful if one.rank in concerned))
+    shown = (*observation.sure, *(one for one in observation.doubtful if one.rank in concerned))
     if not shown:
-        return _step_unseen(incident, bool(concerned & sighting.unheard), now_s, rules)
-    findings = _with_earlier(incident, shown, sighting.unheard)
-    after = with_findings(incident, findings, job, now_s=now_s, failed=sighting.failed)
-    after = replace(after, explanation=sighting.explanation or incident.explanation)
+        return _step_unseen(incident, bool(concerned & observation.unheard), now_s, rules)
+    findings = _with_earlier(incident, shown, observation.unheard)
+    after = with_findings(incident, findings, job, now_s=now_s, failed=observation.failed)
+    after = replace(after, explanation=observation.explanation or incident.explanation)
     seen = _severity(cause, after.findings)
     if seen.level > incident.severity.level:
         return IncidentStep(_with_severity(after, seen), ChangeKind.ESCALATED)
@@ -199,22 +199,22 @@ def step_while_open(
 
 
 def step_while_recovering(
-    incident: Incident, job: JobView, sighting: Observation, now_s: float, rules: IncidentRules
+    incident: Incident, job: JobView, observation: Observation, now_s: float, rules: IncidentRules
 ) -> IncidentStep:
     """It opens again on what would open it, and is over when all its ranks were quiet for long enough."""
-    if sighting.sure:
-        findings = _with_earlier(incident, sighting.sure, frozenset())
+    if observation.sure:
+        findings = _with_earlier(incident, observation.sure, frozenset())
         back = replace(
-            with_findings(incident, findings, job, now_s=now_s, failed=sighting.failed),
+            with_findings(incident, findings, job, now_s=now_s, failed=observation.failed),
             state=IncidentState.OPEN,
             recovering_since_unix_s=None,
             flaps=incident.flaps + 1,
-            explanation=sighting.explanation or incident.explanation,
+            explanation=observation.explanation or incident.explanation,
         )
         # Not the severity of before: what is acted on must be what is seen now.
-        return IncidentStep(_with_severity(back, _severity(incident.key.cause, sighting.sure)), ChangeKind.REOPENED)
+        return IncidentStep(_with_severity(back, _severity(incident.key.cause, observation.sure)), ChangeKind.REOPENED)
     since_s = incident.recovering_since_unix_s
-    if since_s is None or frozenset(incident.ranks) & (sighting.unheard | sighting.uneasy):
+    if since_s is None or frozenset(incident.ranks) & (observation.unheard | observation.uneasy):
         return IncidentStep(replace(incident, recovering_since_unix_s=now_s))
     wanted_s = min(rules.recover_after_s * (1 + incident.flaps), rules.recover_at_most_s)
     return close_incident(incident, Closure.RECOVERED, now_s) if now_s - since_s >= wanted_s else IncidentStep(incident)

@@ -195,43 +195,43 @@ class IncidentTracker:
         followed = self._followed.get(key)
         if followed is not None and followed.seen is not None and followed.seen[0] is view:
             return followed.seen[1]
-        sighting = see_growth(view, key.cause, self._rules.min_severity)
+        observation = see_growth(view, key.cause, self._rules.min_severity)
         if followed is not None:
-            followed.seen = view, sighting
-        return sighting
+            followed.seen = view, observation
+        return observation
 
-    def _look(self, key: IncidentKey, view: JobView, sighting: Observation, now_s: float) -> Optional[IncidentStep]:
+    def _look(self, key: IncidentKey, view: JobView, observation: Observation, now_s: float) -> Optional[IncidentStep]:
         followed = self._followed.get(key)
         if followed is None:
             opened_s = self._opened_s.setdefault(tenant_of(key.job), {})
-            if not sighting.sure or len(opened_s) >= self._rules.most_per_tenant:
+            if not observation.sure or len(opened_s) >= self._rules.most_per_tenant:
                 return None
             number, self._next_number = self._next_number, self._next_number + 1
             opened_s[number] = now_s
-            self._learn(key, sighting)
-            return open_incident(number, key, view, sighting, now_s)
-        if not sighting.sure and not any(rank.alive for rank in view.ranks):
+            self._learn(key, observation)
+            return open_incident(number, key, view, observation, now_s)
+        if not observation.sure and not any(rank.alive for rank in view.ranks):
             return None  # nothing can be seen of it any more: it ends, or is waited for
-        self._learn(key, sighting)
+        self._learn(key, observation)
         missing = self._missing(followed, view, now_s)
         incident = replace(followed.incident, stale=bool(view.stale or missing))
-        if self._culprits_ended(followed, view, sighting, now_s):
+        if self._culprits_ended(followed, view, observation, now_s):
             closed = close_incident(incident, Closure.CULPRITS_ENDED, now_s)
             followed.incident = closed.incident
             return closed
-        sighting = sighting._replace(unheard=sighting.unheard | missing)
+        observation = observation._replace(unheard=observation.unheard | missing)
         if incident.state is IncidentState.RECOVERING:
-            step = step_while_recovering(incident, view, sighting, now_s, self._rules)
+            step = step_while_recovering(incident, view, observation, now_s, self._rules)
         else:
-            step = step_while_open(incident, followed.told, view, sighting, now_s, self._rules)
+            step = step_while_open(incident, followed.told, view, observation, now_s, self._rules)
         followed.incident = step.incident
         return step
 
-    def _learn(self, key: IncidentKey, sighting: Observation) -> None:
+    def _learn(self, key: IncidentKey, observation: Observation) -> None:
         if key.cause is IncidentCause.OUT_OF_MEMORY:
             if key not in self._followed:
                 self._ooms.begin(key.job)
-            self._ooms.learn(key.job, sighting.sure)
+            self._ooms.learn(key.job, observation.sure)
 
     def _forget_opened(self, now_s: float) -> None:
         is_open = {followed.incident.number for followed in self._followed.values()}
@@ -242,13 +242,13 @@ class IncidentTracker:
                          if number in is_open or now_s - at_s < CROWD_S})
         }  # fmt: skip
 
-    def _culprits_ended(self, followed: _Followed, view: JobView, sighting: Observation, now_s: float) -> bool:
+    def _culprits_ended(self, followed: _Followed, view: JobView, observation: Observation, now_s: float) -> bool:
         """Whether those that did it have been gone for long enough. A rank of which nobody has heard may live."""
         concerned = frozenset(followed.incident.ranks)
-        shown = {finding.rank for finding in (*sighting.sure, *sighting.doubtful)}
+        shown = {finding.rank for finding in (*observation.sure, *observation.doubtful)}
         over = (
             followed.incident.key.cause.is_growth
-            and not sighting.sure
+            and not observation.sure
             and concerned.isdisjoint(shown)
             and concerned <= followed.ended - frozenset(view.stale)
         )
