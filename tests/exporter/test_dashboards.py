@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from tidegauge_exporter.dashboards.catalogue import dashboards, files
-from tidegauge_exporter.dashboards.dashboard import GRID, Dashboard, Row
-from tidegauge_exporter.dashboards.panels import Text
+from tidegauge_exporter.dashboards.model.dashboard import GRID, Dashboard, Row
+from tidegauge_exporter.dashboards.model.panels import Text
 
 TESTS = Path(__file__).parents[1]
 COMMITTED = TESTS.parent / "deploy/observability/grafana/dashboards"

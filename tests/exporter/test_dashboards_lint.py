@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tidegauge_exporter.dashboards.catalogue import dashboards
-from tidegauge_exporter.dashboards.dashboard import Dashboard
-from tidegauge_exporter.dashboards.queries import Marks
-from tidegauge_exporter.dashboards.tables import Table
-from tidegauge_exporter.dashboards.variables import LabelValues
+from tidegauge_exporter.dashboards.model.dashboard import Dashboard
+from tidegauge_exporter.dashboards.model.queries import Marks
+from tidegauge_exporter.dashboards.model.tables import Table
+from tidegauge_exporter.dashboards.model.variables import LabelValues
 from tidegauge_exporter.links import FLEET, INCIDENTS, JOB, RANK
 
 NARROWEST = 4

@@ -11,11 +11,11 @@ import pytest
 from grafana_variables import Chosen, all_of_them, interpolated, of_the_range, one
 from promql_labels import SERIES, UnknownLabelError, labels_of_result, selectors
 from tidegauge_exporter.dashboards.catalogue import dashboards
-from tidegauge_exporter.dashboards.dashboard import Dashboard
-from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import Marks, Query
-from tidegauge_exporter.dashboards.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.variables import LabelValues, VariableChoice
+from tidegauge_exporter.dashboards.model.dashboard import Dashboard
+from tidegauge_exporter.dashboards.model.panels import Panel
+from tidegauge_exporter.dashboards.model.queries import Marks, Query
+from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
+from tidegauge_exporter.dashboards.model.variables import LabelValues, VariableChoice
 from tidegauge_exporter.links import JOB, RANK
 
 BOARDS = dashboards("https://tidegauge.example.org")

@@ -14,10 +14,10 @@ from grafana_variables import Chosen, all_of_them, interpolated, of_the_range, o
 from integration.needs import missing
 from integration.prometheus_past import Past, cannot_be_had, prometheus_with_a_past
 from tidegauge_exporter.dashboards.catalogue import dashboards
-from tidegauge_exporter.dashboards.dashboard import Dashboard
-from tidegauge_exporter.dashboards.fields import Json
-from tidegauge_exporter.dashboards.queries import Marks, Query
-from tidegauge_exporter.dashboards.variables import LabelValues, VariableChoice
+from tidegauge_exporter.dashboards.model.dashboard import Dashboard
+from tidegauge_exporter.dashboards.model.fields import Json
+from tidegauge_exporter.dashboards.model.queries import Marks, Query
+from tidegauge_exporter.dashboards.model.variables import LabelValues, VariableChoice
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tidegauge_exporter.dashboards import fleet, incidents, job, rank
-from tidegauge_exporter.dashboards.dashboard import Dashboard
+from tidegauge_exporter.dashboards.model.dashboard import Dashboard
 
 
 def dashboards(service_url: str | None = None) -> tuple[Dashboard, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegauge_exporter.dashboards.fields import COUNT, PLAIN, Field, ThresholdSteps
-from tidegauge_exporter.dashboards.panels import Stat
-from tidegauge_exporter.dashboards.queries import Query
+from tidegauge_exporter.dashboards.model.fields import COUNT, PLAIN, Field, ThresholdSteps
+from tidegauge_exporter.dashboards.model.panels import Stat
+from tidegauge_exporter.dashboards.model.queries import Query
 
 
 def errors_in_the_range(chosen: Callable[[str], str]) -> Stat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.fields import PanelLink
+from tidegauge_exporter.dashboards.model.fields import PanelLink
 from tidegauge_exporter.links import JOB, RANK
 
 FLEET: Final = 'cluster=~"$cluster"'

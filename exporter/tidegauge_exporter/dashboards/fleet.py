@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tidegauge_exporter.dashboards.curves import TimeSeries
-from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.expressions import fleet, total
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.fleet_health import health
+from tidegauge_exporter.dashboards.fleet_jobs import at_risk, waste
+from tidegauge_exporter.dashboards.model.curves import TimeSeries
+from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
+from tidegauge_exporter.dashboards.model.fields import (
     ANY_NEEDS_CARE,
     BYTES,
     COUNT,
@@ -15,12 +17,10 @@ from tidegauge_exporter.dashboards.fields import (
     Field,
     ThresholdSteps,
 )
-from tidegauge_exporter.dashboards.fleet_health import health
-from tidegauge_exporter.dashboards.fleet_jobs import at_risk, waste
-from tidegauge_exporter.dashboards.panels import BarGauge, Panel, Stat
-from tidegauge_exporter.dashboards.queries import LIMIT, Query, QueryLine, TaggedMarks
+from tidegauge_exporter.dashboards.model.panels import BarGauge, Panel, Stat
+from tidegauge_exporter.dashboards.model.queries import LIMIT, Query, QueryLine, TaggedMarks
+from tidegauge_exporter.dashboards.model.variables import CLUSTERS, DATA_SOURCE
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NOTHING_HAPPENED
-from tidegauge_exporter.dashboards.variables import CLUSTERS, DATA_SOURCE
 from tidegauge_exporter.links import FLEET as UID
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.curves import TimeSeries
 from tidegauge_exporter.dashboards.expressions import FLEET, fleet
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.model.curves import TimeSeries
+from tidegauge_exporter.dashboards.model.fields import (
     ANY_IS_BAD,
     ANY_NEEDS_CARE,
     BAD,
@@ -18,8 +18,8 @@ from tidegauge_exporter.dashboards.fields import (
     Field,
     ThresholdSteps,
 )
-from tidegauge_exporter.dashboards.panels import Panel, Stat
-from tidegauge_exporter.dashboards.queries import Query, QueryLine
+from tidegauge_exporter.dashboards.model.panels import Panel, Stat
+from tidegauge_exporter.dashboards.model.queries import Query, QueryLine
 
 _AGE_STEPS: Final = ThresholdSteps(GOOD, ((30, CARE), (120, BAD)))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.curves import TimeSeries
 from tidegauge_exporter.dashboards.expressions import fleet, job_link, of_jobs, total, with_names
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.model.curves import TimeSeries
+from tidegauge_exporter.dashboards.model.fields import (
     BYTES,
     COUNT,
     HOW_FULL,
@@ -18,10 +18,10 @@ from tidegauge_exporter.dashboards.fields import (
     TIME_LEFT,
     Field,
 )
-from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import Query
+from tidegauge_exporter.dashboards.model.panels import Panel
+from tidegauge_exporter.dashboards.model.queries import Query
+from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH
-from tidegauge_exporter.dashboards.tables import Label, Table, Value
 
 _ROWS: Final = 20
 """Of a table: what one looks through; the others are found by `tidegauge top`."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.curves import StateTimeline
-from tidegauge_exporter.dashboards.dashboard import TAG
 from tidegauge_exporter.dashboards.expressions import BY_JOB, FLEET, fleet, job_link
-from tidegauge_exporter.dashboards.fields import COUNT, WHEN, Field, ThresholdSteps
-from tidegauge_exporter.dashboards.panels import AnnotationsList, BarGauge, Panel, Text
-from tidegauge_exporter.dashboards.queries import Query
+from tidegauge_exporter.dashboards.model.curves import StateTimeline
+from tidegauge_exporter.dashboards.model.dashboard import TAG
+from tidegauge_exporter.dashboards.model.fields import COUNT, WHEN, Field, ThresholdSteps
+from tidegauge_exporter.dashboards.model.panels import AnnotationsList, BarGauge, Panel, Text
+from tidegauge_exporter.dashboards.model.queries import Query
+from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
 from tidegauge_exporter.dashboards.reasons import NOTHING_HAPPENED
-from tidegauge_exporter.dashboards.tables import Label, Table, Value
 
 _ROWS: Final = 50
 _COMMANDS: Final = """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.curves import TimeSeries
-from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.expressions import (
     BY_INCIDENT,
     BY_JOB,
@@ -15,7 +13,10 @@ from tidegauge_exporter.dashboards.expressions import (
     report_links,
     with_names,
 )
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.incident_actions import actions, alerts, policy
+from tidegauge_exporter.dashboards.model.curves import TimeSeries
+from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
+from tidegauge_exporter.dashboards.model.fields import (
     AGO,
     ANY_IS_BAD,
     BAD,
@@ -30,12 +31,11 @@ from tidegauge_exporter.dashboards.fields import (
     Field,
     ThresholdSteps,
 )
-from tidegauge_exporter.dashboards.incident_actions import actions, alerts, policy
-from tidegauge_exporter.dashboards.panels import Panel, Stat
-from tidegauge_exporter.dashboards.queries import Query, TaggedMarks
+from tidegauge_exporter.dashboards.model.panels import Panel, Stat
+from tidegauge_exporter.dashboards.model.queries import Query, TaggedMarks
+from tidegauge_exporter.dashboards.model.tables import Label, Table, TableColumn, Value
+from tidegauge_exporter.dashboards.model.variables import CLUSTERS, DATA_SOURCE
 from tidegauge_exporter.dashboards.reasons import NONE_OPEN, NOTHING_HAPPENED
-from tidegauge_exporter.dashboards.tables import Label, Table, TableColumn, Value
-from tidegauge_exporter.dashboards.variables import CLUSTERS, DATA_SOURCE
 from tidegauge_exporter.links import INCIDENTS as UID
 
 _DATABASE: Final = "The coordinator does not answer, or its database is away."

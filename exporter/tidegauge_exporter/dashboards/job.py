@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.errors import errors_in_the_range
 from tidegauge_exporter.dashboards.expressions import BY_JOB, job, report_links
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.job_attempts import attempts
+from tidegauge_exporter.dashboards.job_forecast import forecast
+from tidegauge_exporter.dashboards.job_marks import job_marks
+from tidegauge_exporter.dashboards.job_memory import memory, ranks_side_by_side, where_it_goes
+from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
+from tidegauge_exporter.dashboards.model.fields import (
     AGO,
     BYTES,
     COUNT,
@@ -20,15 +24,11 @@ from tidegauge_exporter.dashboards.fields import (
     Field,
     ThresholdSteps,
 )
-from tidegauge_exporter.dashboards.job_attempts import attempts
-from tidegauge_exporter.dashboards.job_forecast import forecast
-from tidegauge_exporter.dashboards.job_marks import job_marks
-from tidegauge_exporter.dashboards.job_memory import memory, ranks_side_by_side, where_it_goes
-from tidegauge_exporter.dashboards.panels import Panel, Stat
-from tidegauge_exporter.dashboards.queries import Query, TaggedMarks
+from tidegauge_exporter.dashboards.model.panels import Panel, Stat
+from tidegauge_exporter.dashboards.model.queries import Query, TaggedMarks
+from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
+from tidegauge_exporter.dashboards.model.variables import ATTEMPT, CLUSTER, DATA_SOURCE, GROUP, HORIZON, JOB_ID
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NOTHING_HAPPENED
-from tidegauge_exporter.dashboards.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, GROUP, HORIZON, JOB_ID
 from tidegauge_exporter.links import JOB as UID
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidegauge_exporter.dashboards.curves import TimeSeries
 from tidegauge_exporter.dashboards.expressions import job
-from tidegauge_exporter.dashboards.fields import BYTES, COUNT, LEAK_STEPS, LEAK_WORDS, SHARE, WHEN, Field
-from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import Query
-from tidegauge_exporter.dashboards.tables import Label, Table, Value
+from tidegauge_exporter.dashboards.model.curves import TimeSeries
+from tidegauge_exporter.dashboards.model.fields import BYTES, COUNT, LEAK_STEPS, LEAK_WORDS, SHARE, WHEN, Field
+from tidegauge_exporter.dashboards.model.panels import Panel
+from tidegauge_exporter.dashboards.model.queries import Query
+from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
 
 
 def attempts() -> tuple[Panel, ...]:

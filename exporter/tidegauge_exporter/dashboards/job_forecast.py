@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidegauge_exporter.dashboards.curves import FEW_POINTS, TimeSeries
 from tidegauge_exporter.dashboards.expressions import ONE_JOB, job, rank_link, standing_out, used, used_share
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.model.curves import FEW_POINTS, TimeSeries
+from tidegauge_exporter.dashboards.model.fields import (
     BYTES,
     COUNT,
     HOW_FULL,
@@ -18,10 +18,10 @@ from tidegauge_exporter.dashboards.fields import (
     ThresholdSteps,
     Words,
 )
-from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import LIMIT, Query, QueryLine
+from tidegauge_exporter.dashboards.model.panels import Panel
+from tidegauge_exporter.dashboards.model.queries import LIMIT, Query, QueryLine
+from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH
-from tidegauge_exporter.dashboards.tables import Label, Table, Value
 
 _ROWS = 16
 _RANK = "attempt, group, rank, hostname, gpu"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegauge_exporter.dashboards.expressions import BY_INCIDENT, BY_JOB, job
-from tidegauge_exporter.dashboards.queries import Marks, Query
+from tidegauge_exporter.dashboards.model.queries import Marks, Query
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NOTHING_HAPPENED
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.curves import FEW_POINTS, Heatmap, StateTimeline, TimeSeries
 from tidegauge_exporter.dashboards.expressions import (
     ONE_JOB,
     by_rank_in_order,
@@ -13,7 +12,8 @@ from tidegauge_exporter.dashboards.expressions import (
     standing_out,
     used_share,
 )
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.model.curves import FEW_POINTS, Heatmap, StateTimeline, TimeSeries
+from tidegauge_exporter.dashboards.model.fields import (
     BYTES,
     COUNT,
     LEAK_STEPS,
@@ -24,8 +24,8 @@ from tidegauge_exporter.dashboards.fields import (
     STEPS_PER_S,
     Field,
 )
-from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import LIMIT, PEAK, Query, QueryLine
+from tidegauge_exporter.dashboards.model.panels import Panel
+from tidegauge_exporter.dashboards.model.queries import LIMIT, PEAK, Query, QueryLine
 
 _NOBODY: Final = "No rank reported in the time range."
 _ODD = 8

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.curves import TimeSeries
-from tidegauge_exporter.dashboards.dashboard import TAG, Dashboard, Row
 from tidegauge_exporter.dashboards.errors import errors_in_the_range
 from tidegauge_exporter.dashboards.expressions import BY_JOB, ONE_RANK, own_card, rank, used_share
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.job_marks import job_marks
+from tidegauge_exporter.dashboards.model.curves import TimeSeries
+from tidegauge_exporter.dashboards.model.dashboard import TAG, Dashboard, Row
+from tidegauge_exporter.dashboards.model.fields import (
     AGO,
     BYTES,
     COUNT,
@@ -22,13 +23,12 @@ from tidegauge_exporter.dashboards.fields import (
     Field,
     ThresholdSteps,
 )
-from tidegauge_exporter.dashboards.job_marks import job_marks
-from tidegauge_exporter.dashboards.panels import Panel, Stat
-from tidegauge_exporter.dashboards.queries import LIMIT, Query, QueryLine, TaggedMarks
+from tidegauge_exporter.dashboards.model.panels import Panel, Stat
+from tidegauge_exporter.dashboards.model.queries import LIMIT, Query, QueryLine, TaggedMarks
+from tidegauge_exporter.dashboards.model.tables import Label, Table, Value
+from tidegauge_exporter.dashboards.model.variables import ATTEMPT, CLUSTER, DATA_SOURCE, GROUP, JOB_ID, RANK
 from tidegauge_exporter.dashboards.rank_details import by_dcgm, details, growth
 from tidegauge_exporter.dashboards.reasons import NO_GROWTH, NO_NVML
-from tidegauge_exporter.dashboards.tables import Label, Table, Value
-from tidegauge_exporter.dashboards.variables import ATTEMPT, CLUSTER, DATA_SOURCE, GROUP, JOB_ID, RANK
 from tidegauge_exporter.links import RANK as UID
 
 _NOBODY: Final = "The rank did not report in the time range."

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegauge_exporter.dashboards.curves import StateTimeline, TimeSeries
 from tidegauge_exporter.dashboards.expressions import job, own_card, rank
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.model.curves import StateTimeline, TimeSeries
+from tidegauge_exporter.dashboards.model.fields import (
     BYTES,
     COUNT,
     LEAK_STEPS,
@@ -16,8 +16,8 @@ from tidegauge_exporter.dashboards.fields import (
     STEPS_PER_S,
     Field,
 )
-from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import PEAK, Query, QueryLine
+from tidegauge_exporter.dashboards.model.panels import Panel
+from tidegauge_exporter.dashboards.model.queries import PEAK, Query, QueryLine
 from tidegauge_exporter.dashboards.reasons import NO_DCGM, NO_GROWTH, NO_NVML
 
 _NOBODY: Final = "The rank did not report in the time range."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegauge_exporter.dashboards.fields import (
+from tidegauge_exporter.dashboards.model.fields import (
     BY_STEPS,
     NO_STEPS,
     TEXT,
@@ -18,8 +18,8 @@ from tidegauge_exporter.dashboards.fields import (
     override,
     words_to_json,
 )
-from tidegauge_exporter.dashboards.panels import PLUGIN_VERSION, Panel
-from tidegauge_exporter.dashboards.queries import PROMETHEUS, Query, refs
+from tidegauge_exporter.dashboards.model.panels import PLUGIN_VERSION, Panel
+from tidegauge_exporter.dashboards.model.queries import PROMETHEUS, Query, refs
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegauge_exporter.dashboards.fields import BY_STEPS, Field, Json, fixed, override
-from tidegauge_exporter.dashboards.queries import PROMETHEUS, Query, QueryLine, refs
+from tidegauge_exporter.dashboards.model.fields import BY_STEPS, Field, Json, fixed, override
+from tidegauge_exporter.dashboards.model.queries import PROMETHEUS, Query, QueryLine, refs
 
 PLUGIN_VERSION = "11.0.0"
 """Panels written for this version or an older one are brought up to date by newer ones without a question."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidegauge_exporter.dashboards.fields import Json
+from tidegauge_exporter.dashboards.model.fields import Json
 
 PROMETHEUS: Final[Json] = {"type": "prometheus", "uid": "${datasource}"}
 """The data source that the reader chose at the top."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidegauge_exporter.dashboards.fields import Json
-from tidegauge_exporter.dashboards.queries import PROMETHEUS
+from tidegauge_exporter.dashboards.model.fields import Json
+from tidegauge_exporter.dashboards.model.queries import PROMETHEUS
 
 _ALL: Final = "$__all"
 

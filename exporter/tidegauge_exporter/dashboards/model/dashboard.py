@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tidegauge_exporter.dashboards.fields import Json
-from tidegauge_exporter.dashboards.panels import Panel
-from tidegauge_exporter.dashboards.queries import Marks, TaggedMarks
-from tidegauge_exporter.dashboards.variables import Variable
+from tidegauge_exporter.dashboards.model.fields import Json
+from tidegauge_exporter.dashboards.model.panels import Panel
+from tidegauge_exporter.dashboards.model.queries import Marks, TaggedMarks
+from tidegauge_exporter.dashboards.model.variables import Variable
 
 GRID: Final = 24
 """Columns of Grafana's grid."""

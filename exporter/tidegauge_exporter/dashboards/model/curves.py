@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tidegauge_exporter.dashboards.fields import BY_SERIES, Json
-from tidegauge_exporter.dashboards.panels import QueryPanel
+from tidegauge_exporter.dashboards.model.fields import BY_SERIES, Json
+from tidegauge_exporter.dashboards.model.panels import QueryPanel
 
 FEW_POINTS: Final = 200
 """For panels that read the series of every rank: a job may have a thousand; Grafana would ask for a point a pixel."""
