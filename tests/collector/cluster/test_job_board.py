@@ -145,6 +145,16 @@ def test_a_job_of_which_nothing_was_heard_is_the_same_object() -> None:
     assert after["j2"].ranks[0].step == 999
 
 
+def test_a_process_that_is_known_in_two_starts_of_its_job_is_in_a_group_of_each() -> None:
+    board, node, other = JobBoard(), known("a"), known("b")
+    ended, again = rank_of("j1", 0, 1, attempt=2, alive=False), rank_of("j1", 2, 1, attempt=1)
+    for where, rank in [(other, again), (node, ended), (node, again)]:  # two processes call themselves rank 2
+        board.put(where, key_of(rank), rank)
+    assert sorted((job.attempt, job.group_name, job.rank_hostnames) for job in board.jobs()) == [
+        (1, "pid 1", ("host-a",)), (1, "pid 1 (2)", ("host-b",)), (2, "", ("host-a",)),
+    ]  # fmt: skip
+
+
 @given(st.permutations([rank_of("j1", 0, pid, last_sample_unix_s=1.0, alive=False) for pid in (1, 2, 3)]))
 def test_who_speaks_for_a_rank_does_not_depend_on_who_was_heard_first(ranks: list[RankSummary]) -> None:
     (job,) = jobs_of(RankOnNode(rank, "host", False, "n") for rank in ranks)

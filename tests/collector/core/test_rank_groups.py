@@ -309,6 +309,13 @@ def test_groups_do_not_depend_on_the_order_in_which_ranks_were_heard(
         assert groups.look(members) == others.look(shuffled)
 
 
+@given(st.lists(HEARD_TWICE, min_size=1, max_size=4))
+def test_a_second_look_at_the_same_changes_nothing(looks: list[list[GroupMember]]) -> None:
+    groups = RankGroups()
+    for members in looks:
+        assert groups.look(members) == groups.look(members)
+
+
 @given(st.lists(MEMBERS, min_size=1, max_size=4))
 def test_every_process_is_in_one_group_and_no_two_living_ranks_of_an_attempt_of_it_are_the_same(
     looks: list[list[GroupMember]],

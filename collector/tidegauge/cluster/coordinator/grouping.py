@@ -61,14 +61,16 @@ def job_views(attempts: Mapping[JobKey, Sequence[RankOnNode]], known: RankGroups
     groups = known.look([one.group_member for members in attempts.values() for one in members])
     if len(groups) == 1:
         return {job: (make_job(job, one_per_rank(members), groups[0]),) for job, members in attempts.items()}
-    group_of = {place: group for group in groups for place in group.places}
+    group_of = {member: group for group in groups for member in group.members()}
     views = {}
     for job, members in attempts.items():
-        parts: dict[str, list[RankOnNode]] = defaultdict(list)
+        parts: dict[RankGroup, list[RankOnNode]] = defaultdict(list)
         for one in members:
-            parts[group_of[one.place].key].append(one)
+            member = one.group_member
+            parts[group_of[member.restarts, member.place]].append(one)
         views[job] = tuple(
-            make_job(job, one_per_rank(part), group_of[part[0].place]) for _, part in sorted(parts.items())
+            make_job(job, one_per_rank(part), group)
+            for group, part in sorted(parts.items(), key=lambda one: one[0].key)
         )
     return views
 

@@ -13,7 +13,7 @@ Source-compatible with Python 3.9.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Optional, Protocol, TypeVar
 
@@ -52,6 +52,11 @@ class GroupMember(NamedTuple):
     def launcher(self) -> Optional[Place]:
         """Its parent, and on which node."""
         return None if self.parent is None else (self.place[0], self.parent)
+
+    @property
+    def restarts(self) -> int:
+        """How often its job's scheduler had restarted the job."""
+        return scheduler_restarts(self.attempt, self.attempts_each)
 
 
 class _Rank(Protocol):
@@ -103,6 +108,12 @@ class RankGroup(NamedTuple):
     name: str
     """Its name for people; empty while the job has had no other group at the same time."""
     places: frozenset[Place]
+    restarts: int = 0
+    """How often the job's scheduler had restarted it (``scheduler_restarts``)."""
+
+    def members(self) -> Iterator[tuple[int, Place]]:
+        """Its processes, each with the start of the job that it was seen in: one may be known in two."""
+        return ((self.restarts, place) for place in self.places)
 
 
 class RankGroups:
@@ -130,7 +141,7 @@ class RankGroups:
             start = self._starts[restarts] = before.get(restarts) or _GroupsOfStart()
             if self._remembered:
                 self._hand_on(start, restarts, {one.attempts_each for one in started})
-            groups += start.look(started)
+            groups += (group._replace(restarts=restarts) for group in start.look(started))
         return tuple(groups)
 
     def _hand_on(self, start: _GroupsOfStart, restarts: int, each: AbstractSet[int]) -> None:
@@ -280,7 +291,7 @@ def _each_once(members: Iterable[GroupMember]) -> list[GroupMember]:
 def _by_start_of_job(members: list[GroupMember]) -> list[tuple[int, list[GroupMember]]]:
     if len(attempts := {(one.attempt, one.attempts_each) for one in members}) == 1:  # mostly
         return [(scheduler_restarts(*attempts.pop()), members)]
-    return sorted(_by(lambda one: scheduler_restarts(one.attempt, one.attempts_each), members).items())
+    return sorted(_by(lambda one: one.restarts, members).items())
 
 
 def _by_start(one: GroupMember) -> tuple[object, ...]:
