@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from gpu_peaks_operators import allocations, begin_trace, tagged, trace
 
-LEAST_BYTES = 256
+MIN_BLOCK_BYTES = 256
 
 
 class Case(NamedTuple):

@@ -29,7 +29,7 @@ MORE_MODELS = (
 PROCESSES = 10
 GIB = 12.0
 """For each process: its largest case and what the allocator keeps of earlier ones."""
-LARGEST_BYTES = 3 << 30
+MAX_CASE_BYTES = 3 << 30
 """Of a case's input and output together."""
 KEPT_BYTES = 5 << 30
 CASES_AT_A_TIME = 100
@@ -144,7 +144,7 @@ def cases(found: Sequence[Convolution], seed: int = 1) -> list[Case]:
     ]
     mixed = [case for case in others if case not in known]
     random.Random(seed).shuffle(mixed)
-    return [case for case in (*usual, *mixed) if _case_bytes(case) <= LARGEST_BYTES]
+    return [case for case in (*usual, *mixed) if _case_bytes(case) <= MAX_CASE_BYTES]
 
 
 def _case_bytes(case: Case) -> int:

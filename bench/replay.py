@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 RECORDINGS = ROOT / "tests" / "data" / "allocator"
 MIB, GIB = 1 << 20, 1 << 30
-LEAST_EVENTS_PER_S = 1_000_000
-MOST_BYTES = 2 * GIB
-MOST_ERROR = 0.01
+MIN_EVENTS_PER_S = 1_000_000
+MAX_PROCESS_BYTES = 2 * GIB
+MAX_PEAK_ERROR = 0.01
 LONG_EVENTS = 10_000_000
 REPEATED = "variable_length_s1_c0"
 """Whose requests the long trace repeats."""
@@ -174,8 +174,8 @@ def report() -> Iterator[str]:
     for name, (events, rate) in quick.items():
         yield f"| {name} | {events:,} | {rate:,.0f} | {plain[name][1]:,.0f} |"
     slowest = min(rate for _, rate in quick.values())
-    if slowest < LEAST_EVENTS_PER_S:
-        yield f"missed: {slowest:,.0f} events/s are less than {LEAST_EVENTS_PER_S:,}"
+    if slowest < MIN_EVENTS_PER_S:
+        yield f"missed: {slowest:,.0f} events/s are less than {MIN_EVENTS_PER_S:,}"
     yield ""
     first, second = compile_times()
     yield f"The first answer of a process: {first:.1f} s of processor time when it compiles, {second:.1f} s after that."
@@ -184,8 +184,8 @@ def report() -> Iterator[str]:
         f"{long['events']:,} events: {long['events_per_s']:,.0f} events/s; at most {long['bytes'] / GIB:.2f} GiB of"
         f" memory, {long['trace_bytes'] / GIB:.2f} of them before the replay."
     )
-    if long["bytes"] >= MOST_BYTES:
-        yield f"missed: {long['bytes'] / GIB:.2f} GiB are more than {MOST_BYTES / GIB:.0f}"
+    if long["bytes"] >= MAX_PROCESS_BYTES:
+        yield f"missed: {long['bytes'] / GIB:.2f} GiB are more than {MAX_PROCESS_BYTES / GIB:.0f}"
     yield ""
     yield from peak_table()
     yield ""
@@ -203,8 +203,8 @@ def peak_table() -> Iterator[str]:
         )
         if not found["is_exact"]:
             yield f"missed: the recording {name} does not give its own addresses back"
-        if abs(foretold / reserved - 1) > MOST_ERROR:
-            yield f"missed: the peak of {name} by more than {MOST_ERROR:.0%}"
+        if abs(foretold / reserved - 1) > MAX_PEAK_ERROR:
+            yield f"missed: the peak of {name} by more than {MAX_PEAK_ERROR:.0%}"
 
 
 def peaks_in_order() -> list[tuple[str, Answer]]:

@@ -19,7 +19,7 @@ from tidegauge.cluster.store import Store, open_store, sqlite_url
 from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
-    MOST_FINDINGS,
+    MAX_FINDINGS,
     ChangeKind,
     Closure,
     Incident,
@@ -82,7 +82,7 @@ class FakeIncidents:
             is_figures, left = change.kind is ChangeKind.UPDATED, room[change.kind is ChangeKind.UPDATED]
             if change.incident.number == number and left != 0:
                 room[is_figures] = None if left is None else left - 1
-                chosen.append(_shortened(change, MOST_FINDINGS))
+                chosen.append(_shortened(change, MAX_FINDINGS))
         return reversed(chosen)
 
     def count_left_out(self, number: int, *, most: int, most_figures: int) -> int:
@@ -97,8 +97,8 @@ class FakeIncidents:
     ) -> Sequence[IncidentChange]:
         found = [change for change in self.story if change.at_unix_s >= since_s]
         told = _newest([change for change in found if user_name in (None, change.incident.user_name)], limit)
-        each = MOST_FINDINGS if most_findings is None else max(most_findings // max(len(told), 1), 1)
-        return [_shortened(change, min(each, MOST_FINDINGS)) for change in told]
+        each = MAX_FINDINGS if most_findings is None else max(most_findings // max(len(told), 1), 1)
+        return [_shortened(change, min(each, MAX_FINDINGS)) for change in told]
 
     def marks(self, *, since_s: float, limit: int, user_name: str | None = None) -> Mapping[int, str]:
         found = self.each(open_only=False, since_s=since_s, limit=None, user_name=user_name)

@@ -33,7 +33,7 @@ from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import (
-    MOST_FINDINGS,
+    MAX_FINDINGS,
     ChangeKind,
     Closure,
     IncidentCause,
@@ -265,12 +265,12 @@ class StoreContract:
         after = [told(kind, first, float(at), flaps=at) for at, kind in enumerate(ChangeKind, start=1)]
         store.incidents.save([first, *after])
         assert store.incidents.incident(1) == after[-1].incident
-        shortened = [change._replace(incident=change.incident.shortened(MOST_FINDINGS)) for change in (first, *after)]
+        shortened = [change._replace(incident=change.incident.shortened(MAX_FINDINGS)) for change in (first, *after)]
         assert store.incidents.history(1) == shortened
-        assert {change.incident.ranks_left_out for change in shortened} == {64 - MOST_FINDINGS}
+        assert {change.incident.ranks_left_out for change in shortened} == {64 - MAX_FINDINGS}
         with store.database.reading() as connection:
             stored = [INCIDENT.read(text) for text in connection.scalars(select(incident_changes.c.value))]
-        assert {len(incident.findings) for incident in stored} == {MOST_FINDINGS}
+        assert {len(incident.findings) for incident in stored} == {MAX_FINDINGS}
         store.incidents.save([first, *after])
         assert store.incidents.history(1) == shortened
 
@@ -281,7 +281,7 @@ class StoreContract:
             connection.execute(update(incident_changes).values(value=INCIDENT.write(first.incident)))
         for read in (store.incidents.history(1), store.incidents.changes(since_s=0.0)):
             (line,) = read
-            assert line == first._replace(incident=first.incident.shortened(MOST_FINDINGS))
+            assert line == first._replace(incident=first.incident.shortened(MAX_FINDINGS))
 
     def test_of_a_long_history_the_newest_lines_are_read_and_few_that_only_tell_new_figures(self, store: Store) -> None:
         first = opened()
@@ -306,7 +306,7 @@ class StoreContract:
     def test_changes_share_out_the_ranks_whose_figures_are_told(self, store: Store) -> None:
         many = [told(ChangeKind.UPDATED, wide(), float(at)) for at in range(250)]
         store.incidents.save(many)
-        for most, each in ((None, MOST_FINDINGS), (64 * 250, MOST_FINDINGS), (7 * 250 + 249, 7), (1, 1)):
+        for most, each in ((None, MAX_FINDINGS), (64 * 250, MAX_FINDINGS), (7 * 250 + 249, 7), (1, 1)):
             changes = store.incidents.changes(since_s=0.0, most_findings=most)
             assert [change.at_unix_s for change in changes] == [change.at_unix_s for change in many]
             assert {len(change.incident.findings) for change in changes} == {each}

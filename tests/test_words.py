@@ -59,3 +59,18 @@ def test_folders_show_at_most_two_dozen_modules() -> None:
     for path in modules():
         counts[path.parent.relative_to(ROOT)] += 1
     assert {str(folder): count for folder, count in counts.items() if count > 24} == {}
+
+
+def test_bounds_are_named_max_or_min() -> None:
+    bounds = {
+        f"{path.relative_to(ROOT)}: {name.id}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    }
+    assert bounds, "no assignment was found"
+    superlative = re.compile(r": _?(\w+_)?(MOST|LONGEST|LEAST|FEWEST|SHORTEST|SMALLEST)(_\w+)?$")
+    assert [name for name in sorted(bounds) if superlative.search(name)] == []

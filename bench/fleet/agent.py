@@ -29,7 +29,7 @@ from fleet.writer import BENCH, ranks_written
 
 RANKS = 1000
 BOUND_PERCENT = 30.0
-MOST_MISSED_PERCENT = 10.0
+MAX_MISSED_PERCENT = 10.0
 """On a machine that is busy with other things the ranks do not come to write, and the agent has an easy life."""
 SCRAPE_S = 15.0
 WARM_UP_S = 20.0
@@ -216,7 +216,7 @@ def bounds(figures: Figures) -> list[Bound]:
     return [
         Bound(what, BOUND_PERCENT, figures.cpu_percent, "% of a core"),
         Bound("... ranks not seen, records lost, sources failing", 0, unseen, ""),
-        Bound("... records fewer than that rate makes", MOST_MISSED_PERCENT, figures.missed_percent, "%"),
+        Bound("... records fewer than that rate makes", MAX_MISSED_PERCENT, figures.missed_percent, "%"),
     ]
 
 

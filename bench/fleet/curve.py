@@ -23,7 +23,7 @@ AGENT_RANKS, DETECTOR_RANKS, COORDINATOR_RANKS = (
     (8, 32, 128, 512, 1000), (8, 100, 1000, 10_000), (8, 80, 1000, 10_000),
 )  # fmt: skip
 QUICK_RANKS = (8, 64)
-MOST_RISE = 1.5
+MAX_RISE = 1.5
 """The cost of a rank where there are most of them, over the least at any smaller number."""
 COLOURS = {"agent": "#0969da", "detector": "#1a7f37", "coordinator": "#bc4c00"}
 
@@ -75,7 +75,7 @@ def bounds(points: list[Point]) -> list[Bound]:
     for part in dict.fromkeys(point.part for point in points):
         costs = [point.us_per_rank_and_s for point in points if point.part == part]
         found.append(
-            Bound(f"cost of a rank, {part}: most ranks over fewer", MOST_RISE, costs[-1] / min(costs[:-1]), "x")
+            Bound(f"cost of a rank, {part}: most ranks over fewer", MAX_RISE, costs[-1] / min(costs[:-1]), "x")
         )
     return found
 

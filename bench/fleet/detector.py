@@ -33,7 +33,7 @@ GROWTH_PERCENT = 25.0
 """Of memory from half an hour to an hour. A detector keeps up to 128 floors on each of ten scales, each four times as
 long as the one before: twice the samples add half a scale to some three, once and for all. What kept every sample
 would grow by 100."""
-MOST_BYTES_EACH = 128 << 10
+MAX_DETECTOR_BYTES = 128 << 10
 YOUNG_SAMPLES = 500
 STREAMS = 200
 """Different series at one moment; the ranks of a job, and of like jobs, see the same."""
@@ -174,7 +174,7 @@ def bounds(figures: Figures) -> list[Bound]:
     return [
         Bound(steady, BOUND_PERCENT, figures.percent_of_a_core, "% of a core"),
         Bound(young, BOUND_PERCENT, figures.young_percent_of_a_core, "% of a core"),
-        Bound("... memory of each after an hour", MOST_BYTES_EACH / 1024, figures.bytes_each / 1024, "KiB"),
+        Bound("... memory of each after an hour", MAX_DETECTOR_BYTES / 1024, figures.bytes_each / 1024, "KiB"),
         Bound("... growth of it in the second half hour", GROWTH_PERCENT, figures.growth_percent, "%"),
     ]
 

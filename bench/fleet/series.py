@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 from leakseries.machine import Row, Series  # noqa: E402
 from leakseries.recorded import loop_recordings, recorded_series, rig_series  # noqa: E402
 
-FEWEST_ROWS = 100
+MIN_ROWS = 100
 """A shorter recording is not played: it says too little about how its loop goes on."""
 
 
@@ -69,7 +69,7 @@ def _gain(values: Sequence[int]) -> int:
 def replays() -> tuple[Replay, ...]:
     """Every recording that can be seen in a ring: what leaks outside PyTorch's allocator is NVML's to tell."""
     recordings = [*recorded_series(), *rig_series(), *loop_recordings()]
-    return tuple(_replay(one) for one in recordings if len(one.rows) >= FEWEST_ROWS and one.signal != "nontorch")
+    return tuple(_replay(one) for one in recordings if len(one.rows) >= MIN_ROWS and one.signal != "nontorch")
 
 
 def _replay(recording: Series) -> Replay:

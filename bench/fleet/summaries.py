@@ -27,7 +27,7 @@ GIB, MIB = 1 << 30, 1 << 20
 JOB_NODES = (1, 1, 1, 2, 2, 4, 6, 8)
 """Nodes of one job after the other: 3.1 on average, 400 jobs on 1,250 nodes."""
 USERS = 100
-SUSPECTED_S, LEAKS_AT_LEAST_S, LEAKS_AT_MOST_S = 20.0, 60.0, 180.0
+SUSPECTED_S, MIN_LEAK_S, MAX_LEAK_S = 20.0, 60.0, 180.0
 REST_S = 180.0
 """After the end of one episode, before the same job has the next: incidents need two minutes to close."""
 EVIDENCE_TAKES_S = 45.0
@@ -215,7 +215,7 @@ class Fleet:
             return set()
         job, chance = self._random.choice(idle), self._random
         rank, ending = chance.randrange(job.world_size), chance.choice(("quiet", "quiet", "quiet", "restart", "oom"))
-        lasting_s = SUSPECTED_S + chance.uniform(LEAKS_AT_LEAST_S, LEAKS_AT_MOST_S)
+        lasting_s = SUSPECTED_S + chance.uniform(MIN_LEAK_S, MAX_LEAK_S)
         severity = chance.choice((Severity.WARNING, Severity.CRITICAL))
         job.episode = Episode(rank, chance.choice(SIGNALS), severity, now_s, now_s + lasting_s, ending)
         self.begun += 1

@@ -7,9 +7,9 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-LONGEST_SECRET_BYTES = 16 * 1024
+MAX_SECRET_BYTES = 16 * 1024
 """A token has some dozens of bytes; a service account's JSON some thousands."""
-LONGEST_LIST_BYTES = 4 * 1024 * 1024
+MAX_LIST_BYTES = 4 * 1024 * 1024
 """A file of ten thousand lines of a name and a digest has two million."""
 
 
@@ -24,16 +24,16 @@ def read_secret(file: Path | None, environ: Mapping[str, str], variable: str) ->
     will do, because that is how Kubernetes mounts secrets. Raises ``SecretError``.
     """
     if file is not None:
-        return _checked(_content(file, LONGEST_SECRET_BYTES), str(file))
+        return _checked(_content(file, MAX_SECRET_BYTES), str(file))
     value = environ.get(variable, "")
     return _checked(value, f"the variable {variable}") if value.strip() else None
 
 
 def read_lines(file: Path) -> list[str]:
     """The lines of a file of secrets, of which the same is asked as of a file with one. Raises ``SecretError``."""
-    text = _content(file, LONGEST_LIST_BYTES)
-    if len(text) > LONGEST_LIST_BYTES:
-        raise SecretError(f"{file} is longer than {LONGEST_LIST_BYTES} bytes")
+    text = _content(file, MAX_LIST_BYTES)
+    if len(text) > MAX_LIST_BYTES:
+        raise SecretError(f"{file} is longer than {MAX_LIST_BYTES} bytes")
     return text.splitlines()
 
 
@@ -72,6 +72,6 @@ def _checked(text: str, where: str) -> str:
     secret = text.strip()
     if not secret:
         raise SecretError(f"{where} is empty: put the token there, or take the setting away")
-    if len(text) > LONGEST_SECRET_BYTES or not (secret.isascii() and secret.isprintable()) or " " in secret:
+    if len(text) > MAX_SECRET_BYTES or not (secret.isascii() and secret.isprintable()) or " " in secret:
         raise SecretError(f"{where} does not hold a token: that is one line of ASCII without spaces")
     return secret

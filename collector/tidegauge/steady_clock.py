@@ -18,7 +18,7 @@ from tidegauge.files import write_state
 
 _log = logging.getLogger(__name__)
 
-MOST_AHEAD_S = 86_400.0
+MAX_AHEAD_S = 86_400.0
 SAVE_EVERY_S = 600.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -74,7 +74,7 @@ class SteadyClock:
             return wall_s
         if boot_id == self._boot_id:
             return last_s + max(0.0, self._since_boot_s() - since_boot_s)
-        return min(max(wall_s, last_s), last_s + MOST_AHEAD_S)
+        return min(max(wall_s, last_s), last_s + MAX_AHEAD_S)
 
     def _save(self, now_s: float, since_boot_s: float) -> None:
         kept = {"unix_s": now_s, "since_boot_s": since_boot_s, "boot_id": self._boot_id}

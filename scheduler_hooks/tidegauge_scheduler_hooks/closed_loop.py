@@ -47,7 +47,7 @@ from tidegauge_scheduler_hooks.watched_audit import WatchedAudit
 
 log = logging.getLogger(__name__)
 
-RECENT_S, MOST_RECENT = 86400.0, 1000
+RECENT_S, MAX_RECENT = 86400.0, 1000
 """Incidents that are over are known again after a restart, so that their out-of-memory errors are not new ones."""
 FORGET_EVERY_S = 3600.0
 DECIDE_AGAIN_S = 5.0
@@ -128,7 +128,7 @@ class ClosedLoop:
         cluster.remember_groups(still_open)
         self._tracker = IncidentTracker(
             still_open, next_number=incidents.next_number(), explain_oom=_explained, rules=rules,
-            closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MOST_RECENT),
+            closed=incidents.incidents(open_only=False, since_s=now_s() - RECENT_S, limit=MAX_RECENT),
         )  # fmt: skip
         self._state = PolicyState.of(audit.memory(since_s=now_s() - MEMORY_S))
         self._forgot_s = float("-inf")

@@ -11,7 +11,7 @@ from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecor
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
 
-MOST_REMEMBERED = 2_000
+MAX_REMEMBERED = 2_000
 """Tenants of lanes whose latest turn is known. Of more, those served longest ago are forgotten: they come
 first anyway."""
 
@@ -76,5 +76,5 @@ class FairCalls:
     def _note(self, turn: _Turn) -> None:
         self._served.pop(turn, None)
         self._served[turn] = next(self._now)
-        if len(self._served) > MOST_REMEMBERED:
+        if len(self._served) > MAX_REMEMBERED:
             del self._served[next(iter(self._served))]

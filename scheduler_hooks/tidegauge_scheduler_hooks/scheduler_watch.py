@@ -22,7 +22,7 @@ from tidegauge_scheduler_hooks.ports import SchedulerError, SchedulerPort
 log = logging.getLogger(__name__)
 
 ASK_EVERY_S = 5.0
-ASK_AT_MOST_EVERY_S = 1.0
+MIN_ASK_INTERVAL_S = 1.0
 """For a job that has not been described yet."""
 PAUSE_PER_ANSWER = 10.0
 """An answer that took long costs its scheduler much: none is asked for more than a tenth of the time."""
@@ -133,9 +133,9 @@ class SchedulerWatch:
     def _is_due(self, scheduler: _Scheduler, jobs: Iterable[JobView]) -> bool:
         with self._lock:
             now_s = self._monotonic_s()
-            if scheduler.asking or now_s - scheduler.asked_s < ASK_AT_MOST_EVERY_S:
+            if scheduler.asking or now_s - scheduler.asked_s < MIN_ASK_INTERVAL_S:
                 return False
-            least_s = ASK_EVERY_S if all(job_key(job) in scheduler.known for job in jobs) else ASK_AT_MOST_EVERY_S
+            least_s = ASK_EVERY_S if all(job_key(job) in scheduler.known for job in jobs) else MIN_ASK_INTERVAL_S
             wait_s = max(least_s, min(PAUSE_PER_ANSWER * scheduler.took_s, TOO_OLD_S / 2))
             if now_s - scheduler.asked_s < wait_s:
                 return False

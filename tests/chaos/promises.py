@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-LONGEST_GAP_S = 2.0
+MAX_GAP_S = 2.0
 TIMES_BEFORE = 3.0
 """A rank is disturbed if two of its steps lie further apart than both: on a machine whose cores three nodes share,
 steps of 0.2 s are late now and then."""
@@ -85,7 +85,7 @@ def longest_gap(steps: Sequence[Step], saving: Collection[int]) -> float:
 
 def allowed_gap(before_s: float) -> float:
     """How far two steps may lie apart, where they lay ``before_s`` apart at most before the trouble."""
-    return max(LONGEST_GAP_S, TIMES_BEFORE * before_s)
+    return max(MAX_GAP_S, TIMES_BEFORE * before_s)
 
 
 def lost(shown: Account, now: Account) -> list[str]:

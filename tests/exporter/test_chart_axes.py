@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_views import NOW_S
-from tidegauge_exporter.reports.chart_axes import MOST_TICKS, byte_ticks, step_ticks, time_ticks
+from tidegauge_exporter.reports.chart_axes import MAX_TICKS, byte_ticks, step_ticks, time_ticks
 
 DAY_S = 86_400.0
 
@@ -35,7 +35,7 @@ def test_steps_are_written_in_groups_of_three_digits() -> None:
 @given(st.integers(0, 4 * 10**9), st.integers(1, 4 * 10**9))
 def test_time_ticks_are_inside_and_few_enough_to_be_read(low: int, span: int) -> None:
     ticks = time_ticks(low, low + span)
-    assert len(ticks) <= MOST_TICKS
+    assert len(ticks) <= MAX_TICKS
     assert all(low <= tick.x <= low + span for tick in ticks)
     assert len({after.x - before.x for before, after in zip(ticks, ticks[1:], strict=False)}) <= 1
     assert len(ticks) >= 2 or span < 3 or span > 30 * DAY_S

@@ -20,7 +20,7 @@ from tidegauge.core.jobs.kubernetes import PodPlace
 from tidegauge.core.verdicts import Band, LeakState, Verdict
 from tidegauge.core.views import NodeView
 from tidegauge_exporter.metrics.collector import NodeCollector
-from tidegauge_exporter.metrics.families import LONGEST_LABEL, exposition
+from tidegauge_exporter.metrics.families import MAX_LABEL_CHARS, exposition
 from tidegauge_exporter.metrics.table import NODE_TABLE, RANK_LABELS, RANK_METRICS, SAMPLES_PER_TARGET
 
 DATA = Path(__file__).parent / "data"
@@ -326,7 +326,7 @@ def test_whatever_a_job_calls_itself_the_page_parses_and_stays_short(job: str, c
         s.labels for family in parse_openmetrics(text) for s in family.samples if s.name.startswith("tidegauge_rank")
     ]
     assert len(labels) == 16
-    assert all(len(value) <= LONGEST_LABEL and value.isprintable() for each in labels for value in each.values())
+    assert all(len(value) <= MAX_LABEL_CHARS and value.isprintable() for each in labels for value in each.values())
 
 
 def test_ranks_of_two_groups_of_a_job_are_told_apart_by_their_group() -> None:

@@ -13,15 +13,15 @@ from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge_exporter.reports.evidence_snapshot import (
     GROWN,
-    MOST_BLOCKS,
-    MOST_EVENTS,
+    MAX_BLOCKS,
+    MAX_EVENTS,
     growth_weights,
     history,
     live_weights,
     memory_map,
     pool_rows,
 )
-from tidegauge_exporter.reports.evidence_stacks import MOST_STACKS, MOST_TEXT, NO_STACK, StackNumbers
+from tidegauge_exporter.reports.evidence_stacks import MAX_STACKS, MAX_TEXT_CHARS, NO_STACK, StackNumbers
 
 LEAK = StackGrowth(29 * LEAK_BYTES, 29, code_lines(stacks()[0]), None)
 
@@ -59,7 +59,7 @@ def test_only_the_newest_events_are_told() -> None:
     trace = made_trace(steps=700)
     told = history(trace, StackNumbers())
     assert told is not None
-    assert told["left_out"] == len(trace) - MOST_EVENTS > 0
+    assert told["left_out"] == len(trace) - MAX_EVENTS > 0
     assert curve(told, "allocated")[-1] == sum(held for _, held, _ in live_weights(trace, StackNumbers()))
 
 
@@ -114,7 +114,7 @@ def test_only_what_is_new_and_from_a_growing_stack_is_marked_as_grown() -> None:
 
 
 def test_of_too_many_blocks_the_largest_segments_are_shown() -> None:
-    blocks = (KnownBlock(0, 512, 0, BlockState.INACTIVE),) * (MOST_BLOCKS // 2 + 1)
+    blocks = (KnownBlock(0, 512, 0, BlockState.INACTIVE),) * (MAX_BLOCKS // 2 + 1)
     small = KnownSegment(0, 2 * MIB, 0, False, False, (0, 0), blocks)
     large = KnownSegment(1 << 40, 9 * MIB, 0, True, False, (0, 0), blocks)
     told = memory_map(replace(made_trace(steps=1), end=(small, large)), None, (), StackNumbers())
@@ -151,10 +151,10 @@ def test_stacks_are_told_once_and_name_the_users_own_line() -> None:
 
 def test_a_flood_of_stacks_is_bounded() -> None:
     numbers = StackNumbers()
-    told = [numbers.number((CodeLine("a.py", line, "f" * 10_000),)) for line in range(MOST_STACKS + 2)]
-    assert told[-3:] == [MOST_STACKS - 1, NO_STACK, NO_STACK]
+    told = [numbers.number((CodeLine("a.py", line, "f" * 10_000),)) for line in range(MAX_STACKS + 2)]
+    assert told[-3:] == [MAX_STACKS - 1, NO_STACK, NO_STACK]
     assert numbers.number((CodeLine("a.py", 0, "f" * 10_000),)) == 0
-    assert max(map(len, numbers.table()["texts"])) <= MOST_TEXT
+    assert max(map(len, numbers.table()["texts"])) <= MAX_TEXT_CHARS
 
 
 def test_what_shrank_is_not_in_the_flame_graph_of_growth() -> None:

@@ -22,7 +22,7 @@ from tidegauge.web import server as guarded_server
 from tidegauge.web.access import OPEN_DOOR, Door
 from tidegauge.web.door_files import DoorSettings
 from tidegauge.web.door_start import ClosedDoor, open_door
-from tidegauge.web.server import MOST_HEADER_BYTES, GuardedMixIn, GuardedRequest, ServerLimits
+from tidegauge.web.server import MAX_HEADER_BYTES, GuardedMixIn, GuardedRequest, ServerLimits
 from tidegauge_exporter.metrics.server import MetricsServer
 from tidegauge_exporter.notify.receiver import Receiver
 from waiting import PATIENCE_S
@@ -168,7 +168,7 @@ def test_headers_without_end_are_not_read_to_the_end() -> None:
     with serving(ServerLimits(4, ask_within_s=60, whole_s=60)) as port:
         with connected(port) as connection:
             with contextlib.suppress(OSError):
-                for part in [b"GET / HTTP/1.0\r\n", *[line] * (2 + MOST_HEADER_BYTES // len(line)), b"\r\n"]:
+                for part in [b"GET / HTTP/1.0\r\n", *[line] * (2 + MAX_HEADER_BYTES // len(line)), b"\r\n"]:
                     connection.sendall(part)
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(100) == b""

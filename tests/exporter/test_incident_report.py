@@ -23,8 +23,8 @@ from tidegauge.core.verdicts import OK, Band, Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.reports.incident import render_incident
-from tidegauge_exporter.reports.incident_sections import MOST_LINES
-from tidegauge_exporter.reports.rank_table import MOST_ROWS
+from tidegauge_exporter.reports.incident_sections import MAX_LINES
+from tidegauge_exporter.reports.rank_table import MAX_ROWS
 
 LINKS = Links(grafana_url="https://grafana.example", service_url="https://tidegauge.example")
 
@@ -133,12 +133,12 @@ def test_the_history_is_told_without_what_only_tells_new_figures() -> None:
 
 def test_long_stories_are_cut_and_say_so() -> None:
     one = story()
-    changes = tuple(IncidentChange(ChangeKind.REOPENED, NOW_S + n, one.incident) for n in range(MOST_LINES + 7))
-    decisions = tuple(told(ActionKind.NOTIFY, n + 1, Outcome.DONE) for n in range(MOST_LINES + 9))
+    changes = tuple(IncidentChange(ChangeKind.REOPENED, NOW_S + n, one.incident) for n in range(MAX_LINES + 7))
+    decisions = tuple(told(ActionKind.NOTIFY, n + 1, Outcome.DONE) for n in range(MAX_LINES + 9))
     words = Page(render(replace(one, history=changes, decisions=decisions))).words
     assert "7 earlier lines are left out." in words
     assert "9 earlier lines are left out." in words
-    assert sum(text.startswith("It came back") for text in words) == MOST_LINES
+    assert sum(text.startswith("It came back") for text in words) == MAX_LINES
 
 
 def test_the_plot_shows_the_layers_the_limit_and_the_forecast() -> None:
@@ -171,7 +171,7 @@ def test_the_ranks_are_listed_worst_first_and_64_at_most() -> None:
     findings = tuple(finding(rank) for rank in (9, *range(10, 79)))
     page = Page(render(story(findings=findings, world_size=128)))
     cells = [word for word in page.words if re.fullmatch(r"node\d+, GPU \d", word)]
-    assert len(cells) == MOST_ROWS
+    assert len(cells) == MAX_ROWS
     assert cells[0] == "node1, GPU 1"
     assert "6 more ranks are not listed." in page.words
 

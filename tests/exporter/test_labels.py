@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegauge_exporter.metrics.families import LONGEST_LABEL, label_value
+from tidegauge_exporter.metrics.families import MAX_LABEL_CHARS, label_value
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ def test_a_label_is_printable_text(value: object, label: str) -> None:
 
 def test_a_long_label_is_cut_and_shows_it() -> None:
     cut = label_value("x" * 10_000)
-    assert len(cut) == LONGEST_LABEL
+    assert len(cut) == MAX_LABEL_CHARS
     assert cut.endswith("x\u2026")
 
 
 def test_a_label_at_the_limit_is_whole() -> None:
-    assert label_value("x" * LONGEST_LABEL) == "x" * LONGEST_LABEL
+    assert label_value("x" * MAX_LABEL_CHARS) == "x" * MAX_LABEL_CHARS

@@ -9,10 +9,10 @@ from typing import Any
 from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
-MOST_BLOCKS = 50
-MOST_CHARACTERS = 13_200
+MAX_BLOCKS = 50
+MAX_MESSAGE_CHARS = 13_200
 """Of all text objects together; Slack's own figure for a message."""
-MOST_URL = 3000
+MAX_URL_CHARS = 3000
 
 _OUR_MARKUP = re.compile(r"<!date\^\d+\^\{[a-z_]+\}( \{[a-z_]+\})?\|[A-Za-z0-9: ]+>")
 """Times in the reader's own zone."""
@@ -21,7 +21,7 @@ _CODE = re.compile(r"`[^`]+`")
 
 def block_problems(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why Slack would refuse these; none: it takes them. Also asks the classes of ``slack_sdk``."""
-    problems = [] if len(blocks) <= MOST_BLOCKS else [f"{len(blocks)} blocks"]
+    problems = [] if len(blocks) <= MAX_BLOCKS else [f"{len(blocks)} blocks"]
     for block in blocks:
         problems += _problems_of(block)
         try:
@@ -32,7 +32,7 @@ def block_problems(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
                 parsed.to_dict()
         except SlackObjectFormationError as error:
             problems.append(str(error))
-    if sum(len(one["text"]) for one in text_objects(blocks)) > MOST_CHARACTERS:
+    if sum(len(one["text"]) for one in text_objects(blocks)) > MAX_MESSAGE_CHARS:
         problems.append("too much text")
     return problems
 
@@ -96,7 +96,7 @@ def _problems_of(block: Mapping[str, Any]) -> list[str]:
     if len(block.get("fields", ())) > 10 or len(block.get("elements", ())) > 25:
         problems.append(f"{kind}: too many parts")
     for url in _urls(block):
-        usable = len(url) <= MOST_URL and url.startswith(("http://", "https://")) and url.isprintable()
+        usable = len(url) <= MAX_URL_CHARS and url.startswith(("http://", "https://")) and url.isprintable()
         problems += [] if usable else [f"{kind}: an address that is none"]
     return problems
 

@@ -21,7 +21,7 @@ from pydantic.alias_generators import to_camel
 from serving import Serving
 
 TOKEN = "glsa_of-the-tests"
-MOST_TAGS_CHARS = 500
+MAX_TAGS_BYTES = 500
 """``tags_length`` of Grafana's section [annotations]."""
 
 
@@ -238,8 +238,8 @@ def _stored_tags(tags: list[str]) -> list[str]:
     """As Grafana's database gives them back: taken apart at the first colon, stripped, each once."""
     written = json.dumps(tags, ensure_ascii=False, separators=(",", ":"))
     size = len(written.encode()) + 5 * sum(written.count(char) for char in "<>&")  # Go escapes these three
-    if size > MOST_TAGS_CHARS:
-        raise RefusalError(400, f"tags length ({size}) exceeds the maximum allowed ({MOST_TAGS_CHARS})")
+    if size > MAX_TAGS_BYTES:
+        raise RefusalError(400, f"tags length ({size}) exceeds the maximum allowed ({MAX_TAGS_BYTES})")
     pairs = [tuple(part.strip() for part in tag.partition(":")[::2]) for tag in tags]
     return list(dict.fromkeys(f"{key}:{value}" if value else key for key, value in pairs if key))
 

@@ -35,7 +35,7 @@ SCOPE_OF = {
     "conversations.open": "im:write",
     "users.lookupByEmail": "users:read.email",
 }
-MOST_TEXT = 40_000
+MAX_TEXT_CHARS = 40_000
 
 
 @dataclass
@@ -268,7 +268,7 @@ class FakeSlack:
             return "not_in_channel"
         if not arguments.get("text") and not arguments.get("blocks"):
             return "no_text"
-        if len(arguments.get("text", "")) > MOST_TEXT:
+        if len(arguments.get("text", "")) > MAX_TEXT_CHARS:
             return "msg_too_long"
         return "invalid_blocks" if block_problems(arguments.get("blocks") or []) else None
 

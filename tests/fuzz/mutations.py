@@ -12,7 +12,7 @@ Mutate = Callable[[bytes, int], bytes]
 """libFuzzer's own: bytes and the greatest length in, other bytes out."""
 
 
-MOST_SEEDS = 4
+MAX_SEEDS = 4
 """That are stretched."""
 
 
@@ -43,7 +43,7 @@ def stress(target: Target) -> Iterator[bytes]:
         yield filled(word, target.most_bytes)
         yield filled(word + b"\n", target.most_bytes)
         yield from (seed + filled(word, target.most_bytes - len(seed)) for seed in seeds[:1])
-    for seed in seeds[:MOST_SEEDS]:
+    for seed in seeds[:MAX_SEEDS]:
         yield filled(seed, target.most_bytes)
         for parts in (3, 40):
             step = max(len(seed) // parts, 1)

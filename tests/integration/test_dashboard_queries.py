@@ -21,7 +21,7 @@ from tidegauge_exporter.dashboards.model.variables import LabelValues, VariableC
 
 pytestmark = pytest.mark.timeout(600)
 
-SERIES_AT_MOST = 50
+MAX_SERIES = 50
 """In one panel; only the heat maps have a series for each rank."""
 
 JOBS = {plot: job_id(plot.value) for plot in Plot}
@@ -131,7 +131,7 @@ def test_every_query_is_answered_with_the_labels_that_its_legend_names(
         where = f"{asked.panel} / {asked.name}: {asked.expression}"
         if not asked.result and asked.query.may_be_empty is None:
             faults.append(f"empty: {where}")
-        if len(asked.result) > SERIES_AT_MOST and not asked.many_series:
+        if len(asked.result) > MAX_SERIES and not asked.many_series:
             faults.append(f"{len(asked.result)} series: {where}")
         named = set(re.findall(r"\{\{(\w+)\}\}", asked.query.legend))
         if wanted.get("job_id") != TWO_GROUPS:

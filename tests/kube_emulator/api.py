@@ -28,7 +28,7 @@ from kube_emulator.resources import BUILT_IN, CRDS, ResourceType
 from kube_emulator.schemas import Schema
 from kube_emulator.store import Key, Object, StaleError, Store, key_of
 
-_MOST_TRIES = 10
+_MAX_TRIES = 10
 """Of a change without a resourceVersion: the server itself reads again and repeats it."""
 _NEEDS_VERSION = frozenset({"Lease", "PodDisruptionBudget", "MutatingWebhookConfiguration", "CustomResourceDefinition"})
 """Kinds that a PUT must name the version of; so must it for all custom resources."""
@@ -143,7 +143,7 @@ class Api:
         return reply
 
     def _change(self, request: Request, build: Callable[[Object], Any]) -> Reply:
-        for _try in range(_MOST_TRIES):
+        for _try in range(_MAX_TRIES):
             old = self._present(request)
             raw = build(old)
             wanted = (raw.get("metadata") or {}) if isinstance(raw, dict) else {}

@@ -16,7 +16,7 @@ _CORE_BY_NEW = {
 }
 _NEW_BY_CORE = {core: new for new, core in _CORE_BY_NEW.items()}
 _FROZEN = ("reportingInstance", "eventTime", "related", "action", "type", "reason")
-_MOST_NOTE_BYTES = 1024
+_MAX_NOTE_BYTES = 1024
 
 
 def to_core(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def event_causes(event: Mapping[str, Any], *, new: bool) -> Iterator[str]:
     for key in ("action", "reason"):
         if not event.get(key):
             yield f"{key}: Required value"
-    if len(str(event.get("message", "")).encode()) > _MOST_NOTE_BYTES:
-        yield f'message: Invalid value: "": can have at most {_MOST_NOTE_BYTES} bytes'
+    if len(str(event.get("message", "")).encode()) > _MAX_NOTE_BYTES:
+        yield f'message: Invalid value: "": can have at most {_MAX_NOTE_BYTES} bytes'
 
 
 def event_update_causes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

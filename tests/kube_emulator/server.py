@@ -27,7 +27,7 @@ from kube_emulator.selectors import named
 from kube_emulator.store import StaleError, key_of
 
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2-emulated", "platform": "linux/amd64"}
-_MOST_BODY_BYTES = 3 << 20
+_MAX_BODY_BYTES = 3 << 20
 
 
 class Server(ThreadingHTTPServer):
@@ -114,9 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _read_body(self) -> Any:
         length = int(self.headers.get("Content-Length") or 0)
-        if length > _MOST_BODY_BYTES:
+        if length > _MAX_BODY_BYTES:
             self.close_connection = True
-            raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {_MOST_BODY_BYTES}")
+            raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {_MAX_BODY_BYTES}")
         data = self.rfile.read(length)
         if not data:
             return None

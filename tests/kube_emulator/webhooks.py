@@ -23,7 +23,7 @@ from kube_emulator.resources import WEBHOOKS, ResourceType
 from kube_emulator.selectors import matches_labels
 from kube_emulator.store import Object, Store
 
-_MOST_ANSWER_BYTES = 4 << 20
+_MAX_ANSWER_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _call(webhook: Mapping[str, Any], admission: Admission, value: Object) -> di
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     with opener.open(request, timeout=timeout_s) as answer:
-        review = json.loads(answer.read(_MOST_ANSWER_BYTES))
+        review = json.loads(answer.read(_MAX_ANSWER_BYTES))
     response: dict[str, Any] = review["response"]
     if review["kind"] != "AdmissionReview" or review["apiVersion"] != "admission.k8s.io/v1":
         raise ValueError("expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview")

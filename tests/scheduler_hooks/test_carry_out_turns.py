@@ -18,7 +18,7 @@ from tidegauge.core.incidents.actions import ActionKind, Decision, DecisionRecor
 from tidegauge.core.jobs.kubernetes import SCHEDULER as KUBERNETES
 from tidegauge_scheduler_hooks.carry_out import CarryOut
 from tidegauge_scheduler_hooks.carry_out_steps import CarryOutTimes
-from tidegauge_scheduler_hooks.fair_calls import MOST_REMEMBERED, FairCalls
+from tidegauge_scheduler_hooks.fair_calls import MAX_REMEMBERED, FairCalls
 from tidegauge_scheduler_hooks.ports import TemporaryError
 
 TIMES = CarryOutTimes()
@@ -196,10 +196,10 @@ def test_on_kubernetes_namespaces_take_turns_whatever_names_are_written_to_their
 
 def test_turns_that_are_remembered_are_bounded() -> None:
     turns = FairCalls(replace(TIMES, calls_per_scheduler=1))
-    for uid in range(MOST_REMEMBERED + 100):
+    for uid in range(MAX_REMEMBERED + 100):
         turns_of(turns, caps(uid, 1))
-    assert len(turns) == MOST_REMEMBERED
+    assert len(turns) == MAX_REMEMBERED
     # The latest to be served is still known as that.
-    assert turns_of(turns, [*caps(MOST_REMEMBERED + 99, 1), *caps(MOST_REMEMBERED + 98, 1)]) == [
-        f"1:{MOST_REMEMBERED + 98}-0:cap"
+    assert turns_of(turns, [*caps(MAX_REMEMBERED + 99, 1), *caps(MAX_REMEMBERED + 98, 1)]) == [
+        f"1:{MAX_REMEMBERED + 98}-0:cap"
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge_scheduler_hooks.policy.check import MOST_MESSAGE, Findings, check_policy
+from tidegauge_scheduler_hooks.policy.check import MAX_MESSAGE_CHARS, Findings, check_policy
 from tidegauge_scheduler_hooks.policy.files import DEFAULT_FILE, PolicyFileError, load_policy
 
 STOP = """\
@@ -185,4 +185,4 @@ def test_an_alias_that_is_used_twice_is_a_policy_like_any_other() -> None:
 
 def test_a_message_quotes_no_key_of_thousands_of_letters() -> None:
     (finding,) = check_policy(f"{'k' * 9_000}: 1\n{'k' * 9_000}: 2").found
-    assert len(finding.message) <= MOST_MESSAGE
+    assert len(finding.message) <= MAX_MESSAGE_CHARS

@@ -21,7 +21,7 @@ from typing import Any
 
 from fakegpu.rig import Rig
 from integration.service import Service, eventually
-from soak.judgement import LEAST_GROWTH_BYTES, WARM_UP_SHARE
+from soak.judgement import MIN_GROWTH_BYTES, WARM_UP_SHARE
 from soak.parts import Parts, ProcessRow, ThingRow
 from soak.past import INCIDENTS
 from soak.planted import FAST_BYTES_PER_S, SLOW_BYTES_PER_S, planted
@@ -39,7 +39,7 @@ UNWATCHED = "rank without probe"
 SAY_EVERY_S = 30.0
 LOOKS = 1000
 """Readings of each process in a run, at most four a second: the detector wants some hundreds for a verdict."""
-SHORTEST_MINUTES = 1.5
+MIN_RUN_MINUTES = 1.5
 
 
 def run(minutes: float, rig: Rig) -> tuple[list[ProcessRow], list[ThingRow], dict[str, Any]]:
@@ -147,7 +147,7 @@ def failures(processes: list[ProcessRow], things: list[ThingRow], work: Mapping[
 def _is_visible(name: str, minutes: float) -> bool:
     """Whether a planted leak grows by twice what counts at all between the warm-up and the end."""
     rate = next(rate for rate in (FAST_BYTES_PER_S, SLOW_BYTES_PER_S) if f"{rate / 1000:g} kB/s" in name)
-    return rate * minutes * 60 * (1 - WARM_UP_SHARE) > 2 * LEAST_GROWTH_BYTES
+    return rate * minutes * 60 * (1 - WARM_UP_SHARE) > 2 * MIN_GROWTH_BYTES
 
 
 def main() -> int:
@@ -155,8 +155,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="length of the run (60; 1.5 at least)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
     args = parser.parse_args()
-    if args.minutes < SHORTEST_MINUTES:
-        parser.error(f"nothing can be said after less than {SHORTEST_MINUTES} minutes")
+    if args.minutes < MIN_RUN_MINUTES:
+        parser.error(f"nothing can be said after less than {MIN_RUN_MINUTES} minutes")
     # Whoever ends this with SIGTERM is not left with a service.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))
     rig = Rig()

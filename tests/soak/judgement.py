@@ -12,9 +12,9 @@ from tidegauge.core.detector import Params, RankDetector
 from tidegauge.core.verdicts import LeakState, Signal
 
 MIB = 1 << 20
-LEAST_GROWTH_BYTES = 2 * MIB
+MIN_GROWTH_BYTES = 2 * MIB
 """Two of CPython's arenas (1 MiB each since 3.10): a process that took one more for good is not growing."""
-MOST_GROWTH_BYTES_PER_HOUR = 16 * MIB
+MAX_GROWTH_BYTES_PER_HOUR = 16 * MIB
 """Whatever the detector says of its shape, in runs of ``RATED_RUN_S``: a day of it is twice what a node pays in all."""
 RATED_RUN_S = 1200.0
 """In shorter runs the end of warming up looks like this much an hour."""
@@ -52,7 +52,7 @@ class MemoryWatch:
     """When it was first called a leak, also if that was taken back later."""
 
     def __post_init__(self) -> None:
-        params = Params(host_min_bytes=LEAST_GROWTH_BYTES, host_min_s=0.2 * self.run_s, leak_steps_from_start=120)
+        params = Params(host_min_bytes=MIN_GROWTH_BYTES, host_min_s=0.2 * self.run_s, leak_steps_from_start=120)
         self._detector = RankDetector(params)
         self._step = 0
 
@@ -72,7 +72,7 @@ class MemoryWatch:
         if last.state is LeakState.LEAK and last.signal is Signal.HOST:
             return Verdict(True, "leak")
         rate = self.growth_bytes_per_hour()
-        if rate is not None and rate > MOST_GROWTH_BYTES_PER_HOUR and self.run_s >= RATED_RUN_S:
+        if rate is not None and rate > MAX_GROWTH_BYTES_PER_HOUR and self.run_s >= RATED_RUN_S:
             return Verdict(True, f"{rate / MIB:.0f} MiB an hour")
         if last.state is LeakState.SUSPECTED:
             return Verdict(False, "suspected")
@@ -136,7 +136,7 @@ class BoundWatch:
         self.last_things, self.last_bytes = things, size_bytes
 
     def verdict(self) -> Verdict:
-        allowed_bytes = min(self.most_bytes, self.most_bytes_each * max(self.last_things, 0) + LEAST_GROWTH_BYTES)
+        allowed_bytes = min(self.most_bytes, self.most_bytes_each * max(self.last_things, 0) + MIN_GROWTH_BYTES)
         if self.last_bytes > allowed_bytes:
             return Verdict(True, f"above {allowed_bytes / MIB:.1f} MiB")
         return Verdict(False, "within bound")

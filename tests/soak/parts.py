@@ -15,13 +15,13 @@ from tidegauge.cluster.service_record import StateFiles
 from tidegauge.osproc.processes import descendants
 
 MIB = 1 << 20
-LOGS_MOST_BYTES = 16 * MIB
+MAX_LOGS_BYTES = 16 * MIB
 """docs/service.md promises "a few megabytes at most": four logs of a few files each."""
-ENGINE_MOST_BYTES = 64 * MIB
+MAX_ENGINE_BYTES = 64 * MIB
 """Ray's logs, which are rotated at 10 MB with two old ones, of a dozen processes that say next to nothing."""
-GCS_MOST_BYTES = 96 * MIB
+MAX_GCS_BYTES = 96 * MIB
 """RocksDB: preallocated logs; 27 MB on disk when idle (docs/service.md)."""
-SNAPSHOTS_MOST_BYTES = 12 * MIB
+MAX_SNAPSHOTS_BYTES = 12 * MIB
 """``keep_snapshots_gib`` of the soak is 0.01, and one piece may be on its way."""
 BYTES_OF_INCIDENT = 64 * 1024
 """Of the database, with its history, decisions, outcomes and evidence: kept for ``keep_incidents_days``."""
@@ -114,10 +114,10 @@ class Parts:
         self.processes: dict[str, ProcessWatch] = {}
         self._counts: dict[str, CountWatch] = {}
         self._bounds = {
-            "logs": BoundWatch(LOGS_MOST_BYTES, LOGS_MOST_BYTES),
-            "engine": BoundWatch(ENGINE_MOST_BYTES, ENGINE_MOST_BYTES),
-            "gcs": BoundWatch(GCS_MOST_BYTES, GCS_MOST_BYTES),
-            "snapshots": BoundWatch(SNAPSHOTS_MOST_BYTES, SNAPSHOTS_MOST_BYTES),
+            "logs": BoundWatch(MAX_LOGS_BYTES, MAX_LOGS_BYTES),
+            "engine": BoundWatch(MAX_ENGINE_BYTES, MAX_ENGINE_BYTES),
+            "gcs": BoundWatch(MAX_GCS_BYTES, MAX_GCS_BYTES),
+            "snapshots": BoundWatch(MAX_SNAPSHOTS_BYTES, MAX_SNAPSHOTS_BYTES),
         }
         self._database = BoundWatch(BYTES_OF_INCIDENT, NO_BOUND)
         self.rows: dict[str, int] = {}

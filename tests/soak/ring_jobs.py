@@ -190,7 +190,7 @@ class Litter:
     """What other programs, and rings of dead processes, leave in a run directory. Gone again after a while, or removed
     by the agent."""
 
-    LEAST_EVERY_S = 3.0
+    MIN_GAP_S = 3.0
     STAYS_S = 45.0
 
     def __init__(self, folder: Path) -> None:
@@ -206,7 +206,7 @@ class Litter:
             path.unlink(missing_ok=True)
             self._lying.remove((at_s, path))
         if now_s >= self._next_s:
-            self._next_s = now_s + self.LEAST_EVERY_S
+            self._next_s = now_s + self.MIN_GAP_S
             kind = next(self._kinds)
             self._lying.append((now_s, self._drop(kind)))
             yield kind

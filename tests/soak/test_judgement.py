@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from soak.judgement import COUNT_SLACK, LEAST_GROWTH_BYTES, MIB, BoundWatch, CountWatch, MemoryWatch, Verdict
+from soak.judgement import COUNT_SLACK, MIB, MIN_GROWTH_BYTES, BoundWatch, CountWatch, MemoryWatch, Verdict
 
 HOUR_S = 3600.0
 LOOKS = 1000
@@ -78,7 +78,7 @@ def test_what_is_opened_once_and_kept_is_no_growth() -> None:
 
 def test_what_grows_by_design_has_its_price() -> None:
     watch = BoundWatch(most_bytes_each=1000.0, most_bytes=1e9)
-    watch.take(100, LEAST_GROWTH_BYTES + 90_000)
+    watch.take(100, MIN_GROWTH_BYTES + 90_000)
     assert not watch.verdict().grows
-    watch.take(100, LEAST_GROWTH_BYTES + 110_000)
+    watch.take(100, MIN_GROWTH_BYTES + 110_000)
     assert watch.verdict().grows

@@ -41,7 +41,7 @@ from tidegauge.agent.ranks.limits import unwatched_bytes
 from tidegauge.agent.ranks.watches import WatchedRanks
 from tidegauge.agent.rings.discovery import RingFinder
 from tidegauge.agent.rings.launches import Launches
-from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_S_FOR_RINGS, RingSearch
+from tidegauge.agent.rings.new_rings import MAX_RANKS, MAX_RINGS_S, RingSearch
 from tidegauge.agent.run_dirs.folders import HostRunDir, RunDir, watched_run_dirs
 from tidegauge.agent.search import NodeSearch
 from tidegauge.agent.skips import SkipCounts
@@ -99,7 +99,7 @@ class NodeAgent:
         evidence: EvidenceCollector | None = None,
         host_memory: HostMemorySource | None = None,
         search_procs: ProcSource | None = None,
-        max_s_for_rings: float = MAX_S_FOR_RINGS,
+        max_s_for_rings: float = MAX_RINGS_S,
         time_to_read: TenantTime | None = None,
         detector_factory: DetectorFactory = RankDetector,
     ) -> None:

@@ -13,7 +13,7 @@ from typing import BinaryIO, Optional
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.core.units import format_bytes
 
-MOST_BYTES = 2 << 30
+MAX_CONTENT_BYTES = 2 << 30
 """Decompressed. A snapshot takes some 60 to 200 bytes an event (allocator notes, 3.4): ten million events and more."""
 ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -23,11 +23,11 @@ _INFLATED_PIECE_BYTES = 1 << 12
 """Given to zlib at a time: at most 4 MiB come of it, a mebibyte at a time."""
 _ZSTANDARD_PIECE_BYTES = 1 << 10
 """Given to the decompressor at a time: four bytes may become 128 KiB, and it cannot be told to stop there."""
-_MOST_WINDOW_BYTES = 128 << 20
+_MAX_WINDOW_BYTES = 128 << 20
 """What zstandard may keep of its past. Only who asks for it when compressing gets more, and no snapshot needs it."""
 
 
-def read_content(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> bytes:
+def read_content(stream: BinaryIO, *, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
     """Everything up to the end of ``stream``, decompressed, whatever its name.
 
     Raises ``BadTraceError`` where it is longer than ``most_bytes`` (before or after that), or not whole.
@@ -38,7 +38,7 @@ def read_content(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> bytes:
     return decompressed(content, most_bytes=most_bytes)
 
 
-def decompressed(content: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
+def decompressed(content: bytes, *, most_bytes: int = MAX_CONTENT_BYTES) -> bytes:
     """``content`` as it is, or what is in it. Raises ``BadTraceError``."""
     unpack = _unpacker(content)
     if unpack is None:
@@ -102,7 +102,7 @@ def _of_zstandard(content: bytes) -> Iterator[bytes]:
             "is compressed with zstandard, whose package is not installed here. Install it with: "
             "pip install 'tidegauge[agent]', or decompress the file first: zstd -d FILE"
         ) from error
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     place = length = 0
     while place < len(content):  # frames may be joined
         frame = decompressor.decompressobj()

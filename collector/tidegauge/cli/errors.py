@@ -12,7 +12,7 @@ FINE, BAD_NEWS, USAGE, ENVIRONMENT = 0, 1, 2, 3
 """Exit codes of every command: fine; the answer is bad news (a leak); wrong call; something outside is missing."""
 
 
-LONGEST_QUOTE = 2_000
+MAX_QUOTE_CHARS = 2_000
 """Characters of a message that may quote a file."""
 EXTRAS_NEED_PYTHON = (3, 10)
 """As pyproject.toml's markers say; the base install and the probe run on 3.9."""
@@ -30,7 +30,7 @@ def bad_file(path: object, error: ValueError) -> CommandError:
     """Ends a command over a file that nobody vouches for: its name and what of it the error quotes made printable."""
     said = str(error)
     text = said if said.startswith(f"{path}: ") else f"{path}: {said}"
-    return CommandError(one_line(text, LONGEST_QUOTE), exit_code=USAGE)
+    return CommandError(one_line(text, MAX_QUOTE_CHARS), exit_code=USAGE)
 
 
 def need(module: str, *, extra: str, what: str) -> ModuleType:

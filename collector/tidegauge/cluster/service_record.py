@@ -37,7 +37,7 @@ from tidegauge.files import replace_file
 from tidegauge.osproc.processes import identity_of, is_alive
 from tidegauge.steady_clock import read_boot_id
 
-LONGEST_ENGINE_DIR = 40
+MAX_ENGINE_DIR_BYTES = 40
 """Ray puts sockets at ``<dir>/session_<33 characters>/sockets/plasma_store``, and unix(7) allows 107 bytes."""
 
 
@@ -167,7 +167,7 @@ def make_token(files: StateFiles) -> Path:
 def choose_engine_dir(root: Path) -> Path:
     """A folder for the engine, short enough for its sockets: in the state directory, or else a new one in /tmp."""
     wished = root / "engine"
-    if len(os.fsencode(str(wished))) <= LONGEST_ENGINE_DIR:
+    if len(os.fsencode(str(wished))) <= MAX_ENGINE_DIR_BYTES:
         return wished
     return Path(tempfile.mkdtemp(prefix="tidegauge-", dir="/tmp")) / "engine"
 

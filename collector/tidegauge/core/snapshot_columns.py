@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 MAGIC = b"TGSNAP\x01\n"
 """The last but one byte is the version."""
 LARGEST = (1 << 63) - 1
-MOST_HEAD_BYTES = 32 << 20
-MOST_DEVICES = 1_024
-MOST_TEXT_CHARS = 1_000
+MAX_HEAD_BYTES = 32 << 20
+MAX_DEVICES = 1_024
+MAX_TEXT_CHARS = 1_000
 """Of a name of a function or a file; the rest is cut: whoever looks at names looks at each of their characters."""
 ACTIONS, STATES = 10, 3
 """How many codes ``Action`` and ``BlockState`` of ``core.allocator.trace`` have."""
@@ -168,14 +168,14 @@ class _Reader:
         _check(_below(frames["name"], len(texts)) and _below(frames["filename"], len(texts)), "a frame has no name")
         _check(sum(stacks["depth"]) == len(stack_frames), "its stacks do not fit their frames")
         _check(_below(stack_frames, len(frames["line"])), "a stack names a frame that is not there")
-        _check(len(head["devices"]) <= MOST_DEVICES, f"it has more than {MOST_DEVICES:,} devices")
+        _check(len(head["devices"]) <= MAX_DEVICES, f"it has more than {MAX_DEVICES:,} devices")
         devices = [self._device(one, stacks=len(stacks["depth"])) for one in head["devices"]]
         _check(len({one.device for one in devices}) == len(devices), "it has a device twice")
         _check(self._at == len(self._content), f"{len(self._content) - self._at:,} bytes follow its end")
         settings, facts = head["settings"], head["facts"]
         _check(isinstance(settings, dict) and isinstance(facts, dict), "its settings or facts are no mapping")
         return PackedSnapshot(
-            tuple(text[:MOST_TEXT_CHARS] for text in texts), frames, stacks, stack_frames, devices, settings, facts
+            tuple(text[:MAX_TEXT_CHARS] for text in texts), frames, stacks, stack_frames, devices, settings, facts
         )
 
     def _head(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class _Reader:
             raise SnapshotFormatError(f"it is of version {magic[6]}; this Tidegauge reads version {MAGIC[6]}")
         _check(magic == MAGIC, "it is no snapshot of Tidegauge's")
         (length,) = struct.unpack("<I", self._take(4, "the length of its head"))
-        _check(length <= MOST_HEAD_BYTES, f"its head has {length:,} bytes; {MOST_HEAD_BYTES:,} are read at most")
+        _check(length <= MAX_HEAD_BYTES, f"its head has {length:,} bytes; {MAX_HEAD_BYTES:,} are read at most")
         head = json.loads(bytes(self._take(length, "its head")))
         _check(isinstance(head, dict), "its head is no mapping")
         assert isinstance(head, dict)

@@ -17,7 +17,7 @@ _DURATIONS = (("s", 1.0, 90.0), ("min", 60.0, 90.0), ("h", 3600.0, 36.0), ("days
 """Name, seconds, and how many of it are still said in this unit: 90 s reads better than 1.5 min, 36 h than 1.5 days."""
 
 _YEAR_S = 365.25 * 86400
-_LONGEST_YEARS = 100.0
+_MAX_YEARS = 100.0
 """Beyond this a figure is noise: "over 100 years"."""
 
 
@@ -51,7 +51,7 @@ def format_duration(seconds: float) -> str:
         if seconds / length_s < most - 0.5:
             return f"{_short(seconds / length_s)} {name}"
     years = seconds / _YEAR_S
-    return f"{_short(years)} years" if years < _LONGEST_YEARS else f"over {_LONGEST_YEARS:.0f} years"
+    return f"{_short(years)} years" if years < _MAX_YEARS else f"over {_MAX_YEARS:.0f} years"
 
 
 def format_band(band: Band, form: Callable[[float], str] = format_duration) -> str:

@@ -18,7 +18,7 @@ from tidegauge.estimator.model_facts import Build, Step, optimizers_of, repeated
 
 QUANTISED_BLOCK = 256
 """Numbers that share one 32-bit scale in bitsandbytes' block-wise 8-bit optimizers (2,048 in its early releases)."""
-SMALLEST_QUANTISED = 4096
+MIN_QUANTISED_ELEMENTS = 4096
 """``min_8bit_size`` of bitsandbytes: the state of smaller parameters stays in 32 bits."""
 
 
@@ -114,7 +114,7 @@ class _StateIn8Bits(torch.optim.Optimizer):
         return loss
 
     def _new_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        if parameter.numel() < SMALLEST_QUANTISED:
+        if parameter.numel() < MIN_QUANTISED_ELEMENTS:
             return {f"state{n}": torch.zeros_like(parameter, dtype=torch.float32) for n in range(self._states)}
         scales = -(-parameter.numel() // QUANTISED_BLOCK)
         found = {}

@@ -9,22 +9,22 @@ from tidegauge.estimator.fits import fitting_bytes
 from tidegauge.estimator.gpus import GpuType
 from tidegauge.estimator.results import LargestBatch
 
-MOST_TRIALS = 12
+MAX_TRIALS = 12
 """Runs of a step for one type of GPU. Memory is nearly a straight line over the batch: four or five are usual."""
-LARGEST_BATCH = 1 << 20
+MAX_BATCH = 1 << 20
 
 
 class BatchRuns:
-    """Device memory by batch size; each size is run once, and at most ``MOST_TRIALS`` beyond what is given."""
+    """Device memory by batch size; each size is run once, and at most ``MAX_TRIALS`` beyond what is given."""
 
     def __init__(self, device_bytes: Callable[[int], int], known: Mapping[int, int]) -> None:
         self.known = dict(known)
         self._device_bytes = device_bytes
-        self._left = MOST_TRIALS
+        self._left = MAX_TRIALS
 
     @property
     def spent(self) -> int:
-        return MOST_TRIALS - self._left
+        return MAX_TRIALS - self._left
 
     def __call__(self, batch_size: int) -> int:
         if batch_size not in self.known:
@@ -41,8 +41,8 @@ def largest_batch(runs: BatchRuns, gpu: GpuType) -> LargestBatch:
     room_bytes = fitting_bytes(gpu.total_bytes)
     while True:
         fits = max((size for size, needed in runs.known.items() if needed <= room_bytes), default=0)
-        too_much = min((size for size in runs.known if size > fits), default=LARGEST_BATCH + 1)
-        if too_much - fits <= 1 or runs.spent >= MOST_TRIALS:
+        too_much = min((size for size in runs.known if size > fits), default=MAX_BATCH + 1)
+        if too_much - fits <= 1 or runs.spent >= MAX_TRIALS:
             return LargestBatch(gpu.name, fits, runs.known.get(fits), tried=True)
         runs(_next_guess(runs, room_bytes, fits, too_much))
 
@@ -64,9 +64,9 @@ def _next_guess(runs: BatchRuns, room_bytes: int, fits: int, too_much: int) -> i
     guess = _end_of_line(runs.known, room_bytes)
     if guess is None:
         guess = fits * 2 if fits else too_much // 2
-    elif runs.spent > MOST_TRIALS // 2:
+    elif runs.spent > MAX_TRIALS // 2:
         # The line misleads (steps in the sizes of segments, kernels that change): halving always ends.
-        guess = (fits + too_much) // 2 if too_much <= LARGEST_BATCH else fits * 2
+        guess = (fits + too_much) // 2 if too_much <= MAX_BATCH else fits * 2
     return max(fits + 1, min(guess, too_much - 1))
 
 
@@ -83,5 +83,5 @@ def _end_of_line(known: Mapping[int, int], room_bytes: int) -> Optional[int]:
         return None
     start, slope = _line(known)
     if slope <= 0:
-        return LARGEST_BATCH if start <= room_bytes else 0
-    return max(0, min(LARGEST_BATCH, int((room_bytes - start) // slope)))
+        return MAX_BATCH if start <= room_bytes else 0
+    return max(0, min(MAX_BATCH, int((room_bytes - start) // slope)))

@@ -22,7 +22,7 @@ from tidegauge.estimator.runs import Measured
 CHECKPOINTING = "activation checkpointing of each block"
 AUTOCAST = "bfloat16 autocast"
 STATE = "8-bit optimizer state (block-wise, as in bitsandbytes)"
-MOST_PARTS = 4
+MAX_PARTS = 4
 """Into as many parts a batch is divided, where it can be."""
 
 
@@ -49,7 +49,7 @@ def try_changes(
     yield _try(run, device_bytes, CHECKPOINTING, with_checkpointing(as_it_is), _already(facts.checkpointed))
     yield _try(run, device_bytes, AUTOCAST, with_autocast(as_it_is), _already(facts.autocast))
     yield _try(run, device_bytes, STATE, with_8bit_state(as_it_is))
-    parts = next((parts for parts in (MOST_PARTS, 2) if batch_size and batch_size % parts == 0), None)
+    parts = next((parts for parts in (MAX_PARTS, 2) if batch_size and batch_size % parts == 0), None)
     if parts is None or batch_size is None:
         reason = "FUNCTION takes no batch size" if batch_size is None else f"a batch of {batch_size} cannot be halved"
         yield Tried(Saving("gradient accumulation", None, None, reason), None)

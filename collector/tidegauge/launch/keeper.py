@@ -31,7 +31,7 @@ from tidegauge.probe.run_files.command_socket import CommandSocket
 
 # Ends a command and all that descends from it: asked first, by force when its grace is over.
 
-FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5
+FIRST_LOOK_S, MAX_LOOK_S = 0.02, 0.5
 """Between two looks at who is left: a look costs about 30 us for each process of the machine."""
 
 
@@ -78,7 +78,7 @@ class Ending:
                 self._ask(stat.process)
         due_s = [due_s for due_s in (self._ask_all_s, self._force_s) if due_s > now_s]
         self._next_look_s = min([now_s + self._look_s, *due_s])
-        self._look_s = min(2 * self._look_s, LONGEST_LOOK_S)
+        self._look_s = min(2 * self._look_s, MAX_LOOK_S)
         return left
 
     def hurry(self, now_s: float) -> None:

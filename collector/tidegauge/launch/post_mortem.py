@@ -23,11 +23,11 @@ from tidegauge.core.ring_layout import LayoutError
 from tidegauge.core.run_dirs import RING_SUFFIX, oom_snapshot_name, process_of
 from tidegauge.core.samples import Sample
 
-MOST_RINGS = 4096
-MOST_TOLD = 3
+MAX_RINGS = 4096
+MAX_TOLD = 3
 """Ranks that are told of; when one rank of many runs out of memory, the others mostly follow for other reasons."""
-MOST_SNAPSHOT_BYTES = 64 << 20
-MOST_EVENTS = 50_000
+MAX_SNAPSHOT_BYTES = 64 << 20
+MAX_EVENTS = 50_000
 """Of a history that is replayed under another setting before the job's exit code is passed on: a second or two."""
 SAME_MOMENT_S = 1.0
 """A snapshot is begun right after the record of the error is written."""
@@ -61,7 +61,7 @@ def out_of_memory_notes(folder: int, *, job_id: str, since_unix_s: float) -> lis
     """
     deaths = [death for death in _deaths(folder, job_id) if death.oom.wall_ns >= since_unix_s * 1e9]
     deaths.sort(key=lambda death: death.oom.mono_ns)
-    return ["\n".join(_note(folder, death)) for death in deaths[:MOST_TOLD]]
+    return ["\n".join(_note(folder, death)) for death in deaths[:MAX_TOLD]]
 
 
 def _deaths(folder: int, job_id: str) -> Iterator[_Death]:
@@ -75,7 +75,7 @@ def _deaths(folder: int, job_id: str) -> Iterator[_Death]:
 
 def _ranks(folder: int, job_id: str) -> Iterator[_Rank]:
     names = [name for name in os.listdir(folder) if name.endswith(RING_SUFFIX)]
-    for name in names[:MOST_RINGS]:
+    for name in names[:MAX_RINGS]:
         with suppress(OSError, LayoutError, RingBlankError):
             ring = os.open(name, _FILE, dir_fd=folder)
             try:
@@ -114,7 +114,7 @@ def _note(folder: int, death: _Death) -> list[str]:
         None if snapshot is None else snapshot.held,
         others_bytes=death.others_bytes,
     )
-    if snapshot is not None and 0 < len(snapshot.trace) <= MOST_EVENTS:
+    if snapshot is not None and 0 < len(snapshot.trace) <= MAX_EVENTS:
         lines += [f"  {line}" for line in _with_expandable_segments(snapshot)]
     return lines
 
@@ -129,7 +129,7 @@ def _snapshot(folder: int, death: _Death) -> Optional[OomSnapshot]:
         with open(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return None
-            snapshot = read_stream(stream, most_bytes=MOST_SNAPSHOT_BYTES)
+            snapshot = read_stream(stream, most_bytes=MAX_SNAPSHOT_BYTES)
         if not _is_of(death.oom, snapshot.facts):
             return None
         return look_into(snapshot, device=death.oom.device)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Optional
 
 from tidegauge.core.alloc_conf import merge_alloc_conf
-from tidegauge.core.jobs.launch_record import MAX_DECISIONS, MAX_ID, MAX_TEXTS, LaunchRecord
+from tidegauge.core.jobs.launch_record import MAX_DECISIONS, MAX_ID_CHARS, MAX_TEXTS, LaunchRecord
 from tidegauge.core.jobs.launches import LaunchState
 from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.text import one_line
@@ -22,7 +22,7 @@ CHANGED, BUSY, REFUSED = "changed", "busy", "refused"
 DEFAULT_GRACE_S = 30.0
 """As long as torchrun gives its ranks between SIGTERM and SIGKILL, and as Kubernetes gives a pod."""
 MAX_GRACE_S = 3600.0
-MAX_SAID = 2000
+MAX_SAID_CHARS = 2000
 """Characters of one text for the terminal."""
 
 
@@ -196,13 +196,13 @@ def _text(request: Mapping[str, Any], name: str) -> str:
     text = request.get(name)
     if not isinstance(text, str) or not text:
         raise RequestError(f"{name} must be a text", REFUSED)
-    return text[:MAX_SAID]
+    return text[:MAX_SAID_CHARS]
 
 
 def _decision_id(request: Mapping[str, Any]) -> str:
     decision_id = request.get("id")
-    if not isinstance(decision_id, str) or not decision_id or decision_id != one_line(decision_id, MAX_ID):
-        raise RequestError(f"id must be one line of at most {MAX_ID} characters", REFUSED)
+    if not isinstance(decision_id, str) or not decision_id or decision_id != one_line(decision_id, MAX_ID_CHARS):
+        raise RequestError(f"id must be one line of at most {MAX_ID_CHARS} characters", REFUSED)
     return decision_id
 
 

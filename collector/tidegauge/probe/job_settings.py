@@ -25,7 +25,7 @@ _IDS = (
     ("SLURM_JOB_ID", ("SLURM_RESTART_COUNT",)),
 )
 """Where a job's id is, and how often it was started again before. Of a task of an array it is the job's own number."""
-_LONGEST_LINE = 400
+_MAX_LINE_CHARS = 400
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -138,4 +138,4 @@ def _reason(error: Exception) -> str:
 def _line(text: str) -> str:
     from tidegauge.core.text import one_line  # rarely: every Python of a watched job loads this module at its start
 
-    return one_line(text, _LONGEST_LINE)
+    return one_line(text, _MAX_LINE_CHARS)

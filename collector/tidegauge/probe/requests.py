@@ -11,8 +11,8 @@ CALLBACK, SIGNAL, NONE = CHECKPOINT_WAYS
 _ASKABLE = (CALLBACK, SIGNAL)
 
 _LAST_UNIX_S = 1e12
-_MAX_ID = 200
-_MAX_REASON = 300
+_MAX_ID_CHARS = 200
+_MAX_REASON_CHARS = 300
 
 
 class CheckpointRequest(NamedTuple):
@@ -58,8 +58,8 @@ class SaveRequest(NamedTuple):
 def request_id_of(request: Mapping[str, Any]) -> str:
     """The ``id`` of a command. Raises ``RequestRefusedError``."""
     request_id = request.get("id")
-    if not isinstance(request_id, str) or not 0 < len(request_id) <= _MAX_ID:
-        raise RequestRefusedError("usage", f"id must be a text of 1 to {_MAX_ID} characters")
+    if not isinstance(request_id, str) or not 0 < len(request_id) <= _MAX_ID_CHARS:
+        raise RequestRefusedError("usage", f"id must be a text of 1 to {_MAX_ID_CHARS} characters")
     return request_id
 
 
@@ -93,7 +93,7 @@ def parse_ask(request: Mapping[str, Any]) -> SaveRequest:
         at_step=at_step,
         deadline_unix_s=float(deadline),
         ranks=ranks,
-        reason=reason[:_MAX_REASON] if isinstance(reason, str) else None,
+        reason=reason[:_MAX_REASON_CHARS] if isinstance(reason, str) else None,
         within_s=None if within_s is None else float(within_s),
     )
 

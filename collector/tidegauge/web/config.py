@@ -24,9 +24,9 @@ from tidegauge.web.config_values import (
     WebConfigError,
 )
 
-MOST_BYTES = 256 * 1024
+MAX_FILE_CHARS = 256 * 1024
 """Of a file: a thousand users and some certificates."""
-MOST_COST = 16
+MAX_COST = 16
 """Of a bcrypt hash: 2^16 rounds take 3 s. More would let a handful of requests keep a core busy for minutes."""
 HASH_COMMAND = """`htpasswd -nBC 10 "" | tr -d ':\\n'`"""
 """Asks for the password; prints its hash alone."""
@@ -53,8 +53,8 @@ _PRINTABLE = re.compile(r"[\x20-\x7e]*")
 
 def parse_web_config(text: str) -> WebConfig:
     """Raises ``WebConfigError``. An empty file is one that asks for nothing, as in exporter-toolkit."""
-    if len(text) > MOST_BYTES:
-        raise WebConfigError(f"more than {MOST_BYTES} characters")
+    if len(text) > MAX_FILE_CHARS:
+        raise WebConfigError(f"more than {MAX_FILE_CHARS} characters")
     try:
         raw = _loaded(text)
         file = _File.model_validate({} if raw is None else raw)
@@ -250,9 +250,9 @@ def _hash(name: str, value: str) -> bytes:
         raise WebConfigError("basic_auth_users: a name is printable, without a colon")
     if found is None:
         raise WebConfigError(f"basic_auth_users.{_shown(name)}: this is no bcrypt hash; {HASH_COMMAND} makes one")
-    if not 4 <= int(found[1]) <= MOST_COST:
+    if not 4 <= int(found[1]) <= MAX_COST:
         raise WebConfigError(
-            f"basic_auth_users.{_shown(name)}: the hash's cost is {found[1]}; 4 to {MOST_COST} are taken"
+            f"basic_auth_users.{_shown(name)}: the hash's cost is {found[1]}; 4 to {MAX_COST} are taken"
         )
     return value.encode()
 

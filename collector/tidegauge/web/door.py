@@ -36,7 +36,7 @@ WHO = "say who you are: a token (Authorization: Bearer) or a name and password; 
 UNKNOWN = "this token, or this name and password, is not known here"
 LATER = "too many passwords were tried: try again in some seconds, or use a token"
 TOO_MANY = "too many requests, as the web configuration's rate_limit has it"
-LONGEST_HEADER = 4096
+MAX_HEADER_CHARS = 4096
 BROKEN_AGAIN_S = 5.0
 """How often files that broke while the service runs are read again, unless they change: what they name may be there by
 now. In between nobody who knocks, of whom nothing is known yet, makes the service read a file."""
@@ -91,7 +91,7 @@ class WebDoor:
                     return Refusal(429, TOO_MANY)
         if not state.asks_names:
             return EVERYBODY
-        scheme, _, shown = (authorization or "")[:LONGEST_HEADER].partition(" ")
+        scheme, _, shown = (authorization or "")[:MAX_HEADER_CHARS].partition(" ")
         if scheme.lower() == "bearer":
             name = name_of(shown.strip(), state.tokens)
             return Refusal(401, UNKNOWN, CHALLENGE) if name is None else self._viewer(name)

@@ -18,16 +18,16 @@ from enum import Enum
 
 import bcrypt
 
-MOST_REMEMBERED = 256
+MAX_REMEMBERED = 256
 """Right answers, and as many wrong ones; the longest unused are forgotten. exporter-toolkit remembers 100 in all."""
 PEER_BURST, PEER_EVERY_S = 5, 2.0
 """Checks that are no repetition, of one address: five, then one every two seconds."""
 ALL_BURST, ALL_EVERY_S = 20, 0.5
 """The same over all addresses: two a second are a tenth of a core at cost 10."""
-MOST_WAITING = 4
+MAX_WAITING = 4
 """For the check under way, which takes seconds where hashes have a high cost. Each of them holds a connection."""
-MOST_PEERS = 1024
-LONGEST_PASSWORD_BYTES = 72
+MAX_PEERS = 1024
+MAX_PASSWORD_BYTES = 72
 """bcrypt looks at no more."""
 _NOBODY = b"$2b$10$WPWVvOqCwjq/4khyypxWw.k.ULcq5OT2ORyevXCeu/qdZ7w4fyaky"
 """Of no password that anybody knows."""
@@ -103,7 +103,7 @@ class Passwords:
             known = self._remembered(digest)
             if known is not None:
                 return known
-            if self._at_it > MOST_WAITING or not self._may_try(_counted_as(peer)):
+            if self._at_it > MAX_WAITING or not self._may_try(_counted_as(peer)):
                 return Password.NOT_NOW
             self._at_it += 1
         try:
@@ -132,7 +132,7 @@ class Passwords:
 
     def _is_right(self, password: bytes, hashed: bytes) -> bool:
         try:
-            return self._check(password[:LONGEST_PASSWORD_BYTES], hashed)
+            return self._check(password[:MAX_PASSWORD_BYTES], hashed)
         except ValueError:  # a NUL in it, which no bcrypt takes
             return False
 
@@ -151,14 +151,14 @@ class Passwords:
     def _remember(self, digest: bytes, answer: Password) -> None:
         digests = self._known[answer]
         digests[digest] = None
-        if len(digests) > MOST_REMEMBERED:
+        if len(digests) > MAX_REMEMBERED:
             digests.popitem(last=False)
 
     def _may_try(self, peer: str) -> bool:
         now_s = self._monotonic_s()
         bucket = self._peers.pop(peer, None) or Bucket(PEER_BURST, PEER_EVERY_S, now_s)
         self._peers[peer] = bucket
-        if len(self._peers) > MOST_PEERS:
+        if len(self._peers) > MAX_PEERS:
             self._peers.popitem(last=False)
         return bucket.take(now_s) and self._all.take(now_s)
 

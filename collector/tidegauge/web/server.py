@@ -18,7 +18,7 @@ from tidegauge.web.access import OPEN_DOOR, Door
 
 log = logging.getLogger(__name__)
 
-MOST_HEADER_BYTES = 128 * 1024
+MAX_HEADER_BYTES = 128 * 1024
 """Request line and headers: together the standard library would take 6.5 MB. A job id in a URL may have 12 KB."""
 MAKE_ROOM_TIMEOUT_S = 1.0
 """For the thread of a closed connection to end; it takes milliseconds."""
@@ -168,13 +168,13 @@ class _Head:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._left_bytes = MOST_HEADER_BYTES
+        self._left_bytes = MAX_HEADER_BYTES
 
     def readline(self, size: int = -1) -> bytes:
         line = self._file.readline(size)
         self._left_bytes -= len(line)
         if self._left_bytes < 0:
-            raise ConnectionError(f"a request of more than {MOST_HEADER_BYTES} bytes")
+            raise ConnectionError(f"a request of more than {MAX_HEADER_BYTES} bytes")
         return line
 
     def read(self, size: int) -> bytes:

@@ -18,7 +18,7 @@ from tidegauge.secrets import SecretError, read_lines
 
 PREFIX = "tg_"
 """Of every token, so that people and scanners of repositories see what it is."""
-MOST_TOKENS = 10_000
+MAX_TOKENS = 10_000
 _LINE = re.compile(r"([^:\s#][^:\s]{0,127}):([0-9a-f]{64})")
 
 
@@ -59,8 +59,8 @@ def read_tokens(file: Path) -> tuple[ApiToken, ...]:
             # Nothing of the line is quoted: somebody may have put the token itself there.
             raise SecretError(f"{file}, line {number}: not NAME:DIGEST as `tidegauge config token NAME` prints it")
         tokens.append(ApiToken(found[1], bytes.fromhex(found[2])))
-    if len(tokens) > MOST_TOKENS:
-        raise SecretError(f"{file} holds more than {MOST_TOKENS} tokens")
+    if len(tokens) > MAX_TOKENS:
+        raise SecretError(f"{file} holds more than {MAX_TOKENS} tokens")
     return tuple(tokens)
 
 

@@ -21,10 +21,10 @@ from tidegauge_exporter.messages.values import Story
 
 TAG = "tidegauge"
 """On everything that we put into Grafana."""
-LONGEST_VALUE = 100
+MAX_VALUE_CHARS = 100
 """Characters of a tag's value as Grafana's database holds it (it may be MySQL, which cuts or refuses), counted as JSON,
 because Grafana also refuses tags that are more than 500 characters of JSON in all."""
-LONGEST_TEXT = 500
+MAX_TEXT_CHARS = 500
 """Characters of one sentence."""
 
 
@@ -63,7 +63,7 @@ def annotations_of(story: Story, *, cluster: str, links: Links) -> tuple[Annotat
 def tag(name: str, value: str) -> str:
     """ "job:4711". Grafana takes a tag apart at its first colon and strips the parts, so white space is made single."""
     text = " ".join(one_line(value, None, replacement=" ").split())
-    while _json_chars(text) > LONGEST_VALUE:
+    while _json_chars(text) > MAX_VALUE_CHARS:
         text = text[:-1].rstrip()
     return f"{name}:{text}" if text else name
 
@@ -126,7 +126,7 @@ def _bold(text: str) -> str:
 def _plain(text: str) -> str:
     """As HTML that shows just this text."""
     words = " ".join(text.split())
-    return html.escape(words if len(words) <= LONGEST_TEXT else f"{words[:LONGEST_TEXT]} …")
+    return html.escape(words if len(words) <= MAX_TEXT_CHARS else f"{words[:MAX_TEXT_CHARS]} …")
 
 
 def _ms(unix_s: float) -> int:

@@ -31,7 +31,7 @@ DATA_SOURCE_VARIABLE = "datasource"
 """The dashboards' variable that says which Prometheus they ask."""
 GIVEN_BY_GRAFANA = frozenset({"id", "version"})
 """Keys of a dashboard that are different after every save."""
-MOST_DIFFERENCES = 3
+MAX_DIFFERENCES = 3
 
 
 class Change(Enum):
@@ -194,8 +194,8 @@ def _plan_dashboard(model: DashboardModel, found: FoundInGrafana, source: DataSo
     differ = differences(_comparable(ours), _comparable(stored.model))
     if not differ:
         return ApplyStep("dashboard", uid, Change.NONE)
-    more = f" and {len(differ) - MOST_DIFFERENCES} more" if len(differ) > MOST_DIFFERENCES else ""
-    where = f"differs in {', '.join(differ[:MOST_DIFFERENCES])}{more}"
+    more = f" and {len(differ) - MAX_DIFFERENCES} more" if len(differ) > MAX_DIFFERENCES else ""
+    where = f"differs in {', '.join(differ[:MAX_DIFFERENCES])}{more}"
     if stored.provisioned:
         return ApplyStep("dashboard", uid, Change.REFUSED, f"{where}, and comes from a file: change that file")
     # It stays in the folder that somebody has moved it to.

@@ -29,9 +29,9 @@ from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 
 # What Grafana's refusals, and its silence, mean for whoever asked: an error with the next thing to do.
 
-LONGEST_WORDS = 300
+MAX_ERROR_CHARS = 300
 """Characters of an answer in a message."""
-LONGEST_WAIT_S = 3600.0
+MAX_WAIT_S = 3600.0
 """A server that asks for more is asked again after an hour."""
 
 ADVICE: Final[Mapping[int, str]] = {
@@ -83,13 +83,13 @@ def _words(text: str) -> str:
         raw = None
     said = raw.get("message") if isinstance(raw, dict) else None
     words = " ".join((said if isinstance(said, str) else text).split())
-    return words if len(words) <= LONGEST_WORDS else f"{words[:LONGEST_WORDS]} …"
+    return words if len(words) <= MAX_ERROR_CHARS else f"{words[:MAX_ERROR_CHARS]} …"
 
 
 def _wait_s(header: str | None) -> float:
     """``Retry-After`` in seconds; the form with a date is not used by Grafana."""
     if header is not None and header.isascii() and header.isdigit():
-        return min(float(header), LONGEST_WAIT_S)
+        return min(float(header), MAX_WAIT_S)
     return 30.0
 
 
@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 TIMEOUT_S = 15.0
 """For connecting, and for each wait on an answer: saving a dashboard took real servers some seconds under load."""
-MOST_ANNOTATIONS = 100
+MAX_ANNOTATIONS = 100
 """In one answer; those of one moment of one incident are a handful."""
 KEPT = ("uid", "name", "type", "access", "basicAuth", "basicAuthUser", "withCredentials", "isDefault", "jsonData")
 """What a data source keeps when its address changes; Grafana keeps secrets that it is not sent."""
@@ -167,7 +167,7 @@ class GrafanaClient:
     def annotations(self, *, tags: Sequence[str], at_unix_ms: int) -> Sequence[StoredAnnotation]:
         query = [("tags", tag) for tag in tags]
         query += [("from", str(at_unix_ms)), ("to", str(at_unix_ms)), ("type", "annotation")]
-        path = f"/annotations?{urlencode([*query, ('limit', str(MOST_ANNOTATIONS))])}"
+        path = f"/annotations?{urlencode([*query, ('limit', str(MAX_ANNOTATIONS))])}"
         return self._ask("GET", path, lambda raw: [_stored_annotation(one) for one in raw])
 
     def annotate(self, annotation: Annotation) -> int:

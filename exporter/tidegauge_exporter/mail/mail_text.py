@@ -21,12 +21,12 @@ from tidegauge_exporter.messages.headlines import noun, your_job
 from tidegauge_exporter.messages.incident_links import Link, chosen_links
 from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.text import tidy
-from tidegauge_exporter.messages.untrusted import MOST_NAME, tamed, tamed_record
+from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed, tamed_record
 from tidegauge_exporter.messages.values import Story
 
 PLOT: Final = "memory-plot"
 """What the HTML calls the picture (``cid:`` of RFC 2392)."""
-MOST_SUBJECT: Final = 160
+MAX_SUBJECT_CHARS: Final = 160
 
 _OPEN_COLOURS: Final = {Severity.CRITICAL: "#c9342b", Severity.WARNING: "#d9822b", Severity.NOTE: "#c7a500"}
 _CALM_COLOUR: Final = "#6b7683"
@@ -123,11 +123,11 @@ def owner_commands(incident: Incident) -> Sequence[ShownCommand]:
 
 def _subject(incident: Incident, cluster: str) -> str:
     about = f"{noun(incident)} in {your_job(incident)}"
-    return tidy(f"{about} (incident {incident.number} on {tidy(cluster, MOST_NAME)})", MOST_SUBJECT)
+    return tidy(f"{about} (incident {incident.number} on {tidy(cluster, MAX_NAME_CHARS)})", MAX_SUBJECT_CHARS)
 
 
 def _short_footer(incident: Incident, cluster: str) -> str:
-    return f"Tidegauge, incident {incident.number}, cluster {tidy(cluster, MOST_NAME)}"
+    return f"Tidegauge, incident {incident.number}, cluster {tidy(cluster, MAX_NAME_CHARS)}"
 
 
 def _joined(parts: Sequence[str]) -> str:

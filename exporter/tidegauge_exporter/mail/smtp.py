@@ -26,7 +26,7 @@ TIMEOUT_S: Final = 15.0
 BUSY_S: Final = 60.0
 """A server that says 4yz wants to be asked again later; those with greylisting in minutes."""
 AWAY_S: Final = 15.0
-MOST_REPLY: Final = 200
+MAX_REPLY_CHARS: Final = 200
 
 _SERVER: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
@@ -109,7 +109,7 @@ class SmtpServer:
         except smtplib.SMTPResponseException as error:
             raise self._of_reply(error, "does not take a mail") from None
         except ssl.SSLCertVerificationError as error:
-            why = tidy(error.verify_message, MOST_REPLY)
+            why = tidy(error.verify_message, MAX_REPLY_CHARS)
             raise RefusedError(f"the certificate of the mail server {self._server} is not valid: {why}") from None
         except (OSError, smtplib.SMTPException) as error:
             raise RetryLaterError(
@@ -234,11 +234,11 @@ def _own_name(connection: smtplib.SMTP) -> str:
 
 def _text(reply: bytes | str) -> str:
     """What the server said, in one line."""
-    return tidy(reply.decode("ascii", "replace") if isinstance(reply, bytes) else reply, MOST_REPLY)
+    return tidy(reply.decode("ascii", "replace") if isinstance(reply, bytes) else reply, MAX_REPLY_CHARS)
 
 
 def _why(error: OSError | smtplib.SMTPException) -> str:
     if isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError):
         return "no answer in time"
     words = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return tidy(words, MOST_REPLY)
+    return tidy(words, MAX_REPLY_CHARS)

@@ -14,10 +14,10 @@ from tidegauge.core.incidents.actions import Decision
 from tidegauge.core.incidents.wording import capitalised, evidence_sentences, incident_sentence, meaning
 from tidegauge_exporter.messages.headlines import as_of, end_by_clock, end_by_time_left, headline, your_job
 from tidegauge_exporter.messages.text import clock, tidy, tidy_lines
-from tidegauge_exporter.messages.untrusted import MOST_NAME, tamed_decision, tamed_story
+from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed_decision, tamed_story
 from tidegauge_exporter.messages.values import Story
 
-MOST_POLICY_TEXT: Final = 1800
+MAX_POLICY_TEXT_CHARS: Final = 1800
 
 
 class OwnerText(NamedTuple):
@@ -37,7 +37,7 @@ class OwnerText(NamedTuple):
 
 def owner_words(decision: Decision, story: Story, *, cluster: str, now_unix_s: float) -> OwnerText:
     """What grows, when it ends, what will be done when, and what the owner can do now."""
-    policy_text = tidy_lines(str(decision.parameters.get("text", "")), MOST_POLICY_TEXT)
+    policy_text = tidy_lines(str(decision.parameters.get("text", "")), MAX_POLICY_TEXT_CHARS)
     incident = tamed_story(story).incident
     said = incident_sentence(tamed_decision(decision).incident)
     whose = your_job(incident)
@@ -70,5 +70,5 @@ def _evidence(incident: Incident) -> list[str]:
 def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
     name = [incident.job_name] if incident.job_name else []
     figures = clock(incident.updated_unix_s, now_unix_s)
-    parts = [*name, f"cluster {tidy(cluster, MOST_NAME)}", *([f"figures of {figures}"] if figures else [])]
+    parts = [*name, f"cluster {tidy(cluster, MAX_NAME_CHARS)}", *([f"figures of {figures}"] if figures else [])]
     return " \N{MIDDLE DOT} ".join(["Tidegauge", f"incident {incident.number}", *parts])

@@ -19,7 +19,7 @@ FORECAST_PER_HISTORY: Final = 1.5
 """And so much of the future for each second of the past: nor the past."""
 AFTER_LIKELY: Final = 1.35
 """A fan without an end, or with one far off, is shown to this much beyond the likely end."""
-LEAST_S: Final = 60.0
+MIN_SPAN_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,12 @@ def _fan(
 
 
 def _time_range(times: Sequence[float], fan: Fan | None) -> tuple[float, float]:
-    past_s = max(times[-1] - times[0], LEAST_S)
+    past_s = max(times[-1] - times[0], MIN_SPAN_S)
     if fan is None:
         return times[0], times[-1] + 0.04 * past_s
     soonest_s, likely_s, latest_s = (end - times[-1] for end in fan.ends_unix_s)
     shown_s = min(latest_s * 1.04, max(likely_s, soonest_s) * AFTER_LIKELY)
-    future_s = max(min(shown_s, past_s * FORECAST_PER_HISTORY), LEAST_S)
+    future_s = max(min(shown_s, past_s * FORECAST_PER_HISTORY), MIN_SPAN_S)
     return max(times[0], times[-1] - HISTORY_PER_FORECAST * future_s), times[-1] + future_s
 
 

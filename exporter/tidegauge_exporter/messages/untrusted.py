@@ -16,15 +16,15 @@ from tidegauge.core.incidents.actions import Decision, DecisionRecord
 from tidegauge_exporter.messages.text import DASH, tidy
 from tidegauge_exporter.messages.values import Story
 
-MOST_ID = 64
-MOST_NAME = 80
-MOST_REMARK = 400
-MOST_EXPLANATION = 900
-MOST_EVIDENCE = 3
+MAX_ID_CHARS = 64
+MAX_NAME_CHARS = 80
+MAX_REMARK_CHARS = 400
+MAX_EXPLANATION_CHARS = 900
+MAX_EVIDENCE = 3
 """Snapshots and reports named; the report lists all."""
-MOST_PATH = 120
-MOST_HOLDER = 160
-MOST_ADVICE = 400
+MAX_PATH_CHARS = 120
+MAX_HOLDER_CHARS = 160
+MAX_ADVICE_CHARS = 400
 
 
 def tamed_story(story: Story) -> Story:
@@ -43,18 +43,18 @@ def tamed(incident: Incident) -> Incident:
     return replace(
         incident,
         key=incident.key._replace(
-            job=job._replace(job_id=tidy(job.job_id, MOST_ID) or DASH, group=tidy(job.group, MOST_NAME))
+            job=job._replace(job_id=tidy(job.job_id, MAX_ID_CHARS) or DASH, group=tidy(job.group, MAX_NAME_CHARS))
         ),
-        group_name=tidy(incident.group_name, MOST_NAME),
-        array_name=tidy(incident.array_name, MOST_ID) if incident.array_name else None,
-        user_name=tidy(incident.user_name, MOST_ID) or DASH,
-        job_name=tidy(incident.job_name, MOST_NAME) if incident.job_name else None,
-        scheduler=tidy(incident.scheduler, MOST_ID) if incident.scheduler else None,
-        findings=tuple(replace(one, hostname=tidy(one.hostname, MOST_NAME)) for one in incident.findings),
-        explanation=tidy(incident.explanation, MOST_EXPLANATION) if incident.explanation else None,
+        group_name=tidy(incident.group_name, MAX_NAME_CHARS),
+        array_name=tidy(incident.array_name, MAX_ID_CHARS) if incident.array_name else None,
+        user_name=tidy(incident.user_name, MAX_ID_CHARS) or DASH,
+        job_name=tidy(incident.job_name, MAX_NAME_CHARS) if incident.job_name else None,
+        scheduler=tidy(incident.scheduler, MAX_ID_CHARS) if incident.scheduler else None,
+        findings=tuple(replace(one, hostname=tidy(one.hostname, MAX_NAME_CHARS)) for one in incident.findings),
+        explanation=tidy(incident.explanation, MAX_EXPLANATION_CHARS) if incident.explanation else None,
         snapshots=_paths(incident.snapshots),
         reports=_paths(incident.reports),
-        evidence=tuple(tamed_evidence(one) for one in incident.evidence[:MOST_EVIDENCE]),
+        evidence=tuple(tamed_evidence(one) for one in incident.evidence[:MAX_EVIDENCE]),
     )
 
 
@@ -63,16 +63,16 @@ def tamed_evidence(brief: EvidenceBrief) -> EvidenceBrief:
     return brief._replace(
         line=_tamed_line(brief.line),
         through=_tamed_line(brief.through),
-        holder=tidy(brief.holder, MOST_HOLDER) if brief.holder else None,
-        advice=tidy(brief.advice, MOST_ADVICE) if brief.advice else None,
+        holder=tidy(brief.holder, MAX_HOLDER_CHARS) if brief.holder else None,
+        advice=tidy(brief.advice, MAX_ADVICE_CHARS) if brief.advice else None,
     )
 
 
 def _tamed_line(line: CodeLine | None) -> CodeLine | None:
     if line is None:
         return None
-    filename, function = file_name(line.filename[-8 * MOST_NAME :]), tidy(line.function, MOST_NAME)
-    return line._replace(filename=tidy(filename, MOST_NAME) or DASH, function=function or DASH)
+    filename, function = file_name(line.filename[-8 * MAX_NAME_CHARS :]), tidy(line.function, MAX_NAME_CHARS)
+    return line._replace(filename=tidy(filename, MAX_NAME_CHARS) or DASH, function=function or DASH)
 
 
 def tamed_change(change: IncidentChange) -> IncidentChange:
@@ -85,7 +85,7 @@ def tamed_record(record: DecisionRecord) -> DecisionRecord:
     return replace(
         record,
         decision=tamed_decision(record.decision),
-        detail=tidy(record.detail, MOST_REMARK) if record.detail else None,
+        detail=tidy(record.detail, MAX_REMARK_CHARS) if record.detail else None,
     )
 
 
@@ -94,10 +94,10 @@ def tamed_decision(decision: Decision) -> Decision:
     return replace(
         decision,
         incident=tamed(decision.incident),
-        reason=tidy(decision.reason, MOST_REMARK),
-        rule=tidy(decision.rule, MOST_ID),
+        reason=tidy(decision.reason, MAX_REMARK_CHARS),
+        rule=tidy(decision.rule, MAX_ID_CHARS),
     )
 
 
 def _paths(paths: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(tidy(path, MOST_PATH) for path in paths[:MOST_EVIDENCE])
+    return tuple(tidy(path, MAX_PATH_CHARS) for path in paths[:MAX_EVIDENCE])

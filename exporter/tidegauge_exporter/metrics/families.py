@@ -16,7 +16,7 @@ from tidegauge_exporter.metrics.rows import Metric, MetricKind
 
 # Label values that cannot hurt: short, printable, always text. What a job says about itself passes through here.
 
-LONGEST_LABEL = 128
+MAX_LABEL_CHARS = 128
 """Characters. Prometheus sets no limit of its own, but every value is held in memory once per series."""
 
 
@@ -29,8 +29,8 @@ def label_value(value: object) -> str:
 
 
 def _safe(text: str) -> str:
-    if len(text) > LONGEST_LABEL:
-        text = text[: LONGEST_LABEL - 1] + "\u2026"
+    if len(text) > MAX_LABEL_CHARS:
+        text = text[: MAX_LABEL_CHARS - 1] + "\u2026"
     return one_line(text, None)
 
 

@@ -37,10 +37,10 @@ ENDS_LATER_S = 90.0
 """So long after its incident an alert is ended: it mutes alerts of Prometheus' rules about the same job, and those take
 a scrape, an evaluation and a staleness to notice that the job has gone. (To post an end that is still to come would not
 do: of two ends that lie ahead Alertmanager keeps the later one.)"""
-MOST_IN_A_REQUEST = 64
+MAX_ALERTS_PER_REQUEST = 64
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024
-MAX_WORDS = 200
+MAX_ERROR_CHARS = 200
 AWAY_AFTER_S = 600.0
 
 
@@ -93,8 +93,8 @@ class AlertmanagerSink:
             if before is not None and before.labels != self._labels(incident):
                 alerts.append(self._resolved(incident.number, now_s))
             alerts.append(self._firing(incident, now_s))
-        for first in range(0, len(alerts), MOST_IN_A_REQUEST):
-            self._post(alerts[first : first + MOST_IN_A_REQUEST])
+        for first in range(0, len(alerts), MAX_ALERTS_PER_REQUEST):
+            self._post(alerts[first : first + MAX_ALERTS_PER_REQUEST])
         settled = self._settled | {story.incident.number for story in fresh}
         self._settled = settled & {story.incident.number for story in stories}
         for number in over:
@@ -219,7 +219,7 @@ class AlertmanagerSink:
     def _check(self, status: int, body: bytes) -> None:
         if status == 200:
             return
-        words = " ".join(body.decode(errors="replace").split())[:MAX_WORDS]
+        words = " ".join(body.decode(errors="replace").split())[:MAX_ERROR_CHARS]
         said = f"Alertmanager at {self._url} answers {status}: {words or '(nothing)'}"
         if status >= 500 or status == 429:
             raise RetryLaterError(said)

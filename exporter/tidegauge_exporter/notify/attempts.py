@@ -14,7 +14,7 @@ AGAIN_AFTER_S = 300.0
 FORGET_S = 3 * AGAIN_AFTER_S
 """What was not tried again for so long is not wanted any more."""
 LOOK_AGAIN_S = 5.0
-MOST_REFUSALS = 3
+MAX_REFUSALS = 3
 """When so many things of one round were refused and none was taken, it is not the things."""
 
 
@@ -82,7 +82,7 @@ class Attempts:
             self._refused_at[what] = self._now_unix_s
             self._trouble = error
             self._refusals.append(what)
-            if len(self._refusals) == MOST_REFUSALS:
+            if len(self._refusals) == MAX_REFUSALS:
                 self._refused_at.clear()  # whoever called waits as a whole
                 self._suspects.update(dict.fromkeys(self._refusals, self._now_unix_s))
                 raise

@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 
 FORMAT = b'["tidegauge-notebook", 1]\n'
 """The first line. A file that begins with another one was not written by us, or by a later version."""
-MOST_ENTRIES = 20_000
+MAX_ENTRIES = 20_000
 """Those that are over go first, then the oldest."""
 KEEP_OVER_S = 30 * 86400.0
 KEEP_S = 180 * 86400.0
 """For what nobody marked as over: its end was missed."""
-LONGEST_FILE_BYTES = 256 * 1024 * 1024
+MAX_FILE_BYTES = 256 * 1024 * 1024
 OUTDATED_LINES = 200
 """Beyond this many more lines than twice the entries, the file is written anew."""
 
@@ -120,7 +120,7 @@ class DeliveryJournal:
             return
         try:
             outdated = self._lines > 2 * len(self._entries) + OUTDATED_LINES
-            if self._file is None or outdated or len(self._entries) > MOST_ENTRIES + OUTDATED_LINES:
+            if self._file is None or outdated or len(self._entries) > MAX_ENTRIES + OUTDATED_LINES:
                 self._rewrite()
             else:
                 _append(self._file, line)
@@ -161,7 +161,7 @@ class DeliveryJournal:
         for key, entry in list(self._entries.items()):
             if now_s - entry.at_unix_s > (KEEP_OVER_S if entry.over else KEEP_S):
                 del self._entries[key]
-        too_many = len(self._entries) - MOST_ENTRIES
+        too_many = len(self._entries) - MAX_ENTRIES
         if too_many > 0:
             for key in sorted(self._entries, key=lambda key: not self._entries[key].over)[:too_many]:
                 del self._entries[key]
@@ -170,13 +170,13 @@ class DeliveryJournal:
         """What the file says. Raises ``OSError``."""
         try:
             with self._path.open("rb") as file:
-                content = file.read(LONGEST_FILE_BYTES + 1)
+                content = file.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError:
             return
         whole, _, _ = content.rpartition(b"\n")  # a line that SIGKILL cut short was never said
         lines = whole.split(b"\n")
         bad = 0
-        if lines[0] + b"\n" != FORMAT or len(content) > LONGEST_FILE_BYTES:
+        if lines[0] + b"\n" != FORMAT or len(content) > MAX_FILE_BYTES:
             lines, bad = [], 1
         for key, entry in map(_parse, lines[1:]):
             if key is None:

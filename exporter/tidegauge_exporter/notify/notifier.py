@@ -13,14 +13,14 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from tidegauge_exporter.notify.ports import RetryLaterError, Sink, StoryFeed
-from tidegauge_exporter.notify.sink_worker import LONGEST_WAIT_S, PartStatus, SinkWorker
+from tidegauge_exporter.notify.sink_worker import MAX_WAIT_S, PartStatus, SinkWorker
 
 log = logging.getLogger(__name__)
 
 FETCH_EVERY_S = 2.0
 FETCH_SHARE = 10
 """After a fetch, this many times as long as it took passes before the next: asking is no load."""
-LONGEST_BACK_OFF_S = 30.0
+MAX_BACK_OFF_S = 30.0
 """Between two questions, whatever happened: alerts of Alertmanager that are not refreshed for four minutes end."""
 LOOK_BACK_S = 7 * 86400.0
 """At the start: incidents that were closed while no notifier ran are still told of, as closed."""
@@ -62,7 +62,7 @@ class StoryFetch:
         try:
             stories = self._feed.stories(closed_since_unix_s=self._closed_since_unix_s)
         except RetryLaterError as error:
-            return self._failed(str(error), least_s=min(error.after_s, LONGEST_WAIT_S))
+            return self._failed(str(error), least_s=min(error.after_s, MAX_WAIT_S))
         except Exception as error:
             if self._failures == 0:
                 log.exception("asking the service what happens failed")
@@ -74,7 +74,7 @@ class StoryFetch:
             log.info("the service tells again what happens")
             self._status = PartStatus("service", None, self._wall_s())
         self._failures = 0
-        return min(max(FETCH_EVERY_S, FETCH_SHARE * (self._monotonic_s() - began_s)), LONGEST_BACK_OFF_S)
+        return min(max(FETCH_EVERY_S, FETCH_SHARE * (self._monotonic_s() - began_s)), MAX_BACK_OFF_S)
 
     @property
     def status(self) -> PartStatus:
@@ -87,7 +87,7 @@ class StoryFetch:
         since_unix_s = self._wall_s() if self._failures == 1 else self._status.since_unix_s
         self._status = PartStatus("service", problem, since_unix_s)
         back_off_s = FETCH_EVERY_S * 2.0 ** min(self._failures - 1, 10)
-        return max(min(back_off_s, LONGEST_BACK_OFF_S), min(least_s, LONGEST_BACK_OFF_S))
+        return max(min(back_off_s, MAX_BACK_OFF_S), min(least_s, MAX_BACK_OFF_S))
 
 
 class Notifier:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 ONE_AT_A_TIME_S = 30.0
 LATE_S = 3600.0
 """A warning that is older than this is not news any more."""
-MOST_FINDINGS = 3
+MAX_FINDINGS = 3
 """Times that the owner is told of evidence about one incident, the warning that had it included."""
 
 
@@ -118,7 +118,7 @@ class OwnerNotifier:
         key, thread = _found_key(story), self._thread(story)
         if key is None or thread is None or self._said(key) is not None:
             return False
-        if len(self._journal.keys(self._way.name, _found_prefix(story))) >= MOST_FINDINGS:
+        if len(self._journal.keys(self._way.name, _found_prefix(story))) >= MAX_FINDINGS:
             return False
         self._way.explain(story, posted=thread)
         self._note(key, thread, story)

@@ -25,7 +25,7 @@ from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 # Unknown fields are left aside, because later versions add some; what we use must be what it should be.
 
 VERSION = "4"
-LONGEST_ADDRESS = 2_000
+MAX_ADDRESS_CHARS = 2_000
 
 
 class NotAGroupError(ValueError):
@@ -104,7 +104,7 @@ def _texts(raw: Mapping[str, Any], name: str) -> dict[str, str]:
 def _address(raw: Mapping[str, Any], name: str) -> str:
     """What may become a link; anything else is left out, for a rule's author may write what he likes there."""
     value = raw.get(name)
-    is_link = isinstance(value, str) and value.startswith(("http://", "https://")) and len(value) <= LONGEST_ADDRESS
+    is_link = isinstance(value, str) and value.startswith(("http://", "https://")) and len(value) <= MAX_ADDRESS_CHARS
     return str(value) if is_link else ""
 
 

@@ -15,9 +15,9 @@ from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError, Sink
 
 log = logging.getLogger(__name__)
 
-LONGEST_WAIT_S = 300.0
+MAX_WAIT_S = 300.0
 """Whatever a sink asks for (Slack's Retry-After, say), it is tried again after five minutes."""
-SHORTEST_WAIT_S = 1.0
+MIN_WAIT_S = 1.0
 REFUSED_WAIT_S = 300.0
 """A person has to do something about it; five minutes later the sink takes notice that it was done."""
 DEFECT_WAIT_S = 30.0
@@ -25,7 +25,7 @@ PATIENCE_S = 10.0
 """A sink that asks for a moment (Slack takes one message a second) is not in trouble before it did so for longer."""
 HANGS_AFTER_S = 60.0
 """Sinks answer or fail within seconds; one that does not is said to hang."""
-MOST_OWED = 2_000
+MAX_OWED = 2_000
 """Closed incidents that are kept for a sink that is away; of more than that, the oldest are never told."""
 
 
@@ -80,10 +80,10 @@ class SinkWorker:
             mail = {story.incident.number: story for story in stories}
             self._delivered = frozenset(mail)
             closed = sorted(number for number in self._owed - mail.keys() if not self._mail[number].incident.is_open)
-            if len(closed) > MOST_OWED:
+            if len(closed) > MAX_OWED:
                 log.error("%s has been away for too long: %d closed incidents are never told there", self.name,
-                          len(closed) - MOST_OWED)  # fmt: skip
-            self._mail = {**{number: self._mail[number] for number in closed[-MOST_OWED:]}, **mail}
+                          len(closed) - MAX_OWED)  # fmt: skip
+            self._mail = {**{number: self._mail[number] for number in closed[-MAX_OWED:]}, **mail}
             self._owed = set(self._mail)
             self._news = True
 
@@ -125,7 +125,7 @@ class SinkWorker:
         try:
             self._sink.take(stories)
         except RetryLaterError as error:
-            return _Result(str(error), min(max(error.after_s, SHORTEST_WAIT_S), LONGEST_WAIT_S), PATIENCE_S)
+            return _Result(str(error), min(max(error.after_s, MIN_WAIT_S), MAX_WAIT_S), PATIENCE_S)
         except RefusedError as error:
             return _Result(str(error), REFUSED_WAIT_S)
         except Exception as error:

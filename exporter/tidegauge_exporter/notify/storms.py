@@ -21,16 +21,16 @@ from tidegauge_exporter.notify.message_format import MessageFormat
 from tidegauge_exporter.notify.story_lines import digest, face
 from tidegauge_exporter.notify.threads import SLACK, Storm, from_text, to_text
 
-MOST_THREADS = 5
+MAX_THREADS = 5
 """Also the number of tenants whose first incident gets a thread although there is a storm."""
 WITHIN_S = 600.0
-"""More than ``MOST_THREADS`` threads within this time, and the next incident begins a storm."""
+"""More than ``MAX_THREADS`` threads within this time, and the next incident begins a storm."""
 QUIET_S = 1800.0
 """A storm takes all new incidents until none has come for this long."""
 SHOW_EVERY_S = 30.0
 """The head of a storm's thread is rewritten this often at most."""
-MOST_IN_STORM = 200
-LONGEST_S = 6 * 3600.0
+MAX_INCIDENTS_PER_STORM = 200
+MAX_STORM_S = 6 * 3600.0
 """A storm takes no more than so many, and none that come so long after its first: on a busy cluster it is never quiet,
 and all that is said of it, here and in the journal, grows with its incidents. The next ones begin anew."""
 FORGET_S = 7 * 86400.0
@@ -79,11 +79,11 @@ class Storms:
         heard_of = {whose for _, whose in openings}
         firsts = _first_of_each_tenant(fresh, heard_of | set(() if gathering is None else gathering[1].tenants))
         # What one user floods the channel with must not drown what happens to everybody else.
-        alone = firsts[: max(0, MOST_THREADS - len(heard_of))]
+        alone = firsts[: max(0, MAX_THREADS - len(heard_of))]
         rest = [story for story in fresh if story not in alone]
         room = 0 if gathering is None else _room(gathering[1])
         # Where the storm has not room for all, it is the worst that get threads of their own.
-        alone += rest[: max(0, min(len(rest) - room, MOST_THREADS - len(openings) - len(alone)))]
+        alone += rest[: max(0, min(len(rest) - room, MAX_THREADS - len(openings) - len(alone)))]
         return alone, gathered + [story for story in fresh if story not in alone]
 
     def gather(self, stories: Sequence[Story], now_s: float) -> bool:
@@ -98,7 +98,7 @@ class Storms:
         while fresh:
             found = self._gathering(now_s)
             if found is None:
-                found, begins = self._begun(fresh[:MOST_IN_STORM], now_s), True
+                found, begins = self._begun(fresh[:MAX_INCIDENTS_PER_STORM], now_s), True
             key, storm = found
             joining, fresh = fresh[: _room(storm)], fresh[_room(storm) :]
             # Before each gets its reply: whatever happens in between, its place is here.
@@ -157,7 +157,7 @@ class Storms:
         """The storm that takes new incidents."""
         for key, storm in self._going_on():
             is_quiet = is_due(storm.joined_unix_s, QUIET_S, now_unix_s=now_s)
-            is_long = is_due(_began_s(storm), LONGEST_S, now_unix_s=now_s)
+            is_long = is_due(_began_s(storm), MAX_STORM_S, now_unix_s=now_s)
             if _room(storm) and not is_quiet and not is_long:
                 return key, storm
         return None
@@ -196,7 +196,7 @@ def _tenant(story: Story) -> str:
 
 def _room(storm: Storm) -> int:
     """For so many more."""
-    return max(0, MOST_IN_STORM - len(storm.numbers))
+    return max(0, MAX_INCIDENTS_PER_STORM - len(storm.numbers))
 
 
 def _began_s(storm: Storm) -> float:

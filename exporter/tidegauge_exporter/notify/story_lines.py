@@ -12,9 +12,9 @@ from tidegauge.core.incidents.wording import best_evidence
 from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Story
 
-MOST_CONSIDERED = 5
+MAX_CONSIDERED = 5
 """Decisions that were only considered (``would``, ``withheld``) and are told, per incident: the report has them all."""
-MOST_AT_ONCE = 20
+MAX_LINES_AT_ONCE = 20
 """Lines that are told in one go after a chat was away: nobody reads more."""
 
 
@@ -43,7 +43,7 @@ def lines_of(story: Story) -> list[StoryLine]:
 def new_lines(story: Story, told: Container[str], *, told_before_unix_s: float) -> Batch:
     """The lines that are not in ``told`` and not older than what is known to be told or left out."""
     untold = [line for line in lines_of(story) if line.key not in told and not line.at_unix_s < told_before_unix_s]
-    first = max(0, len(untold) - MOST_AT_ONCE)
+    first = max(0, len(untold) - MAX_LINES_AT_ONCE)
     return Batch(tuple(untold[:first]), tuple(untold[first:]))
 
 
@@ -136,7 +136,7 @@ def _of_decisions(records: Sequence[DecisionRecord]) -> list[StoryLine]:
             # Not by the reason's words: they hold figures that move, and it would be told again and again.
             key = digest(decision.disposition.value, decision.action.value, decision.brake or "")
             considered.setdefault(key, StoryLine(key, decision.decided_s, record))
-    return ended + list(considered.values())[:MOST_CONSIDERED]
+    return ended + list(considered.values())[:MAX_CONSIDERED]
 
 
 def _latest_action(story: Story) -> DecisionRecord | None:

@@ -12,7 +12,7 @@ from tidegauge_exporter.messages.chat import Posted
 
 SLACK = "slack"
 """The name under which the journal keeps what was said in the channel."""
-MOST_TOLD = 200
+MAX_TOLD = 200
 """Keys of lines that are kept; of older ones only the time."""
 
 
@@ -43,9 +43,9 @@ class Thread:
     def with_told(self, *keys: str, at_unix_s: float) -> Thread:
         """``at_unix_s``: when the latest of these lines happened."""
         told = (*self.told, *keys)
-        if len(told) <= MOST_TOLD:
+        if len(told) <= MAX_TOLD:
             return replace(self, told=told)
-        return replace(self, told=told[-MOST_TOLD // 2 :], told_before_unix_s=max(self.told_before_unix_s, at_unix_s))
+        return replace(self, told=told[-MAX_TOLD // 2 :], told_before_unix_s=max(self.told_before_unix_s, at_unix_s))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-MOST_TICKS = 9
+MAX_TICKS = 9
 """On the x axis: more of them would touch."""
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _TIME_STEPS_S = (
@@ -43,7 +43,7 @@ def byte_ticks(low: float, high: float) -> list[float]:
 
 def step_ticks(low: float, high: float) -> list[Tick]:
     """Round steps inside ``low`` .. ``high``."""
-    rough = max((high - low) / (MOST_TICKS - 1), 1.0)
+    rough = max((high - low) / (MAX_TICKS - 1), 1.0)
     power = 10.0 ** math.floor(math.log10(rough))
     size = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
     return [Tick(x, f"{x:,.0f}") for x in _multiples(low, high, size)]
@@ -51,7 +51,7 @@ def step_ticks(low: float, high: float) -> list[Tick]:
 
 def time_ticks(low_unix_s: float, high_unix_s: float) -> list[Tick]:
     """Round times of day inside the range, in UTC; a day's first moment is written as its date."""
-    rough_s = (high_unix_s - low_unix_s) / (MOST_TICKS - 1)
+    rough_s = (high_unix_s - low_unix_s) / (MAX_TICKS - 1)
     size_s = next((size_s for size_s in _TIME_STEPS_S if size_s >= rough_s), math.ceil(rough_s / _DAY_S) * _DAY_S)
     return [Tick(at_unix_s, _moment(at_unix_s, size_s)) for at_unix_s in _multiples(low_unix_s, high_unix_s, size_s)]
 

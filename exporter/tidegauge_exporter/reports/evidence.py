@@ -98,7 +98,7 @@ def _hash(text: str) -> str:
 
 
 _CODE: Final = re.compile("`([^`]+)`")
-MOST_TEXT: Final = 600
+MAX_TEXT_CHARS: Final = 600
 """Characters of one sentence."""
 _SCRIPT_ONLY: Final = "This is drawn by the script in this file, which does not run here. The tables say the same."
 
@@ -109,7 +109,7 @@ def render_evidence_report(content: ReportContent) -> str:
     chart = memory_chart(content)
     data = _data(content, chart, stacks)
     parts = [
-        meta([(label, value and tidy(value, MOST_TEXT)) for label, value in content.subject],
+        meta([(label, value and tidy(value, MAX_TEXT_CHARS)) for label, value in content.subject],
              made_unix_s=content.made_unix_s),
         _lead(content),
         _cause(content),
@@ -125,7 +125,7 @@ def render_evidence_report(content: ReportContent) -> str:
         _absent(content),
         "<footer>Made by Tidegauge. Times and rates are estimates; their ranges are given with them.</footer>",
     ]  # fmt: skip
-    return document(tidy(content.title, MOST_TEXT), parts, {**data, "stacks": stacks.table()})
+    return document(tidy(content.title, MAX_TEXT_CHARS), parts, {**data, "stacks": stacks.table()})
 
 
 def _data(content: ReportContent, chart: MemoryChart | None, stacks: StackNumbers) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _lead(content: ReportContent) -> str:
     """An incident's, where there is one; else what the curves say, else the snapshots."""
     if content.story is not None:
         return lead_section(tamed_story(content.story).incident, content.made_unix_s)
-    found = None if content.evidence is None else tidy(evidence_sentence(content.evidence), MOST_TEXT)
+    found = None if content.evidence is None else tidy(evidence_sentence(content.evidence), MAX_TEXT_CHARS)
     if content.ranks:
         return _lead_of_curve(content.ranks[0], found)
     if content.evidence is not None and found is not None:
@@ -218,7 +218,7 @@ def _calls_for_a_cause(evidence: Evidence) -> bool:
 
 def _told(sentence: str) -> str:
     """Markup: a sentence that may quote a job; what stands between backticks is code."""
-    return _CODE.sub(r"<code>\1</code>", escape(tidy(sentence, MOST_TEXT)))
+    return _CODE.sub(r"<code>\1</code>", escape(tidy(sentence, MAX_TEXT_CHARS)))
 
 
 def _list(sentences: Iterable[str]) -> str:
@@ -230,7 +230,7 @@ def _memory(content: ReportContent, chart: MemoryChart | None) -> str:
     if chart is None:
         return ""
     ranks = content.ranks
-    of_rank = f" of rank {ranks[0].rank} ({tidy(ranks[0].place, MOST_TEXT)})" if ranks else ""
+    of_rank = f" of rank {ranks[0].rank} ({tidy(ranks[0].place, MAX_TEXT_CHARS)})" if ranks else ""
     drawn = memory_plot(chart, "GPU memory over time")
     return section(f"GPU memory{of_rank}", _drawn("chart", drawn))
 

@@ -19,9 +19,9 @@ from tidegauge_exporter.reports.evidence_values import RankCurve
 from tidegauge_exporter.reports.html_page import legend
 from tidegauge_exporter.reports.rank_table import tone
 
-MOST_RANKS: Final = 64
+MAX_RANKS: Final = 64
 """Small plots on a page; the odd ranks come first."""
-MOST_MARKS: Final = 4
+MAX_MARKS: Final = 4
 """Rows of words above the drawn plot; the script's shows all."""
 _WIDTH, _HEIGHT = 200.0, 72.0
 _POINTS = 120
@@ -43,7 +43,7 @@ def memory_plot(chart: MemoryChart, description: str) -> str:
     fan = chart.fan
     drawn = draw(
         lines,
-        marks=[ChartMark(moment.x, moment.text, moment.tone) for moment in chart.moments[-MOST_MARKS:]],
+        marks=[ChartMark(moment.x, moment.text, moment.tone) for moment in chart.moments[-MAX_MARKS:]],
         limit=chart.limit_bytes,
         forecast=None if fan is None else Forecast((fan.x, fan.from_bytes), *fan.ends, until=fan.until),
         until=None if fan is None else fan.until,
@@ -87,7 +87,7 @@ def memory_values(chart: MemoryChart) -> dict[str, Any]:
 
 def rank_plots(ranks: Sequence[RankCurve], *, by_step: bool) -> str:
     """Small plots side by side, on one scale, so that the odd rank is seen."""
-    shown = [rank for rank in ranks if len(rank.points) > 1][:MOST_RANKS]
+    shown = [rank for rank in ranks if len(rank.points) > 1][:MAX_RANKS]
     if not shown:
         return ""
     highest = max(point.used_bytes for rank in shown for point in rank.points) or 1

@@ -14,9 +14,9 @@ from tidegauge.core.evidence import StackGrowth
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge_exporter.reports.evidence_stacks import NO_STACK, StackNumbers
 
-MOST_BLOCKS: Final = 100_000
+MAX_BLOCKS: Final = 100_000
 """On the map; of a larger snapshot the largest segments are shown."""
-MOST_EVENTS: Final = 100_000
+MAX_EVENTS: Final = 100_000
 """Of the history, the newest."""
 GROWN: Final = 3
 """Beside ``BlockState``: live, made since the early snapshot, and from a stack that grows."""
@@ -136,7 +136,7 @@ def history(trace: Trace, stacks: StackNumbers) -> dict[str, Any] | None:
     """
     if not len(trace):
         return None
-    first = max(len(trace) - MOST_EVENTS, 0)
+    first = max(len(trace) - MAX_EVENTS, 0)
     frees = Action.FREE_REQUESTED if Action.FREE_REQUESTED in trace.action else Action.FREE_COMPLETED
     signs = {Action.ALLOC: 1, frees: -1}
     told = {*signs, *_RESERVES, Action.OOM}
@@ -170,7 +170,7 @@ def _gaps(times_us: Sequence[int]) -> list[int]:
 
 def _largest(segments: Sequence[KnownSegment]) -> list[KnownSegment]:
     """The segments with as many blocks as a page shows, the largest ones."""
-    shown, left = [], MOST_BLOCKS
+    shown, left = [], MAX_BLOCKS
     for segment in sorted(segments, key=lambda one: -one.total_bytes):
         left -= max(len(segment.blocks), 1)
         if left < 0:

@@ -8,11 +8,11 @@ from typing import Any, Final
 from tidegauge.core.evidence.owners import CodeLine, asking_line, is_library
 from tidegauge_exporter.messages.text import tidy
 
-MOST_STACKS: Final = 5000
+MAX_STACKS: Final = 5000
 """Different ones on a page; blocks and events of further ones are shown without a stack."""
-MOST_FRAMES: Final = 60
+MAX_FRAMES: Final = 60
 """Of one stack, from its innermost on."""
-MOST_TEXT: Final = 300
+MAX_TEXT_CHARS: Final = 300
 """Characters of a name of a function or a file. Paths lose their beginning: their end says which file it is."""
 
 NO_STACK: Final = -1
@@ -32,14 +32,14 @@ class StackNumbers:
 
     def number(self, stack: Sequence[CodeLine]) -> int:
         """Of ``stack``, innermost first; ``NO_STACK`` where there is none, or no room for another."""
-        shown = [_short(line) for line in stack[:MOST_FRAMES]]
+        shown = [_short(line) for line in stack[:MAX_FRAMES]]
         frames = tuple(self._frame(line) for line in shown)
         if not frames:
             return NO_STACK
         known = self._stacks.get(frames)
         if known is not None:
             return known
-        if len(self._stacks) >= MOST_STACKS:
+        if len(self._stacks) >= MAX_STACKS:
             return NO_STACK
         asking = asking_line(shown)
         self._asking.append(NO_STACK if asking is None else self._frame(asking))
@@ -69,9 +69,11 @@ class StackNumbers:
 
 def _short(line: CodeLine) -> CodeLine:
     """Fit to be shown."""
-    return CodeLine(_visible(line.filename[-MOST_TEXT:]), max(line.line, 0), _visible(line.function[:MOST_TEXT]))
+    return CodeLine(
+        _visible(line.filename[-MAX_TEXT_CHARS:]), max(line.line, 0), _visible(line.function[:MAX_TEXT_CHARS])
+    )
 
 
 def _visible(text: str) -> str:
     """Nearly all texts are fit as they are, and there may be a hundred thousand."""
-    return text if text.isprintable() else tidy(text, MOST_TEXT)
+    return text if text.isprintable() else tidy(text, MAX_TEXT_CHARS)

@@ -15,10 +15,10 @@ from tidegauge_exporter.messages.text import tidy
 from tidegauge_exporter.reports.evidence_snapshot import PoolRow
 from tidegauge_exporter.reports.evidence_values import WhatIfTable
 
-MOST_LINES: Final = 20
+MAX_LINES: Final = 20
 """Of the suspects: what is further down explains nothing."""
-MOST_POOLS: Final = 20
-LONGEST_PATH: Final = 200
+MAX_POOLS: Final = 20
+MAX_PATH_CHARS: Final = 200
 DEFAULT_POOL: Final = (0, 0)
 _NOTHING = "\N{EN DASH}"
 
@@ -69,13 +69,13 @@ def suspects_table(growth: Sequence[StackGrowth], *, grown_bytes: int | None, ho
     """The largest first. ``holder``: of what grew most, where the process was asked."""
     found = suspects(growth)
     whole = max(grown_bytes or 0, sum(one.grown_bytes for one in found))
-    rows = [_suspect_cells(one, whole) for one in found[:MOST_LINES]]
+    rows = [_suspect_cells(one, whole) for one in found[:MAX_LINES]]
     heads = ["Line", "Called from", "Grew by", "Share", "Blocks", "Each"]
     if holder is not None:
         heads.append("Held by")
-        held = escape(tidy(holder.path, LONGEST_PATH))
+        held = escape(tidy(holder.path, MAX_PATH_CHARS))
         rows = [[*row, _NOTHING if place else held] for place, row in enumerate(rows)]
-    return table(heads, rows, numbers=(2, 3, 4, 5)) + _more(len(found) - MOST_LINES, "lines")
+    return table(heads, rows, numbers=(2, 3, 4, 5)) + _more(len(found) - MAX_LINES, "lines")
 
 
 def _suspect_cells(one: SuspectRow, whole: int) -> list[str]:
@@ -93,8 +93,8 @@ def holders_table(search: HolderSearch) -> str:
     """Who holds what was looked for, as the process itself found out."""
     rows = [
         (
-            escape(tidy(holder.path, 2 * LONGEST_PATH))
-            + (f"<small>{escape(tidy(holder.detail, LONGEST_PATH))}</small>" if holder.detail else ""),
+            escape(tidy(holder.path, 2 * MAX_PATH_CHARS))
+            + (f"<small>{escape(tidy(holder.detail, MAX_PATH_CHARS))}</small>" if holder.detail else ""),
             holder.kind.value,
             format_bytes(holder.held_bytes),
             f"{holder.tensors:,}",
@@ -105,7 +105,7 @@ def holders_table(search: HolderSearch) -> str:
         f"A holder was found for {format_bytes(search.found_bytes)} of {format_bytes(search.wanted_bytes)}; the search "
         f"looked at {search.objects:,} objects in {format_duration(search.took_s)}."
     )
-    problem = f" {escape(tidy(search.problem, 2 * LONGEST_PATH))}" if search.problem else ""
+    problem = f" {escape(tidy(search.problem, 2 * MAX_PATH_CHARS))}" if search.problem else ""
     found = table(("Holder", "Kind", "Holds", "Tensors"), rows, numbers=(2, 3)) if rows else ""
     return f'{found}\n<p class="muted">{cost}{problem}</p>'
 
@@ -120,17 +120,17 @@ def pools_table(rows: Sequence[PoolRow]) -> str:
             *map(format_bytes, (row.reserved_bytes, row.live_bytes, row.pending_bytes, row.free_bytes)),
             format_bytes(row.largest_free_bytes),
         )
-        for row in rows[:MOST_POOLS]
+        for row in rows[:MAX_POOLS]
     ]
     heads = ("Pool", "Stream", "Segments", "Reserved", "Live", "Waiting", "Free", "Largest free block")
-    return table(heads, cells, numbers=range(2, 8)) + _more(len(rows) - MOST_POOLS, "pools and streams")
+    return table(heads, cells, numbers=range(2, 8)) + _more(len(rows) - MAX_POOLS, "pools and streams")
 
 
 def whatif_section(tried: WhatIfTable) -> str:
     """Settings, best first, and what they say."""
     rows = [
         (
-            f"<code>{escape(tidy(setting.name, LONGEST_PATH))}</code>"
+            f"<code>{escape(tidy(setting.name, MAX_PATH_CHARS))}</code>"
             + ("<small>today</small>" if setting.today else "")
             + ("<small>best</small>" if setting.advised else ""),
             format_bytes(setting.peak_reserved_bytes),
@@ -141,8 +141,8 @@ def whatif_section(tried: WhatIfTable) -> str:
         )
         for setting in tried.settings
     ]
-    told = "".join(f"<li>{escape(tidy(sentence, 4 * LONGEST_PATH))}</li>" for sentence in tried.sentences)
-    line = f"<p><code>{escape(tidy(tried.export_line, 4 * LONGEST_PATH))}</code></p>" if tried.export_line else ""
+    told = "".join(f"<li>{escape(tidy(sentence, 4 * MAX_PATH_CHARS))}</li>" for sentence in tried.sentences)
+    line = f"<p><code>{escape(tidy(tried.export_line, 4 * MAX_PATH_CHARS))}</code></p>" if tried.export_line else ""
     heads = ("Setting", "Peak reserved", "Not in use then", "Retries", "Out of memory", "Confidence")
     return f"<ul>{told}</ul>\n{line}\n{table(heads, rows, numbers=range(1, 5))}"
 
@@ -159,9 +159,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Seque
 
 def code_line(line: CodeLine) -> str:
     """Markup: where it is; the whole path is in the tooltip."""
-    path = tidy(line.filename[-LONGEST_PATH:], LONGEST_PATH)
+    path = tidy(line.filename[-MAX_PATH_CHARS:], MAX_PATH_CHARS)
     short = "/".join(path.split("/")[-2:])
-    function = tidy(line.function, LONGEST_PATH)
+    function = tidy(line.function, MAX_PATH_CHARS)
     return (
         f'<code title="{escape(path)}">{escape(short)}:{line.line}</code>'
         f"<small>{'in ' + escape(function) if function else ''}</small>"

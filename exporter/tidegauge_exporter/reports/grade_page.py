@@ -24,7 +24,7 @@ from tidegauge.web.access import Viewer
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.headlines import noun, owners_job
 from tidegauge_exporter.messages.text import tidy
-from tidegauge_exporter.messages.untrusted import MOST_REMARK, tamed
+from tidegauge_exporter.messages.untrusted import MAX_REMARK_CHARS, tamed
 from tidegauge_exporter.reports.html_page import lead, moment, page, section
 from tidegauge_exporter.reports.incident_sections import incident_tone
 
@@ -87,7 +87,7 @@ def _question(incident: Incident, viewer: Viewer) -> str:
             "<p>This service asks nobody for a name, so it cannot tell who answers. On the head, the service's user or "
             f"root does by <code>tidegauge policy grade {incident.number} leak</code> or <code>not-a-leak</code>.</p>"
         )
-    you = f'<p class="muted">You answer as {escape(tidy(viewer.name, MOST_REMARK))}.</p>'
+    you = f'<p class="muted">You answer as {escape(tidy(viewer.name, MAX_REMARK_CHARS))}.</p>'
     return f"{_rule()}\n{_FORM.format(number=incident.number)}\n{you}"
 
 
@@ -97,7 +97,7 @@ def _standing(yours: GradeAnswer | None, answers: Sequence[GradeAnswer]) -> str:
         return ""
     why_not = why_not_counted(yours, answers, when=moment)
     said = "Your answer is recorded, and it counts." if why_not is None else f"Your answer is recorded. {why_not}"
-    return section("Your answer", f"<p>{escape(tidy(said, MOST_REMARK))}</p>")
+    return section("Your answer", f"<p>{escape(tidy(said, MAX_REMARK_CHARS))}</p>")
 
 
 def _rule() -> str:
@@ -119,7 +119,7 @@ def _answers(answers: Sequence[GradeAnswer]) -> str:
     if counts is None:
         return ""
     rows = "".join(
-        f"<tr><td>{moment(one.at_unix_s)}</td><td>{escape(capitalised(tidy(answer_in_words(one), MOST_REMARK)))}"
+        f"<tr><td>{moment(one.at_unix_s)}</td><td>{escape(capitalised(tidy(answer_in_words(one), MAX_REMARK_CHARS)))}"
         f"{'<small>this one counts</small>' if one is counts else ''}</td></tr>"
         for one in answers
     )

@@ -95,7 +95,7 @@ def _marks(plot: Plot, story: Story) -> list[ChartMark]:
 
 LINKED_AROUND_S: Final = 1800.0
 """How much of the time before and after the incident a linked dashboard shows."""
-LONGEST_PATH: Final = 400
+MAX_PATH_CHARS: Final = 400
 
 _KEEP_RUNNING: Final = (
     "Tidegauge ends or changes a job only where the site's policy says so, and never one that is exempt. Its owner "
@@ -116,7 +116,7 @@ def render_incident(story: Story, *, cluster: str, links: Links, now_unix_s: flo
         ("Job", job_and_run(incident)),
         ("Name", incident.job_name),
         ("User", incident.user_name),
-        ("Cluster", tidy(cluster, LONGEST_PATH)),
+        ("Cluster", tidy(cluster, MAX_PATH_CHARS)),
     ]
     parts = [
         meta(facts, made_unix_s=now_unix_s),
@@ -181,7 +181,7 @@ def _plot(story: Story, now_unix_s: float) -> str:
 
 def _files(incident: Incident) -> str:
     """Where snapshots and reports lie; of an incident that is not tamed."""
-    paths = [tidy(path, LONGEST_PATH) for path in (*incident.snapshots, *incident.reports)]
+    paths = [tidy(path, MAX_PATH_CHARS) for path in (*incident.snapshots, *incident.reports)]
     items = "".join(f"<li><code>{escape(path)}</code></li>" for path in paths)
     return section("Snapshots and reports", f"<ul>{items}</ul>") if items else ""
 

@@ -31,7 +31,7 @@ from tidegauge_exporter.messages.text import time_left
 from tidegauge_exporter.reports.html_page import lead, moment, section
 from tidegauge_exporter.reports.rank_table import RankRow, rank_table
 
-MOST_LINES: Final = 200
+MAX_LINES: Final = 200
 """Of the history, and of what was decided: the newest."""
 
 
@@ -141,7 +141,7 @@ def deeds_section(records: Sequence[DecisionRecord], *, is_open: bool) -> str:
     if not records:
         return section("What was done", f'<p class="muted">Nothing{" so far" if is_open else ""}.</p>')
     lines = []
-    for record in records[-MOST_LINES:]:
+    for record in records[-MAX_LINES:]:
         done, decision = deed(record), record.decision
         origin = f"rule {decision.rule}, rung {decision.rung + 1}"
         why = origin if done.remark == decision.reason else f"{origin}: {decision.reason}"
@@ -154,7 +154,7 @@ def history_section(changes: Sequence[IncidentChange]) -> str:
     told = [change for change in changes if change.kind is not ChangeKind.UPDATED]
     if not told:
         return ""
-    shown = told[-MOST_LINES:]
+    shown = told[-MAX_LINES:]
     lines = [(change.at_unix_s, _ended(change_in_words(change)), "") for change in shown]
     return section("What happened", _timed(lines, left_out=len(told) - len(lines)))
 

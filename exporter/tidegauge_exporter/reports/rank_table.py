@@ -13,7 +13,7 @@ from tidegauge.core.verdicts import LeakState, Verdict
 
 UUID_LENGTH = 12
 """Enough of ``GPU-1b2c3d4e-...`` to tell two cards apart; the whole is in the cell's tooltip."""
-MOST_ROWS = 64
+MAX_ROWS = 64
 """Rows of the table; a job of a thousand ranks is read by its worst."""
 _WORDS_ONLY = 3
 """The first columns; all others hold numbers."""
@@ -45,12 +45,12 @@ class _Column(NamedTuple):
 
 
 def rank_table(rows: Sequence[RankRow]) -> str:
-    """The first ``MOST_ROWS`` of ``rows``; how many more there are is said below. Columns in which no rank has anything
+    """The first ``MAX_ROWS`` of ``rows``; how many more there are is said below. Columns in which no rank has anything
     are left out where that is usual."""
     columns = [column for column in _COLUMNS if column.name not in _OPTIONAL or any(map(column.cell, rows))]
     head = "".join(f'<th{_number(index)} scope="col">{column.name}</th>' for index, column in enumerate(columns))
-    body = "\n".join(_row(row, columns) for row in rows[:MOST_ROWS])
-    rest = len(rows) - MOST_ROWS
+    body = "\n".join(_row(row, columns) for row in rows[:MAX_ROWS])
+    rest = len(rows) - MAX_ROWS
     more = f'\n<p class="muted">{rest:,} more ranks are not listed.</p>' if rest > 0 else ""
     return (
         f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>{more}'

@@ -12,7 +12,7 @@ SOON_S: Final = 15.0
 """Slack stumbled, or is away."""
 UNKNOWN_S: Final = 300.0
 """Something that we have no word for: it may mend itself, and asking often will not help."""
-LONGEST_S: Final = 3600.0
+MAX_WAIT_S: Final = 3600.0
 
 _RETRIED: Final = frozenset(
     {
@@ -111,4 +111,4 @@ def wait_s(retry_after: str | None) -> float:
         asked = float(retry_after or "")
     except ValueError:
         return 30.0
-    return min(max(asked, 1.0), LONGEST_S) if asked == asked else 30.0
+    return min(max(asked, 1.0), MAX_WAIT_S) if asked == asked else 30.0

@@ -9,10 +9,10 @@ from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.incident_links import Link, is_web
 from tidegauge_exporter.messages.text import cut, plain
 
-MOST_HEADER: Final = 150
-MOST_SECTION: Final = 3000
-MOST_FIELDS: Final = 10
-MOST_TEXT: Final = 4000
+MAX_HEADER_CHARS: Final = 150
+MAX_SECTION_CHARS: Final = 3000
+MAX_FIELDS: Final = 10
+MAX_TEXT_CHARS: Final = 4000
 """Slack's own limits, in characters: a message beyond one of them is refused as a whole."""
 
 Block = Mapping[str, Any]
@@ -20,25 +20,25 @@ Block = Mapping[str, Any]
 
 def header(line: str) -> Block:
     """The line in large letters."""
-    return {"type": "header", "text": _plain_text(line, MOST_HEADER)}
+    return {"type": "header", "text": _plain_text(line, MAX_HEADER_CHARS)}
 
 
 def paragraph(lines: Iterable[str]) -> list[Block]:
     """Lines of text in which nothing is interpreted; none, if there are none."""
     text = "\n".join(filter(None, lines))
-    return [{"type": "section", "text": _plain_text(text, MOST_SECTION)}] if text else []
+    return [{"type": "section", "text": _plain_text(text, MAX_SECTION_CHARS)}] if text else []
 
 
 def fields(pairs: Iterable[tuple[str, str | None]]) -> list[Block]:
     """Figures in two columns, each a label of ours and a short ``mrkdwn`` that is safe already (cutting it could end a
     code span early); those without a value are left out."""
     written = [{"type": "mrkdwn", "text": f"*{label}*\n{value}", "verbatim": True} for label, value in pairs if value]
-    return [{"type": "section", "fields": written[:MOST_FIELDS]}] if written else []
+    return [{"type": "section", "fields": written[:MAX_FIELDS]}] if written else []
 
 
 def context(line: str) -> list[Block]:
     """One line in small letters."""
-    return [{"type": "context", "elements": [_plain_text(line, MOST_SECTION)]}] if line else []
+    return [{"type": "context", "elements": [_plain_text(line, MAX_SECTION_CHARS)]}] if line else []
 
 
 def link_row(chosen: Sequence[Link]) -> list[Block]:
@@ -62,7 +62,7 @@ def link_row(chosen: Sequence[Link]) -> list[Block]:
 
 def message(text: str, *parts: Iterable[Block]) -> Message:
     """``text`` is what a notification, a search and a screen reader get."""
-    return Message(cut(plain(text), MOST_TEXT), tuple(block for part in parts for block in part))
+    return Message(cut(plain(text), MAX_TEXT_CHARS), tuple(block for part in parts for block in part))
 
 
 def _plain_text(text: str, most: int) -> Mapping[str, Any]:

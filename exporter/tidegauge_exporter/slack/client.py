@@ -39,7 +39,7 @@ from tidegauge_exporter.slack.people import People
 # ``slack_sdk`` has its own idea of proxies (it does not know ``NO_PROXY``, and takes ``HTTP_PROXY`` for https), follows
 # redirections with the token in hand, and waits for as long as bytes arrive. Standard library only.
 
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """Slack's answers to what we ask are some kilobytes."""
 
 
@@ -64,7 +64,7 @@ def send(request: Request, *, timeout_s: float, monotonic_s: Callable[[], float]
             body += piece
             if monotonic_s() > ends_s:
                 raise TimeoutError("the answer does not end")
-            if len(body) > MOST_BYTES:
+            if len(body) > MAX_ANSWER_BYTES:
                 raise OSError("the answer is too long to be one of Slack's")
         return HttpReply(response.status, response.headers, body.decode(errors="replace"))
 
@@ -98,16 +98,16 @@ log = logging.getLogger(__name__)
 
 POST_EVERY_S: Final = 1.0
 """Slack takes about one message a second in a channel; more, and it makes us wait for longer."""
-LONGEST_WAIT_S: Final = 2.0
+MAX_WAIT_S: Final = 2.0
 """A caller is kept waiting for so long at most, then sent away: a parent and its first replies go out in one round."""
 UPLOAD: Final = "files.completeUploadExternal"
 """For three calls: an address for the file, the file, and its place in a thread."""
-MOST_CHANNELS: Final = 2_000
+MAX_CHANNELS: Final = 2_000
 """Whose last message is remembered."""
 STRANGER_FOR_S: Final = 300.0
 """Whoever is nobody on Slack is not asked for again for so long: every round asks for every owner."""
-MOST_TITLE: Final = 200
-MOST_ALT_TEXT: Final = 1_000
+MAX_TITLE_CHARS: Final = 200
+MAX_ALT_TEXT_CHARS: Final = 1_000
 
 
 class _Silence(NamedTuple):
@@ -196,8 +196,8 @@ class SlackChat:
                 thread_ts=thread.ts,
                 content=png,
                 filename="memory.png",
-                title=tidy(title, MOST_TITLE),
-                alt_txt=tidy(alt_text, MOST_ALT_TEXT),
+                title=tidy(title, MAX_TITLE_CHARS),
+                alt_txt=tidy(alt_text, MAX_ALT_TEXT_CHARS),
             ),
         )
 
@@ -218,7 +218,9 @@ class SlackChat:
         channel = answer.get("channel")
         if not isinstance(channel, dict) or not isinstance(channel.get("id"), str):
             self._strangers[who] = self._monotonic_s() + STRANGER_FOR_S
-            log.warning("nobody on Slack is %s, who is %s here: no messages to them", who, tidy(user_name, MOST_TITLE))
+            log.warning(
+                "nobody on Slack is %s, who is %s here: no messages to them", who, tidy(user_name, MAX_TITLE_CHARS)
+            )
             return None
         self._conversations[who] = channel["id"]
         return self._conversations[who]
@@ -262,9 +264,9 @@ class SlackChat:
             now_s = self._monotonic_s()
             key = self._ids.get(channel, channel)
             turn_s = max(self._next_post_s.get(key, now_s), now_s)
-            if turn_s - now_s > LONGEST_WAIT_S:
+            if turn_s - now_s > MAX_WAIT_S:
                 raise RetryLaterError(f"{method}: one message a second in a channel", after_s=turn_s - now_s)
-            if len(self._next_post_s) >= MOST_CHANNELS:
+            if len(self._next_post_s) >= MAX_CHANNELS:
                 self._next_post_s = {one: at_s for one, at_s in self._next_post_s.items() if at_s > now_s}
             self._next_post_s[key] = turn_s + POST_EVERY_S
         if turn_s > now_s:

@@ -30,7 +30,7 @@ from tidegauge_exporter.messages.headlines import (
 )
 from tidegauge_exporter.messages.incident_links import chosen_links
 from tidegauge_exporter.messages.text import clock, code, local_clock, tidy
-from tidegauge_exporter.messages.untrusted import MOST_NAME, tamed_change, tamed_record, tamed_story
+from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed_change, tamed_record, tamed_story
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.slack.blocks import Block, context, fields, header, link_row, message, paragraph
 
@@ -183,7 +183,7 @@ def _deeds(story: Story, now_unix_s: float) -> list[str]:
 
 def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
     opened, figures = (clock(at_s, now_unix_s) for at_s in (incident.opened_unix_s, incident.updated_unix_s))
-    parts = [f"Incident {incident.number}", incident.state.value, f"cluster {tidy(cluster, MOST_NAME)}"]
+    parts = [f"Incident {incident.number}", incident.state.value, f"cluster {tidy(cluster, MAX_NAME_CHARS)}"]
     parts += [f"opened {opened}"] * (opened is not None)
     parts += [f"figures of {figures}"] * (figures is not None and incident.is_open)
     return " \N{MIDDLE DOT} ".join(parts)

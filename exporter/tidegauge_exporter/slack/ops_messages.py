@@ -25,12 +25,12 @@ from tidegauge_exporter.messages.headlines import (
 )
 from tidegauge_exporter.messages.incident_links import BEFORE_S, Link
 from tidegauge_exporter.messages.text import clock, tidy
-from tidegauge_exporter.messages.untrusted import MOST_NAME, tamed
+from tidegauge_exporter.messages.untrusted import MAX_NAME_CHARS, tamed
 from tidegauge_exporter.messages.values import Alert, AlertGroup, Story
 from tidegauge_exporter.slack.blocks import context, header, link_row, message, paragraph
 
-MOST_LISTED: Final = 10
-MOST_SUMMARY: Final = 220
+MAX_LISTED: Final = 10
+MAX_SUMMARY_CHARS: Final = 220
 
 _ALERT_SIGNS: Final = {
     "critical": OPEN_SIGNS[Severity.CRITICAL],
@@ -46,16 +46,16 @@ def alert_message(group: AlertGroup, *, links: Links) -> Message:
     """A group of alerts that are not incidents, those that fire first."""
     alerts = sorted(group.alerts, key=_alert_order)
     firing = sum(alert.firing for alert in alerts)
-    names = sorted({tidy(alert.name, MOST_NAME) for alert in alerts} - {""})
+    names = sorted({tidy(alert.name, MAX_NAME_CHARS) for alert in alerts} - {""})
     what = names[0] if len(names) == 1 else f"{len(names)} kinds of alerts" if names else "Alerts"
     counts = [f"{firing} firing"] * (firing > 0) + [f"{len(alerts) - firing} resolved"] * (firing < len(alerts))
     worst = _alert_sign(alerts[0]) if alerts else RECOVERED_SIGN
     title = f"{worst} {what}: {', '.join(counts) or 'none left'}"
-    rest = max(len(alerts) - MOST_LISTED, 0) + group.left_out
+    rest = max(len(alerts) - MAX_LISTED, 0) + group.left_out
     return message(
         title,
         [header(title)],
-        paragraph([_alert_line(alert) for alert in alerts[:MOST_LISTED]]),
+        paragraph([_alert_line(alert) for alert in alerts[:MAX_LISTED]]),
         context(f"{rest:,} more are not listed" if rest else ""),
         link_row(_alert_links(group, alerts, links)),
     )
@@ -67,18 +67,18 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
     incidents = [one for one in told if one.is_open] or told
     incidents.sort(key=lambda one: _urgency(one, now_unix_s))
     over = sum(not one.is_open for one in told)
-    where = f"on cluster {tidy(cluster, MOST_NAME)}"
+    where = f"on cluster {tidy(cluster, MAX_NAME_CHARS)}"
     if over < len(told):
         title = f"{OPEN_SIGNS[Severity.CRITICAL]} {_count(len(incidents), 'incident')} at once {where}"
     else:
         title = f"{RECOVERED_SIGN} Over: {_count(over, 'incident')} {where}"
     began_s = min((one.opened_unix_s for one in told), default=now_unix_s)
-    rest = len(incidents) - MOST_LISTED
+    rest = len(incidents) - MAX_LISTED
     return message(
         title,
         [header(title)],
         paragraph([_extent(incidents, began_s, now_unix_s), *_by_cause(incidents)]),
-        paragraph(["Most urgent:", *(_incident_line(one, now_unix_s) for one in incidents[:MOST_LISTED])]),
+        paragraph(["Most urgent:", *(_incident_line(one, now_unix_s) for one in incidents[:MAX_LISTED])]),
         context(
             ", ".join([f"{rest:,} more are not listed"] * (rest > 0) + [f"{over:,} over"] * (0 < over < len(told)))
         ),
@@ -116,7 +116,7 @@ def _alert_links(group: AlertGroup, alerts: Sequence[Alert], links: Links) -> li
 
 def _alert_line(alert: Alert) -> str:
     told = alert.annotations.get("summary") or alert.annotations.get("description") or alert.name
-    return f"{_alert_sign(alert)} {tidy(told, MOST_SUMMARY) or 'an alert without a name'}"
+    return f"{_alert_sign(alert)} {tidy(told, MAX_SUMMARY_CHARS) or 'an alert without a name'}"
 
 
 def _alert_sign(alert: Alert) -> str:

@@ -33,7 +33,7 @@ from tidegauge_exporter.messages.values import Story
 WIDTH_PX, HEIGHT_PX, DPI = 1000, 560, 100
 COLOURS: Final = 128
 TITLE_SIZE, SUBTITLE_SIZE, LABEL_SIZE = 18, 15, 14
-MOST_TITLE, MOST_SUBTITLE = 60, 88
+MAX_TITLE_CHARS, MAX_SUBTITLE_CHARS = 60, 88
 """Characters that fit the width."""
 
 GROUND: Final = "#161b22"
@@ -47,7 +47,7 @@ GROWING: Final = "#a5701f"
 GROWING_EDGE: Final = "#ffc861"
 
 _TICK_STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000)
-_MOST_TICKS: Final = 7
+_MAX_TICKS: Final = 7
 _DAY_S: Final = 86400.0
 _ROOM_ABOVE: Final = 1.16
 """Above the limit, for what is written there."""
@@ -88,9 +88,9 @@ def _png(figure: Figure) -> bytes:
 def _draw(figure: Figure, plot: Plot, incident: Incident, now_unix_s: float) -> None:
     ends = (end_by_clock(incident, now_unix_s), end_by_time_left(incident, now_unix_s))
     titles = [headline(incident, None, end) for end in ends]
-    fitting = next((title for title in titles if len(title) <= MOST_TITLE), titles[-1])
-    _write(figure, 0.945, cut(fitting, MOST_TITLE), TEXT, TITLE_SIZE, bold=True)
-    _write(figure, 0.882, cut(_subtitle(incident), MOST_SUBTITLE), FAINT, SUBTITLE_SIZE)
+    fitting = next((title for title in titles if len(title) <= MAX_TITLE_CHARS), titles[-1])
+    _write(figure, 0.945, cut(fitting, MAX_TITLE_CHARS), TEXT, TITLE_SIZE, bold=True)
+    _write(figure, 0.882, cut(_subtitle(incident), MAX_SUBTITLE_CHARS), FAINT, SUBTITLE_SIZE)
     axes = figure.add_axes((0.1, 0.085, 0.88, 0.67))
     top_bytes = _top_bytes(plot)
     axes.set_xlim(plot.from_unix_s, plot.to_unix_s)
@@ -183,7 +183,7 @@ def _dress(axes: Axes, plot: Plot, top_bytes: float) -> None:
     axes.set_yticks(*_ticks(0.0, top_bytes, _nice_step(top_bytes / unit_bytes) * unit_bytes,
                             lambda value: f"{value / unit_bytes:g} {unit}"))  # fmt: skip
     span_s = plot.to_unix_s - plot.from_unix_s
-    step_s = next((step for step in _TICK_STEPS_S if span_s / step <= _MOST_TICKS), span_s / _MOST_TICKS)
+    step_s = next((step for step in _TICK_STEPS_S if span_s / step <= _MAX_TICKS), span_s / _MAX_TICKS)
     axes.set_xticks(*_ticks(plot.from_unix_s, plot.to_unix_s, step_s, lambda at_s: _time(at_s, step_s)))
 
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 FIGURES_EVERY_S = 300.0
 """Figures move all the time; the head of a thread follows them this often. What matters it shows at once."""
-MOST_DIGITS = 15
+MAX_DIGITS = 15
 BORN = "born"
 """Since when we tell: what was over before is history, not news."""
 
@@ -113,7 +113,7 @@ class SlackSink:
 
     def _release(self, alert: Alert) -> None:
         number = alert.labels.get("incident", "")
-        if number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS:
+        if number.isascii() and number.isdigit() and len(number) <= MAX_DIGITS:
             self._journal.say(SLACK, _release_key(int(number)), "1", over=True)
 
     def _begin_threads(self, stories: Iterable[Story], now_s: float) -> None:

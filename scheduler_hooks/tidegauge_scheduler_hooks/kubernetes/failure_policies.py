@@ -25,7 +25,7 @@ SETTLES_S = 5.0
 looks at the workload again after every few pods (``controller.reconcile.MARKED_AT_ONCE``)."""
 PODS_PER_S = 10.0
 """How many it does at least; its client makes 20 requests a second."""
-LONGEST_S = 60.0
+MAX_RETRY_S = 60.0
 
 
 def goes_by_condition(workload: Workload, links: Iterable[Object]) -> bool:
@@ -53,12 +53,12 @@ def take_marks_off(api: KubeApi, workload: Workload, *, controller_away: str | N
             f"{workload.title} is not suspended: {marked} of its pods have the condition {LEAK_CONDITION}, for which "
             f"its podFailurePolicy would fail it, and no controller takes that off ({controller_away}; "
             "docs/kubernetes_controller.md)",
-            retry_after_s=LONGEST_S,
+            retry_after_s=MAX_RETRY_S,
         )
     if marked:
         raise TemporaryError(
             f"{workload.title} is not suspended yet: {marked} of its pods have the condition {LEAK_CONDITION} still",
-            retry_after_s=min(LONGEST_S, SETTLES_S + marked / PODS_PER_S),
+            retry_after_s=min(MAX_RETRY_S, SETTLES_S + marked / PODS_PER_S),
         )
 
 

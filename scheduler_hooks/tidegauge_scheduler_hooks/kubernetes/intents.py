@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegauge.core.jobs.settings import MAX_VALUE_CHARS
 
-MAX_BYTES = 4096
+MAX_INTENT_BYTES = 4096
 MAX_ATTEMPT = 1_000_000
 MAX_TIME_S = 1e12
 """Thirty thousand years. JSON has whole numbers that no float can hold."""
@@ -89,8 +89,8 @@ class IncidentIntent:
 
 
 def encode(intent: Changes | RequeueOrder | Stopped | IncidentIntent) -> str:
-    """The annotation's text; long reasons are cut. Raises ``ValueError`` if it is longer than ``MAX_BYTES`` even so, or
-    holds what ``decode`` would refuse."""
+    """The annotation's text; long reasons are cut. Raises ``ValueError`` if it is longer than ``MAX_INTENT_BYTES`` even
+    so, or holds what ``decode`` would refuse."""
     raw = asdict(intent)
     for name in ("reason", "decision", "mark", "text"):
         if name in raw:
@@ -162,8 +162,8 @@ def merged(before: Changes, after: Changes) -> Changes:
 
 
 def _object(text: str) -> Mapping[str, Any]:
-    if len(text.encode(errors="replace")) > MAX_BYTES:
-        raise ValueError(f"longer than {MAX_BYTES} bytes")
+    if len(text.encode(errors="replace")) > MAX_INTENT_BYTES:
+        raise ValueError(f"longer than {MAX_INTENT_BYTES} bytes")
     try:
         raw = json.loads(text)
         json.dumps(raw, ensure_ascii=False).encode()  # halves of surrogate pairs, which nothing can send on

@@ -19,7 +19,7 @@ RUNGS: dict[str, type[BaseModel]] = {
 """The kinds of rungs by their action."""
 
 
-MOST_MESSAGE = 1_000
+MAX_MESSAGE_CHARS = 1_000
 """Characters: twice the longest that lists keys."""
 
 
@@ -75,7 +75,7 @@ def _by_line(found: Sequence[PolicyFinding]) -> tuple[PolicyFinding, ...]:
 
 def _cut(message: str) -> str:
     """A message quotes the file, and the file may have a key of a thousand letters."""
-    return message if len(message) <= MOST_MESSAGE else message[: MOST_MESSAGE - 3] + "..."
+    return message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 3] + "..."
 
 
 def _path(error: Any) -> tuple[str | int, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tidegauge_scheduler_hooks.policy.check import Findings, check_policy
 from tidegauge_scheduler_hooks.policy.models import Policy
-from tidegauge_scheduler_hooks.policy.yaml_lines import MOST_CHARS
+from tidegauge_scheduler_hooks.policy.yaml_lines import MAX_FILE_CHARS
 
 DEFAULT_FILE = Path(__file__).with_name("default_policy.yaml")
 """What is in force where no other is given; the comments explain it to admins."""
@@ -36,7 +36,7 @@ def read_policy(path: Path) -> str:
     """The file's text. Raises ``PolicyFileError``."""
     try:
         with path.open(encoding="utf-8") as file:
-            return file.read(MOST_CHARS + 1)  # one too many is enough to be refused
+            return file.read(MAX_FILE_CHARS + 1)  # one too many is enough to be refused
     except OSError as error:
         raise PolicyFileError(path, f"the policy file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-MOST_CHARS = 1 << 18
+MAX_FILE_CHARS = 1 << 18
 """Of a file: the default policy has 4,000."""
-MOST_VALUES = 50_000
+MAX_VALUES = 50_000
 """Keys, texts, lists and mappings, those behind each alias counted each time."""
 
 
@@ -72,8 +72,8 @@ class Document:
 
 def read(text: str) -> Document:
     """The one document in ``text``. Raises ``YamlError``, also for a key that stands twice."""
-    if len(text) > MOST_CHARS:
-        raise YamlError(f"it has {len(text):,} characters; a policy may have {MOST_CHARS:,}", None)
+    if len(text) > MAX_FILE_CHARS:
+        raise YamlError(f"it has {len(text):,} characters; a policy may have {MAX_FILE_CHARS:,}", None)
     loader = None
     try:
         loader = _Loader(text)  # which reads the first characters already
@@ -108,8 +108,8 @@ def _refuse_many(root: yaml.Node) -> None:
         parts = node.value if isinstance(node, yaml.CollectionNode) else ()
         inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
         sizes[id(node)] = 1 + sum(map(size, inner))
-        if sizes[id(node)] > MOST_VALUES:
-            raise YamlError(f"it stands for more than {MOST_VALUES:,} values, its aliases written out", _line(node))
+        if sizes[id(node)] > MAX_VALUES:
+            raise YamlError(f"it stands for more than {MAX_VALUES:,} values, its aliases written out", _line(node))
         return sizes[id(node)]
 
     size(root)

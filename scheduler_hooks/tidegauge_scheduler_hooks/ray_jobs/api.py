@@ -24,7 +24,7 @@ TIMEOUT_S = 15.0
 """For a whole answer. The longest seen on a busy two-core head was 2 s; Ray waits 5 s for its own parts."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """A failed job carries up to 20,000 characters of its log, so that this holds about 3,000 of them."""
-MAX_WORDS = 300
+MAX_ERROR_CHARS = 300
 
 FINISHED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 """The states that a submission never leaves; the others are PENDING and RUNNING."""
@@ -66,7 +66,7 @@ class _Answer(NamedTuple):
         """What it says, short. Of a stack trace (how Ray reports most failures) that is the last line."""
         lines = [line.strip() for line in self.body.decode(errors="replace").splitlines()]
         said = [line for line in lines if len(line) > 1]
-        return said[-1][:MAX_WORDS] if said else "(nothing)"
+        return said[-1][:MAX_ERROR_CHARS] if said else "(nothing)"
 
 
 class RayJobsApi:

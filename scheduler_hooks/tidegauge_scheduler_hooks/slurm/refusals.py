@@ -13,7 +13,7 @@ from tidegauge.core.text import one_line
 from tidegauge_scheduler_hooks.ports import ChangedError, PermanentError, SchedulerError, TemporaryError
 from tidegauge_scheduler_hooks.slurm.bounded_run import Finished
 
-MAX_WORDS = 300
+MAX_ERROR_CHARS = 300
 
 NO_SUCH_JOB = "Invalid job id specified"
 
@@ -58,4 +58,4 @@ def check(finished: Finished, asked: str) -> None:
 def words(output: bytes) -> str:
     """For people: on one line, short, with nothing that a terminal would take for an order."""
     text = " ".join(output.decode(errors="replace").split())
-    return one_line(text, MAX_WORDS)
+    return one_line(text, MAX_ERROR_CHARS)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rank_windows import leave_window, window
-from tidegauge.agent.evidence.attempts import HOLD_S, MOST_TRIES, MOST_UNFINISHED, EvidenceAttempts
+from tidegauge.agent.evidence.attempts import HOLD_S, MAX_TRIES, MAX_UNFINISHED, EvidenceAttempts
 from tidegauge.agent.evidence.files import EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.agent.skips import SkipCounts
@@ -81,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_ended_the_agent_twice_is_left_alone(tmp_path: Path, folder: Path) -> None:
     leave_window(folder, ProcessId(4242, 777))
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         assert live(tmp_path, "deadly").returncode == -signal.SIGKILL
     after = live(tmp_path, "deadly")
     assert (after.returncode, after.stdout) == (0, "refused deadly\n"), after.stderr
@@ -112,14 +112,14 @@ def dies_over(state: Path, files: FoundFiles, now_unix_s: float = NOW_S) -> str 
 
 def test_what_was_finished_is_nobodys_fault(tmp_path: Path, folder: Path) -> None:
     files = found(folder, 1)
-    for _ in range(2 * MOST_TRIES):
+    for _ in range(2 * MAX_TRIES):
         attempts = EvidenceAttempts(tmp_path)
         assert attempts.begin(files, now_unix_s=NOW_S) is None
         attempts.end(files)
 
 
 def test_a_user_cannot_go_on_under_other_names(tmp_path: Path, folder: Path) -> None:
-    for pid in range(MOST_UNFINISHED):
+    for pid in range(MAX_UNFINISHED):
         assert dies_over(tmp_path, found(folder, pid + 1)) is None
     why = dies_over(tmp_path, found(folder, 99))
     assert why is not None
@@ -130,7 +130,7 @@ def test_a_user_cannot_go_on_under_other_names(tmp_path: Path, folder: Path) -> 
 
 def test_a_file_that_was_written_again_is_another_one(tmp_path: Path, folder: Path) -> None:
     first = found(folder, 1)
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         assert dies_over(tmp_path, first) is None
     assert dies_over(tmp_path, first) is not None
     assert dies_over(tmp_path, found(folder, 1)) is None

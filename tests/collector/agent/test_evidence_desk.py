@@ -30,10 +30,10 @@ from rank_windows import (
     window,
 )
 from tidegauge.agent.evidence.budget import PIECES_OF_TENANT
-from tidegauge.agent.evidence.checks import MOST_HEAD_BYTES
-from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES
-from tidegauge.agent.evidence.making import MOST_WIRE_BYTES
-from tidegauge.agent.evidence.waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT
+from tidegauge.agent.evidence.checks import MAX_HEAD_BYTES
+from tidegauge.agent.evidence.files import MAX_EVIDENCE_BYTES
+from tidegauge.agent.evidence.making import MAX_WIRE_BYTES
+from tidegauge.agent.evidence.waiting import MAX_PIECES_PER_REPORT, MAX_WAITING_PER_TENANT
 from tidegauge.agent.evidence.work import EvidenceWork
 from tidegauge.analysis.snapshots.files import read_snapshot, write_packed
 from tidegauge.core import wire
@@ -184,7 +184,7 @@ def test_the_next_window_of_a_rank_is_taken_too(stage: Stage) -> None:
 
 
 def test_a_report_brings_few_pieces_the_oldest_first(stage: Stage) -> None:
-    for number in range(MOST_IN_REPORT + 2):
+    for number in range(MAX_PIECES_PER_REPORT + 2):
         leave_window(stage.beside, PID, window(PID, evidence_id=f"auto-{number}"))
         stage.take()
     stage.node.agent.hear_of_evidence(["auto-0"], frozenset())
@@ -192,15 +192,15 @@ def test_a_report_brings_few_pieces_the_oldest_first(stage: Stage) -> None:
 
 
 def test_a_coordinator_that_is_away_leaves_windows_beside_their_rings(stage: Stage) -> None:
-    for number in range(MOST_WAITING_OF_TENANT + 1):
+    for number in range(MAX_WAITING_PER_TENANT + 1):
         leave_window(stage.beside, PID, window(PID, evidence_id=f"auto-{number}"))
         stage.take()
     kept: set[str] = set()
     while pieces := waiting(stage.node):
         kept |= {one.evidence_id for one in pieces}
         stage.node.agent.hear_of_evidence([one.evidence_id for one in pieces], frozenset())
-    assert len(kept) == MOST_WAITING_OF_TENANT
-    assert [one.evidence_id for one in stage.take()] == [f"auto-{MOST_WAITING_OF_TENANT}"]
+    assert len(kept) == MAX_WAITING_PER_TENANT
+    assert [one.evidence_id for one in stage.take()] == [f"auto-{MAX_WAITING_PER_TENANT}"]
 
 
 def test_a_snapshot_that_somebody_asked_for_shows_what_lived(stage: Stage) -> None:
@@ -339,7 +339,7 @@ def hostile_evidence() -> dict[str, tuple[bytes, str]]:
         "no json": (b"\xff\xfe", "evidence_content"),
         "a list": (b"[]", "evidence_content"),
         "deep": (b"[" * 200_000, "evidence_content"),
-        "too large": (b" " * (MOST_EVIDENCE_BYTES + 1), "evidence_too_large"),
+        "too large": (b" " * (MAX_EVIDENCE_BYTES + 1), "evidence_too_large"),
         "not a number": (changed(ended_unix_s=float("nan")), "evidence_content"),
         "endless": (changed(ended_unix_s=1e300), "evidence_content"),
         "a huge step": (changed(late_step=10**30), "evidence_content"),
@@ -421,7 +421,7 @@ def test_a_time_that_is_still_to_come_is_now(stage: Stage) -> None:
     assert evidence.at_unix_s == stage.node.clock.unix_s()
 
 
-HUGE_HEAD = MAGIC + (MOST_HEAD_BYTES + 1).to_bytes(4, "little") + b"{" * (MOST_HEAD_BYTES + 1)
+HUGE_HEAD = MAGIC + (MAX_HEAD_BYTES + 1).to_bytes(4, "little") + b"{" * (MAX_HEAD_BYTES + 1)
 HOSTILE_SNAPSHOTS = {
     "no zlib": (b"x" * 100, "evidence_content"),
     "another compression": (write_packed([pack(late())]), "evidence_content"),
@@ -479,7 +479,7 @@ def test_evidence_always_fits_into_what_the_coordinator_takes(stage: Stage) -> N
     ]
     leave_window(stage.beside, PID, late=compressed(packed(deep, step=LATE_STEP)))
     [evidence] = stage.take()
-    assert len(wire.to_json(evidence)) <= MOST_WIRE_BYTES
+    assert len(wire.to_json(evidence)) <= MAX_WIRE_BYTES
     assert len(evidence.growth) == 20
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fake_node import PID
 from open_files import open_below
 from rank_windows import compressed, early, late, leave_snapshot, leave_window, put, window
-from tidegauge.agent.evidence.checks import MOST_ROWS, read_evidence, read_snapshot
+from tidegauge.agent.evidence.checks import MAX_ROWS, read_evidence, read_snapshot
 from tidegauge.agent.evidence.files import LOOK_EVERY_S, EvidenceFinder, FoundFiles, RankFolder
 from tidegauge.agent.evidence.making import read_trace
 from tidegauge.agent.run_dirs.folders import HostRunDir, UnsafeFileError, UserFolder
@@ -25,13 +25,13 @@ from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.growth.diff import compare
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, HolderKind, RankEvidence
+from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, HolderKind, RankEvidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.tenants import Tenant
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evidence_name
 from tidegauge.core.snapshot_columns import MAGIC, pack
 
-MOST = 1 << 20
+MAX_READ_BYTES = 1 << 20
 
 
 class Beside:
@@ -60,7 +60,7 @@ def test_a_window_is_found_once_with_both_snapshots(beside: Beside) -> None:
     [found] = beside.look()
     assert found.evidence is not None
     assert set(found.snapshots) == {EARLY_SUFFIX, LATE_SUFFIX}
-    assert read_evidence(found.evidence.read(MOST), PID) == window(PID)
+    assert read_evidence(found.evidence.read(MAX_READ_BYTES), PID) == window(PID)
     assert beside.look() == []
     found.close()
 
@@ -96,7 +96,7 @@ def test_what_was_opened_can_be_read_when_it_is_gone(beside: Beside) -> None:
     [found] = beside.look()
     for path in beside.path.iterdir():
         path.unlink()
-    assert found.snapshots[LATE_SUFFIX].read(MOST) == compressed(late())
+    assert found.snapshots[LATE_SUFFIX].read(MAX_READ_BYTES) == compressed(late())
     found.close()
 
 
@@ -104,7 +104,7 @@ def test_a_file_that_another_one_replaced_is_read_as_it_was(beside: Beside) -> N
     leave_window(beside.path, PID)
     [found] = beside.look()
     leave_window(beside.path, PID, early=b"the next window's")
-    assert found.snapshots[EARLY_SUFFIX].read(MOST) == compressed(early())
+    assert found.snapshots[EARLY_SUFFIX].read(MAX_READ_BYTES) == compressed(early())
     found.close()
 
 
@@ -116,7 +116,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_refused(change: bytes, be
     file = beside.path / evidence_name(PID)
     file.write_bytes(file.read_bytes() + change if change else b"cut")
     with pytest.raises(UnsafeFileError, match="written to while it was read"):
-        found.evidence.read(MOST)
+        found.evidence.read(MAX_READ_BYTES)
     found.close()
 
 
@@ -179,7 +179,7 @@ def test_so_many_holders_are_read_and_no_more() -> None:
     many = said.search._replace(holders=said.search.holders * 1000)
     read = read_evidence(wire.to_json(window(PID, search=many)), PID)
     assert read.search is not None
-    assert len(read.search.holders) == MOST_HOLDERS
+    assert len(read.search.holders) == MAX_HOLDERS
     assert read.search.holders[0].kind is HolderKind.CONTAINER
 
 
@@ -225,7 +225,7 @@ def test_whatever_a_damaged_snapshot_holds_it_is_compared_or_refused(data: st.Da
 
 
 def test_rows_are_bounded_before_anything_is_made_of_them() -> None:
-    most = MOST_ROWS["events"] + 1
+    most = MAX_ROWS["events"] + 1
     head = (
         b'{"texts":[],"frames":0,"stacks":0,"stack_frames":0,"settings":{},"facts":{},"devices":[{"device":0,'
         b'"streams":[0],"pools":[[0,0]],"segments":0,"blocks":0,"events":%d,"absent":["time_us","pool","stack"]}]}'

@@ -20,11 +20,11 @@ from tidegauge.analysis.snapshots.reading import read_bytes
 from tidegauge.cli.report.files import content_of_files
 from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
-from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, Evidence, PrivatePools
+from tidegauge.core.evidence import MAX_FRAMES, MAX_GROWTHS, Evidence, PrivatePools
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import MOST_TEXT
+from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS
 from tidegauge.core.ids import JobKey
 from tidegauge.core.verdicts import LeakState, Signal, Verdict
 
@@ -43,8 +43,8 @@ def check_tame(evidence: Evidence) -> None:
     text = wire.to_json(evidence).decode()
     assert "train.py" in text
     assert [mark for mark in MARKS if mark in text] == []
-    assert max((len(one.stack) for one in evidence.growth), default=0) <= MOST_FRAMES
-    assert LONG[:MOST_TEXT] not in text
+    assert max((len(one.stack) for one in evidence.growth), default=0) <= MAX_FRAMES
+    assert LONG[:MAX_TEXT_CHARS] not in text
     for sentence in (evidence.cause.advice or "", *evidence.problems):
         assert sentence.isprintable()
 
@@ -141,5 +141,5 @@ def test_a_report_of_files_is_made_of_tame_names(tmp_path: Path) -> None:
     args = argparse.Namespace(device=None, capacity_bytes=None, no_whatif=True)
     content = content_of_files([early, late, found], args, now_unix_s=1.7e9)
     assert content.evidence is not None
-    assert len(content.evidence.growth) > MOST_GROWTHS, "of files all is shown"
+    assert len(content.evidence.growth) > MAX_GROWTHS, "of files all is shown"
     check_tame(content.evidence)

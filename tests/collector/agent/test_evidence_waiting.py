@@ -9,8 +9,8 @@ import pytest
 
 from evidence_values import evidence
 from sample_views import GIB, gpu_view, rank_view
-from tidegauge.agent.evidence.readings import MOST_POINTS, RankReadings, growth_since
-from tidegauge.agent.evidence.waiting import MOST_IN_REPORT, MOST_WAITING_OF_TENANT, WaitingEvidence
+from tidegauge.agent.evidence.readings import MAX_POINTS, RankReadings, growth_since
+from tidegauge.agent.evidence.waiting import MAX_PIECES_PER_REPORT, MAX_WAITING_PER_TENANT, WaitingEvidence
 from tidegauge.core.evidence.cause_input import MemoryGrowth
 from tidegauge.core.jobs.tenants import Tenant
 
@@ -35,19 +35,19 @@ def test_what_is_kept_is_gone_for_good_but_known_as_taken(tmp_path: Path) -> Non
 def test_only_what_was_reported_can_have_been_acknowledged(tmp_path: Path) -> None:
     """Another job may have written the same id."""
     waiting = WaitingEvidence(tmp_path)
-    for rank in range(MOST_IN_REPORT):
+    for rank in range(MAX_PIECES_PER_REPORT):
         waiting.add(evidence(rank))
     waiting.pieces()
     twin = evidence(77, evidence_id="auto-1")
     waiting.add(twin)
-    waiting.kept([f"auto-{rank}" for rank in range(MOST_IN_REPORT)])
+    waiting.kept([f"auto-{rank}" for rank in range(MAX_PIECES_PER_REPORT)])
     assert waiting.pieces() == (twin,)
 
 
 def test_one_tenant_does_not_take_all_the_room(tmp_path: Path) -> None:
     waiting = WaitingEvidence(tmp_path)
     uid = evidence().job.uid
-    for rank in range(MOST_WAITING_OF_TENANT):
+    for rank in range(MAX_WAITING_PER_TENANT):
         assert waiting.has_room(Tenant(uid))
         waiting.add(evidence(rank))
     assert not waiting.has_room(Tenant(uid))
@@ -113,7 +113,7 @@ def test_a_long_life_takes_no_more_memory_and_still_reaches_back_to_its_beginnin
     for step in range(100_000):
         readings.take([rank_view(step=step, allocated_bytes=step)], [], now_s=float(step))
     found = readings.of(rank_view().process)
-    assert len(found) <= MOST_POINTS + 2
+    assert len(found) <= MAX_POINTS + 2
     assert growth_since(found, 0).allocated_bytes == 99_999
 
 

@@ -15,7 +15,7 @@ from tidegauge.agent.processes.host_limits import CgroupRooms
 from tidegauge.agent.processes.host_memory import (
     CPU_BURST_S,
     CPU_SHARE,
-    LONGEST_END_S,
+    MAX_ENDING_S,
     READ_EVERY_S,
     SCAN_EVERY_S,
     SETTLING_LOOKS,
@@ -384,7 +384,7 @@ def test_a_process_that_lives_on_without_memory_does_not_stop_readings(node: Mad
     worker.anonymous_bytes, worker.proportional_bytes = 0, None
     node.processes[RANK.pid].proportional_bytes = 2 * GIB
     for _ in range(2):
-        memory = node.look(LONGEST_END_S)
+        memory = node.look(MAX_ENDING_S)
     assert memory is not None
     assert memory.held_bytes == 2 * GIB
 

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.agent.processes.command_socket import MAX_REPLY_BYTES, MAX_REPLY_TEXT, NotAskedError, ProcessSocket, ask
+from tidegauge.agent.processes.command_socket import (
+    MAX_REPLY_BYTES,
+    MAX_REPLY_TEXT_CHARS,
+    NotAskedError,
+    ProcessSocket,
+    ask,
+)
 from tidegauge.agent.run_dirs.folders import HostRunDir, UserFolder
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import parse_proc_stat
@@ -192,7 +198,7 @@ def test_texts_in_an_answer_are_bounded_lines(run_dir: Path, listen: Callable[..
     said = {"detail": "red\x1b[31m\nERROR root: \ud800", "files": ["a\rb"], "\x07": "x" * 60000}
     listen(lambda _: json.dumps(said).encode() + b"\n")
     answer = ask(place(run_dir), {}, timeout_s=PATIENCE_S)
-    assert answer == {"detail": "red [31m ERROR root:  ", "files": ["a b"], " ": "x" * MAX_REPLY_TEXT}
+    assert answer == {"detail": "red [31m ERROR root:  ", "files": ["a b"], " ": "x" * MAX_REPLY_TEXT_CHARS}
 
 
 def test_a_process_that_does_not_answer_costs_no_more_than_the_time_allowed(

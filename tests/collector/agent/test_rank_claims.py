@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fake_node import GIB, UUID0, UUID1, FakeNode, FakeRank, gpu_reading, identity
-from tidegauge.agent.ranks.names import MOST_LABELS, MOST_NAMES
+from tidegauge.agent.ranks.names import MAX_LABELS, MAX_NAMES
 from tidegauge.core.ids import DeviceUuid, GlobalRank, JobId, LocalRank, ProcessId, RankKey
 from tidegauge.core.incidents.observations import is_neighbour
 from tidegauge.core.jobs.tenants import Tenant
@@ -118,14 +118,14 @@ def test_a_process_is_a_handful_of_ranks_at_most(node: FakeNode) -> None:
         rank.record()
         node.poll()
         seen.add(only_rank(node).key)
-    assert len(seen) == MOST_NAMES
-    assert only_rank(node).identity.rank == MOST_NAMES - 1
+    assert len(seen) == MAX_NAMES
+    assert only_rank(node).identity.rank == MAX_NAMES - 1
     assert node.agent.view().claims_overruled["rank"] == 1
 
 
 def test_a_name_that_a_process_had_is_no_new_one(node: FakeNode) -> None:
     rank = node.start_rank(slurm_job_id="77")
-    for number in (*range(MOST_NAMES), 0):
+    for number in (*range(MAX_NAMES), 0):
         rank.publish(identity(rank=GlobalRank(number), world_size=50, limit_fraction=0.5))
         rank.record()
         node.poll()
@@ -142,13 +142,13 @@ def test_what_only_changes_the_attempt_or_the_labels_counts_as_well(node: FakeNo
         node.poll()
         who = only_rank(node).identity
         seen.add((who.attempts_each, who.local_rank))
-    assert len(seen) == MOST_NAMES
+    assert len(seen) == MAX_NAMES
 
 
 def test_beyond_its_last_name_all_else_that_a_process_says_is_believed(node: FakeNode) -> None:
     """A framework that ranks its processes anew registers its callback for checkpoints all the same."""
     rank = node.start_rank(slurm_job_id="77")
-    for number in range(MOST_NAMES + 1):
+    for number in range(MAX_NAMES + 1):
         rank.publish(identity(rank=GlobalRank(number), world_size=50, limit_fraction=0.5))
         rank.record()
         node.poll()
@@ -156,7 +156,7 @@ def test_beyond_its_last_name_all_else_that_a_process_says_is_believed(node: Fak
     rank.record()
     node.poll()
     who = only_rank(node).identity
-    assert (who.rank, who.local_rank, who.world_size) == (MOST_NAMES - 1, LocalRank(0), MOST_NAMES)
+    assert (who.rank, who.local_rank, who.world_size) == (MAX_NAMES - 1, LocalRank(0), MAX_NAMES)
     assert (who.checkpoint, who.limit_fraction) == ("callback", None)
 
 
@@ -175,18 +175,18 @@ def test_what_a_process_is_labelled_by_does_not_change_for_ever(node: FakeNode, 
     """Each change makes all its series new ones."""
     rank = node.start_rank(slurm_job_id="77")
     seen = set()
-    for number in range(3 * MOST_LABELS):
+    for number in range(3 * MAX_LABELS):
         rank.publish(identity(**says(number)))
         rank.record()
         node.poll()
         seen.add(only_rank(node).identity._replace(limit_fraction=None))
-    assert len(seen) == MOST_LABELS
+    assert len(seen) == MAX_LABELS
     assert node.agent.view().claims_overruled["labels"] == 1
 
 
 def test_a_new_ring_of_the_same_process_brings_no_new_names(node: FakeNode) -> None:
     seen: set[RankKey] = set()
-    for number in range(3 * MOST_NAMES):
+    for number in range(3 * MAX_NAMES):
         who = identity(rank=GlobalRank(number), world_size=50)
         rank = node.start_rank(who=who)
         rank.record()
@@ -195,7 +195,7 @@ def test_a_new_ring_of_the_same_process_brings_no_new_names(node: FakeNode) -> N
         seen.update(view.key for view in node.agent.view().ranks)
         rank.path.unlink()
         node.poll()
-    assert len(seen) == MOST_NAMES
+    assert len(seen) == MAX_NAMES
 
 
 # --- a rank that is not judged any more

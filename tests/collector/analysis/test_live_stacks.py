@@ -8,13 +8,13 @@ from tidegauge.analysis.snapshots.live_stacks import code_lines
 from tidegauge.analysis.snapshots.packed import from_packed, to_packed
 from tidegauge.analysis.snapshots.reading import Snapshot
 from tidegauge.core.allocator.trace import Frame
-from tidegauge.core.snapshot_columns import MOST_DEVICES, MOST_TEXT_CHARS, SnapshotFormatError, pack, unpack
+from tidegauge.core.snapshot_columns import MAX_DEVICES, MAX_TEXT_CHARS, SnapshotFormatError, pack, unpack
 
 
 def test_a_name_that_never_ends_is_cut_when_it_is_read() -> None:
     packed = to_packed(Snapshot({}, ((Frame("__resume_at_" * 50_000, "/" * 1_000_000, 1),),), {}))
     (stack,) = from_packed(unpack(pack(packed))).stacks
-    assert [len(part) for part in stack[0][:2]] == [MOST_TEXT_CHARS, MOST_TEXT_CHARS]
+    assert [len(part) for part in stack[0][:2]] == [MAX_TEXT_CHARS, MAX_TEXT_CHARS]
 
 
 def test_a_name_that_torch_generated_loses_its_number_and_a_long_one_is_left_alone() -> None:
@@ -29,7 +29,7 @@ def test_devices_without_end_are_refused() -> None:
         "device": 0, "streams": [], "pools": [], "segments": 0, "blocks": 0, "events": 0, "absent": [],
     }  # fmt: skip
     content = pack(one)
-    many = ",".join(str({**empty, "device": number}).replace("'", '"') for number in range(MOST_DEVICES + 1))
+    many = ",".join(str({**empty, "device": number}).replace("'", '"') for number in range(MAX_DEVICES + 1))
     start = content.index(b'"devices":[') + len(b'"devices":[')
     head = content[12:start] + many.encode() + content[start:]
     hostile = content[:8] + (len(head)).to_bytes(4, "little") + head

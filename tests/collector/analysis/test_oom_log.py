@@ -11,9 +11,9 @@ import pytest
 from tidegauge.analysis.oom.log import (
     KINDS,
     LINES_BEFORE,
-    MOST_IN_LINE,
-    MOST_KEPT,
-    MOST_LINE,
+    MAX_LINE_CHARS,
+    MAX_MESSAGES,
+    MAX_MESSAGES_PER_LINE,
     OomLog,
     read_log,
     recognise,
@@ -166,7 +166,7 @@ def test_an_ordinary_line_is_nothing() -> None:
     "word", ["NCCL", "unable to open", " ", "\t", "Cuda failure ", "(pid=1 ", "\x1b[", "\x1b]", 'File "']
 )
 def test_a_long_line_of_one_word_takes_no_minutes(word: str) -> None:
-    line = word * (MOST_LINE // len(word))
+    line = word * (MAX_LINE_CHARS // len(word))
     log = log_of(line, line)
     assert log.lines == 2
     assert not log.found
@@ -202,11 +202,11 @@ def test_a_long_log_is_read_without_being_kept() -> None:
 def test_a_line_of_nothing_but_messages_is_counted_and_takes_no_minutes() -> None:
     crowded = "CUDA out of memory. Tried to allocate 2.00 GiB. " * 1_000
     log = log_of(*[crowded] * 3)
-    assert (len(log.found), log.not_kept) == (3 * MOST_IN_LINE, 3 * (1_000 - MOST_IN_LINE))
-    log = log_of(*[MESSAGE] * (MOST_KEPT - 1), crowded)
-    assert (len(log.found), log.not_kept) == (MOST_KEPT, 999)
+    assert (len(log.found), log.not_kept) == (3 * MAX_MESSAGES_PER_LINE, 3 * (1_000 - MAX_MESSAGES_PER_LINE))
+    log = log_of(*[MESSAGE] * (MAX_MESSAGES - 1), crowded)
+    assert (len(log.found), log.not_kept) == (MAX_MESSAGES, 999)
 
 
 def test_more_messages_than_anybody_reads_are_counted() -> None:
-    log = log_of(*[MESSAGE] * (MOST_KEPT + 5))
-    assert (len(log.found), log.not_kept) == (MOST_KEPT, 5)
+    log = log_of(*[MESSAGE] * (MAX_MESSAGES + 5))
+    assert (len(log.found), log.not_kept) == (MAX_MESSAGES, 5)

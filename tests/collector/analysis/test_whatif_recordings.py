@@ -14,7 +14,7 @@ import pytest
 from tidegauge.analysis.traces.reading import open_trace
 from tidegauge.analysis.whatif.candidates import EXPANDABLE, GC, MAX_SPLIT, ROUNDUP, Changes
 from tidegauge.analysis.whatif.results import Trial, WhatIf
-from tidegauge.analysis.whatif.search import MOST_TRIALS, whatif
+from tidegauge.analysis.whatif.search import MAX_TRIALS, whatif
 from tidegauge.analysis.whatif.words import export_line, findings
 from tidegauge.core.allocator.trace import Trace
 
@@ -90,7 +90,7 @@ def test_what_is_recommended_was_the_best_in_the_recordings_too(workload: str) -
     peaks = {kind: recorded(workload, kind).peak_reserved_bytes for kind in ("c0", *kinds)}
     assert min(peaks, key=lambda kind: peaks[kind]) == "c2"
     assert result.today.replay.peak_reserved_bytes == peaks["c0"]
-    assert len(result.trials) <= MOST_TRIALS
+    assert len(result.trials) <= MAX_TRIALS
 
 
 def test_the_popular_split_size_is_said_to_make_it_worse() -> None:

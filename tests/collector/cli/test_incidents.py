@@ -284,7 +284,7 @@ def test_the_words_of_a_job_cannot_command_a_terminal() -> None:
     evil = news()._replace(brief=news().brief._replace(holder="\x1b]0;pwned\x07" + "x" * 9000, advice="\x1b[31mred"))
     about = with_evidence(incident(), [evil])
     texts = [text for _, text in incident_page.evidence_lines(about)]
-    assert all(text.isprintable() and len(text) <= incident_page.LONGEST_SENTENCE for text in texts)
+    assert all(text.isprintable() and len(text) <= incident_page.MAX_SENTENCE_CHARS for text in texts)
     assert len(texts) > 2
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidegauge.cli.main import build_parser
-from tidegauge.cluster.service_record import LONGEST_ENGINE_DIR
+from tidegauge.cluster.service_record import MAX_ENGINE_DIR_BYTES
 from tidegauge.settings import Settings
 
 SYSTEMD = Path(__file__).parents[3] / "deploy/systemd"
@@ -55,7 +55,7 @@ def test_the_state_directory_is_made_by_systemd_and_short_enough_for_the_engine(
     (variable, _, folder) = said["Environment"][0].partition("=")
     assert variable.removeprefix("TIDEGAUGE_").lower() in Settings.model_fields
     assert folder == f"/var/lib/{said['StateDirectory'][0]}"
-    assert len(f"{folder}/engine") <= LONGEST_ENGINE_DIR
+    assert len(f"{folder}/engine") <= MAX_ENGINE_DIR_BYTES
 
 
 def test_the_head_is_not_root_and_has_no_capability() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidegauge.cluster.actions.action_switch import LONGEST_REASON, ActionSwitch
+from tidegauge.cluster.actions.action_switch import MAX_REASON_CHARS, ActionSwitch
 from tidegauge.core.incidents.actions import Switches
 
 NOON_S = 1_800_000_000.0
@@ -57,7 +57,7 @@ def test_a_pause_needs_no_reason_and_a_long_one_is_cut(switch: ActionSwitch) -> 
     switch.pause("x" * 9999, "ada", NOON_S)
     long = switch.read(now_s=NOW_S).paused
     assert short is not None
-    assert long == f"{short}: {'x' * LONGEST_REASON}"
+    assert long == f"{short}: {'x' * MAX_REASON_CHARS}"
 
 
 def test_resuming_ends_the_pause_and_resets_the_breaker_at_the_moment_of_the_next_look(switch: ActionSwitch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sample_views import LEAK, MIB, identity, rank_summary
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.event_log import MAX_EVENTS
-from tidegauge.cluster.coordinator.known_node import MOST_RANKS_KEPT
+from tidegauge.cluster.coordinator.known_node import MAX_RANKS_KEPT
 from tidegauge.cluster.views import EngineNode, EventKind, NodeHealth
 from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound, bounded_verdict
 from tidegauge.core.ids import JobId, ProcessId
@@ -303,8 +303,8 @@ def test_processes_that_change_their_names_leave_a_bounded_number_of_ended_ranks
         site.pass_s(1.0)
         site.report(*(rank_summary(rank) for rank in range(512 * turn, 512 * (turn + 1))))
     shown = ranks_shown(site)
-    assert len(shown) == MOST_RANKS_KEPT
-    assert shown == list(range(512 * 8 - MOST_RANKS_KEPT, 512 * 8)), "those that ended first were forgotten first"
+    assert len(shown) == MAX_RANKS_KEPT
+    assert shown == list(range(512 * 8 - MAX_RANKS_KEPT, 512 * 8)), "those that ended first were forgotten first"
     (node,) = site.coordinator._nodes.values()
     assert node.histories.keys() == node.ranks.keys()
     assert node.ended_s.keys() < node.ranks.keys()
@@ -317,7 +317,7 @@ def test_who_fills_the_table_of_a_node_loses_their_own_ended_ranks(site: Site) -
         site.pass_s(1.0)
         site.report(*(rank_summary(rank) for rank in range(512 * turn, 512 * (turn + 1))))
     (first, crowd) = sorted(site.coordinator.jobs(), key=lambda job: len(job.ranks))
-    assert (first.job_id, len(crowd.ranks)) == ("first", MOST_RANKS_KEPT - 1)
+    assert (first.job_id, len(crowd.ranks)) == ("first", MAX_RANKS_KEPT - 1)
 
 
 def test_ended_ranks_that_an_agent_still_names_stay_until_others_have_been_forgotten(site: Site) -> None:
@@ -327,14 +327,14 @@ def test_ended_ranks_that_an_agent_still_names_stay_until_others_have_been_forgo
         site.pass_s(1.0)
         site.report(*named, *(rank_summary(rank) for rank in range(1000 * turn, 1000 * (turn + 1))))
     shown = ranks_shown(site)
-    assert (len(shown), shown[:3], shown[-1000]) == (MOST_RANKS_KEPT, [0, 1, 2], 5000)
+    assert (len(shown), shown[:3], shown[-1000]) == (MAX_RANKS_KEPT, [0, 1, 2], 5000)
 
 
 def test_of_a_report_with_more_ranks_than_an_agent_watches_the_others_are_not_taken(site: Site) -> None:
-    site.report(*(rank_summary(rank) for rank in range(MOST_RANKS_KEPT + 5)))
-    assert ranks_shown(site) == list(range(MOST_RANKS_KEPT))
-    site.report(*(rank_summary(rank) for rank in range(5, MOST_RANKS_KEPT + 5)))
-    assert ranks_shown(site) == list(range(5, MOST_RANKS_KEPT + 5))
+    site.report(*(rank_summary(rank) for rank in range(MAX_RANKS_KEPT + 5)))
+    assert ranks_shown(site) == list(range(MAX_RANKS_KEPT))
+    site.report(*(rank_summary(rank) for rank in range(5, MAX_RANKS_KEPT + 5)))
+    assert ranks_shown(site) == list(range(5, MAX_RANKS_KEPT + 5))
 
 
 def test_a_coordinator_that_starts_empty_knows_everything_after_one_report(site: Site) -> None:

@@ -10,7 +10,7 @@ from evidence_values import evidence, nothing_found
 from loop_store import FakeStore, serving, told_store
 from sample_views import NOW_S
 from tidegauge.cluster.api import client
-from tidegauge.cluster.api.evidence_api import MOST_PIECES
+from tidegauge.cluster.api.evidence_api import MAX_PIECES
 from tidegauge.core.evidence import CauseFound, Evidence
 from tidegauge.core.evidence.brief import EvidenceCause
 from tidegauge.core.ids import JobKey
@@ -51,8 +51,8 @@ def test_a_jobs_evidence_is_all_of_it_the_newest_first(store: FakeStore) -> None
 
 def test_an_answer_is_bounded(store: FakeStore) -> None:
     store.evidence.pieces = [evidence(number, evidence_id=f"e{number}", at_unix_s=NOW_S) for number in range(30)]
-    assert len(ask(store, OF_JOB)["evidence"]) == MOST_PIECES
-    assert len(ask(store, "/api/v1/evidence?incident=1")["evidence"]) == MOST_PIECES
+    assert len(ask(store, OF_JOB)["evidence"]) == MAX_PIECES
+    assert len(ask(store, "/api/v1/evidence?incident=1")["evidence"]) == MAX_PIECES
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from sample_views import NOW_S
 from scheduler_values import JOB
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.coordinator.evidence_index import (
-    MOST_JOBS,
-    MOST_OF_JOB,
-    MOST_OF_REPORT,
-    MOST_WAITING,
+    MAX_JOBS,
+    MAX_PIECES_PER_JOB,
+    MAX_PIECES_PER_REPORT,
+    MAX_WAITING,
     REMEMBER_JOBS_S,
     EvidenceIndex,
     KeptPiece,
@@ -118,12 +118,12 @@ def test_a_job_that_copies_anothers_id_does_not_get_it_forgotten(keeper: Evidenc
 
 
 def test_what_waits_is_bounded_and_comes_again(keeper: EvidenceIndex, table: Table) -> None:
-    pieces = [evidence(evidence_id=f"e{number}") for number in range(3 * MOST_WAITING)]
-    keeper.take([*pieces[: MOST_OF_REPORT + 5]])
-    assert len(keeper.write(table, now_s=NOW_S)) == MOST_OF_REPORT
-    for begin in range(0, len(pieces), MOST_OF_REPORT):
-        keeper.take([*pieces[begin : begin + MOST_OF_REPORT]])
-    assert len(keeper.write(table, now_s=NOW_S)) == MOST_WAITING
+    pieces = [evidence(evidence_id=f"e{number}") for number in range(3 * MAX_WAITING)]
+    keeper.take([*pieces[: MAX_PIECES_PER_REPORT + 5]])
+    assert len(keeper.write(table, now_s=NOW_S)) == MAX_PIECES_PER_REPORT
+    for begin in range(0, len(pieces), MAX_PIECES_PER_REPORT):
+        keeper.take([*pieces[begin : begin + MAX_PIECES_PER_REPORT]])
+    assert len(keeper.write(table, now_s=NOW_S)) == MAX_WAITING
 
 
 def test_snapshots_that_open_incidents_point_to_must_stay_where_they_are(keeper: EvidenceIndex, table: Table) -> None:
@@ -188,10 +188,12 @@ def test_jobs_are_forgotten_after_a_day_unless_their_incident_is_open(keeper: Ev
 
 def test_memory_is_bounded_whatever_comes(keeper: EvidenceIndex, table: Table) -> None:
     table.kept = [
-        KeptEvidence(NOW_S, evidence(evidence_id=f"e{number}", job=JobKey(f"job {number % (MOST_JOBS + 9)}", 0, 1)))
-        for number in range(MOST_JOBS + 9)
+        KeptEvidence(NOW_S, evidence(evidence_id=f"e{number}", job=JobKey(f"job {number % (MAX_JOBS + 9)}", 0, 1)))
+        for number in range(MAX_JOBS + 9)
     ]
-    table.kept += [KeptEvidence(NOW_S, evidence(evidence_id=f"of one {number}")) for number in range(2 * MOST_OF_JOB)]
+    table.kept += [
+        KeptEvidence(NOW_S, evidence(evidence_id=f"of one {number}")) for number in range(2 * MAX_PIECES_PER_JOB)
+    ]
 
     class All(Table):
         def recent(self, *, since_s: float, limit: int) -> Iterator[KeptPiece]:
@@ -200,8 +202,8 @@ def test_memory_is_bounded_whatever_comes(keeper: EvidenceIndex, table: Table) -
     keeper.recall(All(table.kept), now_s=NOW_S)
     keeper.write(table, now_s=NOW_S)
     news = keeper.news()
-    assert len(news) == MOST_JOBS
-    assert len(news[JOB]) == MOST_OF_JOB
+    assert len(news) == MAX_JOBS
+    assert len(news[JOB]) == MAX_PIECES_PER_JOB
     assert JobKey("job 0", 0, 1) not in news
 
 

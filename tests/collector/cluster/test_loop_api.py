@@ -21,8 +21,8 @@ from tidegauge.cluster.api.loop_api import (
     FINDINGS_IN_ALL,
     LAST_ACTIONS_S,
     MANY,
-    MOST_CHANGES,
-    MOST_READ,
+    MAX_CHANGES,
+    MAX_CHANGES_READ,
     incident_story,
     loop_figures,
     loop_routes,
@@ -31,7 +31,7 @@ from tidegauge.cluster.api.loop_api import (
 from tidegauge.cluster.store import Store
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident
 from tidegauge.core.incidents.wording import change_in_words
@@ -86,7 +86,7 @@ def test_an_incident_about_which_nothing_was_decided_has_no_last_decision() -> N
 def test_a_list_names_all_ranks_but_not_all_their_figures() -> None:
     (only,) = get(FakeStore(FakeIncidents([wide(1)])), "/api/v1/incidents")["incidents"]
     assert only["ranks"] == list(range(500))
-    assert len(only["findings"]) == MOST_FINDINGS
+    assert len(only["findings"]) == MAX_FINDINGS
 
 
 def test_one_incident_comes_whole_with_its_history_in_words_and_its_decisions(store: FakeStore) -> None:
@@ -102,9 +102,9 @@ def test_the_history_of_a_wide_incident_is_cut_but_its_words_are_not() -> None:
     audit = FakeAudit([record(decision(incident=change.incident))])
     answer = get(FakeStore(FakeIncidents([change]), audit), "/api/v1/incident", number=1)
     assert len(answer["incident"]["findings"]) == 500
-    assert len(answer["history"][0]["incident"]["findings"]) == MOST_FINDINGS
+    assert len(answer["history"][0]["incident"]["findings"]) == MAX_FINDINGS
     assert "all alike (500)" in answer["history"][0]["text"]
-    assert len(answer["decisions"][0]["decision"]["incident"]["findings"]) == MOST_FINDINGS
+    assert len(answer["decisions"][0]["decision"]["incident"]["findings"]) == MAX_FINDINGS
 
 
 def test_of_a_long_history_new_figures_are_left_out_first(tmp_path: Path) -> None:
@@ -182,27 +182,27 @@ def test_changes_come_since_a_time_and_facts_only_of_their_incidents(store: Fake
 
 def test_of_too_many_changes_new_figures_are_left_out_first() -> None:
     opened = IncidentChange(ChangeKind.OPENED, 0.0, incident())
-    updates = [IncidentChange(ChangeKind.UPDATED, float(n), incident()) for n in range(1, 2 * MOST_CHANGES)]
+    updates = [IncidentChange(ChangeKind.UPDATED, float(n), incident()) for n in range(1, 2 * MAX_CHANGES)]
     closed = IncidentChange(ChangeKind.CLOSED, 1e6, incident())
     answer = get(FakeStore(FakeIncidents([opened, *updates, closed])), "/api/v1/incident-changes")
     kinds = [raw["kind"] for raw in answer["changes"]]
-    assert len(kinds) <= MOST_CHANGES
+    assert len(kinds) <= MAX_CHANGES
     assert (kinds[0], kinds[-1]) == ("opened", "closed")
-    assert answer["left_out"] == 2 * MOST_CHANGES + 1 - len(kinds)
+    assert answer["left_out"] == 2 * MAX_CHANGES + 1 - len(kinds)
     gaps = {b["at_unix_s"] - a["at_unix_s"] for a, b in zip(answer["changes"][1:-2], answer["changes"][2:-1])}
     assert len(gaps) == 1, "what is left out is spread evenly"
 
 
 def test_changes_that_matter_are_bounded_too_and_the_newest_stay() -> None:
-    many = [IncidentChange(ChangeKind.REOPENED, float(n), incident()) for n in range(MOST_CHANGES + 5)]
+    many = [IncidentChange(ChangeKind.REOPENED, float(n), incident()) for n in range(MAX_CHANGES + 5)]
     answer = get(FakeStore(FakeIncidents(many)), "/api/v1/incident-changes")
-    assert (len(answer["changes"]), answer["left_out"]) == (MOST_CHANGES, 5)
-    assert answer["changes"][-1]["at_unix_s"] == MOST_CHANGES + 4
+    assert (len(answer["changes"]), answer["left_out"]) == (MAX_CHANGES, 5)
+    assert answer["changes"][-1]["at_unix_s"] == MAX_CHANGES + 4
 
 
 @pytest.mark.slow
 def test_changes_of_wide_incidents_share_a_bound() -> None:
-    few, many = wide(1, ranks=64), MOST_CHANGES - 1
+    few, many = wide(1, ranks=64), MAX_CHANGES - 1
     answer = get(FakeStore(FakeIncidents([few] * many)), "/api/v1/incident-changes")
     assert {len(raw["incident"]["findings"]) for raw in answer["changes"]} == {FINDINGS_IN_ALL // many}
     assert "rank 0, 1, 2, 3 and 60 more" in change_in_words(from_wire(IncidentChange, answer["changes"][0]))
@@ -339,9 +339,9 @@ def test_figures_without_a_database_say_so(store: FakeStore) -> None:
 
 @pytest.mark.slow
 def test_of_a_very_long_history_only_the_newest_changes_are_read() -> None:
-    many = [IncidentChange(ChangeKind.ESCALATED, float(at), incident()) for at in range(MOST_READ + 5)]
+    many = [IncidentChange(ChangeKind.ESCALATED, float(at), incident()) for at in range(MAX_CHANGES_READ + 5)]
     answer = get(FakeStore(FakeIncidents(many)), "/api/v1/incident-changes")
-    assert len(answer["changes"]) + answer["left_out"] == MOST_READ
+    assert len(answer["changes"]) + answer["left_out"] == MAX_CHANGES_READ
 
 
 def test_who_sees_their_own_jobs_is_told_whether_something_is_wrong_and_not_what() -> None:

@@ -11,7 +11,7 @@ import pytest
 from sample_views import GIB, LEAK, MIB, identity, rank_summary
 from scheduler_values import finding, incident
 from tidegauge.cluster.api.http_api import BadRequestError, Request
-from tidegauge.cluster.api.memory_api import MOST_RANKS, memory_routes
+from tidegauge.cluster.api.memory_api import MAX_RANKS, memory_routes
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.cluster.views import EngineNode
 from tidegauge.core.ids import JobId, JobKey, ProcessId
@@ -128,7 +128,7 @@ def test_the_page_tells_points_as_they_are_read_back(site: Site) -> None:
 
 def test_the_page_is_bounded_but_a_rank_that_is_asked_for_is_always_in_it(site: Site) -> None:
     site.report(*(site.rank(number) for number in range(100)))
-    assert len(site.get(job_id="4711", attempt=0)["ranks"]) == MOST_RANKS
+    assert len(site.get(job_id="4711", attempt=0)["ranks"]) == MAX_RANKS
     assert [rank["rank"] for rank in site.get(job_id="4711", attempt=0, rank=99)["ranks"]] == [99]
 
 

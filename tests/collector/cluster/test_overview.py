@@ -11,7 +11,7 @@ import pytest
 
 from sample_views import GIB, LEAK, MIB, gpu_view, identity, job_view, rank_summary
 from tidegauge.cluster.api.http_api import BadRequestError, NotFoundError, Request
-from tidegauge.cluster.api.overview import MOST_JOBS, JobPage, Overview, job_line, job_page, overview
+from tidegauge.cluster.api.overview import MAX_JOBS, JobPage, Overview, job_line, job_page, overview
 from tidegauge.cluster.api.overview_api import Kept
 from tidegauge.cluster.coordinator.grouping import RankOnNode, jobs_of
 from tidegauge.cluster.views import NodeHealth, NodeStatus
@@ -101,9 +101,9 @@ def test_a_sum_of_which_a_part_is_not_known_is_not_known() -> None:
 
 
 def test_an_overview_is_bounded() -> None:
-    many = [replace(job(rank_summary()), job_id=str(number)) for number in range(MOST_JOBS + 5)]
+    many = [replace(job(rank_summary()), job_id=str(number)) for number in range(MAX_JOBS + 5)]
     told = at_a_glance(many, [])
-    assert (len(told.jobs), told.left_out) == (MOST_JOBS, 5)
+    assert (len(told.jobs), told.left_out) == (MAX_JOBS, 5)
 
 
 def test_both_are_read_back_as_they_were() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sample_views import LEAK, rank_summary
 from tidegauge.cluster.coordinator.coordinator import STALE_AFTER_S, Coordinator
 from tidegauge.cluster.coordinator.order_queue import TALK_S
-from tidegauge.cluster.coordinator.report_pacing import MOST_QUICK_NODES, MOST_REPORTS_PER_S, SOON_S, stale_limit_s
+from tidegauge.cluster.coordinator.report_pacing import MAX_QUICK_NODES, MAX_REPORTS_PER_S, SOON_S, stale_limit_s
 from tidegauge.cluster.engine.agent_reconciler import FRESH_S, AgentReconciler
 from tidegauge.cluster.views import EngineNode, NodeHealth
 from tidegauge.core.ids import JobId, JobKey, ProcessId
@@ -21,7 +21,7 @@ from tidegauge.core.views import NodeSummary, RankSummary
 from waiting import PATIENCE_S, eventually
 
 MANY = 1250
-EVERY_S = MANY / MOST_REPORTS_PER_S
+EVERY_S = MANY / MAX_REPORTS_PER_S
 
 
 @dataclass
@@ -56,7 +56,7 @@ def leaking(job: int, *, within_s: float) -> RankSummary:
 
 
 def test_a_small_cluster_is_left_to_its_setting(cluster: Cluster) -> None:
-    cluster.joined(int(MOST_REPORTS_PER_S))
+    cluster.joined(int(MAX_REPORTS_PER_S))
     assert cluster.report() == 0.0
 
 
@@ -97,11 +97,11 @@ def test_nodes_of_a_job_that_is_soon_out_of_memory_report_as_their_setting_says(
 
 def test_alarms_do_not_make_the_whole_cluster_quick(cluster: Cluster) -> None:
     cluster.joined(MANY)
-    for node in range(2 * MOST_QUICK_NODES):
+    for node in range(2 * MAX_QUICK_NODES):
         cluster.report(node, leaking(node, within_s=60.0))
     cluster.coordinator.jobs()
-    paces = [cluster.report(node, leaking(node, within_s=60.0)) for node in range(2 * MOST_QUICK_NODES)]
-    assert paces.count(0.0) == MOST_QUICK_NODES
+    paces = [cluster.report(node, leaking(node, within_s=60.0)) for node in range(2 * MAX_QUICK_NODES)]
+    assert paces.count(0.0) == MAX_QUICK_NODES
 
 
 def test_an_order_waits_for_a_paced_node_and_more_are_then_expected(cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tidegauge.cluster.engine import service_control
 from tidegauge.cluster.service_record import (
-    LONGEST_ENGINE_DIR,
+    MAX_ENGINE_DIR_BYTES,
     NodeSpec,
     RecordError,
     ServiceRecord,
@@ -144,7 +144,7 @@ def test_the_engine_gets_a_short_folder_when_the_state_directory_is_deep(tmp_pat
     assert choose_engine_dir(Path("/var/lib/tidegauge")) == Path("/var/lib/tidegauge/engine")
     chosen = choose_engine_dir(Path("/home/somebody.with.a.long.name/.local/state/tidegauge"))
     try:
-        assert len(str(chosen)) <= LONGEST_ENGINE_DIR
+        assert len(str(chosen)) <= MAX_ENGINE_DIR_BYTES
         assert stat.S_IMODE(chosen.parent.stat().st_mode) == 0o700
     finally:
         chosen.parent.rmdir()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegauge.web.config import MOST_BYTES, parse_web_config
+from tidegauge.web.config import MAX_FILE_CHARS, parse_web_config
 from tidegauge.web.config_values import Pem, RateLimit, WebConfig, WebConfigError
 from tidegauge.web.tls import certificate_files, server_context
 from web_certificates import Authority
@@ -104,7 +104,7 @@ def test_a_file_that_asks_for_nothing_is_one(text: str) -> None:
         ("!!int ''", "no YAML of that form"),
         ("a: 2026-99-99", "no YAML of that form"),
         ("[" * 5000, "no YAML|nested too deeply"),
-        ("#" * (MOST_BYTES + 1), "more than"),
+        ("#" * (MAX_FILE_CHARS + 1), "more than"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(text: str, said: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from tidegauge.web.passwords import (
     ALL_BURST,
-    LONGEST_PASSWORD_BYTES,
-    MOST_REMEMBERED,
-    MOST_WAITING,
+    MAX_PASSWORD_BYTES,
+    MAX_REMEMBERED,
+    MAX_WAITING,
     PEER_BURST,
     Password,
     Passwords,
@@ -54,7 +54,7 @@ def test_the_real_bcrypt_knows_right_from_wrong() -> None:
 
 def test_hashes_that_htpasswd_writes_are_taken_and_long_passwords_are_cut_as_bcrypt_does() -> None:
     long = b"x" * 100
-    hashed = bcrypt.hashpw(long[:LONGEST_PASSWORD_BYTES], bcrypt.gensalt(4)).replace(b"$2b$", b"$2y$")
+    hashed = bcrypt.hashpw(long[:MAX_PASSWORD_BYTES], bcrypt.gensalt(4)).replace(b"$2b$", b"$2y$")
     assert Passwords().check({"ada": hashed}, "ada", long, peer="a") is Password.RIGHT
 
 
@@ -93,7 +93,7 @@ def test_many_addresses_together_cannot_keep_a_core_busy_either(bench: Bench) ->
 
 def test_who_was_right_stays_so_while_others_guess(bench: Bench) -> None:
     assert bench.ask() is Password.RIGHT
-    for number in range(2 * MOST_REMEMBERED):
+    for number in range(2 * MAX_REMEMBERED):
         bench.now_s += 10.0
         assert bench.ask(f"guess {number}", peer="10.0.0.66") is Password.WRONG
     checks = bench.checks
@@ -116,13 +116,13 @@ def test_threads_with_the_same_password_cost_one_check(bench: Bench) -> None:
     answers: list[Password] = []
     threads = [
         threading.Thread(target=lambda peer=f"10.0.1.{number}": answers.append(bench.ask(peer=peer)))
-        for number in range(1 + MOST_WAITING)
+        for number in range(1 + MAX_WAITING)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers == [Password.RIGHT] * (1 + MOST_WAITING)
+    assert answers == [Password.RIGHT] * (1 + MAX_WAITING)
     assert bench.checks == 1
 
 
@@ -140,17 +140,17 @@ def test_beyond_a_few_that_wait_for_a_slow_check_nobody_waits() -> None:
     def guess(number: int) -> None:
         answers.append(passwords.check(USERS, "ada", b"guess %d" % number, peer=f"10.0.1.{number}"))
 
-    threads = [threading.Thread(target=guess, args=(number,)) for number in range(1 + MOST_WAITING)]
+    threads = [threading.Thread(target=guess, args=(number,)) for number in range(1 + MAX_WAITING)]
     for thread in threads:
         thread.start()
     assert begun.acquire(timeout=PATIENCE_S)
-    while passwords.waiting < MOST_WAITING:
+    while passwords.waiting < MAX_WAITING:
         threads[0].join(0.001)
     assert passwords.check(USERS, "ada", b"open sesame", peer="10.0.0.1") is Password.NOT_NOW  # at once
     gate.set()
     for thread in threads:
         thread.join(PATIENCE_S)
-    assert answers == [Password.WRONG] * (1 + MOST_WAITING)
+    assert answers == [Password.WRONG] * (1 + MAX_WAITING)
     assert passwords.waiting == 0
 
 

@@ -145,7 +145,7 @@ def test_advice_of_nothing_is_none(advice: str | None) -> None:
 @given(st.from_type(Evidence))
 def test_whatever_a_rank_says_it_is_told_in_bounds(one: Evidence) -> None:
     brief = brief_of(one)
-    long = evidence_words.MOST_PATH + evidence_words.MOST_NAME + 400
+    long = evidence_words.MAX_PATH_CHARS + evidence_words.MAX_NAME_CHARS + 400
     assert len(evidence_sentence(one)) < long
     assert len(brief_line(brief) or "") < long
     assert all(len(text) < long + len(brief.advice or "") for text in brief_sentences(brief))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sample_views import rank_summary, uuid_of
 from tidegauge.core.jobs.fraction import (
     CONTEXT_BYTES,
-    LEAST_BYTES,
+    MIN_CAP_BYTES,
     cap_of_job,
     derive_cap,
     fraction_environ,
@@ -40,7 +40,7 @@ def test_what_allocators_and_contexts_may_take_together_is_never_above_the_share
     allowed_bytes = int(cap.fraction * usable_bytes)  # as torch counts it
     outside_bytes = CONTEXT_BYTES if nontorch_bytes is None else nontorch_bytes
     assert ranks_on_gpu * (allowed_bytes + outside_bytes) <= share * usable_bytes + ranks_on_gpu
-    assert allowed_bytes >= LEAST_BYTES - usable_bytes / 1e6 - 1
+    assert allowed_bytes >= MIN_CAP_BYTES - usable_bytes / 1e6 - 1
 
 
 @given(sizes, st.integers(0, 300 * GIB), ranks)
@@ -53,7 +53,7 @@ def test_without_a_share_a_cap_leaves_a_rank_what_it_has(usable_bytes: int, rese
         assert 0 < cap.fraction < 1
         assert reserved_bytes <= int(cap.fraction * usable_bytes) <= 1.1 * reserved_bytes
     else:
-        assert reserved_bytes < LEAST_BYTES or reserved_bytes * 1.1 >= usable_bytes
+        assert reserved_bytes < MIN_CAP_BYTES or reserved_bytes * 1.1 >= usable_bytes
 
 
 @given(shares, st.none() | sizes, ranks)
@@ -64,7 +64,7 @@ def test_a_start_fraction_is_a_fraction_within_the_share_or_a_refusal(
         fraction = start_fraction(share, usable_bytes=usable_bytes, ranks_on_gpu=ranks_on_gpu)
     except ValueError:
         assert usable_bytes is not None
-        assert share / ranks_on_gpu * usable_bytes < CONTEXT_BYTES + LEAST_BYTES + 1
+        assert share / ranks_on_gpu * usable_bytes < CONTEXT_BYTES + MIN_CAP_BYTES + 1
     else:
         assert 0 < fraction <= 1
         assert fraction <= max(share / ranks_on_gpu, 1e-6)

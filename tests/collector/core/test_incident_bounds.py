@@ -10,8 +10,8 @@ from incident_watch import OOM, RULES, Watch, job, two_ranks
 from sample_views import GIB, LEAK, rank_summary
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import RankFinding
-from tidegauge.core.incidents.figures import MOST_CONCERNED, MOST_ERRORS
-from tidegauge.core.incidents.known_errors import MOST_KNOWN, OomMemory
+from tidegauge.core.incidents.figures import MAX_CONCERNED, MAX_ERRORS
+from tidegauge.core.incidents.known_errors import MAX_KNOWN, OomMemory
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import OK, Band, Severity
 from tidegauge.core.views import JobView, RankSummary
@@ -39,14 +39,14 @@ def all_failed(ranks: int) -> JobView:
 
 @pytest.mark.slow
 def test_a_process_with_another_rank_number_at_every_look_fills_no_incident(watch: Watch) -> None:
-    for number in range(2 * MOST_ERRORS):
+    for number in range(2 * MAX_ERRORS):
         watch.see(job(failed(number), world_size=1 << 24))
     incident = watch.incident
-    assert (len(incident.findings), incident.ranks_left_out) == (MOST_ERRORS, MOST_ERRORS)
-    assert len(watch.followed.ended) <= MOST_ERRORS + 1
-    first, latest = incident.ranks[: MOST_ERRORS // 2], incident.ranks[MOST_ERRORS // 2 :]
-    assert first == tuple(range(MOST_ERRORS // 2))
-    assert latest == tuple(range(2 * MOST_ERRORS - MOST_ERRORS // 2, 2 * MOST_ERRORS))
+    assert (len(incident.findings), incident.ranks_left_out) == (MAX_ERRORS, MAX_ERRORS)
+    assert len(watch.followed.ended) <= MAX_ERRORS + 1
+    first, latest = incident.ranks[: MAX_ERRORS // 2], incident.ranks[MAX_ERRORS // 2 :]
+    assert first == tuple(range(MAX_ERRORS // 2))
+    assert latest == tuple(range(2 * MAX_ERRORS - MAX_ERRORS // 2, 2 * MAX_ERRORS))
 
 
 def test_rank_numbers_without_end_are_told_ever_less_often(watch: Watch) -> None:
@@ -55,14 +55,14 @@ def test_rank_numbers_without_end_are_told_ever_less_often(watch: Watch) -> None
     assert set(kinds[1:]) == {"spread"}
     assert len(kinds) < 200
     told = sum(len(change.incident.findings) for change in watch.told)
-    assert told < 200 * MOST_ERRORS, "findings in the history of a day"
+    assert told < 200 * MAX_ERRORS, "findings in the history of a day"
 
 
 @pytest.mark.slow
 def test_a_job_of_ten_thousand_ranks_shows_the_first_to_fail_and_the_latest(watch: Watch) -> None:
     assert watch.see(all_failed(10_000)) == ["opened"]
     opened = watch.incident
-    assert (len(opened.findings), opened.ranks_left_out, opened.common) == (MOST_ERRORS, 10_000 - MOST_ERRORS, True)
+    assert (len(opened.findings), opened.ranks_left_out, opened.common) == (MAX_ERRORS, 10_000 - MAX_ERRORS, True)
     assert (opened.ranks[0], opened.ranks[-1], opened.onset_step) == (0, 9999, OOM.step)
     assert watch.see(all_failed(10_000), for_s=RULES.ease_after_s + 5) == ["recovering"], "they are known, every one"
 
@@ -70,7 +70,7 @@ def test_a_job_of_ten_thousand_ranks_shows_the_first_to_fail_and_the_latest(watc
 def test_a_job_whose_ranks_leak_by_the_thousand_shows_all_of_them(watch: Watch) -> None:
     watch.see(job(*(rank_summary(number, verdict=LEAK, uuid=None) for number in range(10_000))))
     assert (len(watch.incident.findings), watch.incident.ranks_left_out) == (10_000, 0)
-    assert MOST_CONCERNED > 10_000
+    assert MAX_CONCERNED > 10_000
 
 
 def test_errors_that_found_no_place_are_known_after_a_restart(watch: Watch) -> None:
@@ -89,11 +89,11 @@ def finding_of(number: int) -> RankFinding:
 
 def test_the_oldest_errors_are_remembered_by_their_time_alone() -> None:
     memory, one = OomMemory((), keep_s=60.0), finding_of(0)
-    for number in range(MOST_KNOWN + 10):
+    for number in range(MAX_KNOWN + 10):
         memory.learn(JOB, [replace(one, rank=number, oom=error(number))])
     assert memory.of(JOB).has(0, error(0)), "forgotten, but none later than what was dropped is taken for new"
-    assert memory.of(JOB).has(MOST_KNOWN + 9, error(MOST_KNOWN + 9))
-    assert not memory.of(JOB).has(MOST_KNOWN + 10, error(MOST_KNOWN + 10))
+    assert memory.of(JOB).has(MAX_KNOWN + 9, error(MAX_KNOWN + 9))
+    assert not memory.of(JOB).has(MAX_KNOWN + 10, error(MAX_KNOWN + 10))
     assert not memory.of(JobKey("4711", 1, 1001)).has(0, error(0))
 
 

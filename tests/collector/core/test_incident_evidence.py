@@ -17,8 +17,8 @@ from tidegauge.core.evidence.growth_bound import BoundState, GrowthBound
 from tidegauge.core.incidents import IncidentCause
 from tidegauge.core.incidents.evidence import (
     BELONGS_TO,
-    MOST_RANKS,
-    MOST_SNAPSHOTS,
+    MAX_RANKS,
+    MAX_SNAPSHOTS,
     EvidenceNews,
     adds_knowledge,
     belongs,
@@ -111,7 +111,7 @@ def test_pieces_that_follow_each_other_for_months_leave_a_bounded_number_of_snap
     for number in range(2, 1002):
         kept = [*kept, _later(number, rank=1 + number % 2)][-40:]
         after = with_evidence(after, kept)
-        assert len(after.snapshots) <= MOST_SNAPSHOTS
+        assert len(after.snapshots) <= MAX_SNAPSHOTS
     newest = [snapshot_place(ref) for piece in kept[-2:] for ref in piece.snapshots]
     assert set(after.snapshots[: len(newest)]) == set(newest)
     assert set(after.snapshots) == {*newest, *(snapshot_place(ref) for ref in once.snapshots)}, "of all that it says"
@@ -121,8 +121,8 @@ def test_snapshots_of_pieces_that_nobody_keeps_any_more_are_bounded_too() -> Non
     after = incident()
     for number in range(2, 200):
         after = with_evidence(after, [_later(number, rank=number % 20)])
-        assert len(after.snapshots) <= MOST_SNAPSHOTS
-    assert len(after.snapshots) == MOST_SNAPSHOTS
+        assert len(after.snapshots) <= MAX_SNAPSHOTS
+    assert len(after.snapshots) == MAX_SNAPSHOTS
 
 
 def _later(number: int, *, rank: int) -> EvidenceNews:
@@ -167,7 +167,7 @@ def test_any_evidence_gives_one_fitting_piece_of_a_rank_and_the_same_again(
 ) -> None:
     after = with_evidence(incident(cause), pieces)
     ranks = [brief.rank for brief in after.evidence]
-    assert len(ranks) == len(set(ranks)) <= MOST_RANKS
+    assert len(ranks) == len(set(ranks)) <= MAX_RANKS
     assert all(belongs(brief, cause) for brief in after.evidence)
     assert with_evidence(after, pieces) == after
     assert not is_news(after, with_evidence(after, pieces))

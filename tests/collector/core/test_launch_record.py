@@ -12,7 +12,7 @@ from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launch_record import (
     MAX_DECISIONS,
     MAX_RECORD_BYTES,
-    MAX_TEXT,
+    MAX_TEXT_CHARS,
     LaunchRecord,
     decode_launch_record,
     encode_launch_record,
@@ -55,7 +55,7 @@ def test_what_is_written_is_read_back(record: LaunchRecord) -> None:
         ("process", ["1", 2]),
         ("process", [True, 2]),
         ("job_id", None),
-        ("job_id", "x" * (MAX_TEXT + 1)),
+        ("job_id", "x" * (MAX_TEXT_CHARS + 1)),
         ("job_id", "red\x1b[31m"),
         ("restarts", -1),
         ("restarts", 1.5),

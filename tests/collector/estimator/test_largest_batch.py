@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidegauge.estimator.fits import fitting_bytes
 from tidegauge.estimator.gpus import GIB, MIB, GpuType, SizeSource
-from tidegauge.estimator.largest_batch import MOST_TRIALS, BatchRuns, by_the_line, largest_batch
+from tidegauge.estimator.largest_batch import MAX_TRIALS, BatchRuns, by_the_line, largest_batch
 from tidegauge.estimator.target import Target
 
 
@@ -42,10 +42,10 @@ def test_on_any_rising_curve_the_answer_fits_and_was_run(steps: list[int], first
 
     runs = BatchRuns(needs, {first: needs(first)})
     found = largest_batch(runs, gpu(40 * GIB))
-    assert runs.spent <= MOST_TRIALS
+    assert runs.spent <= MAX_TRIALS
     if found.batch_size:
         assert found.device_bytes == needs(found.batch_size) <= fitting_bytes(40 * GIB)
-    if runs.spent < MOST_TRIALS:
+    if runs.spent < MAX_TRIALS:
         assert needs(found.batch_size + 1) > fitting_bytes(40 * GIB) or found.batch_size >= 1 << 20
 
 

@@ -9,13 +9,13 @@ import pytest
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.jobs.launch_record import (
     MAX_DECISIONS,
-    MAX_ID,
+    MAX_ID_CHARS,
     LaunchRecord,
     decode_launch_record,
     encode_launch_record,
 )
 from tidegauge.core.jobs.launches import LaunchState
-from tidegauge.launch.requests import MAX_SAID, KeeperRequests
+from tidegauge.launch.requests import MAX_SAID_CHARS, KeeperRequests
 
 STOPS = ("requeue", "hold", "cancel")
 
@@ -163,7 +163,7 @@ def test_messages_and_remarks_are_kept_and_only_messages_are_said() -> None:
 def test_a_long_message_is_cut_not_refused() -> None:
     job = Job()
     assert job.ask("notify", text="x" * 5000) == {"ok": True}
-    assert len(job.said) == MAX_SAID + 1
+    assert len(job.said) == MAX_SAID_CHARS + 1
 
 
 def test_the_oldest_decisions_are_forgotten() -> None:
@@ -223,5 +223,9 @@ def test_a_record_of_the_longest_texts_is_still_read() -> None:
     job = Job()
     for number in range(MAX_DECISIONS):
         wide = "\N{GRINNING FACE}"
-        job.ask("annotate" if number % 2 else "notify", f"{number:03d}" + wide * (MAX_ID - 3), text=wide * MAX_SAID)
+        job.ask(
+            "annotate" if number % 2 else "notify",
+            f"{number:03d}" + wide * (MAX_ID_CHARS - 3),
+            text=wide * MAX_SAID_CHARS,
+        )
     assert len(job.desk.record.decisions) == MAX_DECISIONS  # each was written and read back, see Job

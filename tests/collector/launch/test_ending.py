@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.proc_stat import ProcStat
-from tidegauge.launch.keeper import LONGEST_LOOK_S, Ending
+from tidegauge.launch.keeper import MAX_LOOK_S, Ending
 
 LAUNCHER, RANK, LOADER = (ProcessId(pid, pid * 10) for pid in (1, 2, 3))
 TERM, KILL = int(signal.SIGTERM), int(signal.SIGKILL)
@@ -89,7 +89,7 @@ def test_looks_become_rarer_and_no_turning_point_is_missed() -> None:
     while now_s < 12.0:
         family.look(now_s)
         times_s.append(now_s)
-        assert now_s < family.ending.next_look_s <= now_s + LONGEST_LOOK_S
+        assert now_s < family.ending.next_look_s <= now_s + MAX_LOOK_S
         now_s = family.ending.next_look_s
     assert {5.0, 10.0} <= set(times_s)
     assert len(times_s) < 40

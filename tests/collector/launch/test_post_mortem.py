@@ -12,7 +12,7 @@ import pytest
 from fake_node import GIB, MIB, STEP_S, FakeClock, FakeRank, identity
 from tidegauge.core.ids import GlobalRank, JobId, ProcessId
 from tidegauge.core.samples import EventCode, RecordKind
-from tidegauge.launch.post_mortem import MOST_TOLD, out_of_memory_notes
+from tidegauge.launch.post_mortem import MAX_TOLD, out_of_memory_notes
 
 BEGAN_S = 1.7e9
 CAP = 4 * GIB
@@ -109,7 +109,7 @@ def test_ranks_are_told_in_the_order_of_their_end_and_not_all_of_many(dead: Dead
     for number in (9, 2, 5, 7, 1):
         dead.rank(number, growth=0, steps=3)
     assert [note.split()[1] for note in dead.notes()] == ["9", "2", "5"]
-    assert MOST_TOLD == 3
+    assert MAX_TOLD == 3
 
 
 def test_jobs_that_did_not_run_out_of_memory_are_not_spoken_of(dead: Dead) -> None:

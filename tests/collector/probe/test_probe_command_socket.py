@@ -14,7 +14,7 @@ from tidegauge.probe.run_files.command_socket import (
     IDLE_S,
     MAX_CLIENTS,
     MAX_LINE_BYTES,
-    MOST_REPLY_BYTES,
+    MAX_REPLY_BYTES,
     CommandSocket,
 )
 from tidegauge.probe.run_files.run_folder import open_run_folder
@@ -23,7 +23,7 @@ from waiting import PATIENCE_S
 
 def echo(request: dict[str, Any]) -> Mapping[str, Any]:
     if request == {"command": "long"}:
-        return {"ok": True, "text": "x" * (MOST_REPLY_BYTES - 100)}
+        return {"ok": True, "text": "x" * (MAX_REPLY_BYTES - 100)}
     return {"ok": True, "got": request}
 
 
@@ -101,7 +101,7 @@ class Commands(unittest.TestCase):
         client.sendall(b'{"command": "long"}\n')
         self.turn(self.server)
         with client.makefile() as replies:
-            self.assertEqual(len(json.loads(replies.readline())["text"]), MOST_REPLY_BYTES - 100)
+            self.assertEqual(len(json.loads(replies.readline())["text"]), MAX_REPLY_BYTES - 100)
 
     def test_a_client_that_does_not_read_is_dropped_and_nobody_waits(self) -> None:
         client = self.connect(self.server)

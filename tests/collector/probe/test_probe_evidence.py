@@ -23,7 +23,7 @@ from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.run_files.run_folder import open_run_folder
 from tidegauge.probe.runtime.history import History, Recorder
-from tidegauge.probe.runtime.rank_snapshot import MOST_BLOCKS, RankSnapshots
+from tidegauge.probe.runtime.rank_snapshot import MAX_BLOCKS, RankSnapshots
 
 ASK = WindowAsk("e1", "rank 0 is suspected", warm_up_steps=2, window_steps=5, most_s=60.0, max_events=1000)
 FOUND = HolderSearch(wanted_bytes=5, objects=7)
@@ -255,7 +255,7 @@ class Ending(WindowTestCase):
 
     def test_too_many_blocks_are_said(self) -> None:
         window = self.window()
-        self.backend.stats[0]["allocation"]["all"]["current"] = MOST_BLOCKS + 1
+        self.backend.stats[0]["allocation"]["all"]["current"] = MAX_BLOCKS + 1
         self.train(window, 3)
         self.gather(window)
         self.assertIn("30,001 blocks", self.evidence().problem or "")

@@ -23,7 +23,7 @@ from tidegauge.probe.evidence.recorder import (
 )
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.pacing import start_thread
-from tidegauge.probe.run_files.command_socket import MOST_REPLY_BYTES
+from tidegauge.probe.run_files.command_socket import MAX_REPLY_BYTES
 from tidegauge.probe.session.commands import Commands
 from tidegauge.probe.session.probe import Probe
 from tidegauge.probe.watching.boundary_calls import BoundaryCalls
@@ -95,7 +95,7 @@ class CommandsTestCase(unittest.TestCase):
 
     def ask(self, command: str, **more: Any) -> dict[str, Any]:
         reply = self.commands.answer({"command": command, **more})
-        self.assertLess(len(json.dumps(reply)), MOST_REPLY_BYTES)
+        self.assertLess(len(json.dumps(reply)), MAX_REPLY_BYTES)
         return reply
 
     def step(self, probe: Probe, steps: int = 1) -> None:

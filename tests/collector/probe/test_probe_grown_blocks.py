@@ -7,7 +7,7 @@ from typing import Any
 
 from probe_fakes import MIB, block, torch_snapshot
 from tidegauge.core.snapshot_columns import PackedSnapshot
-from tidegauge.probe.evidence.grown_blocks import MOST_BLOCKS, GrownBlocks, grown_blocks, largest_blocks
+from tidegauge.probe.evidence.grown_blocks import MAX_BLOCKS, GrownBlocks, grown_blocks, largest_blocks
 from tidegauge.probe.evidence.snapshot_packing import pack_columns
 from tidegauge.probe.pacing import Pacer
 from tidegauge.probe.runtime.rank_snapshot import RawSnapshot
@@ -63,10 +63,10 @@ class Grown(unittest.TestCase):
         self.assertEqual(grown_blocks(packed((512, 3)), late, PACER), GrownBlocks(1, ((BASE, 4 * MIB),)))
 
     def test_no_more_than_a_search_can_take(self) -> None:
-        late = packed(*[(512, 7)] * (MOST_BLOCKS + 50))
+        late = packed(*[(512, 7)] * (MAX_BLOCKS + 50))
         grown = grown_blocks(packed((MIB, 3)), late, PACER)
         assert grown is not None
-        self.assertEqual(len(grown.blocks), MOST_BLOCKS)
+        self.assertEqual(len(grown.blocks), MAX_BLOCKS)
 
 
 class Largest(unittest.TestCase):

@@ -18,7 +18,7 @@ from fake_tensors import FunctionBase, Module, Node, Optimizer, Tensor, fake_ten
 from tidegauge.core.evidence.rank_evidence import Holder, HolderKind, HolderSearch
 from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import search_holders
-from tidegauge.probe.holders.pace import LONGEST_SLICE_S, AtBoundary
+from tidegauge.probe.holders.pace import MAX_SLICE_S, AtBoundary
 from tidegauge.probe.requests import RequestRefusedError
 from waiting import PATIENCE_S
 
@@ -654,7 +654,7 @@ class GuestTest(HolderTestCase):
         self.assertGreater(len(slices), found.objects // 100)  # 8 ms: 8 units for each look at the clock, 9 at most
         self.assertGreater(found.objects, len(kept) // 4)
         self.assertGreater(found.longest_pause_s, 0)
-        self.assertLess(found.longest_pause_s, LONGEST_SLICE_S)
+        self.assertLess(found.longest_pause_s, MAX_SLICE_S)
 
     def test_later_boundaries_will_do(self) -> None:
         kept, refused = (

@@ -15,11 +15,11 @@ from probe_fakes import MIB, FakeBackend, FakeOutOfMemoryError, facts_of_this_pr
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.samples import EventCode
 from tidegauge.probe.faults import Faults
-from tidegauge.probe.oom.observer import MOST_LINES
+from tidegauge.probe.oom.observer import MAX_LINES
 from tidegauge.probe.run_files.oom_snapshot import (
     FACTS_KEY,
-    MOST_BLOCKS,
-    MOST_EVENTS,
+    MAX_BLOCKS,
+    MAX_EVENTS,
     REST,
     OomSnapshots,
     RefusedAllocation,
@@ -121,15 +121,15 @@ class TakingSnapshots(OomTestCase):
         self.assertIsNotNone(self.snapshots.take(REFUSAL, [0], {}))
 
     def test_a_long_history_of_the_jobs_own_is_left_out(self) -> None:
-        self.events(allocated=MOST_EVENTS // 2, freed=MOST_EVENTS // 4)
+        self.events(allocated=MAX_EVENTS // 2, freed=MAX_EVENTS // 4)
         self.snapshots.take(REFUSAL, [0], {})
         self.now_s += 1.0
-        self.events(allocated=MOST_EVENTS // 2, freed=MOST_EVENTS // 4 + 1)
+        self.events(allocated=MAX_EVENTS // 2, freed=MAX_EVENTS // 4 + 1)
         self.snapshots.take(REFUSAL, [0], {})
         self.assertEqual(self.backend.snapshots_with_history, [True, False])
 
     def test_so_many_blocks_that_it_would_take_long_are_left_alone(self) -> None:
-        self.events(allocated=10, current=MOST_BLOCKS + 1)
+        self.events(allocated=10, current=MAX_BLOCKS + 1)
         self.assertIsNone(self.snapshots.take(REFUSAL, [0], {}))
         self.assertEqual((self.files(), self.backend.snapshots_with_history), ([], []))
 
@@ -243,7 +243,7 @@ class TheObserver(OomTestCase):
         self.assertTrue(lines[0].startswith("tidegauge: rank 0 ran out of memory at step 0: 64.0 MiB more"), lines)
         self.assertIn("(100 %) in 2 blocks of 32.0 MiB: /home/ada/train.py:41 in forward", lines[1])
         self.assertIn("the largest that the request could have used has 5.0 MiB", lines[2])
-        self.assertLessEqual(len(lines), MOST_LINES)
+        self.assertLessEqual(len(lines), MAX_LINES)
 
     def test_without_a_stderr_nothing_is_written_to_whatever_has_its_number(self) -> None:
         probe = self.probe()

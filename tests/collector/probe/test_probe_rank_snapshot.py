@@ -18,8 +18,8 @@ from tidegauge.probe.pacing import REST_S, SLICE_S, Pacer, StoppedError
 from tidegauge.probe.runtime.backend import Cuda
 from tidegauge.probe.runtime.history import History
 from tidegauge.probe.runtime.rank_snapshot import (
-    MOST_BLOCKS,
-    MOST_EVENTS,
+    MAX_BLOCKS,
+    MAX_EVENTS,
     NoSnapshotError,
     RankSnapshots,
     RawSnapshot,
@@ -71,21 +71,21 @@ class Taking(unittest.TestCase):
 
     def test_a_torch_that_cannot_leave_events_out_brings_a_bounded_number(self) -> None:
         self.backend.leaves_events_out = False
-        self.history.begin(entries=MOST_EVENTS, step=0)
-        self.allocations(5, allocated=10 * MOST_EVENTS)
+        self.history.begin(entries=MAX_EVENTS, step=0)
+        self.allocations(5, allocated=10 * MAX_EVENTS)
         self.snapshots.take(most_events=0)
         self.assertEqual(self.backend.snapshots_with_history, [False, True])
 
     def test_and_is_not_asked_for_more(self) -> None:
         self.backend.leaves_events_out = False
         self.backend.recording.of_the_job()
-        self.allocations(5, allocated=MOST_EVENTS + 1)
+        self.allocations(5, allocated=MAX_EVENTS + 1)
         with self.assertRaisesRegex(NoSnapshotError, r"2\.13\.0 cannot leave out the events"):
             self.snapshots.take(most_events=100)
         self.assertEqual(self.backend.snapshots_with_history, [False])
 
     def test_so_many_blocks_that_training_would_be_held_up_are_left_alone(self) -> None:
-        self.allocations(MOST_BLOCKS + 1)
+        self.allocations(MAX_BLOCKS + 1)
         with self.assertRaisesRegex(NoSnapshotError, "30,001 blocks"):
             self.snapshots.take(most_events=0)
         self.assertEqual(self.backend.snapshots_with_history, [])

@@ -23,7 +23,7 @@ from tidegauge_exporter.notify.alertmanager import (
     AWAY_AFTER_S,
     ENDS_LATER_S,
     LASTS_S,
-    MOST_IN_A_REQUEST,
+    MAX_ALERTS_PER_REQUEST,
     REFRESH_EVERY_S,
     AlertmanagerSink,
 )
@@ -191,8 +191,8 @@ def test_notes_are_no_alerts_and_easing_to_one_ends_it(fake: FakeAlertmanager) -
 
 
 def test_many_are_posted_in_parts(fake: FakeAlertmanager) -> None:
-    Bench(fake.url).take(*(warning(number) for number in range(1, MOST_IN_A_REQUEST + 2)))
-    assert [len(alerts) for _, alerts in fake.requests] == [MOST_IN_A_REQUEST, 1]
+    Bench(fake.url).take(*(warning(number) for number in range(1, MAX_ALERTS_PER_REQUEST + 2)))
+    assert [len(alerts) for _, alerts in fake.requests] == [MAX_ALERTS_PER_REQUEST, 1]
 
 
 def test_a_clock_that_was_set_back_ends_no_alert_before_it_began(fake: FakeAlertmanager) -> None:

@@ -12,8 +12,8 @@ from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.notify.sink_worker import (
     DEFECT_WAIT_S,
     HANGS_AFTER_S,
-    LONGEST_WAIT_S,
-    MOST_OWED,
+    MAX_OWED,
+    MAX_WAIT_S,
     REFUSED_WAIT_S,
     PartStatus,
     SinkWorker,
@@ -111,7 +111,7 @@ def test_what_is_delivered_while_a_sink_is_busy_waits_for_the_next_round(bench: 
     [
         (RetryLaterError("busy", after_s=7.0), 7.0),
         (RetryLaterError("busy", after_s=0.0), 1.0),
-        (RetryLaterError("busy", after_s=1e9), LONGEST_WAIT_S),
+        (RetryLaterError("busy", after_s=1e9), MAX_WAIT_S),
         (RefusedError("token revoked"), REFUSED_WAIT_S),
         (ZeroDivisionError("a defect"), DEFECT_WAIT_S),
     ],
@@ -171,8 +171,8 @@ def test_a_sink_that_hangs_is_seen_to_hang(bench: Bench) -> None:
 
 
 def test_what_is_owed_is_bounded_and_the_newest_stay(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.desk.deliver([closed(story(number)) for number in range(MOST_OWED + 3)])
+    bench.desk.deliver([closed(story(number)) for number in range(MAX_OWED + 3)])
     bench.desk.deliver([])
     bench.desk.hand_over()
-    assert [told.incident.number for told in bench.sink.rounds[0]] == list(range(3, MOST_OWED + 3))
+    assert [told.incident.number for told in bench.sink.rounds[0]] == list(range(3, MAX_OWED + 3))
     assert "3 closed incidents are never told" in caplog.text

@@ -23,7 +23,7 @@ from tidegauge_exporter.notify.delivery_journal import (
     FORMAT,
     KEEP_OVER_S,
     KEEP_S,
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     OUTDATED_LINES,
     DeliveryJournal,
     DeliveryJournalError,
@@ -167,14 +167,14 @@ def test_what_is_over_is_forgotten_after_a_month_and_the_rest_after_half_a_year(
 
 def test_too_many_entries_cost_those_that_are_over_first(path: Path) -> None:
     lines = [["slack", "open", "1", False, 0.0]]
-    lines += [["slack", f"over {number}", "1", True, 0.0] for number in range(MOST_ENTRIES)]
+    lines += [["slack", f"over {number}", "1", True, 0.0] for number in range(MAX_ENTRIES)]
     path.write_bytes(FORMAT + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     journal = DeliveryJournal(path, wall_s=Clock(0.0))
-    assert len(journal.keys("slack")) == MOST_ENTRIES
+    assert len(journal.keys("slack")) == MAX_ENTRIES
     assert journal.said("slack", "over 0") is None
     for number in range(OUTDATED_LINES + 1):
         journal.say("slack", f"new {number}", "1", over=True)
-    assert len(journal.keys("slack")) == MOST_ENTRIES
+    assert len(journal.keys("slack")) == MAX_ENTRIES
     assert journal.said("slack", "open") == "1"
     assert journal.said("slack", f"new {OUTDATED_LINES}") == "1"
 

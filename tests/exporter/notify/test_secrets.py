@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegauge.secrets import LONGEST_SECRET_BYTES, SecretError, read_secret
+from tidegauge.secrets import MAX_SECRET_BYTES, SecretError, read_secret
 
 NAME = "TIDEGAUGE_TOKEN"
 TOKEN = "xoxb-not-a-real-one"
@@ -56,7 +56,7 @@ def test_a_missing_file_is_an_error_though_the_environment_has_one(tmp_path: Pat
         read_secret(tmp_path / "gone", {NAME: TOKEN}, NAME)
 
 
-@pytest.mark.parametrize("content", ["", " \n", "two words", "two\nlines", "\u00e4", "a" * (LONGEST_SECRET_BYTES + 1)])
+@pytest.mark.parametrize("content", ["", " \n", "two words", "two\nlines", "\u00e4", "a" * (MAX_SECRET_BYTES + 1)])
 def test_what_is_no_token_is_refused_without_being_quoted(file: Path, content: str) -> None:
     file.write_text(content)
     with pytest.raises(SecretError) as caught:

@@ -31,7 +31,7 @@ from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.story_lines import MOST_AT_ONCE, MOST_CONSIDERED
+from tidegauge_exporter.notify.story_lines import MAX_CONSIDERED, MAX_LINES_AT_ONCE
 from tidegauge_exporter.slack.sink import FIGURES_EVERY_S
 
 
@@ -122,7 +122,7 @@ def test_decisions_under_way_are_no_line_and_considered_ones_are_few(channel: Ch
     kinds = [considered(Disposition.WOULD, kind) for kind in ActionKind]
     channel.take(decided(warning(), under_way, *same, *kinds))
     lines = channel.chat.replies(channel.chat.heads()[0])[1:]
-    assert len(lines) == MOST_CONSIDERED
+    assert len(lines) == MAX_CONSIDERED
     assert [line.split(" d")[0] for line in lines[:2]] == ["cap withheld", "notify would"]
 
 
@@ -134,7 +134,7 @@ def test_after_a_long_absence_the_newest_lines_are_told_and_the_rest_counted(cha
     lines = channel.chat.replies(channel.chat.heads()[0])
     assert lines[0].startswith("18 earlier lines are left out")
     assert lines[1:] == [f"spread at {number}" for number in range(18, 38)]
-    assert len(lines) == 1 + MOST_AT_ONCE
+    assert len(lines) == 1 + MAX_LINES_AT_ONCE
     channel.restart()
     channel.take(happened(told, ChangeKind.SPREAD, 99.0))
     assert channel.chat.replies(channel.chat.heads()[0])[len(lines) :] == ["spread at 99"]

@@ -25,7 +25,7 @@ from exporter.notify.telling import (
 from tidegauge.core.incidents import ChangeKind, IncidentChange, IncidentState
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
-from tidegauge_exporter.notify.story_lines import MOST_AT_ONCE, StoryLine, lines_of
+from tidegauge_exporter.notify.story_lines import MAX_LINES_AT_ONCE, StoryLine, lines_of
 
 FAULTS = ("ok", "ok", "ok", "ok", "later", "refused", "crash before", "crash after")
 EVENTS = ("open", "escalate", "spread", "figures", "recover", "decide", "close", "nothing", "restart", "forgetful")
@@ -99,7 +99,7 @@ class World:
 
 @given(
     # No more than are told at once after a long absence.
-    events=st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 3)), min_size=1, max_size=MOST_AT_ONCE),
+    events=st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 3)), min_size=1, max_size=MAX_LINES_AT_ONCE),
     faults=st.lists(st.sampled_from(FAULTS), max_size=60),
 )
 def test_whatever_happens_each_incident_has_one_thread_with_each_line_once(

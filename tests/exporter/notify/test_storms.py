@@ -14,7 +14,7 @@ from exporter.notify.telling import Call, closed, escalated, story, warning
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify.ports import RetryLaterError
-from tidegauge_exporter.notify.storms import FORGET_S, MOST_THREADS, QUIET_S, SHOW_EVERY_S, WITHIN_S
+from tidegauge_exporter.notify.storms import FORGET_S, MAX_THREADS, QUIET_S, SHOW_EVERY_S, WITHIN_S
 
 
 def in_storms(channel: Channel) -> list[str]:
@@ -34,7 +34,7 @@ def alone(channel: Channel) -> list[str]:
 def test_beyond_five_threads_in_ten_minutes_the_rest_shares_one(channel: Channel) -> None:
     told = [warning(number) for number in range(1, 9)]
     channel.take(*told)
-    assert len(alone(channel)) == MOST_THREADS
+    assert len(alone(channel)) == MAX_THREADS
     assert storms(channel) == ["storm 6:open 7:open 8:open"]
     assert in_storms(channel) == [f"incident {number} open warning 1006632960" for number in (6, 7, 8)]
     calls = len(channel.chat.calls)
@@ -53,7 +53,7 @@ def test_five_in_ten_minutes_are_no_storm(channel: Channel) -> None:
     told = []
     for number in range(1, 15):
         told.append(warning(number))
-        channel.take(*told, after_s=WITHIN_S / MOST_THREADS + 1.0)
+        channel.take(*told, after_s=WITHIN_S / MAX_THREADS + 1.0)
     assert (len(alone(channel)), storms(channel)) == (14, [])
 
 
@@ -66,7 +66,7 @@ def test_a_storm_takes_all_until_it_was_quiet_for_half_an_hour(channel: Channel)
     assert len(in_storms(channel)) == 3
     told.append(warning(9))
     channel.take(*told, after_s=QUIET_S + 10.0)
-    assert alone(channel)[MOST_THREADS:] == ["incident 9 open warning 1006632960"]
+    assert alone(channel)[MAX_THREADS:] == ["incident 9 open warning 1006632960"]
     assert storms(channel) == ["storm 6:open 7:open 8:open"]
 
 
@@ -80,7 +80,7 @@ def test_the_flood_of_one_user_drowns_nobody_elses_incident(channel: Channel) ->
     channel.take(*flood)
     ada, grace = of_user(warning(20), 2001), of_user(warning(21), 2002)
     channel.take(*flood, ada, grace)
-    assert alone(channel)[MOST_THREADS:] == [
+    assert alone(channel)[MAX_THREADS:] == [
         "incident 20 open warning 1006632960",
         "incident 21 open warning 1006632960",
     ]
@@ -91,20 +91,20 @@ def test_the_flood_of_one_user_drowns_nobody_elses_incident(channel: Channel) ->
     channel.restart()
     channel.take(*flood, of_user(warning(22), 2003))
     assert alone(channel)[-1] == "incident 22 open warning 1006632960"
-    assert len(alone(channel)) == MOST_THREADS + 3
+    assert len(alone(channel)) == MAX_THREADS + 3
     assert len(in_storms(channel)) == 5
 
 
 def test_the_first_of_each_user_comes_before_the_second_of_any(channel: Channel) -> None:
     channel.take(*(story(number) for number in range(1, 9)), of_user(warning(20), 2001))
     assert "incident 20 open warning 1006632960" in alone(channel)
-    assert len(alone(channel)) == MOST_THREADS
+    assert len(alone(channel)) == MAX_THREADS
 
 
 def test_a_bad_night_of_many_users_is_a_storm_too(channel: Channel) -> None:
     channel.take(*(of_user(warning(number), 2000 + number) for number in range(1, 41)))
     channel.take(*(of_user(warning(number), 2000 + number) for number in range(1, 81)))
-    assert len(alone(channel)) == MOST_THREADS
+    assert len(alone(channel)) == MAX_THREADS
     assert len(in_storms(channel)) == 75
 
 
@@ -182,7 +182,7 @@ def test_every_incident_is_told_once_and_no_more_than_five_threads_begin_in_ten_
         channel.journal.close()
     assert numbers == list(range(1, len(pauses_s) + 1))
     for at_s in began_s:
-        assert sum(at_s <= other_s < at_s + WITHIN_S for other_s in began_s) <= MOST_THREADS
+        assert sum(at_s <= other_s < at_s + WITHIN_S for other_s in began_s) <= MAX_THREADS
 
 
 def test_a_storm_of_notes_is_none(channel: Channel) -> None:

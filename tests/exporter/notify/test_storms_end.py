@@ -23,13 +23,13 @@ from sample_views import NOW_S
 from tidegauge_exporter.messages.values import Story
 from tidegauge_exporter.notify import storms as storms_module
 from tidegauge_exporter.notify.notifier import OVERLAP_S
-from tidegauge_exporter.notify.storms import LONGEST_S, MOST_IN_STORM, MOST_THREADS, QUIET_S, SHOW_EVERY_S
+from tidegauge_exporter.notify.storms import MAX_INCIDENTS_PER_STORM, MAX_STORM_S, MAX_THREADS, QUIET_S, SHOW_EVERY_S
 from tidegauge_exporter.notify.threads import Storm, from_text
 
 BEAT_S = 1200.0
 """An incident so often keeps a storm from ever being quiet."""
 WEEK_S = 7 * 86400.0
-LONGEST_LINE_BYTES = 4096
+MAX_LINE_BYTES = 4096
 
 
 def kept(channel: Channel) -> list[Storm]:
@@ -88,9 +88,9 @@ def test_a_week_without_half_an_hour_of_rest_is_no_storm_without_end(
     cluster.pass_s(whole_s / 2)
     assert told_of(channel) == Counter(range(1, cluster.began + 1))
     found = kept(channel)
-    assert max(len(storm.numbers) for storm in found) <= MOST_IN_STORM
-    assert all(storm.joined_unix_s - storm.began_unix_s <= LONGEST_S for storm in found)
-    assert longest_line(channel) < LONGEST_LINE_BYTES
+    assert max(len(storm.numbers) for storm in found) <= MAX_INCIDENTS_PER_STORM
+    assert all(storm.joined_unix_s - storm.began_unix_s <= MAX_STORM_S for storm in found)
+    assert longest_line(channel) < MAX_LINE_BYTES
     if count == 1:
         assert len(found) == 1  # one in twenty minutes is none
     else:
@@ -104,7 +104,7 @@ def test_what_a_closed_incident_was_is_not_kept(channel: Channel) -> None:
     channel.take(*first)
     over = [closed(story) for story in first[:-1]]
     channel.take(*over, first[-1], after_s=SHOW_EVERY_S)
-    stories = [weakref.ref(story.incident) for story in over[MOST_THREADS:]]
+    stories = [weakref.ref(story.incident) for story in over[MAX_THREADS:]]
     over.clear()
     channel.take(first[-1])
     gc.collect()
@@ -121,22 +121,24 @@ def test_a_thousand_at_once_are_several_storms(channel: Channel) -> None:
 
 
 def test_beyond_the_last_place_the_ordinary_rules_hold(channel: Channel) -> None:
-    told = [warning(number) for number in range(1, MOST_IN_STORM + MOST_THREADS)]
+    told = [warning(number) for number in range(1, MAX_INCIDENTS_PER_STORM + MAX_THREADS)]
     channel.take(*told)
-    for number in range(MOST_IN_STORM + MOST_THREADS, MOST_IN_STORM + 3 * MOST_THREADS + 1):
+    for number in range(MAX_INCIDENTS_PER_STORM + MAX_THREADS, MAX_INCIDENTS_PER_STORM + 3 * MAX_THREADS + 1):
         told.append(warning(number))
-        channel.take(*told, after_s=QUIET_S - 10.0 if len(told) == MOST_IN_STORM + MOST_THREADS else 1.0)
+        channel.take(*told, after_s=QUIET_S - 10.0 if len(told) == MAX_INCIDENTS_PER_STORM + MAX_THREADS else 1.0)
     (full, second) = kept(channel)
-    assert full.numbers == tuple(range(MOST_THREADS + 1, MOST_IN_STORM + MOST_THREADS + 1))
-    assert second.numbers == tuple(range(MOST_IN_STORM + 2 * MOST_THREADS + 1, MOST_IN_STORM + 3 * MOST_THREADS + 1))
+    assert full.numbers == tuple(range(MAX_THREADS + 1, MAX_INCIDENTS_PER_STORM + MAX_THREADS + 1))
+    assert second.numbers == tuple(
+        range(MAX_INCIDENTS_PER_STORM + 2 * MAX_THREADS + 1, MAX_INCIDENTS_PER_STORM + 3 * MAX_THREADS + 1)
+    )
     assert told_of(channel) == Counter(range(1, len(told) + 1))
 
 
 def test_where_a_storm_has_not_room_for_all_the_worst_get_threads_of_their_own(channel: Channel) -> None:
-    told = [warning(number) for number in range(1, MOST_IN_STORM + MOST_THREADS)]
+    told = [warning(number) for number in range(1, MAX_INCIDENTS_PER_STORM + MAX_THREADS)]
     channel.take(*told)
     (storm,) = kept(channel)
-    assert len(storm.numbers) == MOST_IN_STORM - 1
+    assert len(storm.numbers) == MAX_INCIDENTS_PER_STORM - 1
     worst = escalated(warning(700), 0.0)
     channel.take(*told, warning(800), warning(900), worst, after_s=QUIET_S - 10.0)
     (storm,) = kept(channel)
@@ -150,7 +152,7 @@ def test_what_is_open_in_a_storm_that_takes_no_more_is_told_there_to_its_end(cha
     channel.take(*lasting)
     cluster = BusyCluster(channel, 3)
     cluster.began = 8
-    cluster.pass_s(2 * LONGEST_S, *lasting)
+    cluster.pass_s(2 * MAX_STORM_S, *lasting)
     old = kept(channel)[0]
     lasting = [*lasting[:7], escalated(lasting[7], channel.clock.now_s - NOW_S)]
     channel.take(*lasting, after_s=SHOW_EVERY_S)
@@ -184,7 +186,7 @@ def test_storms_of_an_older_notebook_go_on_and_end(channel: Channel) -> None:
     failing=st.lists(st.booleans(), max_size=80),
 )
 def test_between_storms_nothing_is_told_twice_or_lost(pauses_s: list[float], failing: list[bool]) -> None:
-    with tempfile.TemporaryDirectory() as folder, patch.object(storms_module, "MOST_IN_STORM", 3):
+    with tempfile.TemporaryDirectory() as folder, patch.object(storms_module, "MAX_INCIDENTS_PER_STORM", 3):
         channel = Channel(Path(folder) / "notified.jsonl")
         channel.chat.before = away_at(failing)
         channel.take_one_more_each(pauses_s)

@@ -8,7 +8,7 @@ from urllib.request import Request
 import pytest
 
 from fakes.fake_slack import FakeSlack, Fault
-from tidegauge_exporter.slack.client import MOST_BYTES, is_loopback, send
+from tidegauge_exporter.slack.client import MAX_ANSWER_BYTES, is_loopback, send
 
 
 def test_an_answer_that_goes_on_for_too_long_is_given_up(slack: FakeSlack) -> None:
@@ -18,7 +18,7 @@ def test_an_answer_that_goes_on_for_too_long_is_given_up(slack: FakeSlack) -> No
 
 
 def test_an_answer_that_is_too_long_is_given_up(slack: FakeSlack) -> None:
-    slack.fault("x", Fault(200, "x" * (MOST_BYTES + 1)))
+    slack.fault("x", Fault(200, "x" * (MAX_ANSWER_BYTES + 1)))
     with pytest.raises(OSError, match="too long"):
         send(Request(f"{slack.api_url}x", data=b"{}"), timeout_s=10.0)
 

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 
 LOOK_EVERY_S = 0.002
-MOST_LOOKS = 1000
+MAX_LOOKS = 1000
 """For a thread that never rests. Not a time: a machine that stands still for seconds lets nobody come to rest."""
 LOOKS = 3
 """In a row without a thread at work: who waits for the interpreter's lock gets it in between."""
@@ -25,7 +25,7 @@ def settle() -> None:
     if "torch" not in sys.modules:
         return
     at_rest = 0
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_LOOKS):
         time.sleep(LOOK_EVERY_S)
         at_rest = 0 if _others_work() else at_rest + 1
         if at_rest == LOOKS:

@@ -12,15 +12,15 @@ from typing import Any
 from fuzz.oracles import require
 from fuzz.target import Target
 from tidegauge.probe.requests import RequestRefusedError, is_a_look, parse_ask, request_id_of
-from tidegauge.probe.run_files.command_socket import MAX_LINE_BYTES, MOST_REPLY_BYTES, CommandSocket
+from tidegauge.probe.run_files.command_socket import MAX_LINE_BYTES, MAX_REPLY_BYTES, CommandSocket
 from tidegauge.probe.run_files.owner_messages import OwnerMessages
 from tidegauge.probe.run_files.run_folder import open_run_folder
 
-MOST_SENT = 4096
+MAX_SENT_BYTES = 4096
 """Bytes given to the socket at a time: a line comes in several pieces."""
 
 
-MOST_ANSWERED = 50
+MAX_ANSWERED_LINES = 50
 """Lines whose replies fit into the socket's buffer."""
 
 
@@ -54,9 +54,9 @@ def one(data: bytes) -> None:
         client.setblocking(False)
         _turn()
         got = b""
-        for at in range(0, len(data), MOST_SENT):
+        for at in range(0, len(data), MAX_SENT_BYTES):
             try:
-                client.sendall(data[at : at + MOST_SENT])
+                client.sendall(data[at : at + MAX_SENT_BYTES])
             except (BrokenPipeError, ConnectionResetError):
                 break
             _turn()
@@ -69,11 +69,11 @@ def one(data: bytes) -> None:
     for reply in replies:
         said = json.loads(reply)
         require(isinstance(said, dict) and ("ok" in said or "error" in said), "a reply that is none")
-        require(len(reply) < MOST_REPLY_BYTES, f"a reply of {len(reply):,} bytes")
+        require(len(reply) < MAX_REPLY_BYTES, f"a reply of {len(reply):,} bytes")
     lines = data.split(b"\n")
     # Replies that the client does not read soon enough end the connection.
     require(len(replies) <= len(lines) + 1, f"{len(replies)} replies to {len(lines) - 1} lines")
-    if len(lines) <= MOST_ANSWERED and all(len(line) <= MAX_LINE_BYTES - MOST_SENT for line in lines):
+    if len(lines) <= MAX_ANSWERED_LINES and all(len(line) <= MAX_LINE_BYTES - MAX_SENT_BYTES for line in lines):
         require(len(replies) == len(lines) - 1, f"{len(replies)} replies to {len(lines) - 1} lines")
 
 

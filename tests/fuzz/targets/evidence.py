@@ -10,10 +10,10 @@ from random import Random
 from fuzz.oracles import require
 from fuzz.target import Target
 from rank_windows import window
-from tidegauge.agent.evidence.checks import LARGEST, MOST_ROWS, MOST_UNPACKED_BYTES, read_evidence, read_snapshot
+from tidegauge.agent.evidence.checks import LARGEST, MAX_ROWS, MAX_UNPACKED_BYTES, read_evidence, read_snapshot
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.contents import decompressed
-from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, MOST_TEXT
+from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_TEXT_CHARS
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.wire import to_json, to_wire
 
@@ -29,13 +29,15 @@ def found(data: bytes) -> None:
     except UnsafeFileError:
         return
     _bounded(to_wire(evidence))
-    require(evidence.search is None or len(evidence.search.holders) <= MOST_HOLDERS, "more holders than are read")
+    require(evidence.search is None or len(evidence.search.holders) <= MAX_HOLDERS, "more holders than are read")
     require(read_evidence(to_json(evidence), CLAIMED) == evidence, "it does not come back as it was")
 
 
 def _bounded(value: object) -> None:
     if isinstance(value, str):
-        require(len(value) <= MOST_TEXT and value.isprintable(), f"a text of {len(value)} characters, or not printable")
+        require(
+            len(value) <= MAX_TEXT_CHARS and value.isprintable(), f"a text of {len(value)} characters, or not printable"
+        )
     elif isinstance(value, (int, float)):
         require(0 <= value <= LARGEST, "a number beyond all measure")
     elif isinstance(value, dict):
@@ -52,8 +54,8 @@ def snapshot(data: bytes) -> None:
         content, packed = read_snapshot(data)
     except UnsafeFileError:
         return
-    require(len(content) <= MOST_UNPACKED_BYTES, f"{len(content):,} bytes")
-    require(len(packed.frames["line"]) <= MOST_ROWS["frames"], "more frames than are read")
+    require(len(content) <= MAX_UNPACKED_BYTES, f"{len(content):,} bytes")
+    require(len(packed.frames["line"]) <= MAX_ROWS["frames"], "more frames than are read")
 
 
 def _packed_again(data: bytes, random: Random) -> bytes:

@@ -11,7 +11,7 @@ from tidegauge_scheduler_hooks.policy.check import check_policy
 from tidegauge_scheduler_hooks.policy.files import DEFAULT_FILE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-LONGEST_MESSAGE = 2_000
+MAX_MESSAGE_CHARS = 2_000
 
 
 def one(data: bytes) -> None:
@@ -22,7 +22,7 @@ def one(data: bytes) -> None:
     lines = text.count("\n") + text.count("\r") + text.count("\x85") + text.count("\u2028") + text.count("\u2029") + 2
     for finding in findings.found:
         require(finding.line is None or 1 <= finding.line <= lines, f"line {finding.line} of {lines}")
-        require(len(str(finding)) <= LONGEST_MESSAGE, f"a message of {len(str(finding)):,} characters")
+        require(len(str(finding)) <= MAX_MESSAGE_CHARS, f"a message of {len(str(finding)):,} characters")
 
 
 def seeds() -> Iterable[bytes]:

@@ -45,9 +45,9 @@ from tidegauge.core.snapshot_columns import (
 )
 
 DATA = Path(__file__).parents[2] / "data"
-MOST_UNPACKED_BYTES = 8 << 20
+MAX_UNPACKED_BYTES = 8 << 20
 _PLAIN = (dict, list, tuple, str, bytes, int, float, bool, type(None))
-_LONGEST_HEAD = 1 << 14
+_MAX_HEAD_BYTES = 1 << 14
 _HEAD = struct.Struct("<I")
 
 
@@ -115,19 +115,19 @@ def columns(data: bytes) -> None:
 def packing(data: bytes) -> None:
     """Compressed bytes, bombs among them: never more than was asked for."""
     try:
-        content = decompressed(data, most_bytes=MOST_UNPACKED_BYTES)
+        content = decompressed(data, most_bytes=MAX_UNPACKED_BYTES)
     except BadTraceError:
         return
-    require(len(content) <= MOST_UNPACKED_BYTES, f"{len(content):,} bytes; {MOST_UNPACKED_BYTES:,} were asked for")
+    require(len(content) <= MAX_UNPACKED_BYTES, f"{len(content):,} bytes; {MAX_UNPACKED_BYTES:,} were asked for")
     for compressed in (gzip.compress(content[:1000]), zlib.compress(content[:1000])):
         require(decompressed(compressed, most_bytes=1000) == content[:1000], "not what was compressed")
 
 
 def npz(data: bytes) -> None:
     try:
-        arrays = read_npz(data, most_bytes=MOST_UNPACKED_BYTES)
-        require(sum(_size_bytes(one) for one in arrays.values()) <= 2 * MOST_UNPACKED_BYTES, "more than was asked for")
-        trace = read_npz_trace(data, most_bytes=MOST_UNPACKED_BYTES)
+        arrays = read_npz(data, most_bytes=MAX_UNPACKED_BYTES)
+        require(sum(_size_bytes(one) for one in arrays.values()) <= 2 * MAX_UNPACKED_BYTES, "more than was asked for")
+        trace = read_npz_trace(data, most_bytes=MAX_UNPACKED_BYTES)
         with_beginning(trace)
     except (BadTraceError, TraceError):
         pass
@@ -146,7 +146,7 @@ def _mended_columns(data: bytes, random: Random) -> bytes:
     if not data.startswith(MAGIC) or random.randrange(8) == 0:
         return data
     try:
-        head, length = json.JSONDecoder().raw_decode(data[begin : begin + _LONGEST_HEAD].decode("latin-1"))
+        head, length = json.JSONDecoder().raw_decode(data[begin : begin + _MAX_HEAD_BYTES].decode("latin-1"))
         wanted = _column_bytes(head)
     except Exception:  # no head any more, or one that makes no sense: it stays so
         return data
@@ -189,8 +189,8 @@ def _touched(data: bytes, random: Random) -> bytes:
 
 def _pickles() -> Iterator[bytes]:
     for path in sorted((DATA / "allocator" / "snapshots").glob("*.pickle.gz")):
-        yield gzip.decompress(path.read_bytes())[:_MOST_SEED_BYTES]
-    yield gzip.decompress((DATA / "oom" / "needed.oom.pickle.gz").read_bytes())[:_MOST_SEED_BYTES]
+        yield gzip.decompress(path.read_bytes())[:_MAX_SEED_BYTES]
+    yield gzip.decompress((DATA / "oom" / "needed.oom.pickle.gz").read_bytes())[:_MAX_SEED_BYTES]
     entry = {"action": "alloc", "addr": 1 << 21, "size": 512, "stream": 0, "frames": [], "time_us": 7}
     segment = {
         "device": 0, "address": 1 << 21, "total_size": 1 << 21, "stream": 0, "segment_type": "small",
@@ -211,7 +211,7 @@ class _Canary:
         return exec, ("raise SystemExit('code of a pickle ran')",)
 
 
-_MOST_SEED_BYTES = 1 << 16
+_MAX_SEED_BYTES = 1 << 16
 
 
 def _columns() -> Iterator[bytes]:
@@ -230,15 +230,15 @@ def _packed() -> Iterator[bytes]:
     yield from (gzip.compress(text, mtime=0), zlib.compress(text), zstandard.ZstdCompressor().compress(text), text)
     yield gzip.compress(text, mtime=0) + gzip.compress(b"", mtime=0)
     yield zlib.compress(b"") * 100
-    yield zlib.compress(bytes(MOST_UNPACKED_BYTES + 1), 9)
-    yield zstandard.ZstdCompressor(level=19).compress(bytes(MOST_UNPACKED_BYTES + 1))
+    yield zlib.compress(bytes(MAX_UNPACKED_BYTES + 1), 9)
+    yield zstandard.ZstdCompressor(level=19).compress(bytes(MAX_UNPACKED_BYTES + 1))
     streamed = zstandard.ZstdCompressor().compressobj()
     yield streamed.compress(text) + streamed.flush()
 
 
 def _archives() -> Iterator[bytes]:
     smallest = min((DATA / "allocator").glob("*.npz"), key=lambda path: path.stat().st_size).read_bytes()
-    trace = read_npz_trace(smallest, most_bytes=MOST_UNPACKED_BYTES)
+    trace = read_npz_trace(smallest, most_bytes=MAX_UNPACKED_BYTES)
     yield from (smallest, write_npz_trace(trace.first(20)), write_npz_trace(trace.first(0)))
 
 

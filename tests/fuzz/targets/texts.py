@@ -11,18 +11,18 @@ from fuzz.target import Target
 from tidegauge.agent.slurm.listpids import parse_listpids
 from tidegauge.analysis.oom.answer import explain_elsewhere, explain_text
 from tidegauge.analysis.oom.forms import NOT_AVAILABLE_BYTES, SizeRange, parse_message
-from tidegauge.analysis.oom.log import MOST_KEPT, read_log
+from tidegauge.analysis.oom.log import MAX_MESSAGES, read_log
 from tidegauge_scheduler_hooks.slurm.jobs_json import read_jobs
 
 DATA = Path(__file__).parents[2] / "data"
-MOST_SEED_BYTES = 16_000
+MAX_SEED_BYTES = 16_000
 
 
 def oom(data: bytes) -> None:
     """Nothing is raised; every message found is explained; sizes have two ends in order."""
     text = data.decode(errors="replace")
     log = read_log(text.splitlines(keepends=True))
-    require(len(log.found) <= MOST_KEPT, f"{len(log.found)} messages kept")
+    require(len(log.found) <= MAX_MESSAGES, f"{len(log.found)} messages kept")
     require(log.lines == len(text.splitlines()), "lines are lost")
     for found in log.found[:20]:
         answer = explain_text(found)
@@ -63,7 +63,7 @@ def squeue(data: bytes) -> None:
 
 def _logs() -> Iterable[bytes]:
     for path in sorted((DATA / "oom").glob("*.txt")):
-        yield path.read_bytes()[:MOST_SEED_BYTES]
+        yield path.read_bytes()[:MAX_SEED_BYTES]
 
 
 def _lists() -> Iterable[bytes]:

@@ -33,7 +33,7 @@ except urllib.error.HTTPError as refused:
     print(refused.code)
 """
 PASSWORD = "CANARY-password"
-MOST_JOINS = 5
+MAX_JOINS = 5
 """Of an agent, where head and agent share a machine that is slow."""
 
 
@@ -57,7 +57,7 @@ class Service:
             # The head's port answers before the head does: an agent that waited for it in vain is begun again, as a
             # kubelet does. Any other end, and one too many, is none to be begun again after.
             assert "Ray did not start" in said
-            assert self._joins < MOST_JOINS, said
+            assert self._joins < MAX_JOINS, said
             self._agent = self._pods.start(self._pod("DaemonSet/"), NODE_IP)
         return self._pods.run(sys.executable, "-c", LOOK, url).stdout.strip()
 

@@ -19,10 +19,10 @@ from integration.holders.search_the_zoo import EnoughError, live_blocks
 from tidegauge.probe.evidence.rank_facts import read_facts
 from tidegauge.probe.holders import search_holders
 
-MOST_STEPS = 100
+MAX_STEPS = 100
 """Of one run: a graph of thousands of steps would make each search a long one."""
-MOST_BLOCKS = 300
-SEARCH_MOST_S = 20.0
+MAX_BLOCKS = 300
+MAX_SEARCH_S = 20.0
 
 
 class Stress:
@@ -39,7 +39,7 @@ class Stress:
         searcher.start()
         while searcher.is_alive():
             try:
-                leak_zoo.ZOO[self._name].run(leak_zoo.Run(MOST_STEPS, self._on_step))
+                leak_zoo.ZOO[self._name].run(leak_zoo.Run(MAX_STEPS, self._on_step))
             except EnoughError:
                 searcher.join()
             gc.enable()
@@ -48,19 +48,19 @@ class Stress:
     def _on_step(self, step: int) -> None:
         self.steps += 1
         self._boundaries.on_step()
-        if time.monotonic() > self._ends_s + 2 * SEARCH_MOST_S:
+        if time.monotonic() > self._ends_s + 2 * MAX_SEARCH_S:
             raise EnoughError
 
     def _search(self) -> None:
         wanted: list[tuple[int, int]] = []
 
         def look_at_blocks() -> bool:
-            wanted[:] = list(live_blocks().items())[-MOST_BLOCKS:]
+            wanted[:] = list(live_blocks().items())[-MAX_BLOCKS:]
             return True
 
         while time.monotonic() < self._ends_s:
             self._boundaries.call(look_at_blocks)
-            search_holders(torch, wanted, most_s=SEARCH_MOST_S, pause=_no_pause, at_boundary=self._boundaries.call)
+            search_holders(torch, wanted, most_s=MAX_SEARCH_S, pause=_no_pause, at_boundary=self._boundaries.call)
             read_facts(torch, pause=_no_pause, at_boundary=self._boundaries.call)
             self.searches += 1
 

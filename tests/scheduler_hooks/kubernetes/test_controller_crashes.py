@@ -35,7 +35,7 @@ CASES = [
     *(Case(kind, copied=True) for kind in ("Job", "JobSet")),
     *(Case(kind, queued=True) for kind in ("Job", "JobSet", "TrainJob", "RayJob")),
 ]
-MOST_REQUESTS = 20
+MAX_REQUESTS = 20
 """More than any road has; the test says so."""
 
 
@@ -71,7 +71,7 @@ def number_of_requests(case: Case) -> int:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_killed_before_any_request_the_next_one_finishes_it(case: Case) -> None:
     requests = number_of_requests(case)
-    assert 4 <= requests < MOST_REQUESTS
+    assert 4 <= requests < MAX_REQUESTS
     for number in range(requests):
         world = suspended(case)
         kill_before(world.kube, number)

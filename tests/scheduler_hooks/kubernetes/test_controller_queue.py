@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tidegauge_scheduler_hooks.kubernetes.controller.work_queue import (
     FIRST_RETRY_S,
-    LEAST_GAP_S,
-    LONGEST_RETRY_S,
+    MAX_RETRY_S,
+    MIN_GAP_S,
     WorkKey,
     WorkQueue,
 )
@@ -75,7 +75,7 @@ def test_a_key_is_with_one_worker_at_a_time_and_taken_again_if_it_changed_meanwh
     clock.now_s += 100
     assert queue.take(0) is None
     queue.done(A)
-    clock.now_s += LEAST_GAP_S
+    clock.now_s += MIN_GAP_S
     assert queue.take(0) == A
 
 
@@ -88,7 +88,7 @@ def test_a_key_that_changes_all_the_time_is_looked_at_once_a_gap() -> None:
     for _ in range(100):
         queue.add(A)
     assert queue.take(0) is None
-    clock.now_s += LEAST_GAP_S
+    clock.now_s += MIN_GAP_S
     assert queue.take(0) == A
 
 
@@ -110,7 +110,7 @@ def test_failures_are_retried_later_and_later() -> None:
     queue.add(A)
     assert queue.take(0) == A
     waits = [seconds_until_retry(queue, clock) for _ in range(9)]
-    assert waits == [1, 2, 4, 8, 16, 32, LONGEST_RETRY_S, LONGEST_RETRY_S, LONGEST_RETRY_S]
+    assert waits == [1, 2, 4, 8, 16, 32, MAX_RETRY_S, MAX_RETRY_S, MAX_RETRY_S]
 
 
 def test_a_look_that_went_well_forgets_earlier_failures() -> None:

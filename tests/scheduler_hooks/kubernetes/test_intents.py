@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegauge_scheduler_hooks.kubernetes.intents import (
-    MAX_BYTES,
+    MAX_INTENT_BYTES,
     MAX_TEXT_CHARS,
     Changes,
     IncidentIntent,
@@ -58,7 +58,7 @@ def test_what_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="longer than"):
         encode(Changes({f"TIDEGAUGE_{at}": "x" * 1000 for at in range(5)}))
     with pytest.raises(ValueError, match="longer than"):
-        decode_changes(" " * (MAX_BYTES + 1))
+        decode_changes(" " * (MAX_INTENT_BYTES + 1))
 
 
 @pytest.mark.parametrize(

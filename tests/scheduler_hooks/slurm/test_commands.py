@@ -31,7 +31,7 @@ from tidegauge_scheduler_hooks.slurm.commands import MAX_NAMED, SlurmCommands
 from tidegauge_scheduler_hooks.slurm.refusals import check
 
 ENVIRON = {"PATH": os.defpath}
-MOST_BYTES = 1 << 20
+MAX_OUTPUT_BYTES = 1 << 20
 NO_CONTROLLER_22_05 = b"""{ "meta": {}, "errors": [ { "description": "Failed while looking for jobs",
   "error_number": -1, "error": "Unspecified error", "source": "slurm_load_jobs" } ], "jobs": [ ] }"""
 """``squeue --json`` of 22.05 without a controller; it ends with 0, and says nothing on its standard error."""
@@ -171,19 +171,19 @@ def test_a_child_that_keeps_the_output_open_is_ended_too(short_path: Path, monke
             [b"sh", b"-c", f'sleep 600 & echo $! > "{child}"'.encode()],
             timeout_s=1.0,
             environ=ENVIRON,
-            most_bytes=MOST_BYTES,
+            most_bytes=MAX_OUTPUT_BYTES,
         )
     ended(int(child.read_text()))
 
 
 def test_an_answer_without_end_is_cut_off() -> None:
     with pytest.raises(OverrunError, match="more than 1048576 bytes"):
-        run_bounded([b"yes"], timeout_s=60.0, environ=ENVIRON, most_bytes=MOST_BYTES)
+        run_bounded([b"yes"], timeout_s=60.0, environ=ENVIRON, most_bytes=MAX_OUTPUT_BYTES)
 
 
 def test_both_outputs_and_the_code_come_back_whole() -> None:
     command = b"head -c 300000 /dev/zero; head -c 300000 /dev/zero >&2; exit 210"
-    done = run_bounded([b"sh", b"-c", command], timeout_s=60.0, environ=ENVIRON, most_bytes=MOST_BYTES)
+    done = run_bounded([b"sh", b"-c", command], timeout_s=60.0, environ=ENVIRON, most_bytes=MAX_OUTPUT_BYTES)
     assert done == Finished(210, bytes(300_000), bytes(300_000))
 
 

@@ -33,7 +33,7 @@ WALK_EVERY_S = 10.0
 container that the first does not lead into."""
 MAX_PROCESSES = 65536
 """That are looked through at a time; where there are more, the others have their turn the next time."""
-MAX_S_FOR_NEW = 0.1
+MAX_NEW_LOOK_S = 0.1
 """Of processor time in which namespaces that are new are looked at: some 0.3 ms each, and any user makes thousands."""
 MAX_CONTAINERS = 512
 """As many more may have a process on a GPU: those must not wait for a place that some sidecar has."""
@@ -54,7 +54,7 @@ class Containers:
         candidates: Callable[[], Collection[int] | None],
         whose: Callable[[Tenant], Tenant] = itself,
         proc: Path = Path("/proc"),
-        max_s_for_new: float = MAX_S_FOR_NEW,
+        max_s_for_new: float = MAX_NEW_LOOK_S,
     ) -> None:
         """``paths``: the node's own run directories, and what they are called in containers. ``candidates``: pids, as
         the host counts them, of all processes that may write rings; where nobody knows (``None``), all processes are

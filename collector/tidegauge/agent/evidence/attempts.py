@@ -20,13 +20,13 @@ from tidegauge.files import write_state
 
 _log = logging.getLogger(__name__)
 
-MOST_TRIES = 2
+MAX_TRIES = 2
 """Of one file: the first may have met an agent that was about to be ended anyway."""
-MOST_UNFINISHED = 3
+MAX_UNFINISHED = 3
 """Files of one tenant that were begun, and never finished, within ``HOLD_S``."""
 HOLD_S = 3600.0
-MOST_REMEMBERED = 256
-MOST_BYTES = 1 << 20
+MAX_REMEMBERED = 256
+MAX_FILE_BYTES = 1 << 20
 _BEGUN = "begun.json"
 
 
@@ -48,15 +48,15 @@ class EvidenceAttempts:
         """Write down that ``found`` is worked on; why it must not be, or ``None``."""
         name, tenant = _name(found), str(found.at.tenant)
         before = self._begun.get(name)
-        if before is not None and before.tries >= MOST_TRIES:
+        if before is not None and before.tries >= MAX_TRIES:
             return f"the agent ended {before.tries} times while it was worked on; it is not tried again"
         recent = [one for one in self._begun.values() if one.tenant == tenant and _is_recent(one, now_unix_s)]
-        if len(recent) >= MOST_UNFINISHED:
+        if len(recent) >= MAX_UNFINISHED:
             return f"the agent ended while it worked on {len(recent)} files of {found.at.tenant} within the hour"
         self._begun.pop(name, None)
         tries = 1 if before is None else before.tries + 1
         self._begun[name] = _Begun(tenant, tries, now_unix_s)
-        while len(self._begun) > MOST_REMEMBERED:
+        while len(self._begun) > MAX_REMEMBERED:
             del self._begun[next(iter(self._begun))]
         self._write()
         return None
@@ -86,7 +86,7 @@ def _is_recent(begun: _Begun, now_unix_s: float) -> bool:
 
 def _read(path: Path) -> dict[str, _Begun]:
     try:
-        raw = path.read_bytes()[:MOST_BYTES]
+        raw = path.read_bytes()[:MAX_FILE_BYTES]
         rows: Mapping[str, tuple[str, int, float]] = json.loads(raw)
         return {str(name): _Begun(str(tenant), int(tries), float(at)) for name, (tenant, tries, at) in rows.items()}
     except FileNotFoundError:

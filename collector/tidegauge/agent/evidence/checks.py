@@ -16,7 +16,7 @@ from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.contents import decompressed, is_zlib
 from tidegauge.core import wire
-from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, MOST_TEXT, RankEvidence
+from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, MAX_TEXT_CHARS, RankEvidence
 from tidegauge.core.ids import ProcessId
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX, snapshot_name
 from tidegauge.core.snapshot_columns import MAGIC, PackedSnapshot, SnapshotFormatError, unpack
@@ -28,11 +28,11 @@ T = TypeVar("T")
 LARGEST = 1 << 60
 """Beyond all bytes, steps and counts."""
 LATEST_UNIX_S = 1e11
-MOST_UNPACKED_BYTES = 64 << 20
+MAX_UNPACKED_BYTES = 64 << 20
 """Of one snapshot. 100,000 events, 100,000 blocks and their stacks take some 10 MB."""
-MOST_HEAD_BYTES = 4 << 20
+MAX_HEAD_BYTES = 4 << 20
 """Of its JSON head: each of its values takes some 60 bytes of memory, however short it is."""
-MOST_ROWS = {"frames": 60_000, "stacks": 20_000, "stack frames": 200_000, "blocks": 100_000, "events": 200_000}
+MAX_ROWS = {"frames": 60_000, "stacks": 20_000, "stack frames": 200_000, "blocks": 100_000, "events": 200_000}
 """The probe takes no snapshot of more than 30,000 blocks. Each becomes an object of some 200 bytes and costs some 40 us
 when it is compared: this bounds what a job may make the agent hold and work."""
 _ID = re.compile(r"[!-~]{1,100}")
@@ -58,7 +58,7 @@ def read_evidence(content: bytes, claimed: ProcessId) -> RankEvidence:
         _check(name in (None, snapshot_name(claimed, suffix)), "it names a file that is not this process's")
     if found.search is None:
         return found
-    search = found.search._replace(holders=found.search.holders[:MOST_HOLDERS])
+    search = found.search._replace(holders=found.search.holders[:MAX_HOLDERS])
     return dataclasses.replace(found, search=search)
 
 
@@ -69,9 +69,9 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
     """
     try:
         _check(is_zlib(compressed), "its snapshot is not as the probe writes them")
-        content = decompressed(compressed, most_bytes=MOST_UNPACKED_BYTES)
+        content = decompressed(compressed, most_bytes=MAX_UNPACKED_BYTES)
         head_bytes = struct.unpack_from("<I", content, len(MAGIC))[0] if content.startswith(MAGIC) else 0
-        if head_bytes > MOST_HEAD_BYTES:
+        if head_bytes > MAX_HEAD_BYTES:
             raise UnsafeFileError("too_large", f"its snapshot's head has {format_bytes(head_bytes)}")
         packed = unpack(content)
     except (BadTraceError, SnapshotFormatError, struct.error) as error:
@@ -83,7 +83,7 @@ def read_snapshot(compressed: bytes) -> tuple[bytes, PackedSnapshot]:
         "blocks": sum(len(one.blocks["state"]) + len(one.segments["address"]) for one in packed.devices),
         "events": sum(len(one.events["action"]) for one in packed.devices),
     }
-    for what, most in MOST_ROWS.items():
+    for what, most in MAX_ROWS.items():
         if rows[what] > most:
             raise UnsafeFileError("too_large", f"its snapshot has {rows[what]:,} {what}; {most:,} are read at most")
     return content, packed
@@ -98,14 +98,14 @@ def number_of(packed: PackedSnapshot, name: str) -> float | None:
 
 
 def bounded(value: T) -> T:
-    """``value`` with every text a printable line of at most ``MOST_TEXT`` characters.
+    """``value`` with every text a printable line of at most ``MAX_TEXT_CHARS`` characters.
 
     Raises ``ValueError`` for a number that is below zero, beyond all measure, or none.
     """
     if value is None or isinstance(value, (bool, Enum)):
         return value
     if isinstance(value, str):
-        return cast(T, one_line(value, MOST_TEXT))
+        return cast(T, one_line(value, MAX_TEXT_CHARS))
     if isinstance(value, (int, float)):
         # Not by math.isfinite, for which an int of hundreds of digits is too large; NaN is not between any two numbers.
         if not 0 <= value <= LARGEST:

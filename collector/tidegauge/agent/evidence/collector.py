@@ -35,7 +35,7 @@ from tidegauge.rate_limited_log import FewLines
 
 _log = logging.getLogger(__name__)
 
-MOST_QUEUED = 8
+MAX_QUEUED = 8
 """Each has up to three files open."""
 TIDY_EVERY_S = 900.0
 CLOSE_WAITS_S = 5.0
@@ -167,7 +167,7 @@ class EvidenceCollector:
         view = self._views.get(found.process)
         if view is None and found.at.ended:
             found.close()  # nobody will ever know whose it was
-        elif view is None or self._under_way >= MOST_QUEUED or not self._waiting.has_room(tenant_of(job_of(view))):
+        elif view is None or self._under_way >= MAX_QUEUED or not self._waiting.has_room(tenant_of(job_of(view))):
             self._again.put(found)
         elif not self._budget.take(tenant := tenant_of_rank(view), now_s):
             found.close()

@@ -22,8 +22,8 @@ from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX, evi
 from tidegauge.core.units import format_bytes
 
 LOOK_EVERY_S = 2.0
-MOST_EVIDENCE_BYTES = 512 << 10
-MOST_SNAPSHOT_BYTES = 32 << 20
+MAX_EVIDENCE_BYTES = 512 << 10
+MAX_SNAPSHOT_BYTES = 32 << 20
 """Compressed, as it lies there."""
 _CHUNK = 1 << 20
 

@@ -20,14 +20,14 @@ from tidegauge.core import wire
 from tidegauge.core.allocator.trace import Trace
 from tidegauge.core.evidence import Evidence, SnapshotRef
 from tidegauge.core.evidence.cause_input import CauseInput
-from tidegauge.core.evidence.rank_evidence import MOST_TEXT, RankEvidence
+from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.run_dirs import EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.snapshot_columns import PackedSnapshot
 from tidegauge.core.text import one_line
 from tidegauge.core.views import RankView
 
-MOST_WIRE_BYTES = 360_000
+MAX_WIRE_BYTES = 360_000
 """As JSON. The coordinator takes 400,000 characters; ordinary evidence has 20 to 100 KB."""
 _FEW_FRAMES = 12
 _WHICH = {EARLY_SUFFIX: "first", LATE_SUFFIX: "second"}
@@ -153,7 +153,7 @@ def _compared(early: Trace, late: Trace, problems: list[str]) -> Comparison | No
     try:
         return compare(early, late)
     except BadTraceError as error:
-        problems.append(f"the snapshots cannot be compared: {one_line(str(error), MOST_TEXT)}")
+        problems.append(f"the snapshots cannot be compared: {one_line(str(error), MAX_TEXT_CHARS)}")
         return None
 
 
@@ -162,12 +162,12 @@ def _held_bytes(trace: Trace) -> int:
 
 
 def _fitting(evidence: Evidence) -> Evidence:
-    """``evidence`` in ``MOST_WIRE_BYTES``: what explains least is left out first."""
+    """``evidence`` in ``MAX_WIRE_BYTES``: what explains least is left out first."""
     live, growth = evidence.live, evidence.growth
-    while live and len(wire.to_json(evidence)) > MOST_WIRE_BYTES:
+    while live and len(wire.to_json(evidence)) > MAX_WIRE_BYTES:
         live = live[: len(live) // 2]
         evidence = dataclasses.replace(evidence, live=live)
-    if len(wire.to_json(evidence)) > MOST_WIRE_BYTES:
+    if len(wire.to_json(evidence)) > MAX_WIRE_BYTES:
         short = tuple(one._replace(stack=one.stack[:_FEW_FRAMES]) for one in growth)
         evidence = dataclasses.replace(evidence, growth=short)
     return evidence

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.analysis.growth.diff import Comparison
-from tidegauge.core.evidence import MOST_FRAMES, MOST_GROWTHS, MOST_LIVE, Evidence, SnapshotRef, StackGrowth
+from tidegauge.core.evidence import MAX_FRAMES, MAX_GROWTHS, MAX_LIVE, Evidence, SnapshotRef, StackGrowth
 from tidegauge.core.evidence.bound_finding import find_bound
 from tidegauge.core.evidence.cause_input import CauseInput
 from tidegauge.core.evidence.causes import name_cause
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import MOST_TEXT, NO_FACTS, RankEvidence
+from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, NO_FACTS, RankEvidence
 from tidegauge.core.ids import JobKey, ProcessId
 from tidegauge.core.text import one_line
 
@@ -43,7 +43,7 @@ def evidence_of(
     at_unix_s: float,
     snapshots: Sequence[SnapshotRef] = (),
     problems: Sequence[str] = (),
-    most_growths: Optional[int] = MOST_GROWTHS,
+    most_growths: Optional[int] = MAX_GROWTHS,
 ) -> Evidence:
     """What the rank ``found``, bounded already (``evidence_checks``), and what a comparison of its snapshots shows.
 
@@ -85,7 +85,7 @@ def evidence_of(
         grown_bytes=case.grown_bytes,
         growth=tuple(one for one in growth if one.grown_bytes > 0)[:most_growths],
         through=None if through is None else _tame_line(through),
-        live=() if comparison is None else _tamed(comparison.live[: None if most_growths is None else MOST_LIVE]),
+        live=() if comparison is None else _tamed(comparison.live[: None if most_growths is None else MAX_LIVE]),
         early_pools=case.early_pools,
         late_pools=case.late_pools,
         search=case.search,
@@ -94,7 +94,7 @@ def evidence_of(
         bound=find_bound(case),
         snapshots=tuple(snapshots),
         longest_stall_s=0.0 if found is None else found.longest_stall_s,
-        problems=tuple(one_line(problem, MOST_TEXT) for problem in problems),
+        problems=tuple(one_line(problem, MAX_TEXT_CHARS) for problem in problems),
     )
 
 
@@ -112,7 +112,7 @@ def evidence_of_one(
     piece = evidence_of(
         whose, None, None, late_step=step, at_unix_s=at_unix_s, snapshots=snapshots, problems=problems
     )  # fmt: skip
-    live = () if comparison is None else _tamed(comparison.live[:MOST_LIVE])
+    live = () if comparison is None else _tamed(comparison.live[:MAX_LIVE])
     return dataclasses.replace(piece, evidence_id=evidence_id, began_step=step, live=live)
 
 
@@ -120,7 +120,7 @@ def _tamed(growths: Sequence[StackGrowth]) -> tuple[StackGrowth, ...]:
     """With printable lines of bounded length: file names and functions are the job's."""
     return tuple(
         one._replace(
-            stack=tuple(map(_tame_line, one.stack[:MOST_FRAMES])),
+            stack=tuple(map(_tame_line, one.stack[:MAX_FRAMES])),
             line=None if one.line is None else _tame_line(one.line),
         )
         for one in growths
@@ -128,4 +128,4 @@ def _tamed(growths: Sequence[StackGrowth]) -> tuple[StackGrowth, ...]:
 
 
 def _tame_line(line: CodeLine) -> CodeLine:
-    return CodeLine(one_line(line.filename, MOST_TEXT), line.line, one_line(line.function, MOST_TEXT // 2))
+    return CodeLine(one_line(line.filename, MAX_TEXT_CHARS), line.line, one_line(line.function, MAX_TEXT_CHARS // 2))

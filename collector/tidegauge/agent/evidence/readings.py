@@ -9,7 +9,7 @@ from tidegauge.core.evidence.cause_input import MemoryGrowth
 from tidegauge.core.ids import DeviceUuid, ProcessId
 from tidegauge.core.views import GpuView, RankView
 
-MOST_POINTS = 64
+MAX_POINTS = 64
 """Of one rank. When they are used up every second one goes, and from then on they are twice as far apart."""
 FIRST_APART_S = 5.0
 
@@ -60,7 +60,7 @@ class _Series:
         if self._points and now_s - self._points[-1][0] < self._apart_s:
             return
         self._points.append((now_s, reading))
-        if len(self._points) > MOST_POINTS:
+        if len(self._points) > MAX_POINTS:
             self._points = self._points[::2]
             self._apart_s *= 2
 

@@ -20,7 +20,7 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.units import format_bytes
 
 SUFFIX = ".snap.zst"
-LONGEST_PART = 80
+MAX_PART_CHARS = 80
 """Characters of one part of a key: far below what any file system takes."""
 LEFT_FREE_BYTES = 256 << 20
 """What a snapshot leaves free on the disk of a node, beside what everybody else needs of it."""
@@ -74,10 +74,10 @@ def check_key(key: str) -> None:
 
 def _part(text: str) -> str:
     """One name of a path. What was changed or cut ends in a piece of a hash, so that two names never become one."""
-    safe = re.sub(r"[^A-Za-z0-9._@=+-]", "_", text)[:LONGEST_PART].lstrip(".=@+-") or "_"
+    safe = re.sub(r"[^A-Za-z0-9._@=+-]", "_", text)[:MAX_PART_CHARS].lstrip(".=@+-") or "_"
     if safe == text:
         return safe
-    return f"{safe[: LONGEST_PART - 9]}~{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
+    return f"{safe[: MAX_PART_CHARS - 9]}~{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
 
 
 class FolderStore:

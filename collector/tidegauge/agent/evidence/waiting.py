@@ -24,14 +24,14 @@ from tidegauge.files import clear_drafts, write_state
 
 _log = logging.getLogger(__name__)
 
-MOST_WAITING = 48
+MAX_WAITING = 48
 """Pieces of one node: a coordinator that is away for hours is told of the first ones, later windows stay where they
 are, beside their rings."""
-MOST_WAITING_OF_TENANT = 24
-MOST_IN_REPORT = 4
+MAX_WAITING_PER_TENANT = 24
+MAX_PIECES_PER_REPORT = 4
 """Each may have some 100 KB, and is repeated with every report until it is acknowledged."""
-MOST_TAKEN = 4096
-MOST_FILE_BYTES = 4 << 20
+MAX_TAKEN = 4096
+MAX_FILE_BYTES = 4 << 20
 _TAKEN = "taken.json"
 
 
@@ -54,7 +54,7 @@ class WaitingEvidence:
         """Whether another piece of this tenant's may come."""
         with self._lock:
             of_tenant = sum(tenant_of(evidence.job) == tenant for evidence in self._waiting.values())
-            return len(self._waiting) < MOST_WAITING and of_tenant < MOST_WAITING_OF_TENANT
+            return len(self._waiting) < MAX_WAITING and of_tenant < MAX_WAITING_PER_TENANT
 
     def was_taken(self, process: ProcessId, evidence_id: str) -> bool:
         """Whether this very window was taken before."""
@@ -67,7 +67,7 @@ class WaitingEvidence:
         with self._lock:
             self._waiting[name] = evidence
             self._taken[name] = None
-            while len(self._taken) > MOST_TAKEN:
+            while len(self._taken) > MAX_TAKEN:
                 del self._taken[next(iter(self._taken))]
             try:
                 write_state(self._folder / name, wire.to_json(evidence))
@@ -82,7 +82,7 @@ class WaitingEvidence:
     def pieces(self) -> tuple[Evidence, ...]:
         """What the next report is to bring: the oldest first."""
         with self._lock:
-            names = list(self._waiting)[:MOST_IN_REPORT]
+            names = list(self._waiting)[:MAX_PIECES_PER_REPORT]
             self._reported.update(names)
             return tuple(self._waiting[name] for name in names)
 
@@ -109,7 +109,7 @@ class WaitingEvidence:
         except OSError as error:
             _log.warning("what an agent before this one left in %s cannot be read: %s", self._folder, error)
             return
-        self._waiting = {path.name: one for path in files[:MOST_WAITING] if (one := _read(path)) is not None}
+        self._waiting = {path.name: one for path in files[:MAX_WAITING] if (one := _read(path)) is not None}
         try:
             self._taken = dict.fromkeys(map(str, json.loads(_content(self._folder / _TAKEN))))
         except FileNotFoundError:
@@ -131,9 +131,9 @@ def _read(path: Path) -> Evidence | None:
 
 def _content(path: Path) -> bytes:
     with path.open("rb") as file:
-        content = file.read(MOST_FILE_BYTES + 1)
-    if len(content) > MOST_FILE_BYTES:
-        raise ValueError(f"it has more than {format_bytes(MOST_FILE_BYTES)}")
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {format_bytes(MAX_FILE_BYTES)}")
     return content
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tidegauge.agent.evidence.attempts import EvidenceAttempts
 from tidegauge.agent.evidence.checks import read_evidence, read_snapshot
-from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES, MOST_SNAPSHOT_BYTES, FoundFiles, OpenFile
+from tidegauge.agent.evidence.files import MAX_EVIDENCE_BYTES, MAX_SNAPSHOT_BYTES, FoundFiles, OpenFile
 from tidegauge.agent.evidence.making import (
     NodeFacts,
     ReadSnapshot,
@@ -22,7 +22,7 @@ from tidegauge.agent.evidence.waiting import WaitingEvidence
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.core.evidence import Evidence, SnapshotRef
-from tidegauge.core.evidence.rank_evidence import MOST_TEXT
+from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS
 from tidegauge.core.run_dirs import ASKED_SUFFIX, EARLY_SUFFIX, LATE_SUFFIX
 from tidegauge.core.text import one_line
 
@@ -61,7 +61,7 @@ class EvidenceWork:
         task = _Task(self._shelf, found, node, now_s, {*protected, *self._waiting.snapshot_keys()})
         if found.evidence is None:
             return self._snapshot(task, found.snapshots[ASKED_SUFFIX])
-        said = read_evidence(found.evidence.read(MOST_EVIDENCE_BYTES), found.at.claimed)
+        said = read_evidence(found.evidence.read(MAX_EVIDENCE_BYTES), found.at.claimed)
         if self._waiting.was_taken(found.process, said.evidence_id):
             return None
         read: dict[str, ReadSnapshot] = {}
@@ -113,17 +113,17 @@ class _Task:
     def read(self, file: OpenFile, *, device: int | None) -> ReadSnapshot | None:
         """Read a snapshot and store it; ``None`` where it is refused. A store that fails costs the stored copy only."""
         try:
-            content, packed = read_snapshot(file.read(MOST_SNAPSHOT_BYTES))
+            content, packed = read_snapshot(file.read(MAX_SNAPSHOT_BYTES))
             snapshot = read_trace(packed, device)
         except (UnsafeFileError, BadTraceError) as error:
-            why = one_line(str(error), MOST_TEXT)
+            why = one_line(str(error), MAX_TEXT_CHARS)
             self.refused.append(error if isinstance(error, UnsafeFileError) else UnsafeFileError("content", why))
             self.problems.append(f"{file.name} cannot be used: {why}")
             return None
         try:
             self.stored.append(self._stored(content, snapshot, file))
         except SnapshotStoreError as error:
-            self.problems.append(f"{file.name} was not stored: {one_line(str(error), MOST_TEXT)}")
+            self.problems.append(f"{file.name} was not stored: {one_line(str(error), MAX_TEXT_CHARS)}")
         return snapshot
 
     def _stored(self, content: bytes, snapshot: ReadSnapshot, file: OpenFile) -> SnapshotRef:

@@ -25,7 +25,7 @@ from tidegauge.core.proc_stat import parse_proc_stat
 from tidegauge.core.text import one_line
 
 MAX_REPLY_BYTES = 64 << 10
-MAX_REPLY_TEXT = 1000
+MAX_REPLY_TEXT_CHARS = 1000
 """Characters of each text in an answer."""
 MAX_REPLY_DEPTH = 8
 """Of lists and objects in an answer; ours have three. What is deeper can be read here, but not be sent to the
@@ -149,7 +149,7 @@ def _tame(value: Any, depth: int) -> Any:
 
 def _line(text: str) -> str:
     """Bounded, and nothing in it that a terminal or a log would obey: the process may be anybody's."""
-    return one_line(text, MAX_REPLY_TEXT, replacement=" ")
+    return one_line(text, MAX_REPLY_TEXT_CHARS, replacement=" ")
 
 
 def _left_s(deadline_s: float) -> float:

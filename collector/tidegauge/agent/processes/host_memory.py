@@ -35,7 +35,7 @@ READ_EVERY_S = 10.0
 SETTLING_LOOKS = 3
 """A tree that changes at each of so many looks is read all the same. One that a DataLoader is just filling with workers
 would be read too small: they share its pages already, and are not in the list yet."""
-LONGEST_END_S = 60.0
+MAX_ENDING_S = 60.0
 """A process without memory ends: the kernel needs a second for 50 GiB. Readings meanwhile do not count, for so long."""
 CPU_SHARE = 0.01
 """Of a core, for readings of trees, and as much for looking for children. A rank of 400 MiB takes a millisecond or
@@ -219,7 +219,7 @@ class HostMemoryMeter:
             if due and self._allowance_s > 0:
                 read_began_s = self._cpu_s()
                 fresh = self._read(rank, stats, known, now_s)
-                if known is None or not _one_ends(known, fresh, stats) or now_s - known.read_s >= LONGEST_END_S:
+                if known is None or not _one_ends(known, fresh, stats) or now_s - known.read_s >= MAX_ENDING_S:
                     known = fresh
                 read_s += self._cpu_s() - read_began_s
                 self._allowance_s -= self._cpu_s() - read_began_s

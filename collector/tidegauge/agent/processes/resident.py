@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tidegauge.core.ids import ProcessId
 
-MOST_OF_OUR_FILES = 4
+OUR_FILES_DIVISOR = 4
 """Of all descriptors that this process may have, no more than one in so many: rings need them. What is beyond that is
 looked at the long way."""
 FORGET_S = 60.0
@@ -55,7 +55,7 @@ class OpenStatms:
         """``root``: where proc is mounted."""
         self._root = root
         self._monotonic_s = monotonic_s
-        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // MOST_OF_OUR_FILES
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OUR_FILES_DIVISOR
         self._open: dict[ProcessId, _Statm] = {}
         self._sweep_s = monotonic_s() + FORGET_S
         self._lock = threading.Lock()

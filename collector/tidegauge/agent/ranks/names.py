@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from tidegauge.core.ids import ProcessId, RankIdentity
 
-MOST_NAMES = 4
+MAX_NAMES = 4
 """In the life of a process. The probe writes its identity again after many events, but the name in it changes once:
 when the launcher's variables or torch.distributed give a rank to what was rank 0 of a job of its own
 (``probe.session.probe.tick``). An elastic restart is a new process. The other two are for jobs that set up
 torch.distributed anew in the same process, with the ranks that are left."""
-MOST_LABELS = 16
+MAX_LABELS = 16
 """Combinations of what else its series are labelled by, or its group of ranks is told by, in the life of a process:
 with each, series begin anew. A level that is switched by command, allocator settings changed in the program and a
 changed number of ranks are some."""
-MOST_REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 """Processes, four times as many as are watched at once; then the one that was asked about longest ago is forgotten."""
 
 _NAME = ("job_id", "attempt", "rank", "local_rank", "attempts_each")
@@ -35,10 +35,10 @@ class RankNames:
         """``claimed``, but with the name, or the labels, that were believed last where it would be one too many; and
         which of them (``rank``, ``labels``)."""
         before, overruled = self._believed, set()
-        if not _has_room(self._names, _values(claimed, _NAME), MOST_NAMES) and before is not None:
+        if not _has_room(self._names, _values(claimed, _NAME), MAX_NAMES) and before is not None:
             claimed = _with_those_of(before, claimed, _NAME)
             overruled.add("rank")
-        if not _has_room(self._labels, _values(claimed, _LABELS), MOST_LABELS) and before is not None:
+        if not _has_room(self._labels, _values(claimed, _LABELS), MAX_LABELS) and before is not None:
             claimed = _with_those_of(before, claimed, _LABELS)
             overruled.add("labels")
         if claimed.world_size <= claimed.rank:  # the name of one claim, the size of another
@@ -71,6 +71,6 @@ class NamesOfProcesses:
 
     def of(self, process: ProcessId) -> RankNames:
         names = self._names[process] = self._names.pop(process, RankNames())
-        if len(self._names) > MOST_REMEMBERED:
+        if len(self._names) > MAX_REMEMBERED:
             del self._names[next(iter(self._names))]
         return names

@@ -65,7 +65,7 @@ class GroupsOfNode:
 
 # Ranks that live and are not shown: each counted once, by reason.
 
-MOST_REMEMBERED = 4096
+MAX_REMEMBERED = 4096
 """Processes by reason; beyond that they are forgotten, and counted again."""
 
 
@@ -81,7 +81,7 @@ class NotShown:
         known = self._known.setdefault(reason, set())
         if process in known:
             return
-        if len(known) >= MOST_REMEMBERED:
+        if len(known) >= MAX_REMEMBERED:
             known.clear()
         known.add(process)
         self.counts[reason] += 1
@@ -94,9 +94,9 @@ MAX_RECORDS_PER_POLL = 8 * MAX_RECORDS_PER_READ
 """Of all ranks together: a quarter of a second of work. Eight ranks of 10 ms steps write 400 between two polls."""
 MAX_RECORDS_PER_TENANT_AND_POLL = 4 * MAX_RECORDS_PER_READ
 """Of one tenant's ranks, who has no more than an equal share of ``MAX_RECORDS_PER_POLL`` where there are many."""
-MAX_S_PER_POLL = 0.3
+MAX_POLL_S = 0.3
 """In which rings are read, shared by all tenants equally."""
-MAX_S_PER_TENANT_AND_POLL = 0.15
+MAX_TENANT_POLL_S = 0.15
 """Of that; five hundred ranks at two steps a second take half of it."""
 WALL_SHARE = 0.5
 """Of the time that passes, as ``TenantTime`` has it: rings in containers may lie on a disk."""
@@ -261,7 +261,7 @@ class WatchedRanks:
         tenants = {watch.tenant for watch in self._watches.values()}
         share = min(MAX_RECORDS_PER_TENANT_AND_POLL, MAX_RECORDS_PER_POLL // max(len(tenants), 1))
         left = dict.fromkeys(tenants, share)
-        self._time.begin(min(MAX_S_PER_TENANT_AND_POLL, MAX_S_PER_POLL / max(len(tenants), 1)))
+        self._time.begin(min(MAX_TENANT_POLL_S, MAX_POLL_S / max(len(tenants), 1)))
         for watch in sorted(self._watches.values(), key=lambda watch: watch.turn):  # who had to wait comes first
             if watch.read_to_the_end:
                 self._hear(watch, gpus)  # who its pod was may be said when it has ended

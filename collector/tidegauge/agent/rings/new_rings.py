@@ -33,7 +33,7 @@ ORPHAN_LOOKS_S = 15.0
 """For how long the process of a ring is searched for: it may be in a container, where looking costs more."""
 MAX_NEW_DEVICES_PER_TENANT_AND_LOOK = 256
 """In rings of living processes that are opened in one look: 64 of them cost 15 ms, and a node has eight GPUs."""
-MAX_S_FOR_RINGS = 0.05
+MAX_RINGS_S = 0.05
 """Of processor time for a tenant and look: some eighty ranks begin in it."""
 MAX_ORPHANS_READ_PER_LOOK = 4
 """Rings of processes that are gone that are read, to see whether anybody writes to them, before they are deleted."""

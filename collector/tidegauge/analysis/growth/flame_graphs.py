@@ -13,7 +13,7 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.text import one_line
 
 NO_STACK = "(no stack recorded)"
-MOST_NAME = 400
+MAX_NAME_CHARS = 400
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _EXPORTER = "tidegauge"
 
@@ -42,7 +42,7 @@ def speedscope(weights: Iterable[StackWeight], *, name: str, title: str) -> str:
     whole = {
         "$schema": _SCHEMA,
         "exporter": _EXPORTER,
-        "name": one_line(name, MOST_NAME),
+        "name": one_line(name, MAX_NAME_CHARS),
         "activeProfileIndex": 0,
         "shared": {"frames": [_frame(frame) for frame in frames]},
         "profiles": [
@@ -63,13 +63,13 @@ def speedscope(weights: Iterable[StackWeight], *, name: str, title: str) -> str:
 def frame_name(frame: CodeLine) -> str:
     """ "step (train.py:17)", in one printable line."""
     place = f" ({frame.filename}:{frame.line})" if frame.filename else ""
-    return one_line(f"{frame.function[:MOST_NAME]}{place}", 2 * MOST_NAME)
+    return one_line(f"{frame.function[:MAX_NAME_CHARS]}{place}", 2 * MAX_NAME_CHARS)
 
 
 def _frame(frame: CodeLine) -> dict[str, object]:
-    named: dict[str, object] = {"name": one_line(frame.function, MOST_NAME)}
+    named: dict[str, object] = {"name": one_line(frame.function, MAX_NAME_CHARS)}
     if frame.filename:
-        named["file"] = one_line(frame.filename, MOST_NAME)
+        named["file"] = one_line(frame.filename, MAX_NAME_CHARS)
     if frame.line > 0:
         named["line"] = frame.line
     return named

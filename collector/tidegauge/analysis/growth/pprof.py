@@ -9,7 +9,7 @@ import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
-from tidegauge.analysis.growth.flame_graphs import MOST_NAME, NO_STACK
+from tidegauge.analysis.growth.flame_graphs import MAX_NAME_CHARS, NO_STACK
 from tidegauge.analysis.snapshots.live_stacks import Lines
 from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.text import one_line
@@ -66,7 +66,7 @@ class _Profile:
         return _field(1, self._string(name)) + _field(2, self._string(unit))
 
     def _function(self, frame: CodeLine) -> int:
-        name = (one_line(frame.function, MOST_NAME), one_line(frame.filename, MOST_NAME))
+        name = (one_line(frame.function, MAX_NAME_CHARS), one_line(frame.filename, MAX_NAME_CHARS))
         return self._functions.setdefault(name, len(self._functions) + 1)
 
     def _string(self, text: str) -> int:

@@ -16,7 +16,7 @@ from tidegauge.core.oom.case import OomCase
 
 NOT_AVAILABLE_BYTES = 1 << 60
 """NVML's "not available" is 2**64 - 1 and is printed as a size (17179869184.00 GiB): nothing beyond this is one."""
-MOST_CHARACTERS = 4000
+MAX_MESSAGE_CHARS = 4000
 """Of one message; the longest have some 900, and 60 for each further process on the GPU."""
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -118,7 +118,7 @@ def parse_message(text: str) -> Optional[OomText]:
     if found is None:
         return None
     following = _START.search(text, found.end())
-    text = text[found.start() : min(following.start() if following else len(text), found.start() + MOST_CHARACTERS)]
+    text = text[found.start() : min(following.start() if following else len(text), found.start() + MAX_MESSAGE_CHARS)]
     end = _END.search(text)
     text = " ".join(re.sub("[│|]", " ", text[: end.end()] if end else text).split())
     if "more than 1EB memory" in text:

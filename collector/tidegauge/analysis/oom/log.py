@@ -124,10 +124,10 @@ LINES_BEFORE = 400
 """Of the ranks together: a traceback of 40 calls through torch.compile has some 200."""
 LINES_AFTER = 12
 """A message that a logger wraps, or that of ``cudaMallocAsync``."""
-MOST_LINE = 65536
-MOST_KEPT = 1000
+MAX_LINE_CHARS = 65536
+MAX_MESSAGES = 1000
 """Messages; a program that catches and tries again writes more than anybody reads."""
-MOST_IN_LINE = 20
+MAX_MESSAGES_PER_LINE = 20
 """A log in JSON has some in a line. Each is read with the lines around it: a line of 1,600 would take minutes."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -194,7 +194,7 @@ class _Line(NamedTuple):
 
 
 def read_log(lines: Iterable[str]) -> OomLog:
-    """Go through ``lines``; each is cut at ``MOST_LINE`` characters."""
+    """Go through ``lines``; each is cut at ``MAX_LINE_CHARS`` characters."""
     log, before, mapped = OomLog(), deque[_Line](maxlen=LINES_BEFORE), set[str]()
     cleaned = _cleaned(lines)
     ahead: deque[_Line] = deque(islice(cleaned, LINES_AFTER))
@@ -219,7 +219,7 @@ def _keep(log: OomLog, line: _Line, before: deque[_Line], ahead: deque[_Line], *
     rest = [later.text for later in ahead if later.mark == line.mark]
     own = [earlier.text for earlier in before if earlier.mark == line.mark]
     places = starts(line.text)
-    kept = places[: min(MOST_IN_LINE, MOST_KEPT - len(log.found))]
+    kept = places[: min(MAX_MESSAGES_PER_LINE, MAX_MESSAGES - len(log.found))]
     log.not_kept += len(places) - len(kept)
     for at in kept:
         text = parse_message("\n".join([line.text[at:], *rest]))
@@ -238,7 +238,7 @@ def _look_elsewhere(log: OomLog, line: _Line) -> None:
 def _cleaned(lines: Iterable[str]) -> Iterator[_Line]:
     """Without colours, times and the mark of the process; what JSON escaped is what it was."""
     for number, raw in enumerate(lines, start=1):
-        text = _ANSI.sub("", raw[:MOST_LINE].rstrip("\r\n"))
+        text = _ANSI.sub("", raw[:MAX_LINE_CHARS].rstrip("\r\n"))
         text = text.rpartition("\r")[2] if "\r" in text else text  # a progress bar writes over itself
         if "\\n" in text and ('\\"' in text or text.lstrip().startswith("{")):
             text = text.replace("\\n", "\n").replace('\\"', '"')

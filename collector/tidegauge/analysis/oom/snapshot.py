@@ -18,7 +18,7 @@ from tidegauge.core.evidence.owners import CodeLine, LiveBlock
 from tidegauge.core.oom import is_expandable
 from tidegauge.core.oom.case import OomCase
 
-MOST_BYTES = 1 << 60
+MAX_FIGURE_BYTES = 1 << 60
 
 
 class OomSnapshot(NamedTuple):
@@ -143,7 +143,7 @@ def _fraction(limit_bytes: int, total_bytes: int) -> Optional[float]:
 
 
 def _count(value: object) -> Optional[int]:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_BYTES else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_FIGURE_BYTES else None
 
 
 def _lines(known: dict[int, tuple[CodeLine, ...]], number: int, stacks: tuple[Stack, ...]) -> tuple[CodeLine, ...]:

@@ -14,8 +14,8 @@ from tidegauge.analysis.snapshots.stream_handles import indexed
 from tidegauge.core.allocator.trace import Action
 
 _CODES = {action.name.lower(): int(action) for action in Action}
-_MOST_POOLS = 1 << 16
-_MOST_UNKNOWN_NAMES = 10
+_MAX_POOLS = 1 << 16
+_MAX_UNKNOWN_NAMES = 10
 _SOME_DEVICE = -1
 CLOCK_TOLERANCE_US = 1_000
 """Entries are made under the device's lock, so their clock goes forward; that much is left to its conversion."""
@@ -157,13 +157,13 @@ class EventsReader:
         pool = pool_id(fields, "pool_id", place)
         if pool is None:
             raise BadTraceError(f"{place}: 'pool_id' is missing, which the first entry has")
-        if len(self._pools) == _MOST_POOLS:
-            raise BadTraceError(f"{place}: more than {_MOST_POOLS:,} different pools")
+        if len(self._pools) == _MAX_POOLS:
+            raise BadTraceError(f"{place}: more than {_MAX_POOLS:,} different pools")
         return self._pools.setdefault(pool, len(self._pools))
 
     def _skip(self, name: str) -> None:
         reason = f"events of the unknown kind {shown(name)}"
-        if reason not in self._skipped and len(self._skipped) >= _MOST_UNKNOWN_NAMES:
+        if reason not in self._skipped and len(self._skipped) >= _MAX_UNKNOWN_NAMES:
             reason = "events of further unknown kinds"
         self._skipped[reason] = self._skipped.get(reason, 0) + 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Union
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.contents import MOST_BYTES
+from tidegauge.analysis.contents import MAX_CONTENT_BYTES
 from tidegauge.analysis.snapshots.reading import Snapshot, read, read_stream
 from tidegauge.core.snapshot_columns import PackedSnapshot, pack_parts
 
@@ -25,7 +25,7 @@ def is_url(where: Union[str, Path]) -> bool:
     return isinstance(where, str) and "://" in where
 
 
-def read_snapshot(where: Union[str, Path], *, most_bytes: int = MOST_BYTES) -> Snapshot:
+def read_snapshot(where: Union[str, Path], *, most_bytes: int = MAX_CONTENT_BYTES) -> Snapshot:
     """The snapshot in a file or at a URL that fsspec knows (``https://``, ``s3://`` …), whatever its name.
 
     PyTorch's pickle or Tidegauge's columns, plain or compressed by gzip, zlib or zstandard. Raises ``BadTraceError``

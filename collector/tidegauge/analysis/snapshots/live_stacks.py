@@ -19,7 +19,7 @@ NO_STACK_KEY = 0
 _GENERATED = re.compile(r"^<|[/\\]torchinductor_[^/\\]*[/\\]")
 """Files that a compiler makes: ``<eval_with_key>.17``, ``/tmp/torchinductor_ada/c5/c5x...py``."""
 _NUMBERED = re.compile(r"((?:__compiled_fn|__resume_at|torch_dynamo_resume_in)_\w{0,80}?)_?\d[\w-]*")
-_LONGEST_GENERATED = 200
+_MAX_FUNCTION_CHARS = 200
 """Characters of a function's name. Longer ones are nobody's, and would be looked at for long."""
 
 
@@ -100,7 +100,7 @@ def pool_weights(trace: Trace) -> list[StackWeight]:
 def _lasting(frame: CodeLine) -> CodeLine:
     """The same for code that was compiled again: generated files lose name and line, generated names a number."""
     function = frame.function
-    if len(function) <= _LONGEST_GENERATED:
+    if len(function) <= _MAX_FUNCTION_CHARS:
         function = _NUMBERED.sub(r"\1", function)
     if _GENERATED.search(frame.filename):
         return CodeLine("<generated>", 0, function)

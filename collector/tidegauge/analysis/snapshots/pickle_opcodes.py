@@ -16,9 +16,9 @@ from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError
 
 _SHORT = 32
 """Strings up to this length are matched by the expression itself; longer ones cost a call each."""
-_LONGEST_NUMBER_BYTES = 16
-_LONGEST_NUMBER_LINE = 64
-_MOST_NESTING_TUPLES = 1_000
+_MAX_NUMBER_BYTES = 16
+_MAX_NUMBER_LINE_BYTES = 64
+_MAX_NESTING_TUPLES = 1_000
 """Tuples that may hold other tuples. Hashing one nests a C call for each level."""
 _CONTAINERS_PER_BYTE = 1 / 8
 _CONTAINERS_FREE = 100_000
@@ -74,10 +74,8 @@ def check(data: bytes) -> array[int]:
             return places
         if opcode in _TUPLES:
             nesting_tuples += 1
-            if nesting_tuples > _MOST_NESTING_TUPLES:
-                raise RefusedPickleError(
-                    f"wants more than {_MOST_NESTING_TUPLES:,} tuples of other things than numbers"
-                )
+            if nesting_tuples > _MAX_NESTING_TUPLES:
+                raise RefusedPickleError(f"wants more than {_MAX_NESTING_TUPLES:,} tuples of other things than numbers")
         if matched is not None and matched.end() > matched.start() and opcode in _FIRST_OF_HARMLESS:
             continue  # the expression had its fill, and goes on from here
         end_of = _ARGUMENTS.get(opcode)
@@ -122,7 +120,7 @@ def _counted_number(width: int) -> Callable[[bytes, int], int]:
     def end(data: bytes, start: int) -> int:
         after = _within(data, start, width)
         length = int.from_bytes(data[start:after], "little")
-        if length > _LONGEST_NUMBER_BYTES:
+        if length > _MAX_NUMBER_BYTES:
             raise RefusedPickleError(f"wants a number of {length:,} bytes at byte {start}")
         return _within(data, after, length)
 
@@ -156,7 +154,7 @@ def _sane_index(data: bytes, index: int, start: int) -> None:
 
 def _number_line(data: bytes, start: int) -> int:
     end = _line(data, start)
-    if end - start > _LONGEST_NUMBER_LINE:
+    if end - start > _MAX_NUMBER_LINE_BYTES:
         raise RefusedPickleError(f"wants a number of {end - start:,} digits at byte {start}")
     return end
 

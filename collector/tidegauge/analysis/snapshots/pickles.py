@@ -22,7 +22,7 @@ OWN_KEY = "tidegauge"
 """What Tidegauge's probe adds to a snapshot: a flat mapping that says what torch's own keys do not."""
 FIRST_BYTES = (b"\x80", b"(", b"}")
 """Of a pickled dict: protocols 2 to 5, 0, 1."""
-_MOST_DEVICES = 1_024
+_MAX_DEVICES = 1_024
 """torch itself is compiled for 120 at most."""
 
 
@@ -39,8 +39,8 @@ def read_pickle(content: bytes) -> Snapshot:
     settings = mapping(whole.get("allocator_settings", {}), "allocator_settings")
     facts = mapping(whole.get(OWN_KEY, {}), OWN_KEY)
     devices = sequence(whole.get("device_traces", []), "device_traces")
-    if len(devices) > _MOST_DEVICES:
-        raise BadTraceError(f"device_traces: has {len(devices):,} devices; {_MOST_DEVICES:,} are read at most")
+    if len(devices) > _MAX_DEVICES:
+        raise BadTraceError(f"device_traces: has {len(devices):,} devices; {_MAX_DEVICES:,} are read at most")
     histories.check_places(devices)
     ends = read_segments(whole["segments"], stacks)
     recorded = {device: histories.events(history, device) for device, history in enumerate(devices)}

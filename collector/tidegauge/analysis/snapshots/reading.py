@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tidegauge.analysis.bad_traces import BadTraceError
-from tidegauge.analysis.contents import MOST_BYTES, ZSTANDARD_MAGIC, is_zlib, read_content
+from tidegauge.analysis.contents import MAX_CONTENT_BYTES, ZSTANDARD_MAGIC, is_zlib, read_content
 from tidegauge.analysis.snapshots.packed import from_packed
 from tidegauge.analysis.snapshots.pickles import FIRST_BYTES, read_pickle
 from tidegauge.analysis.snapshots.pickles import OWN_KEY as OWN_KEY
@@ -19,7 +19,7 @@ def is_own_form(first_bytes: bytes) -> bool:
     return first_bytes.startswith((MAGIC[:6], ZSTANDARD_MAGIC)) or is_zlib(first_bytes)
 
 
-def read(path: Path, *, most_bytes: int = MOST_BYTES) -> Snapshot:
+def read(path: Path, *, most_bytes: int = MAX_CONTENT_BYTES) -> Snapshot:
     """The snapshot in a file. Raises ``BadTraceError`` (``RefusedPickleError``) that names it."""
     try:
         with path.open("rb") as stream:
@@ -30,7 +30,7 @@ def read(path: Path, *, most_bytes: int = MOST_BYTES) -> Snapshot:
         raise type(error)(f"{path}: {error}") from error
 
 
-def read_stream(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> Snapshot:
+def read_stream(stream: BinaryIO, *, most_bytes: int = MAX_CONTENT_BYTES) -> Snapshot:
     """The snapshot in an open file, compressed (gzip, zlib, zstandard) or not."""
     return read_bytes(read_content(stream, most_bytes=most_bytes))
 

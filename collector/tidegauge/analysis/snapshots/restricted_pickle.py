@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, RefusedPickleError, shown
-from tidegauge.analysis.contents import MOST_BYTES, read_content
+from tidegauge.analysis.contents import MAX_CONTENT_BYTES, read_content
 from tidegauge.analysis.snapshots.pickle_opcodes import check
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _UNPICKLING_ERRORS = (
 """What the C unpickler raises for a damaged pickle, such as a dict as a key, or a memo entry that is not there."""
 
 
-def load(stream: BinaryIO, *, most_bytes: int = MOST_BYTES) -> object:
+def load(stream: BinaryIO, *, most_bytes: int = MAX_CONTENT_BYTES) -> object:
     """The plain object in ``stream`` (gzip or not), built of dict, list, tuple, str, bytes, int, float, bool, None.
 
     Objects may be shared and may hold themselves. Raises ``RefusedPickleError`` for a pickle that wants anything

@@ -8,12 +8,12 @@ from typing import Optional
 from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.analysis.snapshots.fields import mapping, text
 from tidegauge.core.allocator.trace import Frame, Stack
-from tidegauge.core.snapshot_columns import MOST_TEXT_CHARS
+from tidegauge.core.snapshot_columns import MAX_TEXT_CHARS
 
 DEEPEST = 1_000
 """Frames of a stack that are kept, from its innermost on: Python's own recursion limit."""
 _FORMATTED = re.compile(r'\s*File "(?P<filename>[^"\n]*)", line (?P<line>\d{1,9}), in (?P<name>[^\n]*)')
-MOST_FRAMES = 5_000_000
+MAX_FRAMES = 5_000_000
 """In all different lists together. Lists that share frames could ask for any number of them in a small file."""
 
 
@@ -37,8 +37,8 @@ class StackTable:
         if not frames:
             return None
         self._seen += min(len(frames), DEEPEST)
-        if self._seen > MOST_FRAMES:
-            raise BadTraceError(f"{where}: the stacks up to here have more than {MOST_FRAMES:,} frames")
+        if self._seen > MAX_FRAMES:
+            raise BadTraceError(f"{where}: the stacks up to here have more than {MAX_FRAMES:,} frames")
         stack = tuple([self._frame(frame, where) for frame in frames[:DEEPEST]])
         number = self._stacks.setdefault(stack, len(self._stacks))
         self._lists[id(frames)] = (number, frames)
@@ -55,7 +55,7 @@ class StackTable:
         found = [_FORMATTED.match(line) for line in reversed(lines)]  # the innermost is the last there
         stack = tuple(Frame(one["name"], one["filename"], int(one["line"])) for one in found if one is not None)
         self._seen += len(stack)
-        return self._stacks.setdefault(stack, len(self._stacks)) if stack and self._seen <= MOST_FRAMES else None
+        return self._stacks.setdefault(stack, len(self._stacks)) if stack and self._seen <= MAX_FRAMES else None
 
     def all(self) -> tuple[Stack, ...]:
         return tuple(self._stacks)
@@ -68,6 +68,6 @@ class StackTable:
             if isinstance(line, bool) or not isinstance(line, int) or abs(line) >= 1 << 31:
                 raise BadTraceError(f"{where}: a frame's 'line' should be a line number, and is {shown(line)}")
             name, filename = (text(fields, key, f"{where}: a frame") for key in ("name", "filename"))
-            found = Frame(name[:MOST_TEXT_CHARS], filename[:MOST_TEXT_CHARS], line)
+            found = Frame(name[:MAX_TEXT_CHARS], filename[:MAX_TEXT_CHARS], line)
             known = self._frames[id(frame)] = (found, frame)
         return known[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from tidegauge.analysis.bad_traces import BadTraceError
 
-_MOST = 1 << 16
+_MAX_STREAMS = 1 << 16
 """That an index of two bytes tells apart; a device has 65 of PyTorch's own."""
 
 
@@ -34,6 +34,6 @@ def with_handles(
 
 def _in_order(handles: Iterable[int]) -> tuple[int, ...]:
     streams = tuple(sorted(set(handles))) or (0,)
-    if len(streams) > _MOST or streams[0] < 0:
+    if len(streams) > _MAX_STREAMS or streams[0] < 0:
         raise BadTraceError(f"has {len(streams):,} different streams, the lowest {streams[0]}: no process has such")
     return streams

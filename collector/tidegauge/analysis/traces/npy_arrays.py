@@ -22,7 +22,7 @@ from tidegauge.analysis.bad_traces import BadTraceError, shown
 from tidegauge.core.units import format_bytes
 
 _MAGIC = b"\x93NUMPY"
-_LONGEST_HEADER = 4_096
+_MAX_HEADER_BYTES = 4_096
 _TYPECODES = {
     "|u1": "B", "|b1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<u4": "I", "<i4": "i", "<u8": "Q", "<i8": "q",
 }  # fmt: skip
@@ -91,7 +91,7 @@ def _read(content: bytes, name: str) -> NpyArray:
         raise BadTraceError(f"member {shown(name)} is no numpy array")
     start = 10 if content[6] == 1 else 12
     length = int.from_bytes(content[8:start], "little")
-    if length > _LONGEST_HEADER:
+    if length > _MAX_HEADER_BYTES:
         raise BadTraceError(f"array {shown(name)} has a header of {length:,} bytes")
     kind, shape = _header(content[start : start + length], name)
     return _elements(memoryview(content)[start + length :], kind, shape, name)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
 from tidegauge.analysis.bad_traces import BadTraceError, shown
-from tidegauge.analysis.contents import MOST_BYTES
+from tidegauge.analysis.contents import MAX_CONTENT_BYTES
 from tidegauge.analysis.snapshots.stream_handles import indexed
 from tidegauge.analysis.traces.npy_arrays import NpyArray, NumberArray, read_npz, write_npz
 from tidegauge.core.allocator.trace import Action, KnownSegment, Trace
@@ -23,7 +23,7 @@ _LARGEST = 1 << 63
 _GIB = 1 << 30
 
 
-def read_npz_trace(content: bytes, *, most_bytes: int = MOST_BYTES) -> Trace:
+def read_npz_trace(content: bytes, *, most_bytes: int = MAX_CONTENT_BYTES) -> Trace:
     """The trace in an ``.npz`` file's ``content``. Raises ``BadTraceError``."""
     arrays = read_npz(content, most_bytes=most_bytes)
     meta = _meta(arrays)

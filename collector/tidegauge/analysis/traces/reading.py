@@ -12,7 +12,7 @@ from typing import Optional
 from tidegauge.analysis.bad_traces import BadTraceError as BadTraceError
 from tidegauge.analysis.bad_traces import RefusedPickleError as RefusedPickleError
 from tidegauge.analysis.bad_traces import shown
-from tidegauge.analysis.contents import MOST_BYTES, read_content
+from tidegauge.analysis.contents import MAX_CONTENT_BYTES, read_content
 from tidegauge.analysis.snapshots import reading as snapshots
 from tidegauge.analysis.traces.npz_traces import read_npz_trace
 from tidegauge.analysis.traces.state_before import with_start
@@ -29,10 +29,10 @@ from tidegauge.core.allocator.trace import Action, KnownSegment, Trace, TraceErr
 
 FIRST_WINDOW = 2_000
 """Events that are replayed at first; twice as many each time all of them come back."""
-MOST_EVENTS = 20_000_000
-MOST_EVENTS_UNCOMPILED = 500_000
+MAX_EVENTS = 20_000_000
+MAX_EVENTS_UNCOMPILED = 500_000
 """Replayed in all, some ten seconds: the search ends there, with what it has found."""
-MOST_REPLAYS = 1_000
+MAX_REPLAYS = 1_000
 
 
 def with_segment_order(trace: Trace) -> Trace:
@@ -45,9 +45,9 @@ def with_segment_order(trace: Trace) -> Trace:
     if settings.tie_break is not TieBreak.SEGMENT or len(trace.start) < 2:
         return trace
     order = _Order(trace.start)
-    most = MOST_EVENTS if IS_COMPILED else MOST_EVENTS_UNCOMPILED
+    most = MAX_EVENTS if IS_COMPILED else MAX_EVENTS_UNCOMPILED
     length, replayed = min(FIRST_WINDOW, len(trace)), 0
-    for _ in range(MOST_REPLAYS):
+    for _ in range(MAX_REPLAYS):
         attempt = replace(trace.first(length), start=order.segments())
         outcome = run_replay(attempt)
         mismatch = outcome.first_followed_tie or outcome.first_mismatch
@@ -149,7 +149,7 @@ def open_trace(
     device: Optional[int] = None,
     torch_version: Optional[str] = None,
     cap_bytes: Optional[int] = None,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int = MAX_CONTENT_BYTES,
 ) -> Trace:
     """The trace of one device in a snapshot or an ``.npz``, gzip or not, with the state before its first event.
 

@@ -45,7 +45,7 @@ _LARGE_SEGMENTS_MB = ("12", "64")
 _IDLE_BESIDE_EXPANDABLE = {MAX_SPLIT, NON_SPLIT_ROUNDING, GC}
 """Garbage collection passes expandable segments by. They are always split, so that of a split size only the harm is
 left: it keeps requests from the larger free blocks."""
-_MOST_COMBINED = 3
+_MAX_COMBINED = 3
 """Keys changed at once: nobody can reason about more."""
 
 
@@ -87,7 +87,7 @@ def combined_changes(
     ``others`` are the singles that did not help, best first.
     """
     best = _best_of_each_key(helpful)
-    combined = [_union(some) for count in range(2, _MOST_COMBINED + 1) for some in combinations(best, count)]
+    combined = [_union(some) for count in range(2, _MAX_COMBINED + 1) for some in combinations(best, count)]
     combined += [{EXPANDABLE: "True", **change} for change in _best_of_each_key([*helpful, *others])]
     split = next((change[MAX_SPLIT] for change in best if change.get(MAX_SPLIT)), None)
     if split is not None:

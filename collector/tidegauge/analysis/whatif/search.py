@@ -90,7 +90,7 @@ def delayed_frees(trace: Trace) -> int:
     return codes.count(requested) - followed
 
 
-MOST_TRIALS = 30
+MAX_TRIALS = 30
 """Replays of different settings; a replay of 100,000 events takes a tenth of a second."""
 CURVE_POINTS = 480
 """As many as a chart draws."""
@@ -188,7 +188,7 @@ class _Bench:
             except ValueError:  # this torch refuses it, beside what the owner has set
                 continue
             acting = in_effect(settings, cap_bytes=self.limits.cap_bytes)
-            if acting not in self.seen and len(self.seen) < MOST_TRIALS:
+            if acting not in self.seen and len(self.seen) < MAX_TRIALS:
                 self.seen.add(acting)
                 wanted.append((conf, change, settings))
         for number, (conf, change, settings) in enumerate(wanted, start=len(self.seen) - len(wanted) + 1):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidegauge_exporter.grafana.annotations import AnnotationText
     from tidegauge_exporter.messages.values import Story
 
-MOST_INCIDENTS = 1000
+MAX_INCIDENTS = 1000
 WEEK_S = 7 * 86400.0
 HEADER = ("from", "to", "tags")
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 def _stories(args: argparse.Namespace) -> Sequence[Story]:
     from tidegauge_exporter.messages.values import Story
 
-    listed = ask(args, f"/api/v1/incidents?all=1&since={since_unix_s(args.since)}&limit={MOST_INCIDENTS}")
+    listed = ask(args, f"/api/v1/incidents?all=1&since={since_unix_s(args.since)}&limit={MAX_INCIDENTS}")
     pages = (
         ask(args, f"/api/v1/incident?number={int(raw['number'])}", timeout_s=LONG_ANSWER_S)
         for raw in listed["incidents"]

@@ -18,9 +18,9 @@ RANK_HEADER = ("rank", "host", "GPU", "pid", "step", "allocated", "reserved", "n
                "per step", "out of memory in")  # fmt: skip
 RANKS_GIVE_WAY = ("nontorch", "reserved", "pid", "since step", "limit", "step", "GPU", "allocated", "per step")
 """Columns of the table of ranks that a narrow terminal does without, the first first."""
-LONGEST_SENTENCE = 1000
+MAX_SENTENCE_CHARS = 1000
 """Characters: the words of a job may be of any length."""
-MOST_RANKS = 16
+MAX_RANKS = 16
 """Rows of the table of ranks, worst first; ``--json`` has all of them."""
 
 
@@ -54,7 +54,7 @@ def figures(incident: Incident, *, now_s: float) -> list[tuple[str, str]]:
 
 def rank_rows(incident: Incident) -> list[Sequence[str]]:
     """The ranks to look at first, under ``RANK_HEADER``."""
-    return [_rank_row(finding) for finding in incident.findings[:MOST_RANKS]]
+    return [_rank_row(finding) for finding in incident.findings[:MAX_RANKS]]
 
 
 def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
@@ -63,9 +63,9 @@ def evidence_lines(incident: Incident) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for brief in incident.evidence:
         first, *advice = brief_sentences(brief)
-        lines.append((f"  rank {brief.rank}: ", one_line(first, LONGEST_SENTENCE)))
-        lines += [("    advice: ", one_line(sentence, LONGEST_SENTENCE)) for sentence in advice]
-    lines += [("  snapshot: ", one_line(place, LONGEST_SENTENCE)) for place in incident.snapshots]
+        lines.append((f"  rank {brief.rank}: ", one_line(first, MAX_SENTENCE_CHARS)))
+        lines += [("    advice: ", one_line(sentence, MAX_SENTENCE_CHARS)) for sentence in advice]
+    lines += [("  snapshot: ", one_line(place, MAX_SENTENCE_CHARS)) for place in incident.snapshots]
     if lines:
         lines.append(
             ("  ", f"`tidegauge report {incident.number}` shows it with stacks, curves and a map of the memory")

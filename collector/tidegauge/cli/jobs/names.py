@@ -11,7 +11,7 @@ from tidegauge.core.ids import known_as
 from tidegauge.core.text import one_line
 
 T = TypeVar("T")
-MOST_NAMED = 4
+MAX_NAMED = 4
 
 
 class Named(NamedTuple):
@@ -46,7 +46,7 @@ class SeveralJobsError(CommandError):
 
     def __init__(self, name: str, job_ids: Iterable[str]) -> None:
         first, *rest = sorted(map(one_line, job_ids))
-        others = f"{', '.join(rest[:MOST_NAMED])}{' …' if len(rest) > MOST_NAMED else ''}"
+        others = f"{', '.join(rest[:MAX_NAMED])}{' …' if len(rest) > MAX_NAMED else ''}"
         super().__init__(
             f"{1 + len(rest)} jobs are called {one_line(name)!r}: give an id, {first} or {others}",
             exit_code=USAGE,

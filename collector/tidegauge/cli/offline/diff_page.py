@@ -15,9 +15,9 @@ from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 
 NO_STACK = "no stack was recorded"
-MOST_FRAMES = 60
+MAX_FRAMES = 60
 """Of one stack, for people."""
-MOST_LINE = 1_000
+MAX_LINE_CHARS = 1_000
 WORTH_A_WORD = 0.02
 """A change of reserved memory below this share of it is no news."""
 
@@ -90,21 +90,21 @@ def print_page(compared: Compared, by: str, top: int) -> None:
 def folded_frames(stack: Sequence[CodeLine]) -> Iterator[str]:
     """The lines of a stack, runs of library frames folded into one."""
     library: list[CodeLine] = []
-    for frame in stack[:MOST_FRAMES]:
+    for frame in stack[:MAX_FRAMES]:
         if is_library(frame.filename):
             library.append(frame)
             continue
         yield from _folded(library)
         library = []
-        yield one_line(line_name(frame), MOST_LINE)
+        yield one_line(line_name(frame), MAX_LINE_CHARS)
     yield from _folded(library)
-    if len(stack) > MOST_FRAMES:
-        yield f"({len(stack) - MOST_FRAMES:,} more further out)"
+    if len(stack) > MAX_FRAMES:
+        yield f"({len(stack) - MAX_FRAMES:,} more further out)"
 
 
 def _folded(library: Sequence[CodeLine]) -> Iterator[str]:
     if library:
-        name = one_line(line_name(library[0]), MOST_LINE)
+        name = one_line(line_name(library[0]), MAX_LINE_CHARS)
         yield f"(library) {name}" if len(library) == 1 else f"({len(library)} library frames: {name} ...)"
 
 
@@ -188,8 +188,8 @@ def _print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], top: int) 
 
 def _cells(line: LineGrowth) -> tuple[str, ...]:
     each = "-" if line.block_bytes is None else format_bytes(line.block_bytes)
-    name = NO_STACK if line.line is None else one_line(line_name(line.line), MOST_LINE)
-    caller = "-" if line.caller is None else one_line(line_name(line.caller), MOST_LINE)
+    name = NO_STACK if line.line is None else one_line(line_name(line.line), MAX_LINE_CHARS)
+    caller = "-" if line.caller is None else one_line(line_name(line.caller), MAX_LINE_CHARS)
     return format_bytes(line.grown_bytes), f"{line.blocks:+,}", each, name, caller
 
 

@@ -10,7 +10,7 @@ from tidegauge.cli.output import print_table, print_wrapped
 from tidegauge.core.allocator.results import FailedRequest, Replay
 from tidegauge.core.units import format_bytes
 
-MOST_TOLD = 3
+MAX_TOLD = 3
 """Failed requests that are told one by one; the others are counted."""
 HEADER = ("settings", "peak allocated", "peak reserved", "waste", "retries", "OOMs", "segments", "cudaMallocs")
 
@@ -126,10 +126,10 @@ def _addresses(answer: ReplayAnswer) -> str:
 
 
 def _failures(replay: Replay) -> Iterator[str]:
-    for failed in replay.failed[:MOST_TOLD]:
+    for failed in replay.failed[:MAX_TOLD]:
         yield _failure(failed)
-    if replay.ooms > min(len(replay.failed), MOST_TOLD):
-        yield f"{replay.ooms - min(len(replay.failed), MOST_TOLD):,} more requests failed."
+    if replay.ooms > min(len(replay.failed), MAX_TOLD):
+        yield f"{replay.ooms - min(len(replay.failed), MAX_TOLD):,} more requests failed."
 
 
 def _failure(failed: FailedRequest) -> str:

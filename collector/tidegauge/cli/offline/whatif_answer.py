@@ -45,7 +45,7 @@ def _columns(values: Sequence[int], count: int) -> list[int]:
     return [max(values[low:high], default=0) for low, high in zip(bounds, bounds[1:])]
 
 
-MOST_SHOWN = 12
+MAX_ROWS = 12
 """Rows for people; --json has all."""
 WIDEST_CHART = 100
 
@@ -94,7 +94,7 @@ def print_for_people(result: WhatIf) -> None:
 
 def _shown(result: WhatIf) -> list[Trial]:
     """The best, and today's wherever it stands."""
-    best = result.trials[:MOST_SHOWN]
+    best = result.trials[:MAX_ROWS]
     return list(best) if any(trial.today for trial in best) else best_first([*best[:-1], result.today])
 
 

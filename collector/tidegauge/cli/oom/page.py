@@ -15,8 +15,8 @@ from tidegauge.core.evidence.owners import CodeLine, Owner
 from tidegauge.core.text import one_line
 from tidegauge.core.units import format_bytes
 
-MOST_OWNERS = 15
-MOST_OTHERS = 8
+MAX_OWNERS = 15
+MAX_OTHERS = 8
 SAME_FRACTION = 0.1
 """Of what was reserved: a text has two decimals, and a handler may have emptied a little of the cache."""
 SERVED_NEXT_TIME = (
@@ -158,11 +158,11 @@ def _of_another(page: OomPage) -> Iterator[str]:
 
 def _print_held(held: HeldMemory, answer: OomAnswer, *, taken_late: bool) -> None:
     print(f"\nWho held {format_bytes(held.live_bytes)} in {held.live_blocks:,} blocks:")
-    rows = [_row(owner, held.live_bytes) for owner in held.owners[:MOST_OWNERS]]
+    rows = [_row(owner, held.live_bytes) for owner in held.owners[:MAX_OWNERS]]
     print_table(("bytes", "share", "blocks", "each", "allocated at"), rows)
-    if len(held.owners) > MOST_OWNERS:
-        rest = sum(owner.held_bytes for owner in held.owners[MOST_OWNERS:])
-        print(f"and {len(held.owners) - MOST_OWNERS:,} more with {format_bytes(rest)}")
+    if len(held.owners) > MAX_OWNERS:
+        rest = sum(owner.held_bytes for owner in held.owners[MAX_OWNERS:])
+        print(f"and {len(held.owners) - MAX_OWNERS:,} more with {format_bytes(rest)}")
     print()
     print_wrapped("", free_words(held, None if answer.case is None else answer.case.wanted_bytes))
     if held.private_free_bytes:
@@ -182,8 +182,8 @@ def _row(owner: Owner, live_bytes: int) -> tuple[str, ...]:
 def _beside(page: OomPage) -> Iterator[str]:
     """What else the log holds."""
     if page.others:
-        told = "; ".join(_named(answer.found, answer.kind) for answer in page.others[:MOST_OTHERS])
-        more = len(page.others) - MOST_OTHERS + page.log.not_kept
+        told = "; ".join(_named(answer.found, answer.kind) for answer in page.others[:MAX_OTHERS])
+        more = len(page.others) - MAX_OTHERS + page.log.not_kept
         yield (
             f"This was the first of {len(page.others) + 1 + page.log.not_kept:,} in the log, and mostly the first is "
             f"the cause. The others: {told}{f'; {more:,} more' if more > 0 else ''}."

@@ -14,10 +14,10 @@ from typing import Any, Optional, cast
 
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.analysis.oom.answer import OomAnswer, explain_elsewhere, explain_snapshot, explain_text, in_the_light_of
-from tidegauge.analysis.oom.log import MOST_LINE, OomLog, read_log
+from tidegauge.analysis.oom.log import MAX_LINE_CHARS, OomLog, read_log
 from tidegauge.analysis.oom.snapshot import OomSnapshot, look_into
 from tidegauge.analysis.snapshots.reading import is_own_form, read, read_stream
-from tidegauge.cli.errors import ENVIRONMENT, FINE, LONGEST_QUOTE, USAGE, CommandError
+from tidegauge.cli.errors import ENVIRONMENT, FINE, MAX_QUOTE_CHARS, USAGE, CommandError
 from tidegauge.cli.oom.page import OomPage, as_json, print_page
 from tidegauge.cli.oom.whatif import try_settings
 from tidegauge.core.text import one_line
@@ -92,7 +92,7 @@ def _read(args: argparse.Namespace) -> tuple[OomLog, Optional[OomSnapshot]]:
             with open(args.what, "rb") as stream:
                 return _of_stream(stream, snapshot, args)
     except BadTraceError as error:
-        raise CommandError(one_line(str(error), LONGEST_QUOTE), exit_code=USAGE) from error
+        raise CommandError(one_line(str(error), MAX_QUOTE_CHARS), exit_code=USAGE) from error
     except (OSError, EOFError, zlib.error) as error:  # the latter two from damaged gzip
         raise CommandError(f"{_named(args.what)}: cannot be read: {error}", exit_code=ENVIRONMENT) from error
     if not args.what.strip():
@@ -128,7 +128,7 @@ def _of_plain(
 
 def _lines(stream: io.BufferedReader[Any]) -> Iterator[str]:
     """Lines of bounded length."""
-    return (line.decode(errors="replace") for line in iter(lambda: stream.readline(MOST_LINE), b""))
+    return (line.decode(errors="replace") for line in iter(lambda: stream.readline(MAX_LINE_CHARS), b""))
 
 
 def _is_file(what: str) -> bool:

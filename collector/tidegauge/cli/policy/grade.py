@@ -31,9 +31,9 @@ from tidegauge.core.wire import to_wire
 
 HEADER = ("incidents", "told", "would tell", "answered", "leak", "not a leak", "precision of those answered")
 DEFAULT_SINCE_S = 30 * 86_400.0
-MOST_INCIDENTS = 1000
+MAX_INCIDENTS = 1000
 """The newest of the time, as many as the API gives at once."""
-MOST_NAMED = 20
+MAX_NAMED = 20
 WORDS = {grade.value.replace("_", "-"): grade for grade in Grade}
 NO_GPU_TIME = (
     "How many there are per 1,000 GPU-days is left out: the service keeps no GPU time of jobs without an incident. "
@@ -88,7 +88,7 @@ def _answer(args: argparse.Namespace) -> int:
 
 
 def _table(args: argparse.Namespace) -> int:
-    answer = ask(args, f"/api/v1/grades?since={since_unix_s(args.since)}&limit={MOST_INCIDENTS}")
+    answer = ask(args, f"/api/v1/grades?since={since_unix_s(args.since)}&limit={MAX_INCIDENTS}")
     incidents = [read(GradedIncident, raw) for raw in answer["incidents"]]
     rows = precision_rows(incidents)
     if args.json:
@@ -126,9 +126,9 @@ def _in_words(row: PrecisionRow, incidents: Sequence[GradedIncident], answer: di
             "if every one was right."
         )
         unanswered = [str(one.number) for one in incidents if one.answer is None]
-        more = f" and {len(unanswered) - MOST_NAMED} more" if len(unanswered) > MOST_NAMED else ""
+        more = f" and {len(unanswered) - MAX_NAMED} more" if len(unanswered) > MAX_NAMED else ""
         how = "`tidegauge policy grade INCIDENT leak` or `not-a-leak`"
-        yield f"Without an answer: {', '.join(unanswered[:MOST_NAMED])}{more}. {how}."
+        yield f"Without an answer: {', '.join(unanswered[:MAX_NAMED])}{more}. {how}."
     if row.told + row.would_tell:
         yield (
             "told: the owner got a message; would tell: the policy's mode (observe) kept it back. Ranges are Wilson's "

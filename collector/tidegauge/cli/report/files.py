@@ -28,9 +28,9 @@ from tidegauge.core.wire import from_wire
 if TYPE_CHECKING:
     from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent
 
-MOST_SNAPSHOTS = 2
-MOST_EVIDENCE_BYTES = 16 << 20
-MOST_POINTS = 20_000
+MAX_SNAPSHOTS = 2
+MAX_EVIDENCE_BYTES = 16 << 20
+MAX_POINTS = 20_000
 """Of a step series on the page, at even distances; the detector is given every row."""
 _HEAD_BYTES = 4096
 
@@ -60,7 +60,7 @@ def content_of_files(files: Sequence[Path], args: argparse.Namespace, *, now_uni
         ranks=curves,
         by_step=True,
         evidence=evidence_of_files(given, curves[0].verdict if curves else OK),
-        early=given.snapshots[0].trace if len(given.snapshots) == MOST_SNAPSHOTS else None,
+        early=given.snapshots[0].trace if len(given.snapshots) == MAX_SNAPSHOTS else None,
         late=None if late is None else late.trace,
         whatif=whatif,
         absent=tuple(filter(None, (why_not, *_lacks(given)))),
@@ -83,18 +83,18 @@ def sort_files(files: Sequence[Path], *, device: int | None) -> Given:
                 snapshots.append(read_rank_snapshot(str(path), device))
             except BadTraceError as error:
                 raise bad_file(path, error) from error
-    if len(snapshots) > MOST_SNAPSHOTS:
+    if len(snapshots) > MAX_SNAPSHOTS:
         raise CommandError(
             f"{len(snapshots)} snapshots were given; a report compares an early one with a late one", exit_code=USAGE
         )
-    ordered = in_order(snapshots) if len(snapshots) == MOST_SNAPSHOTS else tuple(snapshots)
+    ordered = in_order(snapshots) if len(snapshots) == MAX_SNAPSHOTS else tuple(snapshots)
     return Given(ordered, tuple(series), found)
 
 
 def evidence_of_files(given: Given, verdict: Verdict) -> Evidence | None:
     """What two snapshots, and what the rank found, come to; ``None`` without either."""
     comparison = None
-    if len(given.snapshots) == MOST_SNAPSHOTS:
+    if len(given.snapshots) == MAX_SNAPSHOTS:
         comparison = compare(given.snapshots[0].trace, given.snapshots[1].trace)
     found = given.found
     if comparison is None and found is None:
@@ -116,7 +116,7 @@ def evidence_of_files(given: Given, verdict: Verdict) -> Evidence | None:
 
 def _steps(given: Given) -> tuple[int | None, int | None]:
     """Between which two the window lies."""
-    if len(given.snapshots) == MOST_SNAPSHOTS:
+    if len(given.snapshots) == MAX_SNAPSHOTS:
         return given.snapshots[0].step, given.snapshots[1].step
     return (None, None) if given.found is None else (given.found.early_step, given.found.late_step)
 
@@ -152,7 +152,7 @@ def _curve(rank: int, path: Path, capacity_bytes: int | None) -> RankCurve:
         verdict = judge_series(path.name, iter(rows), capacity_bytes=capacity_bytes).verdict
     except BadSeriesError as error:
         raise CommandError(str(error), exit_code=USAGE) from error
-    every = -(-len(rows) // MOST_POINTS)
+    every = -(-len(rows) // MAX_POINTS)
     points = tuple(map(_point, rows[::every]))
     return RankCurve(rank, path.name, points, verdict, capacity_bytes, concerned=verdict.state.level > 0)
 
@@ -179,8 +179,8 @@ def _head(path: Path) -> bytes:
 def _read_found(path: Path) -> RankEvidence:
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_EVIDENCE_BYTES + 1)
-        if len(content) > MOST_EVIDENCE_BYTES:
+            content = file.read(MAX_EVIDENCE_BYTES + 1)
+        if len(content) > MAX_EVIDENCE_BYTES:
             raise ValueError("is larger than anything that a rank writes")
         return bounded(from_wire(RankEvidence, json.loads(content)))
     except OSError as error:

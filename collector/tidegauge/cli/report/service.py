@@ -15,7 +15,7 @@ from tidegauge.agent.evidence.snapshot_store import SnapshotStoreError, check_ke
 from tidegauge.analysis.bad_traces import BadTraceError
 from tidegauge.cli.errors import USAGE, CommandError
 from tidegauge.cli.jobs.names import Named, SeveralJobsError, meant
-from tidegauge.cli.report.files import MOST_SNAPSHOTS, Given, evidence_of_files, sort_files
+from tidegauge.cli.report.files import MAX_SNAPSHOTS, Given, evidence_of_files, sort_files
 from tidegauge.cli.report.snapshots import RankSnapshot, read_rank_snapshot, tried_settings
 from tidegauge.cli.service_api import LONG_ANSWER_S, ask, read
 from tidegauge.cluster.api.memory_api import RankMemory
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidegauge_exporter.messages.values import Story
     from tidegauge_exporter.reports.evidence_values import RankCurve, ReportContent
 
-MOST_INCIDENTS = 1000
+MAX_INCIDENTS = 1000
 """That a job's are looked for in, the newest."""
 
 
@@ -49,7 +49,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
     evidence = _evidence(incident, args, absent)
     given = sort_files(files, device=args.device)
     snapshots = given.snapshots or _stored(evidence, args.device, absent)
-    if len(snapshots) == MOST_SNAPSHOTS:
+    if len(snapshots) == MAX_SNAPSHOTS:
         evidence = _with_all_growth(evidence, given._replace(snapshots=snapshots), _first_verdict(incident))
     whatif, why_not = (None, None) if not snapshots or args.no_whatif else tried_settings(snapshots[-1])
     absent += [why_not] if why_not else []
@@ -79,7 +79,7 @@ def content_of_job(what: str, files: Sequence[Path], args: argparse.Namespace, *
 
 def _number(what: str, args: argparse.Namespace) -> int:
     """Of the incident that is meant; a number may be an incident's or, under Slurm, a job's."""
-    known = [read(Incident, raw) for raw in ask(args, f"/api/v1/incidents?all=1&limit={MOST_INCIDENTS}")["incidents"]]
+    known = [read(Incident, raw) for raw in ask(args, f"/api/v1/incidents?all=1&limit={MAX_INCIDENTS}")["incidents"]]
     of_job = meant(known, what, _named)
     if len(ids := {one.key.job.job_id for one in of_job}) > 1:
         raise SeveralJobsError(what, ids)
@@ -212,7 +212,7 @@ def _stored(evidence: Evidence | None, device: int | None, absent: list[str]) ->
     """The snapshots of a window that can be read from here, the earlier one first."""
     if evidence is None:
         return ()
-    refs = sorted(evidence.snapshots, key=lambda ref: ref.step)[-MOST_SNAPSHOTS:]
+    refs = sorted(evidence.snapshots, key=lambda ref: ref.step)[-MAX_SNAPSHOTS:]
     found = [_read_stored(ref, device, absent) for ref in refs]
     return tuple(one for one in found if one is not None)
 

@@ -22,9 +22,9 @@ from tidegauge.core.text import one_line
 if TYPE_CHECKING:
     from tidegauge_exporter.reports.evidence_values import WhatIfTable
 
-WHATIF_MOST_S = 30.0
+MAX_WHATIF_S = 30.0
 """For all settings together: without numba, a replay of 100,000 events takes seconds."""
-MOST_SETTINGS = 12
+MAX_SETTINGS = 12
 """Rows of the table; `tidegauge whatif --json` has all."""
 
 
@@ -88,7 +88,7 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
     """Other allocator settings on its history, or why not: a sentence for people."""
     if not len(snapshot.trace):
         return None, f"{snapshot.where} has no history: no curve of it, and no other allocator settings to try on it."
-    ends_s = time.monotonic() + WHATIF_MOST_S
+    ends_s = time.monotonic() + MAX_WHATIF_S
 
     try:
         with progress("report") as say:
@@ -101,7 +101,7 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
             return _table(whatif(with_beginning(snapshot.trace), on_progress=tell)), None
     except _OutOfTimeError:
         return None, (
-            f"Trying other allocator settings takes more than {WHATIF_MOST_S:.0f} s here: "
+            f"Trying other allocator settings takes more than {MAX_WHATIF_S:.0f} s here: "
             f"`tidegauge whatif {snapshot.where}` takes its time."
         )
     except ValueError as error:
@@ -111,7 +111,7 @@ def tried_settings(snapshot: RankSnapshot) -> tuple[WhatIfTable | None, str | No
 def _table(result: WhatIf) -> WhatIfTable:
     from tidegauge_exporter.reports.evidence_values import TriedSetting, WhatIfTable
 
-    shown = [trial for place, trial in enumerate(result.trials) if place < MOST_SETTINGS or trial.today]
+    shown = [trial for place, trial in enumerate(result.trials) if place < MAX_SETTINGS or trial.today]
     return WhatIfTable(
         tuple(
             TriedSetting(

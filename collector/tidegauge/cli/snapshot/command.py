@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HELP = "take a memory snapshot of a rank that runs, or (--evidence) find the line that grows and what holds it"
 
 HEADER = ("rank", "pid", "step", "file", "size", "training stood still")
-MOST_EVENTS = 100_000
+MAX_ASKED_EVENTS = 100_000
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -149,6 +149,6 @@ def _rank(target: AttachTarget) -> str:
 
 
 def _events(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= MOST_EVENTS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of events from 0 to {MOST_EVENTS:,}")
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_ASKED_EVENTS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of events from 0 to {MAX_ASKED_EVENTS:,}")
     return int(text)

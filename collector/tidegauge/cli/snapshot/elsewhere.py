@@ -26,7 +26,7 @@ from tidegauge.core.wire import to_wire
 if TYPE_CHECKING:
     from tidegauge.cluster.actions.evidence_asks import EvidenceAsks
 
-MOST_NAMED = 8
+MAX_NAMED = 8
 """Hosts in a sentence."""
 
 
@@ -82,7 +82,7 @@ def _choose(views: Sequence[JobView], args: argparse.Namespace, not_here: str) -
     if len({view.key.whole for view in views}) == 1 or _are_groups(views):
         views = _of_group(views, args, what)
     if len(views) > 1:
-        owners = ", ".join(f"{one_line(view.user_name)} (attempt {view.attempt})" for view in views[:MOST_NAMED])
+        owners = ", ".join(f"{one_line(view.user_name)} (attempt {view.attempt})" for view in views[:MAX_NAMED])
         raise CommandError(
             f"several users or attempts have a job {what}: {owners}. Run this on the hosts of the one that is meant"
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Optional
 
 from tidegauge.agent.evidence.checks import read_evidence
-from tidegauge.agent.evidence.files import MOST_EVIDENCE_BYTES
+from tidegauge.agent.evidence.files import MAX_EVIDENCE_BYTES
 from tidegauge.agent.evidence.making import ReadSnapshot, read_trace
 from tidegauge.agent.evidence.piece import Whose, evidence_of
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
@@ -35,7 +35,7 @@ SENTENCES: Mapping[str, str] = {
     "searching": "it searches for what holds the tensors that grow",
 }
 """By the state that ``evidence_status`` answers."""
-LONGEST_SENTENCE = 1000
+MAX_SENTENCE_CHARS = 1000
 
 
 def find_evidence(
@@ -79,13 +79,13 @@ def print_evidence(evidence: Evidence) -> None:
     ]
     for start, text in texts:
         if text:
-            print_wrapped(start, one_line(text, LONGEST_SENTENCE))
+            print_wrapped(start, one_line(text, MAX_SENTENCE_CHARS))
 
 
 def _read(target: AttachTarget, evidence_id: str) -> Evidence:
     claimed = claimed_by(socket_of_target(target))
     try:
-        found = read_evidence(read_file(target, evidence_name(claimed), MOST_EVIDENCE_BYTES), claimed)
+        found = read_evidence(read_file(target, evidence_name(claimed), MAX_EVIDENCE_BYTES), claimed)
     except UnsafeFileError as error:
         raise NoAnswerError(f"what it wrote cannot be used: {error}") from error
     if found.evidence_id != evidence_id:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from tidegauge.agent.evidence.checks import number_of, read_snapshot
-from tidegauge.agent.evidence.files import MOST_SNAPSHOT_BYTES, OpenFile
+from tidegauge.agent.evidence.files import MAX_SNAPSHOT_BYTES, OpenFile
 from tidegauge.agent.processes.command_socket import NotAskedError, ProcessSocket, ask
 from tidegauge.agent.run_dirs.folders import UnsafeFileError
 from tidegauge.agent.run_dirs.safe_files import open_checked, opened_folder
@@ -97,7 +97,7 @@ def claimed_by(socket: ProcessSocket) -> ProcessId:
 def read_written(target: AttachTarget, name: str) -> tuple[bytes, PackedSnapshot]:
     """A snapshot beside the rank's socket: its columns, and what they say. Raises ``NoAnswerError``."""
     try:
-        return read_snapshot(read_file(target, name, MOST_SNAPSHOT_BYTES))
+        return read_snapshot(read_file(target, name, MAX_SNAPSHOT_BYTES))
     except UnsafeFileError as error:
         raise NoAnswerError(f"{name} cannot be used: {error}") from error
 

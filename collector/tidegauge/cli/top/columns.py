@@ -18,9 +18,9 @@ from tidegauge.core.verdicts import Band, LeakState, Severity, state_word
 
 SOON_S = 3600.0
 """Out of memory within the hour is red."""
-MOST_OF_NAME = 32
+MAX_NAME_CHARS = 32
 """Characters of a job's name, on a screen."""
-LEAST_OF_ID = 6
+MIN_ID_CHARS = 6
 """Characters of it by which a job is known beside the name of its group."""
 NEARLY_FULL = 0.9
 """As the alert TidegaugeMemoryNearlyFull: not yet wrong, but worth a look."""
@@ -48,7 +48,7 @@ def name_job_shortly(job: JobKey, array: str | None = None, *, width: int | None
     name = short_job_name(job.job_id, job.attempt, array, group=job.group)
     more = name.removeprefix(job.job_id)
     left = len(name) if width is None else width - cell_len(more)
-    return cut(job.job_id, left) + more if left >= LEAST_OF_ID else name
+    return cut(job.job_id, left) + more if left >= MIN_ID_CHARS else name
 
 
 def share_cell(share: float | None) -> Cell:
@@ -72,7 +72,7 @@ def bytes_cell(count: float | None) -> Cell:
     return Cell("-", Tone.DIM) if count is None else Cell(format_bytes(count))
 
 
-def job_columns(most_of_name: int = MOST_OF_NAME) -> Sequence[Column[JobRow]]:
+def job_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[JobRow]]:
     """The cluster's table. ``most_of_name``: characters of a job's name above which the column gains nothing."""
     return (
         Column("state", lambda row, _: _job_state(row.job), 10),
@@ -118,7 +118,7 @@ def rank_columns() -> Sequence[Column[RankLine]]:
     )
 
 
-def incident_columns(most_of_name: int = MOST_OF_NAME) -> Sequence[Column[IncidentRow]]:
+def incident_columns(most_of_name: int = MAX_NAME_CHARS) -> Sequence[Column[IncidentRow]]:
     """The pane of open incidents."""
     return (
         Column("incident", lambda line, _: Cell(f"#{line.incident.number}", Tone.STRONG), 8),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tidegauge.cli.policy.status import in_one_line
 from tidegauge.cli.top.cells import Cell, Column, fit, header, line
-from tidegauge.cli.top.columns import MOST_OF_NAME, incident_columns, job_columns, name_job_shortly, rank_columns
+from tidegauge.cli.top.columns import MAX_NAME_CHARS, incident_columns, job_columns, name_job_shortly, rank_columns
 from tidegauge.cli.top.model import JobRow, Selection, by_job, incident_rows, job_rows, key_of, rank_rows
 from tidegauge.cli.top.pages import headline, job_headline
 from tidegauge.cli.top.service import OpenIncidents
@@ -60,7 +60,7 @@ def _print_incidents(incidents: OpenIncidents, choice: Selection) -> None:
 
 def _longest(names: Iterable[str]) -> int:
     """Characters for the names of jobs: in a pipe all of them, for who takes one from there."""
-    return MOST_OF_NAME if sys.stdout.isatty() else max([MOST_OF_NAME, *map(len, names)])
+    return MAX_NAME_CHARS if sys.stdout.isatty() else max([MAX_NAME_CHARS, *map(len, names)])
 
 
 def _print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str) -> None:

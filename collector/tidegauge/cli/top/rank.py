@@ -27,7 +27,7 @@ LOWEST_BARS, HIGHEST_BARS = 2, 12
 TWO_COLUMNS = 70
 """Width from which on pictures stand side by side."""
 GAP = 2
-LONGEST_EVIDENCE = 600
+MAX_EVIDENCE_CHARS = 600
 """Characters: the words are the job's, and pictures are to have room."""
 
 
@@ -138,7 +138,7 @@ def _evidence(brief: EvidenceBrief | None, width: int) -> list[Line]:
     """Line, holder, cause and advice, as far as they are known."""
     if brief is None:
         return []
-    text = one_line(" ".join(brief_sentences(brief)), LONGEST_EVIDENCE)
+    text = one_line(" ".join(brief_sentences(brief)), MAX_EVIDENCE_CHARS)
     return [*([Cell(line)] for line in textwrap.wrap(text, max(width, 20))), []]
 
 

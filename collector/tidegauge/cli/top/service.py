@@ -22,7 +22,7 @@ from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import DecisionRecord, LoopStatus
 from tidegauge.core.memory_history import MemoryPoint
 
-MOST_INCIDENTS = 50
+MAX_INCIDENTS = 50
 """Open incidents in one look, the newest: a pane of some lines shows the gravest of them."""
 
 
@@ -75,7 +75,7 @@ class Service:
         return self._ask(f"/api/v1/job?{urlencode(asked)}", TIMEOUT_S)
 
     def incidents_raw(self) -> dict[str, Any]:
-        return self._ask(f"/api/v1/incidents?limit={MOST_INCIDENTS}", TIMEOUT_S)
+        return self._ask(f"/api/v1/incidents?limit={MAX_INCIDENTS}", TIMEOUT_S)
 
     def overview(self) -> Overview:
         return read(Overview, self.overview_raw())

@@ -20,7 +20,7 @@ from typing import Any
 from tidegauge.core.incidents.actions import Switches
 from tidegauge.files import replace_file
 
-LONGEST_REASON = 200
+MAX_REASON_CHARS = 200
 """Characters: it stands in one line of every page that says that actions are paused."""
 
 
@@ -123,7 +123,7 @@ def _checked(raw: Any) -> _Setting:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:LONGEST_REASON]
+    return " ".join(text.split())[:MAX_REASON_CHARS]
 
 
 def _time(unix_s: float) -> str:

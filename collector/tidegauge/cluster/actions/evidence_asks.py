@@ -23,7 +23,7 @@ from tidegauge.files import replace_file
 ASK_SUFFIX, ANSWER_SUFFIX = ".ask.json", ".answer.json"
 FORGOTTEN_S = 600.0
 """A wish, or an answer, of this age is nobody's any more."""
-MOST_WISHES = 100
+MAX_WISHES = 100
 MAX_FILE_BYTES = 64 << 10
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -84,7 +84,7 @@ class EvidenceAsks:
         except OSError:
             return ()
         found: list[EvidenceWish] = []
-        for name in names[:MOST_WISHES]:
+        for name in names[:MAX_WISHES]:
             path = self._folder / name
             try:
                 is_old = time.time() - path.stat().st_mtime > FORGOTTEN_S

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-LONGEST_ERROR = 200
+MAX_ERROR_BYTES = 200
 LOOKS_LIKE = "it looks like http://127.0.0.1:9495 or https://head.example:9495"
 
 
@@ -155,7 +155,7 @@ def _refused(api_url: str, path: str, status: int, body: bytes, access: ApiAcces
     refusal = _refusal(body) if status in (400, 403, 404, 503) else None
     if status == 401:
         return ApiError(_who_words(api_url, access), status=status)
-    text = body[:LONGEST_ERROR].decode(errors="replace")
+    text = body[:MAX_ERROR_BYTES].decode(errors="replace")
     return ApiError(f"{api_url}{path} answers {status}: {text}", status=status, refusal=refusal)
 
 

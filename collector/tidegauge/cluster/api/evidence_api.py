@@ -14,9 +14,9 @@ from tidegauge.core.incidents import Incident
 from tidegauge.core.incidents.actions import AuditError
 from tidegauge.core.incidents.evidence import belongs, says_most_first
 
-MOST_PIECES = 16
+MAX_PIECES = 16
 """In one answer: some 6 MB."""
-MOST_READ = 40
+MAX_PIECES_READ = 40
 """Pieces of a job that the ones of an incident are looked for in: all that are kept."""
 
 
@@ -43,11 +43,11 @@ class EvidenceStoreReads(Protocol):
     def evidence(self) -> EvidenceReads: ...
 
 
-def evidence_of(table: EvidenceReads, incident: Incident, *, limit: int = MOST_PIECES) -> tuple[Evidence, ...]:
+def evidence_of(table: EvidenceReads, incident: Incident, *, limit: int = MAX_PIECES) -> tuple[Evidence, ...]:
     """The pieces that belong to an incident, the one that says most first. Raises ``AuditError``."""
     found = {
         piece.evidence_id: piece
-        for piece in table.of_job(incident.key.job, limit=MOST_READ)
+        for piece in table.of_job(incident.key.job, limit=MAX_PIECES_READ)
         if piece.job.group == incident.key.job.group and belongs(brief_of(piece), incident.key.cause)
     }
     return tuple(found[brief.evidence_id] for brief in says_most_first(map(brief_of, found.values())))[:limit]
@@ -59,7 +59,7 @@ def evidence_routes(
     """Pages by path. ``store`` raises ``AuditError`` for as long as there is none, and so may ``owns``."""
 
     def evidence(request: Request) -> object:
-        limit = request.number("limit", default=MOST_PIECES, most=MOST_PIECES)
+        limit = request.number("limit", default=MAX_PIECES, most=MAX_PIECES)
         try:
             if "incident" not in request.query:
                 job = JobAsked.of(request)
@@ -67,7 +67,7 @@ def evidence_routes(
                     raise BadRequestError("uid is missing: whose job it is")
                 key = JobKey(job.job_id, job.attempt, job.uid, job.group)
                 # Nothing of somebody else's looks like nothing of a job that is not known.
-                found = store().evidence.of_job(key, limit=MOST_READ) if owns(request.viewer, key) else ()
+                found = store().evidence.of_job(key, limit=MAX_PIECES_READ) if owns(request.viewer, key) else ()
                 return {"evidence": [piece for piece in found if piece.job.group == key.group][:limit]}
             number, tables = request.number("incident", default=0), store()
             incident = tables.incidents.incident(number)

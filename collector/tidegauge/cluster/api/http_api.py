@@ -71,7 +71,7 @@ LOOK_S = 0.5
 """How often connections that take too long are looked for."""
 MAX_QUERY_CHARS = 16_000
 """A job id may have 1024 characters, each of them up to 12 in a URL."""
-MOST_FIELDS = 32
+MAX_FIELDS = 32
 MAX_FORM_BYTES = 8192
 """Of a body: a comment of 500 characters has up to 6,000 in a form."""
 METHODS, METHODS_OF_FORMS = ("GET", "HEAD"), ("GET", "HEAD", "POST")
@@ -415,7 +415,7 @@ def _of_form(body: str) -> Mapping[str, str]:
 def _parsed(text: str) -> list[tuple[str, str]]:
     """Raises ``BadRequestError`` for one of more parts than any page has."""
     try:
-        return parse_qsl(text[:MAX_QUERY_CHARS], keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        return parse_qsl(text[:MAX_QUERY_CHARS], keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError as error:
         raise BadRequestError(f"the query cannot be read: {error}") from None
 

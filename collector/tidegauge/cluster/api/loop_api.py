@@ -13,7 +13,7 @@ from tidegauge.cluster.api.http_api import Answer, NotFoundError, Request, Route
 from tidegauge.cluster.api.loop_reads import LoopStore
 from tidegauge.cluster.views import NodeHealth, NodeStatus
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentChange
+from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentChange
 from tidegauge.core.incidents.actions import AuditError, DecisionRecord, JobFacts, LoopStatus
 from tidegauge.core.incidents.loop_figures import JobFigures, LoopFigures, OpenIncident, SlurmLabels
 from tidegauge.core.incidents.observations import job_key
@@ -26,11 +26,11 @@ FEW, MANY = 200, 1000
 """Incidents, decisions or lines of one history in an answer: by default, and at most."""
 HISTORY = {"most": MANY - FEW, "most_figures": FEW}
 """Lines of one history, the newest: those that only tell new figures do not take the place of the others."""
-MOST_MARKS = 5000
+MAX_MARKS = 5000
 """Incidents whose marks are in one answer: of 60 bytes each. Beyond that, some that are open would seem to be gone."""
-MOST_CHANGES = 5000
+MAX_CHANGES = 5000
 """Changes of all incidents in one answer; of more, those that only tell new figures are left out first."""
-MOST_READ = 4 * MOST_CHANGES
+MAX_CHANGES_READ = 4 * MAX_CHANGES
 """Changes that are read for one answer, the newest: a database of months may hold more than fits into memory."""
 FINDINGS_IN_ALL = 30_000
 """Ranks with their figures over all changes that are read for one answer: 20 to 30 MB."""
@@ -197,7 +197,7 @@ class _Pages:
     def marks(self, request: Request) -> object:
         """What a follower asks every few seconds: which incidents it has to read again."""
         since_s = float(request.number("since", default=0))
-        found = self._store().incidents.marks(since_s=since_s, limit=MOST_MARKS, user_name=request.viewer.only)
+        found = self._store().incidents.marks(since_s=since_s, limit=MAX_MARKS, user_name=request.viewer.only)
         return {"marks": found}
 
     @_from_store
@@ -224,10 +224,10 @@ class _Pages:
     def changes(self, request: Request) -> object:
         store = self._store()
         changes = store.incidents.changes(
-            since_s=float(request.number("since", default=0)), limit=MOST_READ, user_name=request.viewer.only,
+            since_s=float(request.number("since", default=0)), limit=MAX_CHANGES_READ, user_name=request.viewer.only,
             most_findings=FINDINGS_IN_ALL,
         )  # fmt: skip
-        shown = _thinned(changes, MOST_CHANGES)
+        shown = _thinned(changes, MAX_CHANGES)
         numbers = {change.incident.number for change in shown}
         facts = {number: facts for number in numbers if (facts := _facts(store.audit.records_of(number)))}
         return {"changes": shown, "facts": facts, "left_out": len(changes) - len(shown)}
@@ -236,7 +236,7 @@ class _Pages:
 def _line(incident: Incident, records: Sequence[DecisionRecord]) -> Wire:
     """An incident in a list: with all its ranks by number, and what was last decided about it."""
     last = _short_record(records[-1]) if records else None
-    raw = to_wire(incident.shortened(MOST_FINDINGS))
+    raw = to_wire(incident.shortened(MAX_FINDINGS))
     assert isinstance(raw, dict), "an incident is an object"
     return {**raw, "ranks": list(incident.ranks), "last_decision": to_wire(last)}
 
@@ -268,6 +268,4 @@ def _facts(records: Sequence[DecisionRecord]) -> JobFacts | None:
 
 
 def _short_record(record: DecisionRecord) -> DecisionRecord:
-    return replace(
-        record, decision=replace(record.decision, incident=record.decision.incident.shortened(MOST_FINDINGS))
-    )
+    return replace(record, decision=replace(record.decision, incident=record.decision.incident.shortened(MAX_FINDINGS)))

@@ -11,9 +11,9 @@ from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.memory_history import MemoryPoint
 from tidegauge.web.access import Viewer
 
-MOST_RANKS = 64
+MAX_RANKS = 64
 """Ranks in one answer, the ones to look at first: about 1 MB."""
-MOST_JOB_ID_CHARS = 1024
+MAX_JOB_ID_CHARS = 1024
 """As a ring may claim."""
 
 
@@ -30,10 +30,10 @@ class JobAsked(NamedTuple):
     def of(cls, request: Request) -> JobAsked:
         """Out of ``job_id``, ``attempt``, ``uid`` and ``group``. Raises ``BadRequestError``."""
         return cls(
-            request.text("job_id", most_chars=MOST_JOB_ID_CHARS),
+            request.text("job_id", most_chars=MAX_JOB_ID_CHARS),
             request.number("attempt", default=0),
             request.number("uid", default=0) if "uid" in request.query else None,
-            request.text("group", most_chars=MOST_JOB_ID_CHARS) if request.query.get("group") else "",
+            request.text("group", most_chars=MAX_JOB_ID_CHARS) if request.query.get("group") else "",
         )
 
 
@@ -62,7 +62,7 @@ def memory_routes(coordinator: Coordinator) -> dict[str, Route]:
 
 
 def _memory_of(coordinator: Coordinator, job: JobAsked, rank: int | None) -> Mapping[int, tuple[MemoryPoint, ...]]:
-    return coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=rank, most=MOST_RANKS)
+    return coordinator.memory(job.job_id, job.attempt, job.uid, group=job.group, rank=rank, most=MAX_RANKS)
 
 
 def _theirs(coordinator: Coordinator, asked: JobAsked, viewer: Viewer) -> JobAsked | None:

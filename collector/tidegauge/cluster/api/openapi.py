@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidegauge import __version__
-from tidegauge.cluster.api.evidence_api import MOST_PIECES
+from tidegauge.cluster.api.evidence_api import MAX_PIECES
 from tidegauge.cluster.api.http_api import FORM_TYPE
 from tidegauge.cluster.api.json_schemas import Schema, Schemas
 from tidegauge.cluster.api.loop_api import FEW, MANY
-from tidegauge.cluster.api.memory_api import MOST_JOB_ID_CHARS, RankMemory
+from tidegauge.cluster.api.memory_api import MAX_JOB_ID_CHARS, RankMemory
 from tidegauge.cluster.api.overview import JobPage, Overview
 from tidegauge.cluster.views import Event, NodeStatus, ServiceStatus
 from tidegauge.core.evidence import Evidence
@@ -76,14 +76,14 @@ def _whole(*, default: int | None = None, most: int = LARGEST) -> Schema:
 _SINCE = Parameter("since", "Nothing that was over before this time (unix seconds).", _whole(default=0))
 _LIMIT = Parameter("limit", "How many at most, the newest.", _whole(default=FEW, most=MANY))
 _JOB_ID = Parameter(
-    "job_id", "The job.", {"type": "string", "minLength": 1, "maxLength": MOST_JOB_ID_CHARS}, required=True
+    "job_id", "The job.", {"type": "string", "minLength": 1, "maxLength": MAX_JOB_ID_CHARS}, required=True
 )
 _ATTEMPT = Parameter("attempt", "Which attempt of it.", _whole(default=0))
 _UID = Parameter("uid", "Whose job of that id; of whoever claims it, if left out.", _whole())
 _GROUP = Parameter(
     "group",
     "Of which of its groups of ranks, as the job's `group` is in `/api/v1/jobs`; left out: of the first.",
-    {"type": "string", "maxLength": MOST_JOB_ID_CHARS},
+    {"type": "string", "maxLength": MAX_JOB_ID_CHARS},
 )
 _JOB = (_JOB_ID, _ATTEMPT, _UID, _GROUP)
 _RANK = Parameter("rank", "This rank alone.", _whole())
@@ -166,7 +166,7 @@ PAGES: Mapping[str, ApiPage] = {
         (
             Parameter("incident", "Of this incident; job_id, attempt and uid do not count then.", _whole()),
             Parameter(_JOB_ID.name, "Of this job, with uid.", _JOB_ID.schema), *_JOB[1:],
-            Parameter("limit", "How many at most.", _whole(default=MOST_PIECES, most=MOST_PIECES)),
+            Parameter("limit", "How many at most.", _whole(default=MAX_PIECES, most=MAX_PIECES)),
         ),
         errors=(404,),
     ),

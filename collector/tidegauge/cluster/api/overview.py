@@ -22,9 +22,9 @@ from tidegauge.core.verdicts import Band, LeakState, Severity, Signal
 from tidegauge.core.views import JobView, RankSummary, job_array_name
 from tidegauge.core.wire import Wire, to_wire
 
-MOST_JOBS = 1000
+MAX_JOBS = 1000
 """Jobs in one overview, the most alarming first."""
-MOST_RANKS = 2048
+MAX_RANKS = 2048
 """Ranks on one job's page, the ones to look at first: about 2 MB."""
 
 MemoryLine = Callable[[str, RankSummary], tuple[int, ...]]
@@ -171,13 +171,13 @@ def overview(
         gpu_used_bytes=_sum([gpu.used_bytes for gpu in gpus]),
         gpu_total_bytes=_sum([gpu.total_bytes for gpu in gpus]),
         actions=actions,
-        jobs=tuple(line_of(job) for job in jobs[:MOST_JOBS]),
-        left_out=max(len(jobs) - MOST_JOBS, 0),
+        jobs=tuple(line_of(job) for job in jobs[:MAX_JOBS]),
+        left_out=max(len(jobs) - MAX_JOBS, 0),
     )
 
 
 def job_page(
-    job: JobView, memory_line: MemoryLine, *, now_unix_s: float, rank: int | None = None, most: int = MOST_RANKS
+    job: JobView, memory_line: MemoryLine, *, now_unix_s: float, rank: int | None = None, most: int = MAX_RANKS
 ) -> JobPage:
     """One job with ``most`` of its ranks at most, or with one alone."""
     asked = [place for place, each in enumerate(job.ranks) if rank in (None, each.identity.rank)]

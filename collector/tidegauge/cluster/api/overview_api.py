@@ -17,7 +17,7 @@ from tidegauge import __version__
 from tidegauge.cluster.api.http_api import Answer, NotFoundError, Request, Route, json_route
 from tidegauge.cluster.api.loop_api import status_for
 from tidegauge.cluster.api.memory_api import JobAsked, rank_asked
-from tidegauge.cluster.api.overview import MOST_JOBS, JobLines, JobPage, job_page, overview
+from tidegauge.cluster.api.overview import MAX_JOBS, JobLines, JobPage, job_page, overview
 from tidegauge.cluster.api.ownership import seen_by
 from tidegauge.cluster.coordinator.coordinator import Coordinator
 from tidegauge.core.incidents.actions import LoopStatus
@@ -29,7 +29,7 @@ KEPT_S = 0.9
 """How long an answer is given again: a little less than the second after which a screen asks anew."""
 REST = 30.0
 """How long an answer is kept beyond that, in times of the processor time that making it took."""
-LONGEST_REST_S = 10.0
+MAX_REST_S = 10.0
 LINE_COLUMNS = 32
 """Points of a sparkline at most."""
 
@@ -57,7 +57,7 @@ class Kept(Generic[T]):
             if self._made is None or self._monotonic_s() > self._made[0]:
                 began_s = self._processor_s()
                 value = self._make()
-                rest_s = min(REST * (self._processor_s() - began_s), LONGEST_REST_S)
+                rest_s = min(REST * (self._processor_s() - began_s), MAX_REST_S)
                 self._made = self._monotonic_s() + self._kept_s + rest_s, value
             return self._made[1]
 
@@ -85,7 +85,7 @@ def overview_routes(
         )  # fmt: skip
         raw = to_wire(replace(value, jobs=()))
         assert isinstance(raw, dict), "an overview is an object"
-        return wire_json({**raw, "jobs": [lines.wire(job) for job in seen[:MOST_JOBS]]})
+        return wire_json({**raw, "jobs": [lines.wire(job) for job in seen[:MAX_JOBS]]})
 
     def glance(request: Request) -> Answer:
         # One for all who see all; of those who see their own jobs each has another, of a few jobs.

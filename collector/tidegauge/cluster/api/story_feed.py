@@ -24,7 +24,7 @@ ANSWER_TIMEOUT_S = 20.0
 READ_FOR_S = 10.0
 """In one round; of a thousand incidents that are new at once, the rest is read in the next ones. To tell an incident of
 a thousand ranks takes the coordinator 0.1 s and more, and it has other things to do."""
-MOST_UNREADABLE = 3
+MAX_UNREADABLE = 3
 """Incidents that cannot be read in one round, before it is given up."""
 
 
@@ -75,7 +75,7 @@ class ApiFeed:
                 if number not in odd:
                     log.warning("incident %d cannot be read, and is tried again: %s", number, error)
                 self._odd.add(number)
-                if failed < MOST_UNREADABLE:
+                if failed < MAX_UNREADABLE:
                     continue
                 if number not in odd:
                     raise  # it may be the service; if not, these are tried last from now on

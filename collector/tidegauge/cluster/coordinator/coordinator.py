@@ -16,7 +16,7 @@ from tidegauge.cluster.coordinator.event_log import EventLog
 from tidegauge.cluster.coordinator.evidence_index import EvidenceIndex
 from tidegauge.cluster.coordinator.grouping import look_first, one_per_rank
 from tidegauge.cluster.coordinator.job_board import JobBoard
-from tidegauge.cluster.coordinator.known_node import MOST_RANKS_KEPT, KnownNode, RankOfProcess
+from tidegauge.cluster.coordinator.known_node import MAX_RANKS_KEPT, KnownNode, RankOfProcess
 from tidegauge.cluster.coordinator.order_queue import OrderQueue
 from tidegauge.cluster.coordinator.report_pacing import ReportPacing
 from tidegauge.cluster.coordinator.settings_store import JobSettingsStore
@@ -318,7 +318,7 @@ class Coordinator:
             return present_nodes(self._nodes, job, targets)
 
     def _take_ranks(self, node: KnownNode, ranks: Iterable[RankSummary], now_s: float) -> None:
-        taken = islice(ranks, MOST_RANKS_KEPT)  # no agent reports more
+        taken = islice(ranks, MAX_RANKS_KEPT)  # no agent reports more
         reported: dict[RankOfProcess, RankSummary] = {(r.identity.key, r.process): r for r in taken}
         at_unix_s = self._wall_s()
         for key, rank in reported.items():

@@ -19,18 +19,18 @@ from tidegauge.core.incidents.evidence import EvidenceNews, newest_of_ranks, new
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 64
+MAX_WAITING = 64
 """Pieces; further ones are not answered, and come again with the next report."""
-MOST_OF_REPORT = 16
+MAX_PIECES_PER_REPORT = 16
 """Of one report are looked at: agents send them in order, and what is kept is not sent again."""
-MOST_REMEMBERED = 10_000
+MAX_REMEMBERED = 10_000
 """Pieces of which it is remembered that they are kept: an agent that missed the answer asks within seconds."""
 REMEMBER_JOBS_S = 7 * 86_400.0
 """A job without new evidence, and without an open incident, is forgotten; its evidence stays in the database. Evidence
 is asked for when growth begins, and the incident opens when it is dangerous, which may be days later."""
-MOST_JOBS, MOST_OF_JOB = 5000, 40
+MAX_JOBS, MAX_PIECES_PER_JOB = 5000, 40
 """Jobs, and pieces of one, that are remembered; those with the oldest evidence are forgotten first."""
-MOST_RECALLED = 1000
+MAX_RECALLED = 1000
 
 
 class KeptPiece(Protocol):
@@ -85,11 +85,11 @@ class EvidenceIndex:
 
     def take(self, reported: Sequence[Evidence]) -> tuple[str, ...]:
         """The ids of those pieces in a report that are kept; the others wait to be. Never blocks."""
-        pieces = reported[:MOST_OF_REPORT]
+        pieces = reported[:MAX_PIECES_PER_REPORT]
         with self._lock:
             for piece in pieces:
                 place = _place(piece)
-                if place not in self._kept and len(self._waiting) < MOST_WAITING:
+                if place not in self._kept and len(self._waiting) < MAX_WAITING:
                     self._waiting.setdefault(place, piece)
             missing = {piece.evidence_id for piece in pieces if _place(piece) not in self._kept}
         # Two ranks may claim the same id: only when both are kept may the agent forget what it calls so.
@@ -112,11 +112,11 @@ class EvidenceIndex:
 
     def recall(self, table: EvidenceTable, *, now_s: float) -> Sequence[KeptNews]:
         """Read what another coordinator kept; returns it, oldest first. Raises ``AuditError``."""
-        recent = table.recent(since_s=now_s - REMEMBER_JOBS_S, limit=MOST_RECALLED)
+        recent = table.recent(since_s=now_s - REMEMBER_JOBS_S, limit=MAX_RECALLED)
         # Thousands of pieces of half a megabyte: each is forgotten before the next is read.
         found = {
             _place(one.evidence): KeptNews(one.kept_s, news_of(one.evidence))
-            for one in itertools.chain(table.of_open_incidents(limit=MOST_RECALLED), recent)
+            for one in itertools.chain(table.of_open_incidents(limit=MAX_RECALLED), recent)
         }
         kept = sorted(found.values(), key=lambda one: one.kept_s)
         with self._lock:
@@ -134,7 +134,7 @@ class EvidenceIndex:
                 for place in waiting:
                     del self._waiting[place]
                     self._kept[place] = None
-                for place in list(self._kept)[: max(len(self._kept) - MOST_REMEMBERED, 0)]:
+                for place in list(self._kept)[: max(len(self._kept) - MAX_REMEMBERED, 0)]:
                     del self._kept[place]
                 jobs = list(self._news)
             self._look_at_incidents(table.open_among(jobs), now_s)
@@ -149,13 +149,13 @@ class EvidenceIndex:
         for one in kept:
             job = one.news.job
             self._kept[job.whole, one.news.brief.evidence_id] = None
-            self._news[job] = (*self._news.pop(job, ()), one)[-MOST_OF_JOB:]  # the newest job last
+            self._news[job] = (*self._news.pop(job, ()), one)[-MAX_PIECES_PER_JOB:]  # the newest job last
 
     def _look_at_incidents(self, open_jobs: frozenset[JobKey], now_s: float) -> None:
         """Forget jobs that nobody speaks of any more, and note which snapshots the others' incidents point to."""
         wanted: dict[str, set[str]] = defaultdict(set)
         with self._lock:
-            too_many = max(len(self._news) - MOST_JOBS, 0)
+            too_many = max(len(self._news) - MAX_JOBS, 0)
             self._news = {
                 job: kept
                 for place, (job, kept) in enumerate(self._news.items())

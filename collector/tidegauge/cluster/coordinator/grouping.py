@@ -16,7 +16,7 @@ from tidegauge.core.shared_bounds import with_shared_bounds
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView, RankSummary
 
-MOST_NAMES = 4
+MAX_NAMES = 4
 """Of one job's owners."""
 
 
@@ -149,7 +149,7 @@ def _user_name(ranks: Sequence[RankSummary]) -> str:
     names = {rank.user_name for rank in ranks}
     if len(names) > 1:
         names -= {str(rank.uid) for rank in ranks}
-    return ", ".join(sorted(names)[:MOST_NAMES])
+    return ", ".join(sorted(names)[:MAX_NAMES])
 
 
 def _launch_of(members: Iterable[RankOnNode]) -> tuple[LaunchSummary | None, str | None]:

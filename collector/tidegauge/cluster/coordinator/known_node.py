@@ -18,7 +18,7 @@ from tidegauge.core.views import NodeSummary, RankSummary
 CLOCK_STEP_S = 60.0
 """A report this much older than the last one is taken for a node whose clock was set back, not for a late retry."""
 KNOWN_INCARNATIONS = 8
-MOST_RANKS_KEPT = 2 * MAX_RANKS
+MAX_RANKS_KEPT = 2 * MAX_RANKS
 """Of one node: all that its agent watches, and as many that ended within the last minutes. A process that calls itself
 another rank in every report leaves one that has ended behind each time."""
 
@@ -105,10 +105,10 @@ class KnownNode:
             self.histories.setdefault(key, MemoryHistory()).add(MemoryPoint(at_unix_s, rank.step, *figures))
 
     def crowded_out(self) -> list[RankOfProcess]:
-        """Ranks to forget so that at most ``MOST_RANKS_KEPT`` stay: of the tenant who has the most, those that ended
+        """Ranks to forget so that at most ``MAX_RANKS_KEPT`` stay: of the tenant who has the most, those that ended
         first; only such as the agent does not name any more. (One that it names would come back with its next
         report.)"""
-        too_many = len(self.ranks) - MOST_RANKS_KEPT
+        too_many = len(self.ranks) - MAX_RANKS_KEPT
         if too_many <= 0:
             return []
         ended: dict[Tenant, deque[RankOfProcess]] = {}

@@ -23,7 +23,7 @@ that much longer for their first order, and report every second from then on."""
 TALK_S = 30.0
 """For so long after an order a node's agent is asked to report as often as its setting says: more of them follow, as
 when a job is asked to save its state, and looked at until it has."""
-MAX_TEXT = 300
+MAX_TEXT_CHARS = 300
 """Characters of a process's own words that are passed on: it may be anybody's."""
 
 Targets = Sequence[tuple[ProcessId, str]]
@@ -190,4 +190,4 @@ def _where_they_were(targets: Targets) -> list[str]:
 
 def _text(said: object) -> str:
     """A process's words in one bounded line, without anything that a terminal would obey."""
-    return one_line(str(said), MAX_TEXT, replacement=" ")
+    return one_line(str(said), MAX_TEXT_CHARS, replacement=" ")

@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from tidegauge.core.verdicts import LeakState
 from tidegauge.core.views import JobView
 
-MOST_REPORTS_PER_S = 160.0
+MAX_REPORTS_PER_S = 160.0
 """Of nodes where nothing happens, in all: up to 160 nodes report every second, 1,250 every 7.8 s, 4,800 and more every
 30 s."""
-MOST_QUICK_NODES = 50
+MAX_QUICK_NODES = 50
 """Nodes that report as often as their setting says because of what their jobs do."""
-MOST_OF_A_JOB = 10
+MAX_NODES_PER_JOB = 10
 """So that one large job does not make all others wait."""
-LONGEST_PACE_S = 30.0
+MAX_PACE_S = 30.0
 """Half of what an agent may be silent before it is taken for wedged (``agent_keeper.WEDGED_S``). From 4,800 nodes on,
-where it is reached, reports are more than ``MOST_REPORTS_PER_S``."""
+where it is reached, reports are more than ``MAX_REPORTS_PER_S``."""
 SOON_S = 600.0
 """A job that may be out of memory within this is quick: what is done about it should not wait for a report."""
 MISSED_REPORTS = 3.0
@@ -44,24 +44,24 @@ class ReportPacing:
         """The jobs as they are now, the most alarming first."""
         quick: dict[str, None] = {}
         for job in jobs:
-            if job.state is LeakState.OK or len(quick) >= MOST_QUICK_NODES:
+            if job.state is LeakState.OK or len(quick) >= MAX_QUICK_NODES:
                 break
             if job.running and _soonest_s(job) <= SOON_S:
                 quick.update(dict.fromkeys(_worst_nodes(job)))
-        self._quick = frozenset(list(quick)[:MOST_QUICK_NODES])
+        self._quick = frozenset(list(quick)[:MAX_QUICK_NODES])
 
     def every_s(self, node_id: str, *, nodes: int) -> float:
         """For the reply to a node's report; 0: as often as its setting says."""
-        if nodes <= MOST_REPORTS_PER_S or node_id in self._quick:
+        if nodes <= MAX_REPORTS_PER_S or node_id in self._quick:
             return 0.0
-        return min(nodes / MOST_REPORTS_PER_S, LONGEST_PACE_S)
+        return min(nodes / MAX_REPORTS_PER_S, MAX_PACE_S)
 
 
 def _worst_nodes(job: JobView) -> list[str]:
     """Where its suspects are, the worst first, then its other nodes; not all of a large job."""
     node_of = {int(rank.identity.rank): node for rank, node in zip(job.ranks, job.rank_nodes)}
     suspects = [node_of[number] for number in job.suspects if number in node_of]
-    return list(dict.fromkeys([*suspects, *job.rank_nodes]))[:MOST_OF_A_JOB]
+    return list(dict.fromkeys([*suspects, *job.rank_nodes]))[:MAX_NODES_PER_JOB]
 
 
 def _soonest_s(job: JobView) -> float:

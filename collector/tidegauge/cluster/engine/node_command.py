@@ -92,7 +92,7 @@ KNOWN_FAILURES = {
 }
 """What Ray says when it does not start, and what that means here."""
 
-MAX_WORDS = 400
+MAX_ERROR_CHARS = 400
 
 JOIN_TRIES = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
 """Nodes only, about a second each: a head that answers but does not let us in is said after 5 s instead of 20 s."""
@@ -160,7 +160,7 @@ def explain(words: str, spec: NodeSpec) -> str:
         if sign in words:
             return meaning.format(head=spec.head_address, token=spec.token_file)
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return (lines[-1] if lines else "it said nothing")[:MAX_WORDS]
+    return (lines[-1] if lines else "it said nothing")[:MAX_ERROR_CHARS]
 
 
 def answers(address: str, *, timeout_s: float) -> bool:

@@ -42,7 +42,7 @@ from tidegauge.steady_clock import read_boot_id
 
 # When to see to a coordinator that does not announce itself: Ray starts one that died, not one that never started.
 
-COORDINATOR_AWAY_S, LONGEST_AWAY_S = 10.0, 60.0
+COORDINATOR_AWAY_S, MAX_AWAY_S = 10.0, 60.0
 """Ray starts one that died again within 2 s."""
 
 
@@ -66,7 +66,7 @@ class CoordinatorCare:
             self._away_since_s = now_s
         if now_s - self._away_since_s < self._wait_s:
             return False
-        self._away_since_s, self._wait_s = now_s, min(2 * self._wait_s, LONGEST_AWAY_S)
+        self._away_since_s, self._wait_s = now_s, min(2 * self._wait_s, MAX_AWAY_S)
         return True
 
 
@@ -82,8 +82,8 @@ START_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 5.0
 END_GRACE_S = 1.0
 END_DEADLINE_S = 15.0
-FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-LEAST_ROOM_BYTES = 32 << 20
+FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0
+MIN_ROOM_BYTES = 32 << 20
 """Below this much on the disk of the state directory the engine is not started: a head's cluster state takes 27 MiB."""
 TRIES_OVER_STATE = 2
 """Starts over the cluster state that is kept, before it is put aside."""
@@ -113,7 +113,7 @@ class RestartPace(NamedTuple):
 
     look_s: float = LOOK_PERIOD_S
     first_retry_s: float = FIRST_RETRY_S
-    longest_retry_s: float = LONGEST_RETRY_S
+    longest_retry_s: float = MAX_RETRY_S
     end_grace_s: float = END_GRACE_S
     """Between SIGTERM and SIGKILL to what is left of the engine."""
     end_deadline_s: float = END_DEADLINE_S
@@ -256,7 +256,7 @@ class Supervisor:
 
     def _lacks_something(self) -> bool:
         """Whether a start would fail now for a reason that can be seen from outside."""
-        if free_bytes(self._files.root) < LEAST_ROOM_BYTES:
+        if free_bytes(self._files.root) < MIN_ROOM_BYTES:
             return True
         return not self._spec.is_head and not answers(self._spec.head_address, timeout_s=CONNECT_TIMEOUT_S)
 
@@ -270,11 +270,11 @@ class Supervisor:
             prepare_engine_dir(Path(self._spec.engine_dir))
         except OSError as error:
             raise EngineStartError(f"{self._spec.engine_dir} cannot be made: {error.strerror}") from error
-        if (room_bytes := free_bytes(self._files.root)) < LEAST_ROOM_BYTES:
+        if (room_bytes := free_bytes(self._files.root)) < MIN_ROOM_BYTES:
             # Ray would hang on it, or start and die.
             raise EngineStartError(
                 f"only {room_bytes >> 20} MiB are free on the disk of {self._files.root}, and the engine needs "
-                f"{LEAST_ROOM_BYTES >> 20} MiB"
+                f"{MIN_ROOM_BYTES >> 20} MiB"
             )
         self._call(self._commands.start, "engine-start.log", "Ray did not start")
         self._essential = tuple(s.process for s in descendants(os.getpid()) if s.name in ESSENTIAL and not s.ended)

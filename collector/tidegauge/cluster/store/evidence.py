@@ -17,11 +17,11 @@ from tidegauge.core.evidence import Evidence
 from tidegauge.core.ids import JobKey
 from tidegauge.core.jobs.tenants import Tenant, tenant_of
 
-MOST_CHARACTERS = 400_000
+MAX_PIECE_CHARS = 400_000
 """Of one piece: ten times one with all its stacks. They come from a job."""
 
 _LARGEST = (1 << 63) - 1
-MOST_IN_A_DELETE = 500
+MAX_ROWS_PER_DELETE = 500
 """Rows in one statement: databases bound the number of values."""
 
 
@@ -141,7 +141,7 @@ def _text(piece: Evidence) -> str | None:
         return None
     for shortened in (piece, replace(piece, live=())):
         text = EVIDENCE.write(shortened)
-        if len(text) <= MOST_CHARACTERS:
+        if len(text) <= MAX_PIECE_CHARS:
             return text
     return None
 
@@ -156,8 +156,8 @@ def _keep_shares(connection: Connection, room: Room) -> None:
     gone = [seqs.popleft() for seqs in kept.values() for _ in range(len(seqs) - room.of_tenant)]
     too_many = sum(map(len, kept.values())) - room.in_all
     gone += [max(kept.values(), key=lambda seqs: (len(seqs), -seqs[0])).popleft() for _ in range(too_many)]
-    for at in range(0, len(gone), MOST_IN_A_DELETE):
-        connection.execute(delete(evidence).where(evidence.c.seq.in_(gone[at : at + MOST_IN_A_DELETE])))
+    for at in range(0, len(gone), MAX_ROWS_PER_DELETE):
+        connection.execute(delete(evidence).where(evidence.c.seq.in_(gone[at : at + MAX_ROWS_PER_DELETE])))
 
 
 def _delete_beyond(connection: Connection, most: int, *where: ColumnElement[bool]) -> None:

@@ -12,7 +12,7 @@ from tidegauge.cluster.store.database import LARGE_ROWS_AT_ONCE, ROWS_AT_ONCE, D
 from tidegauge.cluster.store.tables import decisions, incident_changes, incidents
 from tidegauge.cluster.store.values import INCIDENT, column_name
 from tidegauge.core.ids import JobKey
-from tidegauge.core.incidents import MOST_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
+from tidegauge.core.incidents import MAX_FINDINGS, ChangeKind, Incident, IncidentCause, IncidentChange
 from tidegauge.core.incidents.loop_figures import OpenIncident
 from tidegauge.core.verdicts import Severity
 
@@ -26,7 +26,7 @@ class IncidentStore:
     def save(self, changes: Sequence[IncidentChange]) -> None:
         """Write all of them or, with an error, none. Those that were saved before change nothing.
 
-        An incident is kept whole as it is now; each line of its history with ``MOST_FINDINGS`` ranks: whole ones of an
+        An incident is kept whole as it is now; each line of its history with ``MAX_FINDINGS`` ranks: whole ones of an
         incident that swings for days on hundreds of ranks would be gigabytes, which nobody looks at."""
         if not changes:
             return
@@ -113,12 +113,12 @@ class IncidentStore:
             query = query.where(incident_changes.c.number.in_(_numbers_of(user_name)))
         newest = query.order_by(incident_changes.c.seq.desc()).limit(limit)
         with self._database.reading() as connection:
-            each = MOST_FINDINGS
+            each = MAX_FINDINGS
             if most_findings is not None:
                 told = connection.execute(select(func.count()).select_from(newest.subquery())).scalar_one()
                 each = max(most_findings // max(told, 1), 1)
             rows = connection.execute(newest.execution_options(yield_per=ROWS_AT_ONCE))
-            return [_change(row, min(each, MOST_FINDINGS)) for row in rows][::-1]
+            return [_change(row, min(each, MAX_FINDINGS)) for row in rows][::-1]
 
     def has_owner(self, job: JobKey, user_name: str) -> bool:
         """Whether there is an incident of this attempt of a job, and it is ``user_name``'s."""
@@ -179,7 +179,7 @@ class IncidentStore:
 
 
 def _save(connection: Connection, change: IncidentChange) -> None:
-    incident, line = change.incident, INCIDENT.write(change.incident.shortened(MOST_FINDINGS))
+    incident, line = change.incident, INCIDENT.write(change.incident.shortened(MAX_FINDINGS))
     at = {"number": incident.number, "kind": change.kind.value, "at_s": change.at_unix_s, "value": line}
     if connection.execute(select(incident_changes.c.seq).filter_by(**at)).first() is not None:
         return
@@ -214,7 +214,7 @@ def _numbers_of(user_name: str) -> Select[Any]:
     return select(incidents.c.number).where(incidents.c.user_name == column_name(user_name))
 
 
-def _change(row: Row[Any], most_findings: int = MOST_FINDINGS) -> IncidentChange:
+def _change(row: Row[Any], most_findings: int = MAX_FINDINGS) -> IncidentChange:
     """Shortened here too: older versions wrote whole incidents."""
     return IncidentChange(ChangeKind(row.kind), row.at_s, read_incident(row).shortened(most_findings))
 

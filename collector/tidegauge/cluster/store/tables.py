@@ -42,7 +42,7 @@ incident_changes = Table(
     Index("incident_changes_by_number", "number", "seq"),
     Index("incident_changes_by_time", "at_s"),
 )
-"""The history: each change with the incident as it was after it, of ``MOST_FINDINGS`` ranks. Older versions
+"""The history: each change with the incident as it was after it, of ``MAX_FINDINGS`` ranks. Older versions
 wrote all of them."""
 
 decisions = Table(

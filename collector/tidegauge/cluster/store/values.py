@@ -26,7 +26,7 @@ from tidegauge.core.incidents.actions import Decision
 V = TypeVar("V")
 _UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
 """What pydantic calls a field that a NamedTuple does not have (dataclasses pass it over); the second since 2.14."""
-_LONGEST_NAME = 200
+_MAX_NAME_CHARS = 200
 """Characters. PostgreSQL takes no more than 2704 bytes into an index, and a job may call itself anything."""
 
 
@@ -87,9 +87,9 @@ def column_name(name: str) -> str:
     """A name as every database takes it, its index too. Different names stay different: nobody is to make two jobs
     look like one. What no database takes becomes an escape, the end of a long name its hash."""
     shown = name.replace("\\", "\\\\").replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(shown) <= _LONGEST_NAME:
+    if len(shown) <= _MAX_NAME_CHARS:
         return shown
-    return f"{shown[:_LONGEST_NAME]}~{hashlib.sha256(shown.encode()).hexdigest()}"
+    return f"{shown[:_MAX_NAME_CHARS]}~{hashlib.sha256(shown.encode()).hexdigest()}"
 
 
 INCIDENT = ValueText(Incident)

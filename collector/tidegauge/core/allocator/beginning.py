@@ -32,9 +32,9 @@ from tidegauge.core.allocator.layout import (
     FREE,
     HEADER,
     LARGE_SEGMENT,
-    LARGEST_SIZE,
+    MAX_SHELVES,
+    MAX_SIZE_BYTES,
     MAX_SPLIT,
-    MOST_SHELVES,
     NON_SPLIT_ROUNDING,
     NONE,
     OWNER,
@@ -119,7 +119,7 @@ def trace_rules(
 ) -> list[int]:
     """`rules_of` these settings for this trace. Raises `TraceError` where it has impossibly many streams and pools."""
     shelves = 2 * len(pools) * streams
-    if 2 * shelves > MOST_SHELVES:
+    if 2 * shelves > MAX_SHELVES:
         raise TraceError(0, f"{streams:,} streams and {len(pools):,} pools: too many to be those of one process")
     rules = rules_of(settings)
     rules[UNMAPS] = int(settings.expandable_segments or any(segment.is_expandable for segment in trace.start))
@@ -203,7 +203,7 @@ def _pool_at(trace: Trace, event: int) -> tuple[int, int]:
 def _check(segment: KnownSegment, end: int) -> None:
     """A `TraceError` where its blocks are not what it consists of, or it begins before ``end`` of the one before."""
     name = f"the segment at {segment.address:#x} at the start"
-    if segment.address < end or not 0 < segment.total_bytes <= LARGEST_SIZE:
+    if segment.address < end or not 0 < segment.total_bytes <= MAX_SIZE_BYTES:
         raise TraceError(0, f"{name} overlaps another or has an impossible size ({segment.total_bytes:,} bytes)")
     address = segment.address
     for block in segment.blocks:

@@ -29,7 +29,7 @@ from tidegauge.core.allocator.layout import (
     KEY,
     LIMIT,
     MAX_SPLIT,
-    MOST_TIES,
+    MAX_TIES,
     NONE,
     RESERVATION,
     RESERVED_BYTES,
@@ -116,7 +116,7 @@ def bring_forward(t: Tables, r: Record, first: int, end: int) -> None:
         return
     recorded = r.address[numbers[CURSOR]]
     other = first
-    while other < min(end, first + MOST_TIES):
+    while other < min(end, first + MAX_TIES):
         block = numbers[other]
         if block != NONE and blocks[block + KEY] != blocks[numbers[first] + KEY]:
             return

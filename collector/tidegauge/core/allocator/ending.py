@@ -26,7 +26,7 @@ from tidegauge.core.allocator.layout import (
     UNUSED,
     Tables,
 )
-from tidegauge.core.allocator.results import MOST_FAILED, FailedRequest
+from tidegauge.core.allocator.results import MAX_FAILED, FailedRequest
 from tidegauge.core.allocator.sizes import is_small_shelf
 from tidegauge.core.allocator.trace import Action, BlockState, KnownBlock, KnownSegment, Trace
 
@@ -84,7 +84,7 @@ def _segment(
 
 
 def failed_requests(t: Tables, trace: Trace) -> tuple[FailedRequest, ...]:
-    rows = min(int(t.numbers[FAILURES]), MOST_FAILED)
+    rows = min(int(t.numbers[FAILURES]), MAX_FAILED)
     found = []
     for row in range(FAILURES_AT, FAILURES_AT + rows * FAILURE_FIELDS, FAILURE_FIELDS):
         event, requested, rounded, segment, allocated, reserved, largest, free = (

@@ -34,11 +34,11 @@ from tidegauge.core.allocator.layout import (
     FINE,
     FOLLOWS,
     GONE,
-    LARGEST_SIZE,
     LIMIT,
     LIVE,
     LIVE_ADDRESS,
     LIVE_MASK,
+    MAX_SIZE_BYTES,
     MAY_BE_CALL,
     NEXT_CALL,
     NO_ROOM,
@@ -104,7 +104,7 @@ def shelf_at(t: Tables, e: Events, event: int, size: int) -> int:
 @compiled
 def shelf_asked(t: Tables, r: Record, e: Events, event: int) -> int:
     """The shelf for the request of this event; NONE, and an error, where the event contradicts what was before."""
-    if r.size[event] < 0 or r.size[event] > LARGEST_SIZE:
+    if r.size[event] < 0 or r.size[event] > MAX_SIZE_BYTES:
         fail(t, BAD_SIZE, event)
         return NONE
     if r.action[event] == ALLOC and block_in(t, slot_of(t, r.address[event])) != NONE:

@@ -52,8 +52,8 @@ CHUNK = 1 << CHUNK_BITS
 
 SIZE_BITS = 38
 """Of a size in units of 512 bytes, in KEY: 128 TiB, the addresses that a process has."""
-LARGEST_SIZE = 1 << (SIZE_BITS + 8)
-MOST_SHELVES = 1 << (62 - SIZE_BITS)
+MAX_SIZE_BYTES = 1 << (SIZE_BITS + 8)
+MAX_SHELVES = 1 << (62 - SIZE_BITS)
 
 # What is counted, in ``Tables.numbers``.
 CHUNKS = 0
@@ -170,7 +170,7 @@ FAILURES_AT = 88
 HEADER = 89
 
 UNLIMITED = 1 << 62
-MOST_TIES = 4096
+MAX_TIES = 4096
 """Equally large free blocks that are looked through at most, so that no trace makes this slow."""
 
 FAILURE_FIELDS = 8

@@ -36,8 +36,8 @@ from tidegauge.core.allocator.layout import (
     KEY,
     LIMIT,
     MAX_SPLIT,
+    MAX_TIES,
     MAY_BE_CALL,
-    MOST_TIES,
     NON_SPLIT_ROUNDING,
     NONE,
     PEAK_ACTIVE,
@@ -58,7 +58,7 @@ from tidegauge.core.allocator.layout import (
     Record,
     Tables,
 )
-from tidegauge.core.allocator.results import MOST_FAILED
+from tidegauge.core.allocator.results import MAX_FAILED
 from tidegauge.core.allocator.sizes import is_small_shelf, segment_bytes
 from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES, MIN_BLOCK_BYTES
 
@@ -115,7 +115,7 @@ def from_device(t: Tables, r: Record, shelf: int, size: int, segment: int) -> in
 def note_failure(t: Tables, event: int, shelf: int, requested: int, size: int) -> None:
     """Keep the circumstances of a request that needs more from the device than there is, for the case that it fails."""
     numbers = t.numbers
-    if numbers[FAILURES] >= MOST_FAILED:
+    if numbers[FAILURES] >= MAX_FAILED:
         return
     last = previous_place(t, first_on_shelf(t, shelf + 1, 0))
     largest = 0
@@ -223,7 +223,7 @@ def as_recorded(t: Tables, r: Record, event: int, shelf: int, size: int, block: 
     key = blocks[block + KEY]
     place = first_on_shelf(t, shelf, size)
     seen = 0
-    while is_on_shelf(t, place, shelf) and blocks[block_at(t, place) + KEY] <= key and seen < MOST_TIES:
+    while is_on_shelf(t, place, shelf) and blocks[block_at(t, place) + KEY] <= key and seen < MAX_TIES:
         other = block_at(t, place)
         if blocks[other + KEY] == key and blocks[other + START] == r.address[event]:
             if other != block:

@@ -72,7 +72,7 @@ class Replay(NamedTuple):
     reserved_bytes: int
     """Both at the end."""
     failed: tuple[FailedRequest, ...]
-    """The first of them, at most ``MOST_FAILED``."""
+    """The first of them, at most ``MAX_FAILED``."""
     curve: Optional[MemoryCurve]
     end: Optional[tuple[KnownSegment, ...]]
     """The segments at the end, where they were asked for."""
@@ -86,4 +86,4 @@ class Replay(NamedTuple):
     """The first of them, and what the order of `Trace.start` would have chosen: it betrays which segment is older."""
 
 
-MOST_FAILED = 100
+MAX_FAILED = 100

@@ -29,7 +29,7 @@ from tidegauge.core.allocator.layout import (
     Tables,
 )
 from tidegauge.core.allocator.live_blocks import slot_of
-from tidegauge.core.allocator.results import MOST_FAILED
+from tidegauge.core.allocator.results import MAX_FAILED
 
 FIRST_ROOM = 1024
 REGIONS = (ORDER_AT, LENGTHS_AT, CHUNKS_AT, SCRATCH_AT, LIVE_AT, LIVE_BLOCKS_AT)
@@ -38,7 +38,7 @@ REGIONS = (ORDER_AT, LENGTHS_AT, CHUNKS_AT, SCRATCH_AT, LIVE_AT, LIVE_BLOCKS_AT)
 
 def empty_tables(rules: Sequence[int], room: int) -> Tables:
     """An allocator that has nothing yet, with room for so many blocks; ``rules`` are its first numbers."""
-    numbers = zeros(HEADER + MOST_FAILED * FAILURE_FIELDS)
+    numbers = zeros(HEADER + MAX_FAILED * FAILURE_FIELDS)
     numbers[: len(rules)] = rules
     for field in (SPARE_BLOCK, FIRST_MISMATCH, FIRST_PENDING):
         numbers[field] = NONE
@@ -58,7 +58,7 @@ def larger_tables(t: Tables, room: int) -> Tables:
     slots = 1 << (2 * room).bit_length()
     chunks = 4 * room // CHUNK + 4  # neighbours are never less than half full together
     sizes = (chunks, chunks, chunks * CHUNK, room, slots, slots)
-    header = HEADER + MOST_FAILED * FAILURE_FIELDS
+    header = HEADER + MAX_FAILED * FAILURE_FIELDS
     numbers = zeros(header + sum(sizes))
     numbers[:header] = t.numbers[:header]
     begin = header

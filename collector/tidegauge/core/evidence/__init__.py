@@ -17,11 +17,11 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import NO_FACTS, HolderSearch, RankFacts
 from tidegauge.core.ids import JobKey, ProcessId
 
-MOST_GROWTHS = 20
+MAX_GROWTHS = 20
 """Stacks of one piece of evidence, the largest first: what is further down explains nothing."""
-MOST_LIVE = 60
+MAX_LIVE = 60
 """Stacks of what lived at the end, for the flame graph."""
-MOST_FRAMES = 40
+MAX_FRAMES = 40
 """Of each of these stacks, from its innermost on."""
 
 
@@ -110,12 +110,12 @@ class Evidence:
     grown_bytes: Optional[int] = None
     """Live bytes at the late snapshot less those at the early one; ``None`` without both."""
     growth: tuple[StackGrowth, ...] = ()
-    """The largest first, shrinking ones left out; at most ``MOST_GROWTHS``."""
+    """The largest first, shrinking ones left out; at most ``MAX_GROWTHS``."""
     through: Optional[CodeLine] = None
     """The innermost line of the user's that nearly all growth came through: of a graph that is kept, whoever called the
     model; ``None``: there is none."""
     live: tuple[StackGrowth, ...] = ()
-    """What lived at the late snapshot (``grown_bytes`` is all of it), the largest first; at most ``MOST_LIVE``."""
+    """What lived at the late snapshot (``grown_bytes`` is all of it), the largest first; at most ``MAX_LIVE``."""
     early_pools: Optional[PrivatePools] = None
     late_pools: Optional[PrivatePools] = None
     """At the two snapshots; ``None`` without both."""

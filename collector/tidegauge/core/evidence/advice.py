@@ -23,8 +23,8 @@ _ONE_GRAPH = "one graph"
 _TRACEBACK = f"{ARROW}traceback"
 """What follows an exception in a path."""
 _APPENDED = frozenset({"list", "deque"})
-_SHORTEST_PLURAL = 4
-_MOST_OF_A_NAME = 30
+_MIN_PLURAL_CHARS = 4
+_MAX_NAME_CHARS = 30
 
 
 Advice = Callable[[CauseInput], Optional[str]]
@@ -255,12 +255,12 @@ def _put_in(holder: Holder) -> str:
 def _one_of(holder: Holder) -> str:
     """What one of its items may be called: ``loss`` of ``self.losses``; ``tensor`` where its name tells nothing."""
     name = (holder.name or "").rsplit(".", 1)[-1]
-    if not name.isidentifier() or not name.isascii() or len(name) > _MOST_OF_A_NAME:
+    if not name.isidentifier() or not name.isascii() or len(name) > _MAX_NAME_CHARS:
         return "tensor"
     if "loss" in name.lower():
         return "loss"
     if name.endswith("ies"):
         return f"{name[:-3]}y"
-    if len(name) >= _SHORTEST_PLURAL and name.endswith("s") and not name.endswith(("ss", "us", "is")):
+    if len(name) >= _MIN_PLURAL_CHARS and name.endswith("s") and not name.endswith(("ss", "us", "is")):
         return name[:-1]
     return "tensor"

@@ -14,8 +14,8 @@ from tidegauge.core.evidence.owners import CodeLine, LiveBlock, Owner, owners_of
 from tidegauge.core.units import format_bytes
 
 DEFAULT_POOL = (0, 0)
-MOST_TOLD_OWNERS = 5
-MOST_NAME = 100
+MAX_TOLD_OWNERS = 5
+MAX_NAME_CHARS = 100
 
 
 class FreeBlock(NamedTuple):
@@ -107,11 +107,11 @@ def owner_name(owner: Owner) -> str:
 
 def line_name(line: CodeLine) -> str:
     """The end of its path, its number and its function."""
-    filename = line.filename if len(line.filename) <= MOST_NAME else f"...{line.filename[-MOST_NAME:]}"
-    return f"{filename}:{line.line} in {line.function[:MOST_NAME]}"
+    filename = line.filename if len(line.filename) <= MAX_NAME_CHARS else f"...{line.filename[-MAX_NAME_CHARS:]}"
+    return f"{filename}:{line.line} in {line.function[:MAX_NAME_CHARS]}"
 
 
-def owner_lines(held: HeldMemory, most: int = MOST_TOLD_OWNERS) -> Sequence[str]:
+def owner_lines(held: HeldMemory, most: int = MAX_TOLD_OWNERS) -> Sequence[str]:
     """The largest owners; where no stacks were recorded, the largest groups of blocks of one size."""
     return [owner_words(owner, held.live_bytes) for owner in held.owners[:most] if owner.held_bytes >= _worth(held)]
 

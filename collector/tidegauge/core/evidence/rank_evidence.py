@@ -12,8 +12,8 @@ from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence.owners import CodeLine
 
-MOST_HOLDERS = 20
-MOST_TEXT = 400
+MAX_HOLDERS = 20
+MAX_TEXT_CHARS = 400
 """Characters of a path or a name."""
 
 

@@ -21,7 +21,7 @@ from tidegauge.core.verdicts import Signal
 
 MATERIAL_BYTES = 64 << 20
 """Outside of snapshots, less than this is noise: contexts and libraries take and give back some MiB at any time."""
-MOST_FEW, LEAST_MANY = 2, 4
+MAX_FEW_SIZES, MIN_MANY_SIZES = 2, 4
 """One kind of tensor has one or two block sizes; what a forward pass saves has many."""
 NOBODYS_SHARE = 0.2
 """Of what was looked for; what little is found then is something else."""
@@ -88,7 +88,7 @@ def _few_sizes(case: CauseInput) -> Optional[str]:
     if line is None or case.bytes_by_line()[line] < MAIN_SHARE * grown_bytes:
         return None
     sizes = _sizes(_at(case, line))
-    if len(sizes) > MOST_FEW or None in sizes:
+    if len(sizes) > MAX_FEW_SIZES or None in sizes:
         return None
     named = " and ".join(format_bytes(size) for size in sorted(size for size in sizes if size is not None))
     return f"{line_words(line)} leaves blocks of {named} behind, as one kind of tensor does"
@@ -121,7 +121,7 @@ def _many_sizes(case: CauseInput) -> Optional[str]:
     for one in growing:
         by_size[one.block_bytes] = by_size.get(one.block_bytes, 0) + one.grown_bytes
     kinds = len(by_size) + sum(one.block_bytes is None for one in growing)
-    if kinds < LEAST_MANY:
+    if kinds < MIN_MANY_SIZES:
         return None
     return "what grew has many block sizes, as what a forward pass saves for backward"
 

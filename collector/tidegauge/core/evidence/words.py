@@ -18,8 +18,8 @@ from tidegauge.core.evidence.owners import CodeLine
 from tidegauge.core.evidence.rank_evidence import Holder, HolderSearch
 from tidegauge.core.units import format_bytes
 
-MOST_NAME = 60
-MOST_PATH = 160
+MAX_NAME_CHARS = 60
+MAX_PATH_CHARS = 160
 ARROW = " -> "
 """Between a holder and what it leads to, in ``Holder.path``."""
 _TENSOR = re.compile(r"[\w.]+\[[\d, ]*\]( |$)")
@@ -66,18 +66,18 @@ CONFIDENCES = {
 
 def line_words(line: CodeLine) -> str:
     """ "train.py:41 in step": the last part of the path is what people know a file by."""
-    return f"{file_name(line.filename)}:{line.line} in {line.function[:MOST_NAME]}"
+    return f"{file_name(line.filename)}:{line.line} in {line.function[:MAX_NAME_CHARS]}"
 
 
 def file_name(path: str) -> str:
     """The last part of a path, of either kind of slash."""
-    return path.replace("\\", "/").rsplit("/", 1)[-1][-MOST_NAME:]
+    return path.replace("\\", "/").rsplit("/", 1)[-1][-MAX_NAME_CHARS:]
 
 
 def holder_words(path: str) -> str:
     """The path without the tensor that it leads to: "train.py: Trainer.history (list, 412 items)"."""
     first, *further = path.split(ARROW)
-    return ARROW.join([first, *itertools.takewhile(lambda part: not _TENSOR.match(part), further)])[:MOST_PATH]
+    return ARROW.join([first, *itertools.takewhile(lambda part: not _TENSOR.match(part), further)])[:MAX_PATH_CHARS]
 
 
 def named_holder(holder: Holder) -> str:
@@ -87,9 +87,9 @@ def named_holder(holder: Holder) -> str:
     container = container_of(holder)
     about = [container] if container else []
     about += [file_name(holder.where.filename)] if holder.where is not None and holder.where.filename else []
-    name = holder.name[:MOST_NAME]
+    name = holder.name[:MAX_NAME_CHARS]
     quoted = f"`{name}`" if _NAME.fullmatch(name) else name
-    return quoted + (f" ({', '.join(about)[:MOST_NAME]})" if about else "")
+    return quoted + (f" ({', '.join(about)[:MAX_NAME_CHARS]})" if about else "")
 
 
 def container_of(holder: Holder) -> Optional[str]:
@@ -112,7 +112,7 @@ def brief_line(brief: EvidenceBrief) -> Optional[str]:
 
 def brief_facts(brief: EvidenceBrief) -> str:
     """What grew and where, what holds it, and why, in sentences, as far as it is known."""
-    held = None if brief.holder is None else f"It is held by {brief.holder[:MOST_PATH]}."
+    held = None if brief.holder is None else f"It is held by {brief.holder[:MAX_PATH_CHARS]}."
     ends = None if brief.bound is None else _sentence(bound_words(brief.bound))
     return " ".join(filter(None, (_grown(brief), held, _cause(brief), ends)))
 
@@ -153,7 +153,7 @@ def holder_sentence(search: HolderSearch) -> Optional[str]:
     first = search.holders[0]
     share = "" if search.wanted_bytes <= 0 else f" {min(100 * first.held_bytes / search.wanted_bytes, 100):.0f} % of it"
     tensors = f"{first.tensors:,} tensor{'s' * (first.tensors != 1)}"
-    return f"{first.path[:MOST_PATH]} holds{share} ({tensors}, {format_bytes(first.held_bytes)})."
+    return f"{first.path[:MAX_PATH_CHARS]} holds{share} ({tensors}, {format_bytes(first.held_bytes)})."
 
 
 def because_lines(evidence: Evidence) -> Sequence[str]:
@@ -183,7 +183,7 @@ def bound_words(bound: GrowthBound) -> str:
     answers)"."""
     units = _UNITS.get(bound.kind, "items")
     count = f"{bound.items:,} of {bound.most_items:,} {units}"
-    name = bound.what[: 2 * MOST_NAME]
+    name = bound.what[: 2 * MAX_NAME_CHARS]
     if bound.state is BoundState.REFUTED:
         return (
             f"{name} was to end at about {_end(bound)} ({bound.most_items:,} {units}), and memory has grown beyond "

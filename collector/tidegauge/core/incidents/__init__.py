@@ -16,7 +16,7 @@ from tidegauge.core.ids import DeviceUuid, JobKey, ProcessId, known_as
 from tidegauge.core.samples import OomRecord
 from tidegauge.core.verdicts import Band, Severity, Signal, Verdict
 
-MOST_FINDINGS = 16
+MAX_FINDINGS = 16
 """Ranks with their figures in a line of the history, and wherever else an incident occurs many times."""
 
 
@@ -210,7 +210,7 @@ class ChangeKind(str, Enum):
 
 
 class IncidentChange(NamedTuple):
-    """One line of an incident's history: the incident as it was after the change, with ``MOST_FINDINGS`` findings at
+    """One line of an incident's history: the incident as it was after the change, with ``MAX_FINDINGS`` findings at
     most once it comes out of a database."""
 
     kind: ChangeKind

@@ -16,9 +16,9 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentCause
 from tidegauge.core.views import JobView
 
-MOST_RANKS = 8
+MAX_RANKS = 8
 """Of an incident have evidence in it: further ones say the same again. The database has them all."""
-MOST_SNAPSHOTS = 4 * MOST_RANKS
+MAX_SNAPSHOTS = 4 * MAX_RANKS
 """An incident says the places of: of all pieces that it has, and some of those that it had."""
 _KEPT_BY_PYTHON = frozenset({IncidentCause.LEAK, IncidentCause.HOST_MEMORY})
 """What keeps tensors keeps objects on the host too: 512 B on the card may be a graph of megabytes beside it."""
@@ -81,7 +81,7 @@ def says_most_first(briefs: Iterable[EvidenceBrief]) -> tuple[EvidenceBrief, ...
 
 
 def newest_of_ranks(pieces: Iterable[EvidenceNews]) -> tuple[EvidenceNews, ...]:
-    """The newest of each rank, the one that says most first, at most ``MOST_RANKS``.
+    """The newest of each rank, the one that says most first, at most ``MAX_RANKS``.
 
     One that found nothing does not take the place of one that found something: its window was cut short, say.
     """
@@ -89,7 +89,7 @@ def newest_of_ranks(pieces: Iterable[EvidenceNews]) -> tuple[EvidenceNews, ...]:
     for piece in sorted(pieces, key=lambda piece: (_found_anything(piece.brief), piece.brief.at_unix_s)):
         chosen[piece.brief.rank] = piece
     ordered = sorted(chosen.values(), key=lambda piece: _telling(piece.brief), reverse=True)
-    return tuple(ordered[:MOST_RANKS])
+    return tuple(ordered[:MAX_RANKS])
 
 
 def with_evidence(incident: Incident, pieces: Sequence[EvidenceNews]) -> Incident:
@@ -110,7 +110,7 @@ def with_evidence(incident: Incident, pieces: Sequence[EvidenceNews]) -> Inciden
         # Nobody can tell whose the earlier places are; only those of pieces that have just been replaced are known.
         replaced = _places(piece for piece in fitting if piece not in chosen)
         places.update({place: None for place in incident.snapshots if place not in replaced})
-    briefs, kept = tuple(_about(piece.brief, incident) for piece in chosen), tuple(places)[:MOST_SNAPSHOTS]
+    briefs, kept = tuple(_about(piece.brief, incident) for piece in chosen), tuple(places)[:MAX_SNAPSHOTS]
     key = incident.key._replace(cause=_cause_by(briefs, incident.key.cause))
     return replace(incident, key=key, evidence=briefs, snapshots=kept)
 

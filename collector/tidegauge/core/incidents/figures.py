@@ -14,9 +14,9 @@ from tidegauge.core.incidents import Incident, IncidentCause, RankFinding
 from tidegauge.core.verdicts import Band
 from tidegauge.core.views import JobView, job_array_name
 
-MOST_CONCERNED = 16_384
+MAX_CONCERNED = 16_384
 """Ranks of one incident: more than any job has that was ever watched."""
-MOST_ERRORS = 1024
+MAX_ERRORS = 1024
 """Ranks of one incident that ran out of memory, which stay in it to its end: half of them the first that did, half the
 latest. Rank numbers are what processes call themselves; a job that starts again and again has ever new ones."""
 
@@ -84,9 +84,9 @@ def put_off(told: Incident, now: Incident, *, within_s: float, ahead_s: float) -
 
 
 def _with_places(findings: Sequence[RankFinding], cause: IncidentCause) -> Sequence[RankFinding]:
-    if cause is IncidentCause.OUT_OF_MEMORY and len(findings) > MOST_ERRORS:
-        return (*findings[: MOST_ERRORS // 2], *findings[-(MOST_ERRORS // 2) :])
-    return findings[:MOST_CONCERNED]
+    if cause is IncidentCause.OUT_OF_MEMORY and len(findings) > MAX_ERRORS:
+        return (*findings[: MAX_ERRORS // 2], *findings[-(MAX_ERRORS // 2) :])
+    return findings[:MAX_CONCERNED]
 
 
 def _figures(incident: Incident) -> tuple[Optional[float], ...]:

@@ -12,12 +12,12 @@ from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import Incident, IncidentCause, RankFinding
 from tidegauge.core.samples import OomRecord
 
-MOST_KNOWN = 16_384
+MAX_KNOWN = 16_384
 """Ranks of one job: more than any job has that was ever watched. Rank numbers are what processes call themselves."""
 
 
 class KnownErrors:
-    """The latest error of each rank of one job; of more than ``MOST_KNOWN`` ranks those that were told last, and the
+    """The latest error of each rank of one job; of more than ``MAX_KNOWN`` ranks those that were told last, and the
     time up to which all others are taken for known: an error is never told twice, one that came late may be missed."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class KnownErrors:
                 self._of_rank.pop(finding.rank, None)
                 self._of_rank[finding.rank] = finding.oom
                 self._failed.add(finding.rank)
-        for rank in list(islice(self._of_rank, max(len(self._of_rank) - MOST_KNOWN, 0))):
+        for rank in list(islice(self._of_rank, max(len(self._of_rank) - MAX_KNOWN, 0))):
             self.learn_time(self._of_rank.pop(rank).at_unix_s)
             self._failed.discard(rank)
 

@@ -28,9 +28,9 @@ OUTCOME_WORDS = {
     Outcome.STOPPED: "not done, because actions were stopped",
 }
 """How a decision that was to be carried out ended."""
-MOST_RANKS_NAMED = 6
+MAX_RANKS_NAMED = 6
 """More are counted in a sentence."""
-MOST_RANKS_IN_A_CELL = 4
+MAX_RANKS_PER_CELL = 4
 _FROM_CODE = re.compile(r"_|\w[.(]\w|\(\)")
 """In the first word of a sentence: it is a name from the job's code."""
 
@@ -259,7 +259,7 @@ def further_name(incident: Incident) -> Optional[str]:
 
 def name_ranks(ranks: Sequence[int], *, left_out: int = 0) -> str:
     """In a sentence: "rank 3", "ranks 0, 3 and 7", "64 ranks". ``left_out``: how many there are besides."""
-    if left_out or len(ranks) > MOST_RANKS_NAMED:
+    if left_out or len(ranks) > MAX_RANKS_NAMED:
         return f"{len(ranks) + left_out} ranks"
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -274,7 +274,7 @@ def list_ranks(ranks: Sequence[int], *, common: bool, left_out: int = 0) -> str:
         return "-"
     if common:
         return f"all alike ({len(ranks) + left_out})"
-    named = ranks[:MOST_RANKS_IN_A_CELL]
+    named = ranks[:MAX_RANKS_PER_CELL]
     more = len(ranks) - len(named) + left_out
     return f"rank {', '.join(map(str, named))}" + (f" and {more} more" if more > 0 else "")
 

@@ -24,7 +24,7 @@ FRACTION_KEY = "per_process_memory_fraction"
 CONTEXT_BYTES = 768 << 20
 """What a process holds on a GPU beside its allocator, for as long as nobody has measured it: 742 to 762 MiB in 27
 single-process jobs on an H200 (torch 2.11, CUDA 13.0). A rank with NCCL holds more (1,586 MiB in a job of two)."""
-LEAST_BYTES = 64 << 20
+MIN_CAP_BYTES = 64 << 20
 """Less is no cap but a refusal to run: one small and one large segment (2 and 20 MiB), and cuBLAS's workspace, which
 comes from the allocator (32 MiB on Hopper)."""
 UNSEEN_CONTEXT_PART = 1 / 16
@@ -79,7 +79,7 @@ def derive_cap(
         return _cap_from_share(share, usable_bytes, nontorch_bytes, ranks_on_gpu, reserved_bytes)
     if not shared_gpu:
         return Cap(None, "no share of the GPU was asked for, and no other job is on it: the GPU itself is the limit")
-    if reserved_bytes < LEAST_BYTES:
+    if reserved_bytes < MIN_CAP_BYTES:
         return Cap(None, "no share of the GPU was asked for, and there is no use yet that a cap could be derived from")
     fraction = reserved_bytes * (1 + HEADROOM_PART) / usable_bytes
     if fraction >= 1:
@@ -104,7 +104,7 @@ def _cap_from_share(
         what += f", {format_bytes(share_bytes / ranks_on_gpu)} for each of its {ranks_on_gpu} ranks there"
     source = "taken for granted" if nontorch_bytes is None else "measured"
     what += f"; {format_bytes(context_bytes)} outside the allocator ({source}: CUDA context, NCCL, libraries)"
-    if left_bytes < LEAST_BYTES:
+    if left_bytes < MIN_CAP_BYTES:
         return Cap(None, f"{what} leave nothing to cap: the job needs a larger share, or fewer ranks on a GPU")
     what += f" leave {format_bytes(left_bytes)}"
     if reserved_bytes > left_bytes:

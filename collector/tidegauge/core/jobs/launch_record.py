@@ -14,8 +14,8 @@ from tidegauge.core.jobs.launches import LaunchState
 
 VERSION = 1
 MAX_RECORD_BYTES = 64 << 10
-MAX_TEXT = 500
-MAX_ID = 200
+MAX_TEXT_CHARS = 500
+MAX_ID_CHARS = 200
 MAX_DECISIONS = 32
 """Decision ids that are remembered; older ones are about attempts that are over anyway."""
 MAX_TEXTS = 5
@@ -97,8 +97,8 @@ def _process(value: object) -> ProcessId:
 
 
 def _text(value: object, name: str) -> str:
-    if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable():
-        raise ValueError(f"{name} is not a line of at most {MAX_TEXT} characters")
+    if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS or not value.isprintable():
+        raise ValueError(f"{name} is not a line of at most {MAX_TEXT_CHARS} characters")
     return value
 
 

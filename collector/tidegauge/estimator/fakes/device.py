@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from tidegauge.estimator.fakes import in_place
 from tidegauge.estimator.fakes.event_log import AllocatorEventLog
-from tidegauge.estimator.fakes.fake_mode import MOST_VALUES, WatchedFakes, make_subclass
+from tidegauge.estimator.fakes.fake_mode import MAX_VALUES, WatchedFakes, make_subclass
 from tidegauge.estimator.fakes.function_mode import PretendedDevice, change_places
 from tidegauge.estimator.fakes.layouts import convolution_layout
 from tidegauge.estimator.fakes.patches import Patches
@@ -99,7 +99,7 @@ def _pretend_tools(patches: Patches, gpu: FakeGpu) -> None:
     patches.replace(torch.nn.Module, "compile", lambda *_, **__: gpu.say(COMPILED))
     patches.replace(torch.utils, "swap_tensors", change_places)
     patches.replace(torch.nn.RNNBase, "flatten_parameters", recurrent.flatten_parameters)
-    patches.replace_known(fake_tensor, "CONSTANT_NUMEL_LIMIT", MOST_VALUES)
+    patches.replace_known(fake_tensor, "CONSTANT_NUMEL_LIMIT", MAX_VALUES)
     patches.replace(torch._subclasses, "FakeTensor", _NobodysTensor)
     patches.replace(torch, "save", refuse("torch.save", "leave saving out of the step"))
 

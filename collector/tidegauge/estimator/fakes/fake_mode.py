@@ -33,7 +33,7 @@ _VALUED = (
     "aten.scalar_tensor.default",
 )
 """Operators whose results are known without any tensor."""
-MOST_VALUES = 4096
+MAX_VALUES = 4096
 """Elements of a tensor on the CPU whose values are kept: models are built by tables of widths and rates."""
 _KEEP_SCALARS = ("aten._to_copy", "aten.detach", "aten.view", "aten.alias", "aten._amp_")
 _NOT_SCALED_AWAY = "aten._amp_foreach_non_finite_check_and_unscale_.default"
@@ -87,7 +87,7 @@ class WatchedFakes(FakeTensorMode):
             return super().__torch_dispatch__(func, types, args, kwargs)
         name = str(func)
         if name in _INDEXING and unknown_values.has_mask(args):
-            self._say(unknown_values.MOST_ROWS.format(name=name))
+            self._say(unknown_values.MAX_SIZE_TAKEN.format(name=name))
             with self:
                 return func(*unknown_values.index_arguments(args), **kwargs)
         backward = torch._C._current_graph_task_id() != -1
@@ -140,7 +140,7 @@ class WatchedFakes(FakeTensorMode):
             known = unknown_values.SHAPES.get(name)
             if known is None:
                 raise
-            self._say(unknown_values.MOST_ROWS.format(name=name))
+            self._say(unknown_values.MAX_SIZE_TAKEN.format(name=name))
             with self:
                 return known(*args, **kwargs)
 
@@ -189,7 +189,7 @@ def _without_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[No
 
 def _keep_value(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Small tensors on the CPU have their values: fake tensors compute on with them (``FakeTensor.constant``)."""
-    if isinstance(result, FakeTensor) and result.fake_device.type == "cpu" and result.numel() <= MOST_VALUES:
+    if isinstance(result, FakeTensor) and result.fake_device.type == "cpu" and result.numel() <= MAX_VALUES:
         with no_dispatch():
             result.constant = func(*args, **kwargs)
 

@@ -14,7 +14,7 @@ _FLOAT_BYTES = 4
 _MANY_ROWS = 64 * 1024
 _ROWS_PER_BLOCK, _PARTS_PER_BLOCK = 256, 8
 _WARP = 32
-_MOST_BLOCKS, _ROWS_PER_THREAD, _MOST_THREADS = 128, 16, 512
+_MAX_BLOCKS, _ROWS_PER_THREAD, _MAX_THREADS = 128, 16, 512
 
 
 def _layer_norm(call: OpCall) -> Scratch:
@@ -50,8 +50,8 @@ def _staging(tensor: Any, bytes_per_channel: int) -> tuple[int, ...]:
     channels = found.shape[1]
     rows = numel(tensor) // channels
     width = min(_power_below(channels), _WARP)
-    height = min(_power_below(-(-rows // _ROWS_PER_THREAD)), _MOST_THREADS // width)
-    blocks = min(-(-rows // (height * _ROWS_PER_THREAD)), _MOST_BLOCKS)
+    height = min(_power_below(-(-rows // _ROWS_PER_THREAD)), _MAX_THREADS // width)
+    blocks = min(-(-rows // (height * _ROWS_PER_THREAD)), _MAX_BLOCKS)
     if blocks < 2:
         return ()
     return (channels * blocks * bytes_per_channel, -(-channels // width) * _FLOAT_BYTES)

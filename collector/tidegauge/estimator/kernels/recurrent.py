@@ -21,7 +21,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _KEPT = {"LSTM": 5, "GRU": 6, "RNN": 1}
 """Results of a layer that its backward pass needs, each as large as its output in one direction."""
 _ALIGNMENT = 256
-_LEAST_BYTES = 16 << 20
+_MIN_WORKSPACE_BYTES = 16 << 20
 """What no workspace was much below."""
 _DROPOUT_STATE = Workspace("cudnn dropout", 6_488_064)
 """``cudnnDropoutGetStatesSize`` of an H200."""
@@ -50,7 +50,7 @@ class Network(NamedTuple):
         gates, directions = _GATES[self.kind], self.directions
         steps = self.state_bytes * directions * (gates * (1.3 + 0.3 * self.layers) + 0.5)
         weights = 2 * gates * self.hidden**2 * self.item_bytes * directions
-        return steps + weights * (self.layers if directions > 1 else 1) + _LEAST_BYTES
+        return steps + weights * (self.layers if directions > 1 else 1) + _MIN_WORKSPACE_BYTES
 
 
 def network(

@@ -16,9 +16,9 @@ from tidegauge.estimator.kernels.tensors import Layout, dtype_name, layout, nume
 _THREADS_PER_MULTIPROCESSOR = 2048
 """1536 on consumer GPUs, whose buffers are a quarter smaller."""
 _WARP = 32
-_MOST_THREADS = 512
+_MAX_THREADS = 512
 _VALUES_PER_THREAD = 4
-_MOST_VALUES_PER_THREAD = 256
+_MAX_VALUES_PER_THREAD = 256
 _SEMAPHORE_BYTES = 4
 _WIDE_TYPES = ("float64", "int64")
 
@@ -51,23 +51,23 @@ def buffer_bytes(
 ) -> tuple[int, ...]:
     """The buffer and its semaphores; nothing where each result is the work of one block. No ``dims``: all of them."""
     shape = _seen(_axes(found, dims))
-    most = _MOST_THREADS // shape.outputs_per_thread
+    most = _MAX_THREADS // shape.outputs_per_thread
     width = min(_threads(shape.dim0, most), _WARP)
     height = min(_threads(shape.dim1, most), most // width)
     width = min(_threads(shape.dim0, most), most // height)
     step_in = width if shape.along_inputs else 1
     step_out = 1 if shape.along_inputs else width
     per_thread = -(-shape.inputs // step_in)
-    shared_by_rows = per_thread >= height * 16 or per_thread >= _MOST_VALUES_PER_THREAD
+    shared_by_rows = per_thread >= height * 16 or per_thread >= _MAX_VALUES_PER_THREAD
     if shared_by_rows:
         per_thread = -(-shape.inputs // (step_in * height))
     else:
         step_out *= height
     blocks = -(-(shape.outputs // shape.outputs_per_thread) // step_out)
     room = multiprocessors * (_THREADS_PER_MULTIPROCESSOR // (width * height))
-    if not shared_by_rows or per_thread < _MOST_VALUES_PER_THREAD or blocks > room:
+    if not shared_by_rows or per_thread < _MAX_VALUES_PER_THREAD or blocks > room:
         return ()
-    sharing = max(min(-(-room // blocks), -(-per_thread // 16)), -(-per_thread // _MOST_VALUES_PER_THREAD))
+    sharing = max(min(-(-room // blocks), -(-per_thread // 16)), -(-per_thread // _MAX_VALUES_PER_THREAD))
     if sharing <= 1:
         return ()
     size = accumulator_bytes * shape.outputs * sharing

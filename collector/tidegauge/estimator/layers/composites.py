@@ -16,8 +16,8 @@ from tidegauge.estimator.layers.attention import scaled_dot_product_attention
 from tidegauge.estimator.target import Target
 
 LARGEST_INT32 = (1 << 31) - 1
-CUDNN_MOST_SPATIAL_TRAINING = 880_801
-CUDNN_MOST_SPATIAL_EVALUATION = 65_535
+MAX_CUDNN_SPATIAL_TRAINING = 880_801
+MAX_CUDNN_SPATIAL_EVALUATION = 65_535
 ONE_KERNEL = ("silu_backward", "mish_backward")
 """Made of other operators where a device has no kernel of its own, as CUDA in a build of PyTorch for the CPU."""
 
@@ -78,7 +78,7 @@ def _batch_norm(
 def _takes_cudnn(value: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool) -> bool:
     """``_select_batch_norm_backend`` there."""
     statistics = (running_mean is None) + (running_var is None)
-    most = CUDNN_MOST_SPATIAL_TRAINING if training else CUDNN_MOST_SPATIAL_EVALUATION
+    most = MAX_CUDNN_SPATIAL_TRAINING if training else MAX_CUDNN_SPATIAL_EVALUATION
     return (
         weight is not None and bias is not None
         and torch.bfloat16 not in (value.dtype, weight.dtype)

@@ -94,7 +94,7 @@ FAILED = "failed"
 
 MAX_REMEMBERED = 16
 """Requests whose outcome is kept: a repeated one is a look at it."""
-_MAX_DETAIL = 240
+_MAX_DETAIL_CHARS = 240
 
 
 class Progress(NamedTuple):
@@ -274,7 +274,7 @@ class Checkpoints:
             "ok": True,
             "stage": stage,
             "step": self._steps() if step is None else step,
-            "detail": (detail + request.remark)[:_MAX_DETAIL],
+            "detail": (detail + request.remark)[:_MAX_DETAIL_CHARS],
             "fresh_files": list(request.names),
             "withdrawn": request.withdrawn,
         }

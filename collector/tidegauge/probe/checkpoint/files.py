@@ -27,7 +27,7 @@ _TEMPORARY_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".loc
 _LOG_BEGINNING = "events.out.tfevents"
 _LOG_ENDING = ".log"
 _MAX_NAMES = 5
-_MAX_NAME = 80
+_MAX_NAME_CHARS = 80
 """Characters; with ``_MAX_NAMES`` it keeps a reply below 8 KiB, escaped as JSON, whatever characters they are."""
 
 
@@ -54,7 +54,7 @@ class FileName(NamedTuple):
     def __str__(self) -> str:
         """As people know it, short enough for a reply."""
         name = one_line(self.below or os.path.basename(self.declared), None)
-        return name if len(name) <= _MAX_NAME else f"...{name[3 - _MAX_NAME :]}"
+        return name if len(name) <= _MAX_NAME_CHARS else f"...{name[3 - _MAX_NAME_CHARS :]}"
 
 
 Listing = Mapping[FileName, FileState]

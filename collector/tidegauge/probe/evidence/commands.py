@@ -9,22 +9,22 @@ from typing import Any
 from tidegauge.core.evidence.rank_evidence import HolderSearch
 from tidegauge.core.run_dirs import ASKED_SUFFIX
 from tidegauge.core.wire import to_wire
-from tidegauge.probe.evidence.grown_blocks import MOST_BLOCKS, largest_blocks
+from tidegauge.probe.evidence.grown_blocks import MAX_BLOCKS, largest_blocks
 from tidegauge.probe.evidence.recorder import EvidenceRecorder
 from tidegauge.probe.evidence.snapshot_packing import let_go, pack_columns
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
 from tidegauge.probe.pacing import Pacer
 from tidegauge.probe.requests import RequestRefusedError, request_id_of
-from tidegauge.probe.run_files.command_socket import MOST_REPLY_BYTES
-from tidegauge.probe.runtime.history import MOST_ENTRIES, STACKS, Recorder
+from tidegauge.probe.run_files.command_socket import MAX_REPLY_BYTES
+from tidegauge.probe.runtime.history import MAX_ENTRIES, STACKS, Recorder
 from tidegauge.probe.runtime.rank_snapshot import NoSnapshotError, RawSnapshot
 from tidegauge.probe.watching.boundary_calls import BoundaryCalls
 
-_SEARCH_MOST_S = 8.0
+_MAX_SEARCH_S = 8.0
 """For ``holders``: whoever asks waits for the answer, and so do the ticks."""
-_MOST_REASON = 300
-_LONGEST_S = 3600
-_FEWEST_ENTRIES = 100
+_MAX_REASON_CHARS = 300
+_MAX_HOLDERS_S = 3600
+_MIN_ENTRIES = 100
 
 
 class EvidenceCommands:
@@ -50,11 +50,11 @@ class EvidenceCommands:
             raise RequestRefusedError("usage", "holders must be true or false")
         ask = WindowAsk(
             evidence_id=request_id_of(request),
-            reason=reason[:_MOST_REASON] if isinstance(reason, str) else "",
+            reason=reason[:_MAX_REASON_CHARS] if isinstance(reason, str) else "",
             warm_up_steps=_whole(request, "warm_up_steps", usual.warm_up_steps, 0, 10_000),
             window_steps=_whole(request, "window_steps", usual.window_steps, 1, 100_000),
             most_s=_seconds(request, "most_s", usual.most_s),
-            max_events=_whole(request, "max_events", usual.max_events, _FEWEST_ENTRIES, MOST_ENTRIES),
+            max_events=_whole(request, "max_events", usual.max_events, _MIN_ENTRIES, MAX_ENTRIES),
             holders=holders,
         )
         window = self._evidence.ask(ask)
@@ -77,7 +77,7 @@ class EvidenceCommands:
     def _snapshot(self, request: Mapping[str, Any]) -> dict[str, Any]:
         _, files = self._evidence.watched()
         raw = self._take(
-            request, most_events=_whole(request, "max_events", WindowAsk("", "").max_events, 0, MOST_ENTRIES)
+            request, most_events=_whole(request, "max_events", WindowAsk("", "").max_events, 0, MAX_ENTRIES)
         )
         packed = pack_columns(raw, self._pacer)
         let_go(raw, self._pacer)
@@ -97,7 +97,7 @@ class EvidenceCommands:
         if not on:
             self._boundary.call(history.end, now=now)
             return {"ok": True, "on": history.recorder() is not Recorder.NOBODY, "recording": history.recorder().value}
-        entries = _whole(request, "max_entries", WindowAsk("", "").max_events, _FEWEST_ENTRIES, MOST_ENTRIES)
+        entries = _whole(request, "max_entries", WindowAsk("", "").max_events, _MIN_ENTRIES, MAX_ENTRIES)
         stacks = request.get("stacks", STACKS[0])
         if stacks not in STACKS:
             raise RequestRefusedError("usage", f"stacks must be one of {', '.join(STACKS)}")
@@ -115,7 +115,7 @@ class EvidenceCommands:
     def _holders(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._evidence.watched()
         blocks = self._largest(request) if request.get("blocks") is None else _blocks(request["blocks"])
-        found = self._evidence.search(blocks, most_s=_SEARCH_MOST_S, pacer=self._pacer)
+        found = self._evidence.search(blocks, most_s=_MAX_SEARCH_S, pacer=self._pacer)
         return {"ok": True, **_fitting(found)}
 
     def _largest(self, request: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
@@ -146,15 +146,15 @@ def _whole(request: Mapping[str, Any], key: str, usual: int, least: int, most: i
 
 def _seconds(request: Mapping[str, Any], key: str, usual: float) -> float:
     value = request.get(key, usual)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= _LONGEST_S:
-        raise RequestRefusedError("usage", f"{key} must be a number of seconds from 1 to {_LONGEST_S:,}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= _MAX_HOLDERS_S:
+        raise RequestRefusedError("usage", f"{key} must be a number of seconds from 1 to {_MAX_HOLDERS_S:,}")
     return float(value)
 
 
 def _blocks(raw: object) -> list[tuple[int, int]]:
     pairs = raw if isinstance(raw, list) else [None]
-    if len(pairs) > MOST_BLOCKS:
-        raise RequestRefusedError("usage", f"at most {MOST_BLOCKS} blocks are looked for at once")
+    if len(pairs) > MAX_BLOCKS:
+        raise RequestRefusedError("usage", f"at most {MAX_BLOCKS} blocks are looked for at once")
     blocks = []
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(part) is int and part > 0 for part in pair):
@@ -168,6 +168,6 @@ def _fitting(found: HolderSearch) -> dict[str, Any]:
     while True:
         answer = to_wire(found)
         assert isinstance(answer, dict)
-        if not found.holders or len(json.dumps(answer)) < MOST_REPLY_BYTES:
+        if not found.holders or len(json.dumps(answer)) < MAX_REPLY_BYTES:
             return answer
         found = found._replace(holders=found.holders[:-1])

@@ -12,7 +12,7 @@ from tidegauge.core.snapshot_columns import DeviceColumns, PackedSnapshot
 from tidegauge.probe.evidence.snapshot_packing import ACTIVE_ALLOCATED
 from tidegauge.probe.pacing import Pacer
 
-MOST_BLOCKS = 300
+MAX_BLOCKS = 300
 Group = tuple[int, int]
 """Stack, as ``_Stacks`` numbers it, and size."""
 
@@ -44,7 +44,7 @@ def grown_blocks(early: PackedSnapshot, late: PackedSnapshot, pacer: Pacer) -> O
             left[group[1]] -= count
             grown_bytes += count * group[1]
             fresh = after[group] - earlier.get(group, frozenset())
-            wanted += [(address, group[1]) for address in sorted(fresh)[: MOST_BLOCKS - len(wanted)]]
+            wanted += [(address, group[1]) for address in sorted(fresh)[: MAX_BLOCKS - len(wanted)]]
         if wanted:
             found.append((grown_bytes, GrownBlocks(device, tuple(wanted))))
     return max(found, default=(0, None), key=lambda one: one[0])[1]
@@ -57,7 +57,7 @@ def largest_blocks(snapshot: PackedSnapshot, pacer: Pacer) -> Optional[GrownBloc
         ranked = sorted(groups.items(), key=lambda item: -len(item[1]) * item[0][1])
         blocks = [(address, group[1]) for group, addresses in ranked for address in sorted(addresses)]
         held_bytes = sum(group[1] * len(addresses) for group, addresses in ranked)
-        held.append((held_bytes, GrownBlocks(device, tuple(blocks[:MOST_BLOCKS]))))
+        held.append((held_bytes, GrownBlocks(device, tuple(blocks[:MAX_BLOCKS]))))
     return max(held, default=(0, None), key=lambda one: one[0])[1]
 
 

@@ -22,7 +22,7 @@ from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.pace import AtBoundary, NoBoundaryError, OutOfTimeError, Slices, Work
 from tidegauge.probe.holders.tensors import Tensors
 
-MOST_S = 10.0
+MAX_FACTS_S = 10.0
 
 T = TypeVar("T")
 
@@ -44,10 +44,10 @@ def read_facts(
     clock_s: Callable[[], float] = time.perf_counter,
 ) -> RankFacts:
     """Of this process: some looks at all its objects, each at a step boundary of its own, then walks through graphs at
-    later ones, for ``MOST_S`` by ``clock_s``. What ``pause`` raises comes through, nothing else."""
+    later ones, for ``MAX_FACTS_S`` by ``clock_s``. What ``pause`` raises comes through, nothing else."""
     seen = _Seen()
     with suppress(OutOfTimeError, NoBoundaryError):
-        Slices(torch, MOST_S, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run(_look(torch, seen))
+        Slices(torch, MAX_FACTS_S, pause=pause, at_boundary=at_boundary, clock_s=clock_s).run(_look(torch, seen))
     return RankFacts(
         gc_enabled=gc.isenabled(),
         gc_frozen=_told(gc.get_freeze_count),

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from tidegauge.core.evidence.rank_evidence import HolderSearch, RankFacts
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.probe.evidence.window import EvidenceWindow, WindowAsk
-from tidegauge.probe.evidence.work import SEARCH_MOST_S, Searches, gather
+from tidegauge.probe.evidence.work import MAX_SEARCH_S, Searches, gather
 from tidegauge.probe.faults import Faults
 from tidegauge.probe.levels import TRACE
 from tidegauge.probe.pacing import Pacer, start_thread
@@ -21,8 +21,8 @@ from tidegauge.probe.requests import RequestRefusedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 from tidegauge.probe.run_files.run_files import RunFiles
 from tidegauge.probe.runtime.backend import Backend
-from tidegauge.probe.runtime.history import MOST_ENTRIES, History, Recorder
-from tidegauge.probe.runtime.rank_snapshot import MOST_EVENTS, RankSnapshots
+from tidegauge.probe.runtime.history import MAX_ENTRIES, History, Recorder
+from tidegauge.probe.runtime.rank_snapshot import MAX_EVENTS, RankSnapshots
 from tidegauge.probe.watching.boundary_calls import BoundaryCalls
 from tidegauge.probe.watching.steps import StepCounter
 from tidegauge.probe.watching.watch import Watch
@@ -32,7 +32,7 @@ from tidegauge.probe.watching.watch import Watch
 ENTRIES_VARIABLE = "TIDEGAUGE_TRACE_ENTRIES"
 DEFAULT_ENTRIES = 50_000
 """15 MB with Python stacks; 30 steps of a 12-layer transformer."""
-FEWEST_ENTRIES = 100
+MIN_ENTRIES = 100
 
 
 def trace_entries(environ: Mapping[str, str], torch_version: str) -> int:
@@ -40,7 +40,7 @@ def trace_entries(environ: Mapping[str, str], torch_version: str) -> int:
     asked = _asked(environ)
     if asked is not None:
         return asked
-    return DEFAULT_ENTRIES if torch_at_least(torch_version, 2, 11) else MOST_EVENTS
+    return DEFAULT_ENTRIES if torch_at_least(torch_version, 2, 11) else MAX_EVENTS
 
 
 def trace_complaint(environ: Mapping[str, str]) -> Optional[str]:
@@ -48,7 +48,7 @@ def trace_complaint(environ: Mapping[str, str]) -> Optional[str]:
     text = environ.get(ENTRIES_VARIABLE)
     if not text or _asked(environ) is not None:
         return None
-    allowed = f"a whole number from {FEWEST_ENTRIES} to {MOST_ENTRIES}"
+    allowed = f"a whole number from {MIN_ENTRIES} to {MAX_ENTRIES}"
     return f"{ENTRIES_VARIABLE}={text[:40]!r} is not {allowed}: the default counts"
 
 
@@ -56,7 +56,7 @@ def _asked(environ: Mapping[str, str]) -> Optional[int]:
     text = environ.get(ENTRIES_VARIABLE, "").strip()
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         return None
-    return int(text) if FEWEST_ENTRIES <= int(text) <= MOST_ENTRIES else None
+    return int(text) if MIN_ENTRIES <= int(text) <= MAX_ENTRIES else None
 
 
 _JOIN_S = 0.5
@@ -210,7 +210,7 @@ class EvidenceRecorder:
 
     def _gather(self, window: EvidenceWindow, files: EvidenceFiles) -> None:
         looks = Searches(
-            search=lambda blocks, pacer: self.search(blocks, most_s=SEARCH_MOST_S, pacer=pacer, wait_s=SEARCH_MOST_S),
+            search=lambda blocks, pacer: self.search(blocks, most_s=MAX_SEARCH_S, pacer=pacer, wait_s=MAX_SEARCH_S),
             facts=lambda pacer: self._facts(self._backend.torch, pause=pacer.rest, at_boundary=self._at_boundary),
         )
         try:

@@ -32,7 +32,7 @@ ACTIONS = {
     "segment_unmap": 6, "snapshot": 7, "oom": 8, "workspace_snapshot": 9,
 }  # fmt: skip
 """``Action`` there."""
-_MOST_DISTINCT = 60_000
+_MAX_DISTINCT = 60_000
 """Streams or pools that a column can index."""
 _LET_GO_AT_ONCE = 200
 _NO_EVENTS: Sequence[Mapping[str, Any]] = ()
@@ -141,8 +141,8 @@ class _Numbered:
 
     def number(self, value: Any) -> int:
         number = self._numbers.setdefault(value, len(self._numbers))
-        if number >= _MOST_DISTINCT:
-            raise ValueError(f"more than {_MOST_DISTINCT:,} streams or pools")
+        if number >= _MAX_DISTINCT:
+            raise ValueError(f"more than {_MAX_DISTINCT:,} streams or pools")
         return number
 
     def values(self) -> list[Any]:

@@ -16,7 +16,7 @@ from tidegauge.probe.faults import describe
 from tidegauge.probe.pacing import Pacer, StoppedError
 from tidegauge.probe.run_files.evidence_files import EvidenceFiles
 
-SEARCH_MOST_S = 30.0
+MAX_SEARCH_S = 30.0
 
 
 class Searches(NamedTuple):

@@ -11,7 +11,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-MOST_SUBCLASSES = 5_000
+MAX_SUBCLASSES = 5_000
 AT_ONCE = 4
 """Classes that one call looks for: each costs it a comparison for every reference of the heap."""
 
@@ -31,7 +31,7 @@ def instances(classes: Sequence[type]) -> Iterator[list[Any]]:
 def with_subclasses(cls: type) -> list[type]:
     """A class and all that derive from it."""
     found, waiting = [cls], [cls]
-    while waiting and len(found) < MOST_SUBCLASSES:
+    while waiting and len(found) < MAX_SUBCLASSES:
         more: list[type] = type.__subclasses__(waiting.pop())
         found += more
         waiting += more

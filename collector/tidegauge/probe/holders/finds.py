@@ -17,7 +17,7 @@ from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep
 from tidegauge.probe.holders.tensors import TensorDescription, Tensors, WantedBlocks
 
-MOST_OTHERS = 2_000
+MAX_OTHERS = 2_000
 REPLACED_BYTES = 64 << 10
 """Of smaller tensors, one is like the other."""
 GROWN_BY = 1.25
@@ -88,7 +88,7 @@ class Finds:
         block = self._wanted.at(address)
         if block is not None and block in self.blocks:
             self.claim(self._group(self.held, trail), self._tensors.look(tensor), block, trail)
-        elif block is None and len(self._others) < MOST_OTHERS:
+        elif block is None and len(self._others) < MAX_OTHERS:
             look = self._tensors.look(tensor)
             if any(_may_follow(look.own_bytes, size_bytes) for size_bytes in self._sizes):
                 self._others.append((weakref.ref(tensor), look, trail))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 from tidegauge.probe.holders.looks import clean, is_own
 
-MOST_FRAMES = 200
+MAX_FRAMES = 200
 """Of one thread, from the innermost on: a stack that is deeper is a recursion."""
 
 
@@ -36,7 +36,7 @@ def running_frames() -> list[RunningFrame]:
         name = None if ident == main else clean(str(names.get(ident, ident)))
         stack: list[RunningFrame] = []
         current: Optional[FrameType] = frame
-        while current is not None and len(stack) < MOST_FRAMES:
+        while current is not None and len(stack) < MAX_FRAMES:
             if not is_own(current.f_code.co_filename):
                 stack.append(RunningFrame(current, name))
             current = current.f_back

@@ -22,9 +22,9 @@ from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via
 from tidegauge.probe.holders.tensors import Tensors
 
-MOST_OBJECTS = 300_000
+MAX_OBJECTS = 300_000
 """Followed. A million small records of a data set are no place to look for tensors first."""
-MOST_CHILDREN = 5_000
+MAX_CHILDREN = 5_000
 """Of one object that are followed further; all of its tensors are looked at."""
 
 
@@ -59,7 +59,7 @@ class Forward:
         self._followed_again: set[int] = set()
         self._kinds: dict[int, _Kind] = {}
         self.was_cut = False
-        """Whether there was more than ``MOST_OBJECTS``."""
+        """Whether there was more than ``MAX_OBJECTS``."""
         self.failures = 0
 
     def run(self) -> Work[None]:
@@ -71,7 +71,7 @@ class Forward:
             self._begin_in_frames(of_libraries=True)
             yield from self._walk_graphs()
             followed = 0
-            while self._queue and followed < MOST_OBJECTS:
+            while self._queue and followed < MAX_OBJECTS:
                 entry = self._queue.popleft()
                 yield from self._follow(self._links_of(entry.obj), entry.trail)
                 followed += 1
@@ -113,7 +113,7 @@ class Forward:
     def _follow(self, links: Iterable[ObjectLink], trail: RefPath) -> Work[None]:
         children = 0
         for link in links:
-            if children < MOST_CHILDREN:
+            if children < MAX_CHILDREN:
                 children += self._meet(link, trail, None)
             elif self._tensors.is_tensor(link.child):
                 self._meet(link, trail, None)

@@ -20,12 +20,12 @@ from tidegauge.probe.holders.links import ObjectLink, ObjectLinks
 from tidegauge.probe.holders.pace import Work
 from tidegauge.probe.holders.ref_paths import RefPath, RefStep, Via, trail_of
 
-MOST_LEVELS = 14
-MOST_AT_ONCE = 16
+MAX_LEVELS = 14
+MAX_OBJECTS_AT_ONCE = 16
 """Objects whose referrers one call looks for."""
-MOST_REFERRERS = 400
+MAX_REFERRERS = 400
 """Followed for one tensor."""
-MOST_SKIPPED = 4
+MAX_SKIPPED = 4
 """Objects between two that have a name: instance, its dict, ``_modules``, the part."""
 
 _PLAIN = (types.CellType, types.FrameType, types.TracebackType)
@@ -75,16 +75,16 @@ class Backward:
 
     def _climb(self, known: list[_Known], index_of: dict[int, int], references: dict[int, list[int]]) -> Work[Origin]:
         level = [0]
-        for _ in range(MOST_LEVELS):
+        for _ in range(MAX_LEVELS):
             following: list[int] = []
-            for begin in range(0, len(level), MOST_AT_ONCE):
-                part = level[begin : begin + MOST_AT_ONCE]
+            for begin in range(0, len(level), MAX_OBJECTS_AT_ONCE):
+                part = level[begin : begin + MAX_OBJECTS_AT_ONCE]
                 root = self._root_among(known, part)
                 if root is not None:
                     return Origin(self._trail(known, *root))
                 yield True
                 following += self._add_referrers(known, index_of, references, part)
-            if not following or len(known) > MOST_REFERRERS:
+            if not following or len(known) > MAX_REFERRERS:
                 break
             level = following
         circle = _circle(references)
@@ -172,7 +172,7 @@ class Backward:
         return steps
 
     def _named_link(self, chain: Sequence[Any], at: int) -> tuple[ObjectLink, int]:
-        reach = {id(chain[to]): to for to in range(at + 1, min(at + 1 + MOST_SKIPPED, len(chain)))}
+        reach = {id(chain[to]): to for to in range(at + 1, min(at + 1 + MAX_SKIPPED, len(chain)))}
         best: Optional[tuple[ObjectLink, int]] = None
         for link in self._links.of(chain[at]):
             to = reach.get(id(link.child))

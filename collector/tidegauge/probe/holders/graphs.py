@@ -16,7 +16,7 @@ from tidegauge.core.allocator_sizes import MAX_SMALL_BYTES, MIN_BLOCK_BYTES
 from tidegauge.probe.holders.looks import clean, has_base
 from tidegauge.probe.holders.pace import Work
 
-MOST_NODES = 200_000
+MAX_NODES = 200_000
 """In all. A node costs some 3 us."""
 _VIEWS = frozenset(
     f"{name}Backward0"
@@ -57,7 +57,7 @@ class Graphs:
         sizes: Counter[tuple[int, str]] = Counter()
         contexts, nodes = [], 0
         waiting = [node]
-        while waiting and self.nodes < MOST_NODES:
+        while waiting and self.nodes < MAX_NODES:
             node = waiting.pop()
             number = node._sequence_nr()
             if number in self._seen or number == _NO_NUMBER:

@@ -19,7 +19,7 @@ from tidegauge.probe.holders.bounds import LRU_CACHE, bound_of, cache_info, queu
 from tidegauge.probe.holders.frames import local_values
 from tidegauge.probe.holders.ref_paths import Via
 
-MOST_ITEMS = 100_000
+MAX_ITEMS = 100_000
 """Of one container; a longer one is looked at from its beginning."""
 NAMED_INSTANCES = 200
 """Of one class; further ones are only looked at if they refer to a tensor or a container. On Python 3.11 and 3.12 an
@@ -146,7 +146,7 @@ class ObjectLinks:
         name, where = self._name_of(type(obj))
         for key, value in list((looks.instance_dict(obj) or {}).items()):
             if type(key) is str and key in _PART_DICTS and type(value) is dict:
-                for part, child in looks.entries_of(value, MOST_ITEMS):
+                for part, child in looks.entries_of(value, MAX_ITEMS):
                     if leads_on(child):
                         yield ObjectLink(Via.MODULE, f"{name}.{_key(part)}", child, where)
             elif type(key) is str and key in _HOOK_DICTS:
@@ -158,7 +158,7 @@ class ObjectLinks:
         name, where = self._name_of(type(obj))
         for key, value in list((looks.instance_dict(obj) or {}).items()):
             if type(key) is str and key == "state" and looks.has_base(value, dict):
-                for _, state in looks.entries_of(value, MOST_ITEMS):
+                for _, state in looks.entries_of(value, MAX_ITEMS):
                     yield ObjectLink(Via.STATE, f"{name}.state", state, where)
             elif type(key) is str and key in _HOOK_DICTS:
                 yield from _hooks(value, _HOOK_DICTS[key], where)
@@ -178,12 +178,12 @@ def tensor_hooks(hooks: Any) -> Iterable[ObjectLink]:
 
 def _hooks(hooks: Any, what: str, where: Optional[CodeLine]) -> Iterable[ObjectLink]:
     if looks.has_base(hooks, dict):
-        for _, hook in looks.entries_of(hooks, MOST_ITEMS):
+        for _, hook in looks.entries_of(hooks, MAX_ITEMS):
             yield ObjectLink(Via.HOOK, what, hook, where)
 
 
 def _of_dict(obj: Any) -> Iterable[ObjectLink]:
-    for key, value in looks.entries_of(obj, MOST_ITEMS):
+    for key, value in looks.entries_of(obj, MAX_ITEMS):
         if leads_on(value):
             yield ObjectLink(Via.ITEM, f"[{_key(key)!r}]" if type(key) is str else "", value)
         if leads_on(key):
@@ -191,7 +191,7 @@ def _of_dict(obj: Any) -> Iterable[ObjectLink]:
 
 
 def _of_sequence(obj: Any, base: type[Any]) -> Iterable[ObjectLink]:
-    items = looks.items_of(obj, base, MOST_ITEMS)
+    items = looks.items_of(obj, base, MAX_ITEMS)
     fields = _fields(type(obj)) if base is tuple else ()
     for number, item in enumerate(items):
         if leads_on(item):

@@ -15,7 +15,7 @@ from typing import Any, Optional
 from tidegauge.core.evidence.owners import CodeLine, is_library
 from tidegauge.core.text import one_line
 
-MOST_NAME = 60
+MAX_NAME_CHARS = 60
 """Characters of a name or a key in a path."""
 
 _type_mro = type.__dict__["__mro__"].__get__
@@ -170,8 +170,8 @@ def is_own_class(cls: type) -> bool:
 
 def clean(text: str) -> str:
     """Short and printable: names come from the job."""
-    text = one_line(text, MOST_NAME + 1)
-    return text if len(text) <= MOST_NAME else f"{text[: MOST_NAME - 3]}..."
+    text = one_line(text, MAX_NAME_CHARS + 1)
+    return text if len(text) <= MAX_NAME_CHARS else f"{text[: MAX_NAME_CHARS - 3]}..."
 
 
 _PROBE_MODULES = ("tidegauge.probe.", "tidegauge.core.")

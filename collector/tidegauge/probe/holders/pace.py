@@ -22,7 +22,7 @@ from tidegauge.probe.runtime.undisturbed import collector_held_off
 SLICE_S = 0.008
 """At one boundary."""
 SHARE_OF_STEP = 0.02
-LONGEST_SLICE_S = 0.04
+MAX_SLICE_S = 0.04
 """Where steps are long: this share of the time between two boundaries, and never more than this."""
 LOOK_EVERY = 8
 """Units of work between two looks at the clock."""
@@ -113,7 +113,7 @@ class Slices:
         began_s = self._clock_s()
         step_s = 0.0 if self._boundary_s is None else began_s - self._boundary_s
         self._boundary_s = began_s
-        slice_s = min(max(SLICE_S, SHARE_OF_STEP * step_s), LONGEST_SLICE_S)
+        slice_s = min(max(SLICE_S, SHARE_OF_STEP * step_s), MAX_SLICE_S)
         if backward_runs(self._torch):
             return False
         try:

@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
-from tidegauge.core.evidence.rank_evidence import MOST_HOLDERS, Holder, HolderKind, HolderSearch
+from tidegauge.core.evidence.rank_evidence import MAX_HOLDERS, Holder, HolderKind, HolderSearch
 from tidegauge.core.units import format_bytes
 from tidegauge.probe.holders.census import instances, with_subclasses
 from tidegauge.probe.holders.finds import Finds
-from tidegauge.probe.holders.from_names import MOST_OBJECTS, Forward
+from tidegauge.probe.holders.from_names import MAX_OBJECTS, Forward
 from tidegauge.probe.holders.from_referrers import Backward, Origin
 from tidegauge.probe.holders.graphs import Graphs
 from tidegauge.probe.holders.links import ObjectLinks
@@ -24,7 +24,7 @@ from tidegauge.probe.holders.wording import holder_of
 
 EXPLAINED = 0.9
 """Beyond this share of the wanted bytes the whole heap is not looked at."""
-MOST_KINDS = 6
+MAX_KINDS = 6
 """Of tensors that only the heap knows, by shape and class, that are followed back; the largest first."""
 EXAMPLES = 3
 """Of each: if all are held alike, so are the others."""
@@ -74,7 +74,7 @@ class ObjectSearch:
         if left is not None:
             holders = sorted([*holders, left], key=lambda holder: -holder.held_bytes)
         return HolderSearch(
-            holders=tuple(holders[:MOST_HOLDERS]),
+            holders=tuple(holders[:MAX_HOLDERS]),
             wanted_bytes=self._wanted.total_bytes,
             found_bytes=found_bytes,
             objects=self._slices.objects,
@@ -100,7 +100,7 @@ class ObjectSearch:
             yield True
             self._finds.pair_replaced()
         if forward.was_cut and self._is_unexplained():
-            self._problem = f"only {MOST_OBJECTS:,} objects were followed from the program's names"
+            self._problem = f"only {MAX_OBJECTS:,} objects were followed from the program's names"
 
     def _look_at_heap(self) -> Work[None]:
         kinds: dict[object, list[_Stray]] = {}
@@ -110,8 +110,8 @@ class ObjectSearch:
             yield True
         backward = Backward(ObjectLinks(self._torch))
         by_bytes = sorted(kinds.values(), key=lambda kind: -sum(self._block_bytes(stray) for stray in kind))
-        with_graphs = [kind for kind in by_bytes[MOST_KINDS:] if kind[0].block is None]
-        chosen = [*by_bytes[:MOST_KINDS], *with_graphs[:MOST_KINDS]]
+        with_graphs = [kind for kind in by_bytes[MAX_KINDS:] if kind[0].block is None]
+        chosen = [*by_bytes[:MAX_KINDS], *with_graphs[:MAX_KINDS]]
         held = backward.referred([kind[-1].reference() for kind in chosen])
         yield True
         for kind, is_held in zip(chosen, held):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 from tidegauge.core.units import format_bytes
 from tidegauge.probe.holders.looks import has_base, mro, type_name
 
-MOST_DIMS = 8
+MAX_DIMS = 8
 PINNED_BY_VIEW = 2
 """A view is called one where the storage that it keeps is so many times larger."""
 
@@ -122,7 +122,7 @@ class Tensors:
         """Its class, shape and type. Raises nothing."""
         name = type_name(tensor)
         try:
-            shape = tuple(int(size) for size in self._base.size(tensor)[:MOST_DIMS])
+            shape = tuple(int(size) for size in self._base.size(tensor)[:MAX_DIMS])
             dtype = str(self._dtype(tensor)).rpartition(".")[2]
             own_bytes = self._base.numel(tensor) * self._base.element_size(tensor)
         except Exception:

@@ -10,13 +10,13 @@ from collections.abc import Container, Sequence
 from typing import Optional
 
 from tidegauge.core.evidence.owners import CodeLine
-from tidegauge.core.evidence.rank_evidence import MOST_TEXT, ContainerBound, Holder, HolderKind
+from tidegauge.core.evidence.rank_evidence import MAX_TEXT_CHARS, ContainerBound, Holder, HolderKind
 from tidegauge.probe.holders.finds import FindGroup
 from tidegauge.probe.holders.ref_paths import RefStep, Via, passes
 
-MOST_PARTS = 8
+MAX_PARTS = 8
 """Of a path; what is left out of a longer one lies in its middle."""
-MOST_SAVERS = 3
+MAX_SAVERS = 3
 
 _CACHES = (Via.CACHE, Via.CACHE_KEY)
 _NAMES = (Via.GLOBAL, Via.LOCAL, Via.ATTRIBUTE, Via.CLASS, Via.CELL, Via.KEPT_LOCAL, *_CACHES, Via.MODULE, Via.STATE)
@@ -77,8 +77,8 @@ def _path(group: FindGroup, steps: Sequence[RefStep]) -> str:
         nodes = group.nodes // max(group.graphs, 1)
         tail.append(f"grad_fn {_commonest(group.first_nodes)}, {nodes:,} node{'s' * (nodes != 1)}{each}")
     parts = [*_parts(steps, mixed=group.mixed), *tail]
-    if len(parts) > MOST_PARTS:
-        parts = [*parts[:3], "...", *parts[-(MOST_PARTS - 3) :]]
+    if len(parts) > MAX_PARTS:
+        parts = [*parts[:3], "...", *parts[-(MAX_PARTS - 3) :]]
     root = steps[0] if steps[0].where is not None or not group.cycle else steps[0]._replace(where=_place(steps))
     return _root_place(root) + " -> ".join(part for part in parts if part)
 
@@ -140,7 +140,7 @@ def _detail(group: FindGroup, steps: Sequence[RefStep]) -> str:
     cycle = f"holds itself through {' -> '.join(_parts(group.cycle))}" if group.cycle else ""
     if group.nodes:
         graphs = f"{group.graphs:,} graphs" if group.graphs > 1 else "one graph"
-        savers = ", ".join(name for name, _ in group.savers.most_common(MOST_SAVERS))
+        savers = ", ".join(name for name, _ in group.savers.most_common(MAX_SAVERS))
         words = f"{graphs} of {group.nodes:,} nodes; the blocks have the sizes of what came out of {savers}"
         return f"{words}; its holder {cycle}" if cycle else words
     if cycle:
@@ -171,4 +171,4 @@ def _file(place: CodeLine) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
+    return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 3]}..."

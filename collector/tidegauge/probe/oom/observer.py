@@ -28,10 +28,10 @@ from tidegauge.probe.watching.watch import Watch
 # ``sys.excepthook`` goes on as it was. Under ``tidegauge run`` the keeper tells it, and this does not.
 
 PREFIX = "tidegauge: "
-MOST_LINES = 10
+MAX_LINES = 10
 RECENT_NS = 300_000_000_000
 """Between the error and the end: time for a framework to close its files, too short for an error that was survived."""
-_MOST_LINKS = 16
+_MAX_LINKS = 16
 _STDERR = 2
 
 
@@ -75,7 +75,7 @@ def tell(
     oom = last_oom(samples)
     if oom is None or mono_ns - oom.mono_ns > RECENT_NS:
         return
-    lines = oom_words(who, samples, oom, held)[:MOST_LINES]
+    lines = oom_words(who, samples, oom, held)[:MAX_LINES]
     with suppress(Exception):
         sys.stderr.flush()  # the traceback comes first
     rest = "".join(f"{PREFIX}{one_line(line, len(line))}\n" for line in lines).encode(errors="replace")
@@ -90,7 +90,7 @@ def _last_exception() -> Optional[BaseException]:
 
 def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
     """``error`` and what it came from."""
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         if error is None:
             return
         yield error

@@ -19,7 +19,7 @@ from tidegauge.probe.run_files.run_folder import RunFolder
 
 MAX_LINE_BYTES = 8192
 MAX_CLIENTS = 8
-MOST_REPLY_BYTES = 60_000
+MAX_REPLY_BYTES = 60_000
 """Of an answer: the socket's buffer takes it though its client does not read yet, and clients read 64 KiB."""
 IDLE_S = 5.0
 """Seconds after which a silent client is dropped, so that eight sleepers do not lock others out for good."""
@@ -87,7 +87,7 @@ class CommandSocket:
             return
         connection.setblocking(False)
         # The kernel's default is enough for a reply of that size (unix(7)), but a site may have lowered it.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MOST_REPLY_BYTES)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_REPLY_BYTES)
         self._clients[connection.fileno()] = _Client(connection, now_s)
 
 

@@ -20,7 +20,7 @@ from tidegauge.core.wire import to_json
 from tidegauge.probe.pacing import Pacer
 from tidegauge.probe.run_files.run_folder import RunFolder
 
-MOST_BYTES = 16 << 20
+MAX_FILE_BYTES = 16 << 20
 """Of a file. 30,000 blocks and 20,000 events of a transformer take 0.3 MB."""
 _ZLIB_LEVEL = 3
 """Half the time of the default for a tenth more bytes; the agent compresses again."""
@@ -69,7 +69,7 @@ class EvidenceFiles:
                 self._folder.remove(name)
 
     def _write(self, name: str, content: bytes) -> None:
-        if len(content) > MOST_BYTES or not self._folder.has_room_for(len(content)):
+        if len(content) > MAX_FILE_BYTES or not self._folder.has_room_for(len(content)):
             raise NoRoomError(f"{len(content):,} bytes do not fit into {self._folder.path}")
         with self._lock:
             self._folder.write(self._draft, content)

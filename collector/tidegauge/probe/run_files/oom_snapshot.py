@@ -21,12 +21,12 @@ from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.rank_snapshot import counted
 
 FACTS_KEY = "tidegauge"
-MOST_BLOCKS = 50_000
+MAX_BLOCKS = 50_000
 """Beyond this it is not taken: 100 bytes and a microsecond each, some three times that with stacks."""
-MOST_EVENTS = 20_000
+MAX_EVENTS = 20_000
 """Of the job's own allocation history. A longer one is left out, or, where torch cannot leave it out (before 2.11), the
 snapshot is: a history of 100,000 events with C++ stacks holds up the process for nine seconds."""
-MOST_BYTES = 16 << 20
+MAX_FILE_BYTES = 16 << 20
 REST = 20
 """A job that catches the error and tries again spends at most 1/20 of its time on snapshots."""
 
@@ -80,13 +80,13 @@ class OomSnapshots:
 
     def _take(self, devices: Sequence[int]) -> Optional[Mapping[str, Any]]:
         counts = counted(self._backend, devices)
-        if counts.blocks > MOST_BLOCKS:
+        if counts.blocks > MAX_BLOCKS:
             return None
-        return self._backend.snapshot(history=counts.events <= MOST_EVENTS)
+        return self._backend.snapshot(history=counts.events <= MAX_EVENTS)
 
     def _write(self, snapshot: Mapping[str, Any]) -> None:
         content = pickle.dumps(snapshot, protocol=4)
-        if len(content) > MOST_BYTES or not self._folder.has_room_for(len(content)):
+        if len(content) > MAX_FILE_BYTES or not self._folder.has_room_for(len(content)):
             self._folder.remove(self._name)  # an older one is of another error
             return
         self._folder.write(self._name, content)

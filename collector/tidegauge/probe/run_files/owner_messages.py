@@ -14,7 +14,7 @@ from tidegauge.core.text import one_line
 from tidegauge.probe.requests import RequestRefusedError, request_id_of
 
 PREFIX = "tidegauge: "
-MAX_LINES, MAX_CHARS = 20, 500
+MAX_LINES, MAX_LINE_CHARS = 20, 500
 MAX_REMEMBERED = 256
 _STDERR = 2
 
@@ -33,7 +33,7 @@ class OwnerMessages:
             raise RequestRefusedError("usage", "text must be a text")
         if request_id in self._told:
             return {"ok": True, "already": True}
-        lines = [PREFIX + one_line(line, MAX_CHARS) for line in text.splitlines()[:MAX_LINES]]
+        lines = [PREFIX + one_line(line, MAX_LINE_CHARS) for line in text.splitlines()[:MAX_LINES]]
         # A progress bar leaves the cursor somewhere in its line.
         begin = "\n" if os.isatty(self._descriptor) else ""
         rest = (begin + "\n".join(lines) + "\n").encode(errors="replace")

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from tidegauge.probe.faults import Faults
 
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """Events in a ring of ours at most: some 30 MB with Python stacks."""
 STACKS = ("python", "all", "none")
 """``all`` adds C++ frames: their names cost up to 0.3 s once, at the first snapshot."""

@@ -15,9 +15,9 @@ from tidegauge.core.ids import RankIdentity
 from tidegauge.probe.runtime.backend import Backend
 from tidegauge.probe.runtime.history import History, Recorder
 
-MOST_BLOCKS = 30_000
+MAX_BLOCKS = 30_000
 """Beyond this none is taken: with stacks, that many blocks take some 30 ms."""
-MOST_EVENTS = 20_000
+MAX_EVENTS = 20_000
 """That torch (before 2.11, which cannot leave them out) may bring along unasked: 22 ms on an H200's host."""
 
 
@@ -89,10 +89,10 @@ class RankSnapshots:
         if not devices:
             raise NoSnapshotError("this process has not used a device yet")
         counts = counted(self._backend, devices)
-        if counts.blocks > MOST_BLOCKS:
+        if counts.blocks > MAX_BLOCKS:
             raise NoSnapshotError(
                 f"the process holds {counts.blocks:,} blocks of memory: naming them would hold up training, "
-                f"more than {MOST_BLOCKS:,} are not tried"
+                f"more than {MAX_BLOCKS:,} are not tried"
             )
         recorder = self._history.recorder() if self._history is not None else Recorder.NOBODY
         entries = self._history.entries if self._history is not None else None
@@ -104,7 +104,7 @@ class RankSnapshots:
 
     def _content(self, events: int, most_events: int) -> Mapping[str, Any]:
         content = self._backend.snapshot(history=0 < events <= most_events)
-        if content is None and events <= MOST_EVENTS:
+        if content is None and events <= MAX_EVENTS:
             content = self._backend.snapshot(history=True)
         if content is None:
             raise NoSnapshotError(

@@ -18,7 +18,7 @@ from tidegauge_scheduler_hooks.kubernetes.ports import (
 )
 from tidegauge_scheduler_hooks.ports import PermanentError, SchedulerError, TemporaryError
 
-MAX_WORDS = 400
+MAX_ERROR_CHARS = 400
 """Of what the server says: a refused pod can list dozens of fields, with what its owner wrote there."""
 READS = frozenset({"get", "list", "watch"})
 
@@ -127,9 +127,9 @@ def _status(body: bytes) -> Mapping[str, Any]:
 
 
 def _words(said: Mapping[str, Any], status: int, body: bytes) -> str:
-    text = str(said.get("message") or said.get("reason") or body[:MAX_WORDS].decode(errors="replace").strip())
+    text = str(said.get("message") or said.get("reason") or body[:MAX_ERROR_CHARS].decode(errors="replace").strip())
     return _short(text) or f"HTTP status {status}"
 
 
 def _short(text: object) -> str:
-    return one_line(" ".join(str(text).split()), MAX_WORDS)
+    return one_line(" ".join(str(text).split()), MAX_ERROR_CHARS)

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-LEAST_GAP_S = 1.0
+MIN_GAP_S = 1.0
 """Between two looks at the same key: whoever writes on an object a thousand times a second costs no more than that."""
 FIRST_RETRY_S = 1.0
-LONGEST_RETRY_S = 60.0
+MAX_RETRY_S = 60.0
 _CHANCE = random.Random()  # an own one: threads must not disturb what others drew by a seed
 
 
@@ -75,7 +75,7 @@ class WorkQueue:
         """The look went well; ``again_s``: have another one by then."""
         with self._changed:
             self._failures.pop(key, None)
-            self._give_back(key, LEAST_GAP_S, again_s)
+            self._give_back(key, MIN_GAP_S, again_s)
 
     def failed(self, key: WorkKey, *, retry_after_s: float = 0.0) -> None:
         """Look again: after ``retry_after_s`` at least, and after twice as long each time that it fails again. A change
@@ -83,7 +83,7 @@ class WorkQueue:
         with self._changed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
-            longest_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures, 10))
+            longest_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures, 10))
             wait_s = max(longest_s * (0.5 + 0.5 * self._jitter()), retry_after_s)
             self._give_back(key, wait_s, wait_s)
 

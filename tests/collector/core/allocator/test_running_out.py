@@ -9,7 +9,7 @@ import pytest
 from allocator_traces import MIB, Requests, segment_of
 from tidegauge.core.allocator.conf import parse_settings
 from tidegauge.core.allocator.replay import replay
-from tidegauge.core.allocator.results import MOST_FAILED, FailedRequest
+from tidegauge.core.allocator.results import MAX_FAILED, FailedRequest
 from tidegauge.core.allocator.settings import AllocatorSettings
 
 pytestmark = pytest.mark.timeout(600)
@@ -137,11 +137,11 @@ def test_a_recorded_oom_that_these_settings_avoid_is_counted() -> None:
 
 def test_no_more_failures_are_told_than_promised() -> None:
     requests = Requests()
-    for _ in range(MOST_FAILED + 50):
+    for _ in range(MAX_FAILED + 50):
         requests.alloc(2 * MIB)
     outcome = replay(requests.trace(), DEFAULT, cap_bytes=0)
-    assert outcome.ooms == MOST_FAILED + 50
-    assert [failed.event for failed in outcome.failed] == list(range(MOST_FAILED))
+    assert outcome.ooms == MAX_FAILED + 50
+    assert [failed.event for failed in outcome.failed] == list(range(MAX_FAILED))
 
 
 def test_expandable_segments_hold_the_nominal_size_against_the_cap() -> None:
