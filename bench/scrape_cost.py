@@ -94,6 +94,7 @@ def _rank(index: int, verdict: Verdict) -> RankView:
         ooms=0,
         steps=100_000,
         verdict=verdict,
+        alive=True,
     )
 
 

@@ -76,6 +76,7 @@ def rank_view(rank: int = 0, **changes: Any) -> RankView:
         ooms=0,
         steps=200,
         verdict=OK,
+        alive=True,
     )
     return replace(view, **changes)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Optional
 
@@ -23,38 +23,29 @@ from tidegauge.core.verdicts import LeakState, Severity, Signal, Verdict
 
 
 @dataclass(frozen=True)
-class RankView:
-    """One rank on one GPU as its node sees it now."""
+class RankSummary:
+    """One rank on one GPU, small enough to send to the coordinator every second."""
 
     identity: RankIdentity
     process: ProcessId
     uid: int
     """Owner of the process, from the kernel."""
     user_name: str
-    uuid: Optional[DeviceUuid]
     gpu: Optional[int]
     """NVML index of the GPU (as dcgm-exporter's ``gpu`` label), never the CUDA ordinal."""
-    last_sample_unix_s: float
+    uuid: Optional[DeviceUuid]
     step: int
     allocated_bytes: int
     reserved_bytes: int
-    active_bytes: Optional[int]
-    inactive_split_bytes: Optional[int]
-    requested_bytes: Optional[int]
-    allocated_peak_bytes: Optional[int]
-    reserved_peak_bytes: Optional[int]
     nontorch_bytes: Optional[int]
     """NVML's bytes for the process minus reserved."""
     limit_bytes: Optional[int]
     """What this rank may take on its GPU: the fraction cap where there is one, else the card's total."""
     host_rss_bytes: Optional[int]
     """Anonymous and shared memory of its process and its descendants (``HostMemory.held_bytes``)."""
-    alloc_retries: Optional[int]
-    """Since attach, as are ``ooms`` and ``steps``."""
-    ooms: Optional[int]
-    steps: int
+    last_sample_unix_s: float
     verdict: Verdict
-    alive: bool = True
+    alive: bool
     """False for a rank that ended and is kept a little longer, so that its last counters are scraped."""
     cap_fraction: Optional[float] = None
     """The memory fraction in force; ``None``: no cap that we know of."""
@@ -76,12 +67,27 @@ class RankView:
     """The largest processes of ``host_rss_bytes``; none while only the rank's own is known."""
     bound: Optional[GrowthBound] = None
     """What ends the growth that ``verdict`` speaks of, by evidence; where it holds, the verdict is without danger."""
+    parent: Optional[ProcessId] = None
+    """The living rank that it descends from, else its parent process when it was found, as the kernel says."""
     container_id: Optional[str] = None
     """Of the container engine's, outside pods and Slurm, as the kernel says; ``None`` in none."""
     user_namespace_owner: Optional[int] = None
     """The user, not root, who made the user namespace that it is in; ``None`` in the node's own, and in root's."""
-    parent: Optional[ProcessId] = None
-    """The living rank that it descends from, else its parent process when it was found, as the kernel says."""
+
+
+@dataclass(frozen=True)
+class RankView(RankSummary):
+    """A rank as its own node sees it now: what ``/metrics`` and the searches for evidence want beyond its summary."""
+
+    active_bytes: Optional[int] = None
+    inactive_split_bytes: Optional[int] = None
+    requested_bytes: Optional[int] = None
+    allocated_peak_bytes: Optional[int] = None
+    reserved_peak_bytes: Optional[int] = None
+    alloc_retries: Optional[int] = None
+    """Since attach, as are ``ooms`` and ``steps``."""
+    ooms: Optional[int] = None
+    steps: int = 0
     group: str = ""
     """Its group of ranks by the name that people see (``core.jobs.rank_groups``); empty where the job has one group."""
 
@@ -91,36 +97,12 @@ class RankView:
 
     def summary(self) -> RankSummary:
         """The part of it that goes to the coordinator."""
-        return RankSummary(
-            identity=self.identity,
-            process=self.process,
-            uid=self.uid,
-            user_name=self.user_name,
-            gpu=self.gpu,
-            uuid=self.uuid,
-            step=self.step,
-            allocated_bytes=self.allocated_bytes,
-            reserved_bytes=self.reserved_bytes,
-            nontorch_bytes=self.nontorch_bytes,
-            limit_bytes=self.limit_bytes,
-            host_rss_bytes=self.host_rss_bytes,
-            last_sample_unix_s=self.last_sample_unix_s,
-            verdict=self.verdict,
-            alive=self.alive,
-            cap_fraction=self.cap_fraction,
-            last_oom=self.last_oom,
-            launch=self.launch,
-            slurm=self.slurm,
-            pod=self.pod,
-            children_bytes=self.children_bytes,
-            gpu_children=self.gpu_children,
-            data_workers=self.data_workers,
-            host_processes=self.host_processes,
-            bound=self.bound,
-            parent=self.parent,
-            container_id=self.container_id,
-            user_namespace_owner=self.user_namespace_owner,
-        )
+        own, summary = self.__dict__, object.__new__(RankSummary)
+        summary.__dict__.update({name: own[name] for name in _SUMMARY_FIELDS})
+        return summary
+
+
+_SUMMARY_FIELDS = tuple(one.name for one in fields(RankSummary))
 
 
 def with_fields(view: RankView, **fields: object) -> RankView:
@@ -180,40 +162,6 @@ class NodeView:
     """Every ``tidegauge run`` of this node, as of a moment before the ranks were looked at."""
     memory: Optional[NodeMemory] = None
     """Of the node; ``None`` where it was not read."""
-
-
-@dataclass(frozen=True)
-class RankSummary:
-    """One line about one rank, small enough to send to the coordinator every second."""
-
-    identity: RankIdentity
-    process: ProcessId
-    uid: int
-    user_name: str
-    gpu: Optional[int]
-    uuid: Optional[DeviceUuid]
-    step: int
-    allocated_bytes: int
-    reserved_bytes: int
-    nontorch_bytes: Optional[int]
-    limit_bytes: Optional[int]
-    host_rss_bytes: Optional[int]
-    last_sample_unix_s: float
-    verdict: Verdict
-    alive: bool
-    cap_fraction: Optional[float] = None
-    last_oom: Optional[OomRecord] = None
-    launch: Optional[ProcessId] = None
-    slurm: Optional[SlurmPlace] = None
-    pod: Optional[PodPlace] = None
-    children_bytes: Optional[int] = None
-    gpu_children: int = 0
-    data_workers: int = 0
-    host_processes: tuple[HostProcess, ...] = ()
-    bound: Optional[GrowthBound] = None
-    parent: Optional[ProcessId] = None
-    container_id: Optional[str] = None
-    user_namespace_owner: Optional[int] = None
 
 
 @dataclass(frozen=True)
