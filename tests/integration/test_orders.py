@@ -20,9 +20,10 @@ from tidegauge.agent.job_settings import open_job_settings
 from tidegauge.agent.node_agent import NodeAgent, open_node_agent
 from tidegauge.agent.runner import AgentRunner
 from tidegauge.cluster.coordinator.coordinator import Coordinator
+from tidegauge.core.alloc_conf import merge_alloc_conf
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents.actions import RankTarget
-from tidegauge.core.jobs.fraction import fraction_environ
+from tidegauge.core.jobs.fraction import FRACTION_KEY
 from tidegauge.core.oom import OomKind, explain_oom, explanation_for
 from tidegauge.core.orders import GONE
 from tidegauge.core.samples import OomRecord
@@ -220,7 +221,7 @@ def test_the_allocators_own_key_is_in_force_without_the_probe(
     environ = {name: value for name, value in stage.environ("off").items() if not name.startswith("PYTORCH_")}
     if settings:
         environ["PYTORCH_CUDA_ALLOC_CONF"] = settings
-    environ |= fraction_environ(fraction, environ=environ, torch_version="2.13.0+cu130", probe_present=False)
+    environ |= merge_alloc_conf(environ, {FRACTION_KEY: repr(fraction)}, torch_version="2.13.0+cu130")
     code = JOB + textwrap.dedent(
         """
         kept = [block(1)]

@@ -62,9 +62,6 @@ class Bucket:
         self._left -= 1
         return True
 
-    def is_full(self, now_s: float) -> bool:
-        return self._left + (now_s - self._at_s) / self._every_s >= self._burst
-
 
 class Passwords:
     """Thread-safe. One check at a time: so many threads would only take the core from each other."""

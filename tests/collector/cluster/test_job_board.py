@@ -36,7 +36,7 @@ def key_of(rank: RankSummary) -> RankOfProcess:
 
 
 def known(node_id: str) -> KnownNode:
-    node = KnownNode(node_id, first_seen_s=0.0)
+    node = KnownNode(node_id)
     node.take_summary(summary(node_id), 0.0)
     return node
 
@@ -203,7 +203,7 @@ def test_groups_keep_their_names_when_the_engine_starts_again_on_their_node() ->
         board.put(before, key_of(rank), rank)
     names = {job.ranks[0].process.pid: (job.group, job.group_name) for job in board.jobs()}
     assert names == {71: ("", "pid 70"), 73: ("pid 72", "pid 72")}
-    after = KnownNode("b", first_seen_s=9.0)
+    after = KnownNode("b")
     after.take_summary(replace(summary("b"), hostname=before.hostname), 9.0)
     for rank in reversed(ranks):
         board.put(after, key_of(rank), rank)

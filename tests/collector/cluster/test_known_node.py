@@ -16,7 +16,7 @@ def summary(*, unix_s: float, mono_s: float | None, incarnation: str = "i1") -> 
 
 
 def node(last: NodeSummary) -> KnownNode:
-    return KnownNode("n1", first_seen_s=0.0, summary=last)
+    return KnownNode("n1", summary=last)
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, -59.0, -5.0, 0.0, 59.0, 3600.0])

@@ -123,7 +123,7 @@ class CountedRanks(dict[RankOfProcess, RankSummary]):
 
 def known(node_id: str, *ranks: RankSummary) -> tuple[KnownNode, CountedRanks]:
     held = CountedRanks({(rank.identity.key, rank.process): rank for rank in ranks})
-    return KnownNode(node_id, first_seen_s=0.0, ranks=held), held
+    return KnownNode(node_id, ranks=held), held
 
 
 def test_many_processes_are_found_by_going_through_the_ranks_once() -> None:

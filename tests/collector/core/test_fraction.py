@@ -10,7 +10,6 @@ from tidegauge.core.jobs.fraction import (
     MIN_CAP_BYTES,
     cap_of_job,
     derive_cap,
-    fraction_environ,
     fraction_of_settings,
     start_fraction,
 )
@@ -155,26 +154,6 @@ def test_a_rank_for_which_nothing_is_left_makes_it_no_cap_for_the_job() -> None:
 def test_a_job_on_unknown_gpus_gets_no_cap() -> None:
     cap = cap_of_job([rank_summary(0)], share=0.5, shared_gpu=True, usable_bytes={})
     assert cap == (None, "the size of its GPUs is not known")
-
-
-def test_the_probe_is_told_in_every_case() -> None:
-    changes = fraction_environ(0.25, environ={}, torch_version="2.13.0", probe_present=True)
-    assert changes == {"TIDEGAUGE_MEMORY_FRACTION": "0.25"}
-
-
-@pytest.mark.parametrize("torch_version", [None, "2.9.1+cu128", "2.4.0", "odd"])
-def test_a_torch_that_may_not_know_the_allocators_key_is_not_given_it(torch_version: str | None) -> None:
-    changes = fraction_environ(0.25, environ={}, torch_version=torch_version, probe_present=False)
-    assert changes.keys() == {"TIDEGAUGE_MEMORY_FRACTION"}
-
-
-def test_the_allocators_key_is_added_to_the_owners_settings() -> None:
-    environ = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    changes = fraction_environ(0.25, environ=environ, torch_version="2.10.0+cu130", probe_present=False)
-    assert changes == {
-        "TIDEGAUGE_MEMORY_FRACTION": "0.25",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,per_process_memory_fraction:0.25",
-    }
 
 
 @pytest.mark.parametrize(

@@ -97,16 +97,6 @@ class Comparison:
         """Of the late snapshot: reserved outside of private pools, and not in use."""
         return self.late_reserved_bytes - self.late_live_bytes - self.late_pools.unused_bytes
 
-    @property
-    def without_stack_bytes(self) -> int:
-        """Of what lives late."""
-        return self.late_without_stack_bytes
-
-    @property
-    def attributed_bytes(self) -> int:
-        """Growth of all stacks that grew."""
-        return sum(one.grown_bytes for one in self.growth)
-
 
 def compare(early: Trace, late: Trace) -> Comparison:
     """The live blocks at the end of both, by stack, line and size. Their histories play no part."""

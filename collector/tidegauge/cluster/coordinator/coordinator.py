@@ -124,7 +124,7 @@ class Coordinator:
         """Take in one agent's summary. Repeating a report, or sending an older one late, changes nothing."""
         with self._lock:
             now_s = self._monotonic_s()
-            node = self._nodes.setdefault(summary.node_id, KnownNode(summary.node_id, first_seen_s=now_s))
+            node = self._nodes.setdefault(summary.node_id, KnownNode(summary.node_id))
             if node.gone_s is not None or not node.is_news(summary):
                 return ReportReply(accepted=False, coordinator=self.incarnation)
             before = node.summary
@@ -170,7 +170,7 @@ class Coordinator:
             now_s = self._monotonic_s()
             listed = {node.node_id: node for node in alive}
             for node_id, engine in listed.items():
-                known = self._nodes.setdefault(node_id, KnownNode(node_id, first_seen_s=now_s))
+                known = self._nodes.setdefault(node_id, KnownNode(node_id))
                 if known.gone_s is not None:
                     known.gone_s, self._usable_bytes = None, None
                     # What was taken for ended when it was lost may well train: nobody knows before its next report.

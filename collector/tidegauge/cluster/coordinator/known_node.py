@@ -31,7 +31,6 @@ class KnownNode:
     """What is known of one node; ``heard_s`` is on the monotonic clock. For use under the coordinator's lock."""
 
     node_id: str
-    first_seen_s: float
     engine: EngineNode | None = None
     summary: NodeSummary | None = None
     heard_s: float | None = None

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional, Protocol
 
-from tidegauge.core.alloc_conf import merge_alloc_conf, parse_alloc_conf
+from tidegauge.core.alloc_conf import parse_alloc_conf
 from tidegauge.core.ids import DeviceUuid
-from tidegauge.core.jobs.variables import FRACTION_VARIABLE
 from tidegauge.core.torch_version import torch_at_least
 from tidegauge.core.units import format_bytes
 
@@ -154,20 +153,6 @@ def cap_of_job(
     if not caps:
         return Cap(None, "the size of its GPUs is not known")
     return min(caps, key=lambda cap: 0.0 if cap.fraction is None else cap.fraction)
-
-
-def fraction_environ(
-    fraction: float, *, environ: Mapping[str, str], torch_version: Optional[str], probe_present: bool
-) -> dict[str, str]:
-    """Variables that put ``fraction`` in force before the first allocation of a job with ``environ``.
-
-    The probe applies ``TIDEGAUGE_MEMORY_FRACTION``. Where it cannot go, the allocator's own key is added to the job's
-    settings, but only for a torch that is known to be 2.10 or newer.
-    """
-    changes = {FRACTION_VARIABLE: repr(fraction)}
-    if not probe_present and torch_version is not None and torch_at_least(torch_version, 2, 10):
-        changes.update(merge_alloc_conf(environ, {FRACTION_KEY: repr(fraction)}, torch_version=torch_version))
-    return changes
 
 
 def fraction_of_settings(alloc_conf: Optional[str], torch_version: Optional[str]) -> Optional[float]:

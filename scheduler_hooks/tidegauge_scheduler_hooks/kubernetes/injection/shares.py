@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegauge.core.jobs.gpu_shares import share_of_parts
 from tidegauge.core.jobs.variables import parse_fraction
 
 FRACTION_ANNOTATION = "gpu-fraction"
@@ -33,7 +32,7 @@ def gpu_share(
     shared = any(name.startswith("nvidia.com/") and name.endswith(_SHARED) for name in _amounts(container))
     if shared and shared_gpu_replicas is not None:
         # Two of them need not be of one GPU: what is safe on each is the part of one.
-        return share_of_parts(1, shared_gpu_replicas)
+        return 1 / shared_gpu_replicas if shared_gpu_replicas > 0 else None
     return parse_fraction(annotations.get(FRACTION_ANNOTATION, ""))
 
 
