@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from fake_ranks import FakeRanks  # noqa: E402
 from sample_views import job_view, rank_summary  # noqa: E402
-from scheduler_hooks.slurm.fake_slurm import RELEASES, FakeDesk, recorded  # noqa: E402, TID251 - the tests' package
+from scheduler_hooks.slurm.fake_slurm import RELEASES, FakeSettingsStore, recorded  # noqa: E402, TID251 - the tests' package
 from tidegauge.core.ids import JobId  # noqa: E402
 from tidegauge.core.jobs.slurm import SlurmPlace  # noqa: E402
 from tidegauge.core.views import JobView  # noqa: E402
@@ -66,7 +66,7 @@ def measured(release: str, jobs: int, repeat: int) -> dict[str, Any]:
         squeue = folder / "squeue"
         squeue.write_text(f'#!/bin/sh\necho >> "{folder}/calls"\nexec cat "{folder}/answer"\n')
         squeue.chmod(0o755)
-        port = SlurmScheduler(SlurmCommands(folder), FakeRanks(), FakeDesk())
+        port = SlurmScheduler(SlurmCommands(folder), FakeRanks(), FakeSettingsStore())
         asked = views(jobs, uid=5001)
         walls_s, processors_s = [], []
         for _ in range(repeat):

@@ -30,11 +30,11 @@ STATUS = LoopStatus("act", "/etc/tidegauge/policy.yaml", incidents_open=1, sched
 def filled_service(folder: Path) -> Iterator[CoordinatorService]:
     """Serves on a free port of loopback, and on ``LOCAL_SOCKET``, until the end of the block; ``folder`` holds that and
     its database."""
-    desk = ActionLoop(lambda: Opened(_filled_store(folder), StillLoop(STATUS), time.time), keep_incidents_s=1e12)
-    desk.turn()
+    action_loop = ActionLoop(lambda: Opened(_filled_store(folder), StillLoop(STATUS), time.time), keep_incidents_s=1e12)
+    action_loop.turn()
     service = CoordinatorService(
         Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c"), AwayEngine(),
-        exporter_pages(Settings(cluster="lab")), desk, cluster="lab", host="127.0.0.1", port=0,
+        exporter_pages(Settings(cluster="lab")), action_loop, cluster="lab", host="127.0.0.1", port=0,
         advertise_host="10.0.0.1", asks=EvidenceAsks(folder / "asks"), local_socket=folder / LOCAL_SOCKET,
     )  # fmt: skip
     service.start()
@@ -45,7 +45,7 @@ def filled_service(folder: Path) -> Iterator[CoordinatorService]:
         yield service
     finally:
         service.stop()
-        desk.store().close()
+        action_loop.store().close()
 
 
 def _filled_store(folder: Path) -> Store:

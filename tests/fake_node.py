@@ -345,7 +345,7 @@ class FakeNode:
         containers: Containers | None = None,
         wall_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``evidence``: with a real desk for it, by these settings. ``wall_s``: the time that reading rings takes."""
+        """``evidence``: with a real collector, by these settings. ``wall_s``: the time that reading rings takes."""
         run_dir.mkdir(exist_ok=True)
         self.run_dir = run_dir
         self.clock = FakeClock()
@@ -355,7 +355,9 @@ class FakeNode:
         self.records = FakeRecords()
         self.pods = PodBook(monotonic_s=self.clock.monotonic_s)
         self.holders = FakeHolders()
-        self.desk = None if evidence is None else open_evidence_collector(evidence, hostname="node-a", clock=self.clock)
+        self.collector = (
+            None if evidence is None else open_evidence_collector(evidence, hostname="node-a", clock=self.clock)
+        )
         self.host_memory = FakeHostMemory()
         self.detectors: list[ScriptedDetector] = []
         self.agent = NodeAgent(
@@ -370,7 +372,7 @@ class FakeNode:
             containers=containers,
             pods=self.pods,
             holders=self.holders,
-            evidence=self.desk,
+            evidence=self.collector,
             host_memory=self.host_memory,
             max_s_for_rings=math.inf,
             time_to_read=TenantTime(wall_share=WALL_SHARE, cpu_s=lambda: 0.0, wall_s=wall_s),

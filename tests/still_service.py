@@ -28,7 +28,7 @@ class AwayEngine:
 
 @dataclass(frozen=True)
 class StillLoop:
-    """``action_desk.Loop`` that does nothing more; ``at`` is where it stands."""
+    """``action_loop.Loop`` that does nothing more; ``at`` is where it stands."""
 
     at: LoopStatus = OBSERVING
 

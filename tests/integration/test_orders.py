@@ -1,4 +1,4 @@
-"""An order's whole way but Ray: desk, report, agent, socket, a real probe in a real torch; then caps and OOMs."""
+"""An order's whole way but Ray: queue, report, agent, socket, a real probe in a real torch; then caps and OOMs."""
 
 from __future__ import annotations
 

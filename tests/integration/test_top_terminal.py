@@ -140,11 +140,11 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     """A coordinator that was told of a cluster, with its own loop of incidents and actions."""
     coordinator = World().live(reports=120).coordinator
     settings = Settings(state_dir=tmp_path, cluster="lab")
-    desk = ActionLoop(lambda: open_actions(settings, coordinator, StateFiles(tmp_path)), keep_incidents_s=1e6)
+    action_loop = ActionLoop(lambda: open_actions(settings, coordinator, StateFiles(tmp_path)), keep_incidents_s=1e6)
     pages = exporter_pages(settings)
     service = CoordinatorService(
-        coordinator, AwayEngine(), pages, desk, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",
-        asks=EvidenceAsks(tmp_path / "asks"),
+        coordinator, AwayEngine(), pages, action_loop, cluster="lab", host="127.0.0.1", port=0,
+        advertise_host="127.0.0.1", asks=EvidenceAsks(tmp_path / "asks"),
     )  # fmt: skip
     service.start()
     yield service

@@ -52,8 +52,8 @@ class Stage:
         """A window is over, and its evidence made."""
         leave_window(self.rank.path.parent, PID, window(PID, search=search, evidence_id=evidence_id))
         self.node.poll(2.0)
-        assert self.node.desk is not None
-        assert self.node.desk.wait_idle(60.0)
+        assert self.node.collector is not None
+        assert self.node.collector.wait_idle(60.0)
 
     def read(self, step: int, allocated_bytes: int = LEVEL_BYTES, verdict: Verdict = DANGER) -> RankView:
         """The rank as it is shown after a step."""

@@ -44,10 +44,10 @@ class Head:
     @contextlib.contextmanager
     def running(self, **files: Path) -> Iterator[None]:
         settings = Settings(cluster="lab", api_admins="root", **files)  # type: ignore[arg-type]  # paths by name
-        desk = ActionLoop(lambda: Opened(None, StillLoop(), lambda: 1.8e9), keep_incidents_s=1e9)  # type: ignore[arg-type]  # no page of the store is asked
+        action_loop = ActionLoop(lambda: Opened(None, StillLoop(), lambda: 1.8e9), keep_incidents_s=1e9)  # type: ignore[arg-type]  # no page of the store is asked
         service = CoordinatorService(
             Coordinator(wall_s=lambda: 1.8e9, monotonic_s=lambda: 100.0, incarnation="c"), AwayEngine(),
-            exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",
+            exporter_pages(settings), action_loop, cluster="lab", host="127.0.0.1", port=0, advertise_host="127.0.0.1",
             asks=EvidenceAsks(self._folder / "asks"), door=open_door(settings, what="a test"),
             local_socket=self._folder / "api.sock",
         )  # fmt: skip

@@ -109,16 +109,16 @@ def test_an_order_waits_for_a_paced_node_and_more_are_then_expected(cluster: Clu
     cluster.report()
     replies: list[Reply] = []
     job, target = JobKey("j", 0, 1001), RankTarget(0, "n0", ProcessId(7, 7), 1)
-    desk = cluster.coordinator.orders
+    queue = cluster.coordinator.orders
 
     def ask() -> None:
-        replies.append(desk.ask_ranks(job, [target], {"command": "ping"}, timeout_s=10.0)[0])
+        replies.append(queue.ask_ranks(job, [target], {"command": "ping"}, timeout_s=10.0)[0])
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    eventually(lambda: desk.orders_for("n0"))
+    eventually(lambda: queue.orders_for("n0"))
     cluster.now_s += 10.0 + EVERY_S - 0.1  # it would be over for a node that reports every second
-    (order,) = desk.orders_for("n0")
+    (order,) = queue.orders_for("n0")
     assert cluster.report() == 0.0
     cluster.report(0, results=(OrderResult(order.order_id, reply={"ok": True}),))
     asking.join(PATIENCE_S)

@@ -30,14 +30,14 @@ def service(tmp_path: Path) -> Iterator[CoordinatorService]:
     store = open_store(sqlite_url(tmp_path))
     store.incidents.save(told.incidents.story)
     store.audit.write_ahead([record.decision for record in told.audit.made])
-    desk = ActionLoop(lambda: Opened(store, StillLoop(), lambda: NOW_S), keep_incidents_s=1e9)
+    action_loop = ActionLoop(lambda: Opened(store, StillLoop(), lambda: NOW_S), keep_incidents_s=1e9)
     settings = Settings(cluster="lab", grafana_url="http://grafana.example", public_url="http://head.example:9495")
     coordinator = Coordinator(wall_s=lambda: NOW_S, monotonic_s=lambda: 100.0, incarnation="c")
     service = CoordinatorService(
-        coordinator, AwayEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
+        coordinator, AwayEngine(), exporter_pages(settings), action_loop, cluster="lab", host="127.0.0.1", port=0,
         advertise_host="127.0.0.1", asks=EvidenceAsks(tmp_path / "asks"),
     )  # fmt: skip
-    desk.turn()
+    action_loop.turn()
     service.start()
     yield service
     service.stop()

@@ -121,10 +121,10 @@ def running_site(folder: Path) -> Iterator[Site]:
     store = open_store(f"sqlite:///{folder}/t.db")
     at_bobs_job = UnderWay("d", ActionKind.CHECKPOINT, job_of("bob"), NOW_S, "waits")
     loop = StillLoop(LoopStatus("act", None, under_way=(at_bobs_job,)))
-    desk = ActionLoop(lambda: Opened(store, loop, lambda: NOW_S), keep_incidents_s=1e9)
-    desk.turn()
+    action_loop = ActionLoop(lambda: Opened(store, loop, lambda: NOW_S), keep_incidents_s=1e9)
+    action_loop.turn()
     service = CoordinatorService(
-        coordinator, AwayEngine(), exporter_pages(settings), desk, cluster="lab", host="127.0.0.1", port=0,
+        coordinator, AwayEngine(), exporter_pages(settings), action_loop, cluster="lab", host="127.0.0.1", port=0,
         advertise_host="127.0.0.1", asks=EvidenceAsks(folder / "asks"),
     )  # fmt: skip
     for name in UIDS:
@@ -480,9 +480,9 @@ def test_a_database_that_is_away_is_said_so_and_no_answer_is_taken_for_kept() ->
     def away() -> Store:
         raise StoreError("disk full")
 
-    desk = GradePages(away, lambda: NOW_S, lambda _: "")
+    pages = GradePages(away, lambda: NOW_S, lambda _: "")
     asked = Request({"incident": "1", "grade": "leak"}, None, Viewer("ada", sees_all=False, reads_metrics=False))
-    for route in (*desk.routes().values(), *desk.forms().values()):
+    for route in (*pages.routes().values(), *pages.forms().values()):
         with pytest.raises(UnavailableError, match="does not answer: disk full"):
             route(asked)
 

@@ -55,7 +55,7 @@ def jobs(count: int, *, uid: int = 1001) -> list[JobView]:
     return [job(rank(job_id=f"{uid}-{number}", uid=uid)) for number in range(count)]
 
 
-class Desk:
+class Escalation:
     """The state from turn to turn, and the time."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def escalation() -> Escalation:
+    return Escalation()
 
 
 def answer(ask: EvidenceAsk, **changes: Any) -> EvidenceNews:
@@ -89,8 +89,8 @@ def no_answer(ask: EvidenceAsk) -> EvidenceNews:
     return news_of(nothing_found(ask.target.rank, evidence_id=ask.evidence_id, job=ask.job))
 
 
-def test_a_suspected_rank_of_level_auto_is_asked(desk: Desk) -> None:
-    (ask,) = desk.turn(job(rank(0, OK), rank(1, SUSPECT)))
+def test_a_suspected_rank_of_level_auto_is_asked(escalation: Escalation) -> None:
+    (ask,) = escalation.turn(job(rank(0, OK), rank(1, SUSPECT)))
     assert (ask.job, ask.target.rank, ask.target.node_id) == (JobKey("4711", 0, 1001), 1, "engine-1")
     assert ask.target.process == rank(1).process
     assert ask.request == {
@@ -102,8 +102,8 @@ def test_a_suspected_rank_of_level_auto_is_asked(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("profile", "asked"), [("auto", 1), ("trace", 1), ("stats", 0), ("dormant", 0), ("off", 0)])
-def test_the_level_decides(desk: Desk, profile: str, asked: int) -> None:
-    assert len(desk.turn(job(rank(profile=profile)))) == asked
+def test_the_level_decides(escalation: Escalation, profile: str, asked: int) -> None:
+    assert len(escalation.turn(job(rank(profile=profile)))) == asked
 
 
 @pytest.mark.parametrize(
@@ -119,184 +119,186 @@ def test_the_level_decides(desk: Desk, profile: str, asked: int) -> None:
     ],
     ids=["quiet", "ended", "stale", "not running", "no signal", "no ranks", "no node"],
 )
-def test_who_cannot_or_need_not_be_asked_is_not(desk: Desk, view: JobView) -> None:
-    assert desk.turn(view) == []
+def test_who_cannot_or_need_not_be_asked_is_not(escalation: Escalation, view: JobView) -> None:
+    assert escalation.turn(view) == []
 
 
-def test_an_owner_who_wants_no_actions_gets_evidence_all_the_same(desk: Desk) -> None:
-    assert len(desk.turn(job(rank(), exempt=True))) == 1
+def test_an_owner_who_wants_no_actions_gets_evidence_all_the_same(escalation: Escalation) -> None:
+    assert len(escalation.turn(job(rank(), exempt=True))) == 1
 
 
-def test_one_rank_of_a_job_at_a_time_the_worst_first(desk: Desk) -> None:
+def test_one_rank_of_a_job_at_a_time_the_worst_first(escalation: Escalation) -> None:
     view = job(rank(0), rank(1), rank(2), suspects=(2, 0, 1))
-    (first,) = desk.turn(view)
+    (first,) = escalation.turn(view)
     assert first.target.rank == 2
-    assert desk.turn(view, after_s=60.0) == []
-    desk.learn(no_answer(first), after_s=10.0)
-    (second,) = desk.turn(view)
+    assert escalation.turn(view, after_s=60.0) == []
+    escalation.learn(no_answer(first), after_s=10.0)
+    (second,) = escalation.turn(view)
     assert second.target.rank == 0
 
 
-def test_a_rank_that_never_answers_holds_up_its_job_for_a_window_only(desk: Desk) -> None:
+def test_a_rank_that_never_answers_holds_up_its_job_for_a_window_only(escalation: Escalation) -> None:
     view = job(rank(0), rank(1))
-    desk.turn(view)
-    assert desk.turn(view, after_s=120.0 + SEARCH_AND_TRIP_S - 1.0) == []
-    assert [ask.target.rank for ask in desk.turn(view, after_s=1.0)] == [1]
+    escalation.turn(view)
+    assert escalation.turn(view, after_s=120.0 + SEARCH_AND_TRIP_S - 1.0) == []
+    assert [ask.target.rank for ask in escalation.turn(view, after_s=1.0)] == [1]
 
 
-def test_where_all_ranks_grow_alike_one_is_enough(desk: Desk) -> None:
+def test_where_all_ranks_grow_alike_one_is_enough(escalation: Escalation) -> None:
     view = job(rank(0), rank(1), common=True)
-    (first,) = desk.turn(view)
-    desk.learn(no_answer(first), after_s=60.0)
-    assert desk.turn(view, after_s=PERIOD_S - 61.0) == []
-    assert len(desk.turn(view, after_s=1.0)) == 1
+    (first,) = escalation.turn(view)
+    escalation.learn(no_answer(first), after_s=60.0)
+    assert escalation.turn(view, after_s=PERIOD_S - 61.0) == []
+    assert len(escalation.turn(view, after_s=1.0)) == 1
 
 
-def test_the_surest_and_most_severe_job_is_first(desk: Desk) -> None:
+def test_the_surest_and_most_severe_job_is_first(escalation: Escalation) -> None:
     mild = LEAK._replace(severity=Severity.WARNING)
     views = [
         job(rank(0, verdict, job_id=f"job-{number}", uid=number))
         for number, verdict in enumerate([SUSPECT, mild, LEAK, LEAK._replace(seconds_to_oom=Band(60.0, 70.0, 80.0))])
     ]
-    assert [ask.job.job_id for ask in desk.turn(*views)] == ["job-3", "job-2", "job-1", "job-0"]
+    assert [ask.job.job_id for ask in escalation.turn(*views)] == ["job-3", "job-2", "job-1", "job-0"]
 
 
-def test_no_user_and_nobody_at_all_has_more_than_so_many_at_once(desk: Desk) -> None:
-    asked = desk.turn(*jobs(6, uid=1), *jobs(6, uid=2), *jobs(6, uid=3))
+def test_no_user_and_nobody_at_all_has_more_than_so_many_at_once(escalation: Escalation) -> None:
+    asked = escalation.turn(*jobs(6, uid=1), *jobs(6, uid=2), *jobs(6, uid=3))
     assert len(asked) == RULES.most_in_all
     assert max(sum(ask.job.uid == uid for ask in asked) for uid in (1, 2, 3)) == RULES.most_of_tenant
-    assert desk.turn(*jobs(6, uid=1), *jobs(6, uid=3), after_s=5.0) == []
-    desk.learn(no_answer(asked[0]))
-    assert len(desk.turn(*jobs(6, uid=1), *jobs(6, uid=2), *jobs(6, uid=3))) == 1
+    assert escalation.turn(*jobs(6, uid=1), *jobs(6, uid=3), after_s=5.0) == []
+    escalation.learn(no_answer(asked[0]))
+    assert len(escalation.turn(*jobs(6, uid=1), *jobs(6, uid=2), *jobs(6, uid=3))) == 1
 
 
-def test_a_rank_is_asked_again_after_a_period_that_doubles_while_nothing_new_is_learnt(desk: Desk) -> None:
+def test_a_rank_is_asked_again_after_a_period_that_doubles_while_nothing_new_is_learnt(escalation: Escalation) -> None:
     view, waits = job(rank()), []
-    (ask,) = desk.turn(view)
+    (ask,) = escalation.turn(view)
     for _ in range(6):
-        desk.learn(no_answer(ask), after_s=60.0)
+        escalation.learn(no_answer(ask), after_s=60.0)
         waited_s = 60.0
-        while not (asks := desk.turn(view, after_s=60.0)):
+        while not (asks := escalation.turn(view, after_s=60.0)):
             waited_s += 60.0
         (ask,) = asks
         waits.append((waited_s + 60.0) / 3600.0)
     assert waits == [0.5, 1.0, 2.0, 4.0, 6.0, 6.0]
 
 
-def test_what_is_new_makes_the_next_period_short_again(desk: Desk) -> None:
+def test_what_is_new_makes_the_next_period_short_again(escalation: Escalation) -> None:
     view = job(rank())
     for _ in range(3):
-        (ask,) = desk.turn(view, after_s=RULES.longest_period_s)
-        desk.learn(no_answer(ask), after_s=60.0)
-    (ask,) = desk.turn(view, after_s=RULES.longest_period_s)
-    desk.learn(answer(ask, cause=CauseFound(EvidenceCause.CLOSURE, Confidence.LIKELY)), after_s=60.0)
-    assert desk.turn(view, after_s=PERIOD_S - 61.0) == []
-    (ask,) = desk.turn(view, after_s=1.0)
-    desk.learn(no_answer(ask), after_s=60.0)
-    assert desk.turn(view, after_s=PERIOD_S - 61.0) == []
-    assert len(desk.turn(view, after_s=1.0)) == 1, "and the doubling begins anew"
+        (ask,) = escalation.turn(view, after_s=RULES.longest_period_s)
+        escalation.learn(no_answer(ask), after_s=60.0)
+    (ask,) = escalation.turn(view, after_s=RULES.longest_period_s)
+    escalation.learn(answer(ask, cause=CauseFound(EvidenceCause.CLOSURE, Confidence.LIKELY)), after_s=60.0)
+    assert escalation.turn(view, after_s=PERIOD_S - 61.0) == []
+    (ask,) = escalation.turn(view, after_s=1.0)
+    escalation.learn(no_answer(ask), after_s=60.0)
+    assert escalation.turn(view, after_s=PERIOD_S - 61.0) == []
+    assert len(escalation.turn(view, after_s=1.0)) == 1, "and the doubling begins anew"
 
 
-def test_a_cause_that_is_named_is_left_alone_for_two_hours_on_all_ranks(desk: Desk) -> None:
+def test_a_cause_that_is_named_is_left_alone_for_two_hours_on_all_ranks(escalation: Escalation) -> None:
     view = job(rank(0), rank(1))
-    (ask,) = desk.turn(view)
-    desk.learn(answer(ask), after_s=60.0)
-    assert desk.turn(view, after_s=RULES.named_quiet_s - 1.0) == []
-    assert len(desk.turn(view, after_s=1.0)) == 1
+    (ask,) = escalation.turn(view)
+    escalation.learn(answer(ask), after_s=60.0)
+    assert escalation.turn(view, after_s=RULES.named_quiet_s - 1.0) == []
+    assert len(escalation.turn(view, after_s=1.0)) == 1
 
 
-def test_a_rank_whose_bound_is_refuted_is_looked_into_again_though_its_cause_is_named(desk: Desk) -> None:
-    (ask,) = desk.turn(job(rank(0)))
-    desk.learn(answer(ask), after_s=60.0)
+def test_a_rank_whose_bound_is_refuted_is_looked_into_again_though_its_cause_is_named(escalation: Escalation) -> None:
+    (ask,) = escalation.turn(job(rank(0)))
+    escalation.learn(answer(ask), after_s=60.0)
     fills = GrowthBound("`window` (deque)", "deque", 4, 9, 200, 1 << 30, Band(1, 2, 3), BoundState.REFUTED)
-    assert [ask.target.rank for ask in desk.turn(job(rank(0, bound=fills)), after_s=PERIOD_S)] == [0]
+    assert [ask.target.rank for ask in escalation.turn(job(rank(0, bound=fills)), after_s=PERIOD_S)] == [0]
 
 
 @pytest.mark.parametrize("common", [True, False])
-def test_a_peer_to_which_the_bound_that_was_found_does_not_apply_is_looked_into(desk: Desk, common: bool) -> None:
-    (ask,) = desk.turn(job(rank(0), rank(1), common=common))
-    desk.learn(answer(ask), after_s=60.0)
+def test_a_peer_to_which_the_bound_that_was_found_does_not_apply_is_looked_into(
+    escalation: Escalation, common: bool
+) -> None:
+    (ask,) = escalation.turn(job(rank(0), rank(1), common=common))
+    escalation.learn(answer(ask), after_s=60.0)
     holds = GrowthBound("`window` (deque)", "deque", 4, 9, 200, 1 << 30, Band(1, 2, 3), BoundState.HOLDS)
     alike = rank(1, bound=holds._replace(of_rank=0))
-    assert desk.turn(job(rank(0, bound=holds), alike, common=common), after_s=60.0) == []
-    assert desk.turn(job(rank(0, bound=holds._replace(state=None)), rank(1), common=common), after_s=5.0) == []
+    assert escalation.turn(job(rank(0, bound=holds), alike, common=common), after_s=60.0) == []
+    assert escalation.turn(job(rank(0, bound=holds._replace(state=None)), rank(1), common=common), after_s=5.0) == []
     beside = job(rank(0, bound=holds), rank(1), common=common)
-    assert [ask.target.rank for ask in desk.turn(beside, after_s=5.0)] == [1]
+    assert [ask.target.rank for ask in escalation.turn(beside, after_s=5.0)] == [1]
 
 
-def test_a_named_leak_does_not_keep_fragmentation_from_being_looked_at(desk: Desk) -> None:
-    (ask,) = desk.turn(job(rank(0)))
-    desk.learn(answer(ask), after_s=60.0)
+def test_a_named_leak_does_not_keep_fragmentation_from_being_looked_at(escalation: Escalation) -> None:
+    (ask,) = escalation.turn(job(rank(0)))
+    escalation.learn(answer(ask), after_s=60.0)
     other = LEAK._replace(signal=Signal.RESERVED)
-    assert [ask.target.rank for ask in desk.turn(job(rank(0, OK), rank(1, other)), after_s=60.0)] == [1]
+    assert [ask.target.rank for ask in escalation.turn(job(rank(0, OK), rank(1, other)), after_s=60.0)] == [1]
 
 
-def test_named_graphs_settle_reserved_memory_and_no_leak_beside_it(desk: Desk) -> None:
+def test_named_graphs_settle_reserved_memory_and_no_leak_beside_it(escalation: Escalation) -> None:
     reserved = LEAK._replace(signal=Signal.RESERVED)
-    (ask,) = desk.turn(job(rank(0, reserved)))
-    desk.learn(answer(ask, cause=CauseFound(EvidenceCause.CUDA_GRAPHS, Confidence.NAMED)), after_s=60.0)
-    assert desk.turn(job(rank(0, OK), rank(1, reserved)), after_s=60.0) == []
-    assert [ask.target.rank for ask in desk.turn(job(rank(0, OK), rank(1)), after_s=60.0)] == [1]
+    (ask,) = escalation.turn(job(rank(0, reserved)))
+    escalation.learn(answer(ask, cause=CauseFound(EvidenceCause.CUDA_GRAPHS, Confidence.NAMED)), after_s=60.0)
+    assert escalation.turn(job(rank(0, OK), rank(1, reserved)), after_s=60.0) == []
+    assert [ask.target.rank for ask in escalation.turn(job(rank(0, OK), rank(1)), after_s=60.0)] == [1]
 
 
-def test_no_more_than_so_many_ranks_of_a_job_are_asked_within_a_period(desk: Desk) -> None:
+def test_no_more_than_so_many_ranks_of_a_job_are_asked_within_a_period(escalation: Escalation) -> None:
     view, asked = job(*(rank(number) for number in range(8))), 0
     for _ in range(int(PERIOD_S // 60) - 1):
-        for ask in desk.turn(view, after_s=60.0):
+        for ask in escalation.turn(view, after_s=60.0):
             asked += 1
-            desk.learn(no_answer(ask))
+            escalation.learn(no_answer(ask))
     assert asked == RULES.ranks_per_period
 
 
-def test_a_busy_rank_is_asked_again_after_minutes_one_that_cannot_after_hours(desk: Desk) -> None:
+def test_a_busy_rank_is_asked_again_after_minutes_one_that_cannot_after_hours(escalation: Escalation) -> None:
     view = job(rank())
-    (ask,) = desk.turn(view)
-    desk.refuse(ask)
-    assert desk.turn(view, after_s=RULES.refused_again_s - 1.0) == []
-    (ask,) = desk.turn(view, after_s=1.0)
-    desk.refuse(ask)
-    assert desk.turn(view, after_s=2 * RULES.refused_again_s - 1.0) == []
-    (ask,) = desk.turn(view, after_s=1.0)
-    desk.refuse(ask, for_good=True)
-    assert desk.turn(view, after_s=RULES.longest_period_s - 1.0) == []
-    assert len(desk.turn(view, after_s=1.0)) == 1
+    (ask,) = escalation.turn(view)
+    escalation.refuse(ask)
+    assert escalation.turn(view, after_s=RULES.refused_again_s - 1.0) == []
+    (ask,) = escalation.turn(view, after_s=1.0)
+    escalation.refuse(ask)
+    assert escalation.turn(view, after_s=2 * RULES.refused_again_s - 1.0) == []
+    (ask,) = escalation.turn(view, after_s=1.0)
+    escalation.refuse(ask, for_good=True)
+    assert escalation.turn(view, after_s=RULES.longest_period_s - 1.0) == []
+    assert len(escalation.turn(view, after_s=1.0)) == 1
 
 
-def test_a_refusal_frees_the_place_at_once(desk: Desk) -> None:
-    asked = desk.turn(*jobs(6))
-    desk.refuse(asked[0])
-    assert len(desk.turn(*jobs(6))) == 1
+def test_a_refusal_frees_the_place_at_once(escalation: Escalation) -> None:
+    asked = escalation.turn(*jobs(6))
+    escalation.refuse(asked[0])
+    assert len(escalation.turn(*jobs(6))) == 1
 
 
-def test_a_refusal_that_comes_late_does_not_end_another_window(desk: Desk) -> None:
+def test_a_refusal_that_comes_late_does_not_end_another_window(escalation: Escalation) -> None:
     view = job(rank())
-    (first,) = desk.turn(view)
-    (second,) = desk.turn(view, after_s=PERIOD_S)
-    desk.refuse(first)
-    assert under_way(desk.state, desk.now_s) == ((second.job, 0),)
+    (first,) = escalation.turn(view)
+    (second,) = escalation.turn(view, after_s=PERIOD_S)
+    escalation.refuse(first)
+    assert under_way(escalation.state, escalation.now_s) == ((second.job, 0),)
 
 
-def test_after_a_restart_the_evidence_that_is_kept_holds_ranks_back(desk: Desk) -> None:
+def test_after_a_restart_the_evidence_that_is_kept_holds_ranks_back(escalation: Escalation) -> None:
     view = job(rank(0))
     for number, at_s in enumerate([0.0, PERIOD_S, 3 * PERIOD_S]):
         cut = news_of(nothing_found(0, evidence_id=f"auto-{number}"))
-        desk.state = learnt(desk.state, cut, now_s=NOW_S + at_s)
-    desk.now_s += 3 * PERIOD_S
-    assert desk.turn(view, after_s=4 * PERIOD_S - 1.0) == []
-    assert len(desk.turn(view, after_s=1.0)) == 1
+        escalation.state = learnt(escalation.state, cut, now_s=NOW_S + at_s)
+    escalation.now_s += 3 * PERIOD_S
+    assert escalation.turn(view, after_s=4 * PERIOD_S - 1.0) == []
+    assert len(escalation.turn(view, after_s=1.0)) == 1
 
 
-def test_evidence_that_somebody_else_asked_for_counts_too(desk: Desk) -> None:
-    desk.learn(news(0, cause=CauseFound(), evidence_id="asked-by-hand", reason="asked"))
-    assert desk.turn(job(rank(0)), after_s=PERIOD_S - 1.0) == []
+def test_evidence_that_somebody_else_asked_for_counts_too(escalation: Escalation) -> None:
+    escalation.learn(news(0, cause=CauseFound(), evidence_id="asked-by-hand", reason="asked"))
+    assert escalation.turn(job(rank(0)), after_s=PERIOD_S - 1.0) == []
 
 
-def test_jobs_that_are_gone_are_forgotten_once_they_hold_nobody_back(desk: Desk) -> None:
-    desk.turn(job(rank()))
-    desk.turn(after_s=PERIOD_S - 1.0)
-    assert desk.state.looks
-    desk.turn(after_s=1.0)
-    assert desk.state == EscalationState()
+def test_jobs_that_are_gone_are_forgotten_once_they_hold_nobody_back(escalation: Escalation) -> None:
+    escalation.turn(job(rank()))
+    escalation.turn(after_s=PERIOD_S - 1.0)
+    assert escalation.state.looks
+    escalation.turn(after_s=1.0)
+    assert escalation.state == EscalationState()
 
 
 @pytest.mark.parametrize(
@@ -334,7 +336,7 @@ def test_a_request_for_somebody_says_so() -> None:
     )
 )
 def test_whatever_happens_limits_hold(looks: list[tuple[list[tuple[int, int]], str, float]]) -> None:
-    desk, asked_at_s = Desk(), dict[tuple[JobKey, int], float]()
+    escalation, asked_at_s = Escalation(), dict[tuple[JobKey, int], float]()
     for suspects, then, after_s in looks:
         by_job: dict[int, list[int]] = {}
         for number, one in suspects:
@@ -342,18 +344,18 @@ def test_whatever_happens_limits_hold(looks: list[tuple[list[tuple[int, int]], s
         views = [
             job(*(rank(one, job_id=f"j{number}", uid=number % 2) for one in ranks)) for number, ranks in by_job.items()
         ]
-        asks = desk.turn(*views, after_s=after_s)
-        busy = under_way(desk.state, desk.now_s)
+        asks = escalation.turn(*views, after_s=after_s)
+        busy = under_way(escalation.state, escalation.now_s)
         assert len({one for one, _ in busy}) == len(busy) <= RULES.most_in_all
         assert all(sum(one.uid == uid for one, _ in busy) <= RULES.most_of_tenant for uid in (0, 1))
         for ask in asks:
             place = ask.job, ask.target.rank
             earlier_s = asked_at_s.get(place)
-            assert earlier_s is None or desk.now_s - earlier_s >= RULES.refused_again_s
-            asked_at_s[place] = desk.now_s
+            assert earlier_s is None or escalation.now_s - earlier_s >= RULES.refused_again_s
+            asked_at_s[place] = escalation.now_s
             if then == "nothing":
-                desk.learn(no_answer(ask))
+                escalation.learn(no_answer(ask))
             elif then == "something":
-                desk.learn(answer(ask, at_unix_s=desk.now_s))
+                escalation.learn(answer(ask, at_unix_s=escalation.now_s))
             elif then == "busy":
-                desk.refuse(ask)
+                escalation.refuse(ask)

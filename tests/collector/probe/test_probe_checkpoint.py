@@ -26,7 +26,7 @@ from waiting import PATIENCE_S as TEST_PATIENCE_S
 
 
 class Rank:
-    """One rank's desk with a clock and steps that the test moves, and a callback that notes what it gets."""
+    """One rank's checkpoints with a clock and steps that the test moves, and a callback that notes what it gets."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Rank:
         self.backend = FakeBackend()
         self.backend.shared = store
         self.said: list[str] = []
-        self.desk = Checkpoints(
+        self.checkpoints = Checkpoints(
             environ or {},
             backend=self.backend,
             steps=lambda: self.steps,
@@ -56,16 +56,16 @@ class Rank:
         return self.now_s
 
     def ask(self, request_id: str = "r1", at_step: Optional[int] = None, **more: Any) -> dict[str, Any]:
-        return self.desk.ask(SaveRequest(request_id, more.pop("way", "callback"), at_step, 1060.0, **more))
+        return self.checkpoints.ask(SaveRequest(request_id, more.pop("way", "callback"), at_step, 1060.0, **more))
 
     def step(self) -> None:
         """What the step hook does."""
         self.steps += 1
-        if self.desk.waiting:
-            self.desk.at_boundary()
+        if self.checkpoints.waiting:
+            self.checkpoints.at_boundary()
 
     def stage(self, request_id: str = "r1") -> Any:
-        return self.desk.look(request_id)["stage"]
+        return self.checkpoints.look(request_id)["stage"]
 
 
 class RequestTestCase(unittest.TestCase):
@@ -86,7 +86,7 @@ class AskingAtAStep(RequestTestCase):
         self.assertEqual(rank.got, [])
         rank.step()
         self.assertEqual(rank.got, [CheckpointRequest("r1", 3, 1060.0, "leak on rank 1")])
-        reply = rank.desk.look("r1")
+        reply = rank.checkpoints.look("r1")
         self.assertEqual((reply["stage"], reply["step"], reply["fresh_files"]), ("done", 3, []))
         self.assertFalse(reply["withdrawn"])
 
@@ -119,11 +119,11 @@ class AskingAtAStep(RequestTestCase):
                 rank.steps = 5
                 super().append(request)
 
-        rank.desk.waiting = Late()
+        rank.checkpoints.waiting = Late()
         self.assert_refused("passed", lambda: rank.ask(at_step=5))
         rank.step()
         self.assertEqual(rank.got, [])
-        self.assert_refused("unknown", lambda: rank.desk.look("r1"))
+        self.assert_refused("unknown", lambda: rank.checkpoints.look("r1"))
 
     def test_a_boundary_that_is_left_out_is_made_up_for_at_the_next(self) -> None:
         """With optimizers by turns some rounds have no boundary; the ranks of a job leave out the same ones."""
@@ -137,7 +137,7 @@ class AskingAtAStep(RequestTestCase):
         rank = Rank()
         rank.ask("r1", at_step=9)
         self.assertIn("'r1'", self.assert_refused("busy", lambda: rank.ask("r2")))
-        rank.desk.withdraw("r1")
+        rank.checkpoints.withdraw("r1")
         self.assertEqual(rank.ask("r2")["stage"], "waiting")
 
     def test_after_the_deadline_nothing_is_called(self) -> None:
@@ -151,7 +151,7 @@ class AskingAtAStep(RequestTestCase):
                 rank.steps = 1
                 rank.step()
                 self.assertEqual(rank.got, [])
-                reply = rank.desk.look("r1")
+                reply = rank.checkpoints.look("r1")
                 self.assertEqual(reply["stage"], "failed")
                 self.assertIn("too late", reply["detail"])
         self.assert_refused("late", lambda: rank.ask("r2"))
@@ -159,7 +159,7 @@ class AskingAtAStep(RequestTestCase):
     def test_a_request_that_was_withdrawn_is_not_called_nor_revived_by_a_late_repetition(self) -> None:
         rank = Rank()
         rank.ask(at_step=2)
-        self.assertTrue(rank.desk.withdraw("r1")["withdrawn"])
+        self.assertTrue(rank.checkpoints.withdraw("r1")["withdrawn"])
         reply = rank.ask(at_step=2)
         self.assertEqual((reply["stage"], reply["withdrawn"]), ("failed", True))
         rank.step()
@@ -169,7 +169,7 @@ class AskingAtAStep(RequestTestCase):
     def test_a_withdrawn_request_may_be_asked_for_a_later_step(self) -> None:
         rank = Rank()
         rank.ask(at_step=2)
-        rank.desk.withdraw("r1")
+        rank.checkpoints.withdraw("r1")
         rank.ask(at_step=3)
         for _ in range(3):
             rank.step()
@@ -177,26 +177,26 @@ class AskingAtAStep(RequestTestCase):
 
     def test_withdrawing_is_refused_once_the_job_is_asked_and_harmless_where_it_was_not(self) -> None:
         rank = Rank()
-        self.assertEqual(rank.desk.withdraw("r0"), {"ok": True, "withdrawn": False, "step": 0})
+        self.assertEqual(rank.checkpoints.withdraw("r0"), {"ok": True, "withdrawn": False, "step": 0})
         rank.ask()
         rank.step()
-        self.assert_refused("begun", lambda: rank.desk.withdraw("r1"))
+        self.assert_refused("begun", lambda: rank.checkpoints.withdraw("r1"))
 
     def test_only_the_last_requests_are_remembered(self) -> None:
         rank = Rank()
         for number in range(MAX_REMEMBERED + 1):
             rank.ask(f"r{number}")
             rank.step()
-        self.assert_refused("unknown", lambda: rank.desk.look("r0"))
+        self.assert_refused("unknown", lambda: rank.checkpoints.look("r0"))
         self.assertEqual(rank.stage("r1"), "done")
 
     def test_without_a_callback_it_is_refused_and_if_it_goes_meanwhile_it_fails(self) -> None:
         rank = Rank()
-        save, rank.desk.save = rank.desk.save, None
+        save, rank.checkpoints.save = rank.checkpoints.save, None
         self.assertIn("on_checkpoint_request", self.assert_refused("unable", rank.ask))
-        rank.desk.save = save
+        rank.checkpoints.save = save
         rank.ask()
-        rank.desk.save = None
+        rank.checkpoints.save = None
         rank.step()
         self.assertEqual((rank.stage(), rank.got), ("failed", []))
 
@@ -205,7 +205,7 @@ class AskingAtAStep(RequestTestCase):
         rank.ask()
         rank.backend.is_capturing = True
         rank.step()
-        self.assertIn("captured", rank.desk.look("r1")["detail"])
+        self.assertIn("captured", rank.checkpoints.look("r1")["detail"])
         self.assertEqual(rank.got, [])
 
     def test_an_error_of_the_probes_own_fails_the_request_and_never_reaches_the_step(self) -> None:
@@ -223,7 +223,7 @@ class AskingAtAStep(RequestTestCase):
 class Callbacks(RequestTestCase):
     def rank_with(self, save: Callable[..., object]) -> Rank:
         rank = Rank()
-        rank.desk.save = saver(save)
+        rank.checkpoints.save = saver(save)
         rank.ask()
         return rank
 
@@ -235,7 +235,7 @@ class Callbacks(RequestTestCase):
         stderr = io.StringIO()
         with contextlib.redirect_stderr(stderr):
             rank.step()
-        reply = rank.desk.look("r1")
+        reply = rank.checkpoints.look("r1")
         self.assertEqual((reply["stage"], reply["step"]), ("failed", 1))
         self.assertIn("disk full", reply["detail"])
         self.assertIn("Traceback", stderr.getvalue())
@@ -252,7 +252,7 @@ class Callbacks(RequestTestCase):
                 rank = self.rank_with(leave)
                 with self.assertRaises(type(error)):
                     rank.step()
-                reply = rank.desk.look("r1")
+                reply = rank.checkpoints.look("r1")
                 self.assertEqual(reply["stage"], "asked")
                 self.assertIn("proves nothing", reply["detail"])
 
@@ -348,7 +348,7 @@ class Agreeing(RequestTestCase):
                 self.go(*ranks)
                 self.assertEqual([rank.got for rank in ranks], [[], []])
                 self.assertEqual([rank.stage() for rank in ranks], ["failed", "failed"])
-                self.assertIn("none of them was asked", ranks[0].desk.look("r1")["detail"])
+                self.assertIn("none of them was asked", ranks[0].checkpoints.look("r1")["detail"])
 
     def test_a_rank_that_never_comes_is_waited_for_with_patience_and_then_nobody_saves(self) -> None:
         store, clock = FakeStore(), [0.0]
@@ -373,7 +373,7 @@ class Agreeing(RequestTestCase):
         rank.step()
         self.assertEqual(len(rank.got), 1)
 
-    def test_an_interrupted_wait_goes_through_and_leaves_the_desk_usable(self) -> None:
+    def test_an_interrupted_wait_goes_through_and_leaves_checkpoints_usable(self) -> None:
         rank = Rank(store=FakeStore())
 
         def interrupted(_key: str, _amount: int, /) -> int:
@@ -401,10 +401,10 @@ class WithDeclaredFolder(RequestTestCase):
             with open(os.path.join(self.folder, "step-1.pt"), "wb") as file:
                 file.write(bytes(2 * MIB))
 
-        rank.desk.save = saver(save)
+        rank.checkpoints.save = saver(save)
         rank.ask()
         rank.step()
-        reply = rank.desk.look("r1")
+        reply = rank.checkpoints.look("r1")
         self.assertEqual((reply["stage"], reply["fresh_files"]), ("done", ["step-1.pt"]))
         self.assertIn("step-1.pt (2.0 MiB) is fresh", reply["detail"])
 
@@ -420,7 +420,7 @@ class WithDeclaredFolder(RequestTestCase):
         helper = threading.Thread(target=rank.ask, daemon=True)
         helper.start()
         self.assertTrue(hangs.wait(TEST_PATIENCE_S))
-        training = threading.Thread(target=rank.desk.at_boundary, daemon=True)
+        training = threading.Thread(target=rank.checkpoints.at_boundary, daemon=True)
         training.start()
         training.join(TEST_PATIENCE_S)
         self.assertFalse(training.is_alive())

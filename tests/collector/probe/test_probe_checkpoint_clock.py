@@ -24,7 +24,7 @@ class Rank:
         self.mono_s = 50.0
         self.steps = 0
         self.got: list[CheckpointRequest] = []
-        self.desk = Checkpoints(
+        self.checkpoints = Checkpoints(
             {},
             backend=FakeBackend(),
             steps=lambda: self.steps,
@@ -36,7 +36,7 @@ class Rank:
 
     def ask(self, *, deadline_unix_s: float = HEAD_S + 60, within_s: Optional[float] = 60.0) -> dict[str, Any]:
         request = {"id": "r1", "way": "callback", "at_step": 1, "deadline_unix_s": deadline_unix_s}
-        return self.desk.ask(parse_ask({**request, **({} if within_s is None else {"within_s": within_s})}))
+        return self.checkpoints.ask(parse_ask({**request, **({} if within_s is None else {"within_s": within_s})}))
 
     def pass_s(self, seconds: float) -> None:
         self.wall_s += seconds
@@ -44,11 +44,11 @@ class Rank:
 
     def step(self) -> None:
         self.steps += 1
-        if self.desk.waiting:
-            self.desk.at_boundary()
+        if self.checkpoints.waiting:
+            self.checkpoints.at_boundary()
 
     def stage(self) -> Any:
-        return self.desk.look("r1")["stage"]
+        return self.checkpoints.look("r1")["stage"]
 
 
 class ClocksThatDiffer(unittest.TestCase):

@@ -9,7 +9,7 @@ from email.policy import default
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.mail.test_letters import hostile
+from exporter.mail.test_mail_text import hostile
 from sample_views import NOW_S
 from slack_stories import leak, notify_decision
 from tidegauge_exporter.links import Links

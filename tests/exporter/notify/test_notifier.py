@@ -51,9 +51,9 @@ class Hanging(Taker):
         self.let_go.wait()
 
 
-def fetch(feed: FakeFeed, *desks: SinkWorker, clock: Clock | None = None) -> StoryFetch:
+def fetch(feed: FakeFeed, *workers: SinkWorker, clock: Clock | None = None) -> StoryFetch:
     clock = clock or Clock()
-    return StoryFetch(feed, desks, wall_s=clock, monotonic_s=clock)
+    return StoryFetch(feed, workers, wall_s=clock, monotonic_s=clock)
 
 
 def test_the_first_question_looks_back_a_week_and_the_next_an_hour_behind_the_last_answer() -> None:

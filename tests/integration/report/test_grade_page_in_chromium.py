@@ -42,8 +42,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @contextmanager
 def serving(store: Store) -> Iterator[int]:
-    desk = GradePages(lambda: store, lambda: NOW_S, exporter_pages(Settings()).grade)
-    api = HttpApi(desk.routes(), forms=desk.forms(), host="127.0.0.1", port=0, door=AdasDoor())
+    pages = GradePages(lambda: store, lambda: NOW_S, exporter_pages(Settings()).grade)
+    api = HttpApi(pages.routes(), forms=pages.forms(), host="127.0.0.1", port=0, door=AdasDoor())
     api.start()
     try:
         yield api.port

@@ -14,7 +14,7 @@ from fake_ranks import FakeRanks
 from integration.slurm.box import SlurmBox
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld
-from scheduler_hooks.slurm.fake_slurm import FakeDesk, environ_of
+from scheduler_hooks.slurm.fake_slurm import FakeSettingsStore, environ_of
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
 from tidegauge.core.incidents.observations import job_key
@@ -70,7 +70,7 @@ class SlurmWorld(ContractWorld):
         self.cluster = cluster
         self.box = cluster.box
         self.ranks = FakeRanks()
-        self.desk = FakeDesk()
+        self.settings = FakeSettingsStore()
         self.port: SlurmScheduler = self.port_of("tidegauge")
         self.folders: dict[str, Path] = {}
         self.soon: set[tuple[str, int]] = set()
@@ -79,7 +79,7 @@ class SlurmWorld(ContractWorld):
         """The adapter of a service that runs as ``user``."""
         checkpoints = RankCheckpoint(self.ranks, sleep=lambda _: None)
         commands = commands or self.cluster.commands(user)
-        return SlurmScheduler(commands, self.ranks, self.desk, checkpoints=checkpoints)
+        return SlurmScheduler(commands, self.ranks, self.settings, checkpoints=checkpoints)
 
     def start_job(self, *, saves: bool = False) -> JobView:
         view = self.start("--comment=tidegauge:requeue")
@@ -123,7 +123,7 @@ class SlurmWorld(ContractWorld):
         latest = max(self.folders[job.job_id].glob("environ.*"))
         environ = dict(entry.partition("=")[::2] for entry in latest.read_text().split("\0") if entry)
         restarts = int(environ.get("SLURM_RESTART_COUNT", "0"))
-        return environ_of(self.desk, environ["SLURM_JOB_ID"], self.box.users["alice"], restarts, environ)
+        return environ_of(self.settings, environ["SLURM_JOB_ID"], self.box.users["alice"], restarts, environ)
 
     def owner_sees(self, job: JobView) -> str:
         printed = self.ranks.printed.get(job.ranks[0].process, {})

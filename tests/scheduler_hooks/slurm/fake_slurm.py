@@ -180,8 +180,8 @@ def _line(job: FakeJob) -> bytes:
     return numbers.encode() + job.comment.encode(errors="surrogateescape") + b"|\n"
 
 
-class FakeDesk:
-    """``SettingsDesk`` in memory."""
+class FakeSettingsStore:
+    """``SettingsStore`` in memory."""
 
     def __init__(self) -> None:
         self.laid_down: dict[tuple[str, int], JobSettings] = {}
@@ -202,9 +202,11 @@ class FakeDesk:
         return self.without
 
 
-def environ_of(desk: FakeDesk, job_id: str, uid: int, restarts: int, environ: Mapping[str, str]) -> dict[str, str]:
+def environ_of(
+    store: FakeSettingsStore, job_id: str, uid: int, restarts: int, environ: Mapping[str, str]
+) -> dict[str, str]:
     """What the probe of an attempt makes of ``environ``."""
-    settings = desk.get(job_id, uid)
+    settings = store.get(job_id, uid)
     if settings is None or settings.from_restart > restarts:
         return dict(environ)
     return {**environ, **changes(settings, environ)}

@@ -8,7 +8,7 @@ from typing import Any
 from fake_ranks import FakeRanks
 from sample_views import identity, job_view, rank_summary
 from scheduler_hooks.port_contract import ContractWorld
-from scheduler_hooks.slurm.fake_slurm import FakeDesk, FakeJob, FakeSlurm, environ_of
+from scheduler_hooks.slurm.fake_slurm import FakeJob, FakeSettingsStore, FakeSlurm, environ_of
 from tidegauge.core.ids import JobId, ProcessId
 from tidegauge.core.incidents.actions import JobTarget, SchedulerFacts
 from tidegauge.core.incidents.observations import job_key
@@ -31,13 +31,13 @@ class SlurmWorld(ContractWorld):
     def __init__(self) -> None:
         self.slurm = FakeSlurm()
         self.ranks = FakeRanks()
-        self.desk = FakeDesk()
+        self.settings = FakeSettingsStore()
         self.port: SlurmScheduler = self.another_port()
 
     def another_port(self, **options: Any) -> SlurmScheduler:
         """The adapter as another process, which remembers nothing, would have it."""
         checkpoints = RankCheckpoint(self.ranks, sleep=lambda _: None)
-        return SlurmScheduler(self.slurm, self.ranks, self.desk, **{"checkpoints": checkpoints, **options})
+        return SlurmScheduler(self.slurm, self.ranks, self.settings, **{"checkpoints": checkpoints, **options})
 
     def start_job(self, *, saves: bool = False, **changes: Any) -> JobView:
         job = self.slurm.add(FakeJob(**{"job_id": 40 + len(self.slurm.known), **changes}))
@@ -64,7 +64,7 @@ class SlurmWorld(ContractWorld):
 
     def environ(self, job: JobView) -> dict[str, str]:
         one = self.job(job)
-        return environ_of(self.desk, str(one.job_id), one.uid, one.restarts, SUBMITTED_WITH)
+        return environ_of(self.settings, str(one.job_id), one.uid, one.restarts, SUBMITTED_WITH)
 
     def owner_sees(self, job: JobView) -> str:
         printed = self.ranks.printed.get(job.ranks[0].process, {})

@@ -221,4 +221,4 @@ def test_consent_that_was_taken_back_counts(world: SlurmWorld) -> None:
     with pytest.raises(PermanentError, match="may not be requeued"):
         world.port.requeue(target, CHANGES, "leaks", decision_id="d")
     assert world.slurm.acts() == []
-    assert world.desk.puts == []
+    assert world.settings.puts == []

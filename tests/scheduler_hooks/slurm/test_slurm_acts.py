@@ -40,7 +40,7 @@ def world() -> SlurmWorld:
 def test_settings_lie_on_the_nodes_before_the_job_is_requeued(world: SlurmWorld) -> None:
     job = world.start_job()
     lain_down: list[JobSettings] = []
-    world.slurm.before = lambda call: lain_down.extend(world.desk.puts) if "requeue" in call else None
+    world.slurm.before = lambda call: lain_down.extend(world.settings.puts) if "requeue" in call else None
     world.port.requeue(world.target(job), CHANGES, "leaks", decision_id="d")
     assert lain_down == [
         JobSettings("40", UID, 1, {"TIDEGAUGE_MEMORY_FRACTION": "0.8"}, {"expandable_segments": "True"}, "2.11.0")
@@ -49,9 +49,9 @@ def test_settings_lie_on_the_nodes_before_the_job_is_requeued(world: SlurmWorld)
 
 def test_without_changes_nothing_is_laid_down(world: SlurmWorld) -> None:
     job = world.start_job()
-    world.desk.without = ["n7"]
+    world.settings.without = ["n7"]
     world.port.requeue(world.target(job), UNCHANGED, "leaks", decision_id="d")
-    assert world.desk.puts == []
+    assert world.settings.puts == []
     assert world.job(job).restarts == 1
 
 
@@ -69,7 +69,7 @@ def test_a_cap_of_before_and_changes_go_together(world: SlurmWorld) -> None:
 
 def test_a_node_without_the_settings_holds_the_requeue_up(world: SlurmWorld) -> None:
     job = world.start_job()
-    world.desk.without = ["n9", "n7"]
+    world.settings.without = ["n9", "n7"]
     with pytest.raises(TemporaryError, match=r"job 40 is not requeued: its settings are not on n7, n9"):
         world.port.requeue(world.target(job), CHANGES, "leaks", decision_id="d")
     assert world.slurm.acts() == []
@@ -88,13 +88,13 @@ def test_what_may_not_be_set_is_refused_before_anything_is_done(world: SlurmWorl
     target = world.target(world.start_job())
     with pytest.raises(PermanentError, match="job 40 cannot be given these settings"):
         world.port.requeue(target, changes, "leaks", decision_id="d")
-    assert world.desk.puts == []
+    assert world.settings.puts == []
     assert world.slurm.acts() == []
 
 
 def test_settings_that_cannot_be_kept_stop_the_requeue(world: SlurmWorld) -> None:
     target = world.target(world.start_job())
-    world.desk.error = AuditError("disk full")
+    world.settings.error = AuditError("disk full")
     with pytest.raises(AuditError):
         world.port.requeue(target, CHANGES, "leaks", decision_id="d")
     assert world.slurm.acts() == []
@@ -103,11 +103,11 @@ def test_settings_that_cannot_be_kept_stop_the_requeue(world: SlurmWorld) -> Non
 def test_a_refused_requeue_leaves_the_settings_as_they_were(world: SlurmWorld) -> None:
     job = world.start_job()
     world.port.cap(world.target(job), 0.5, decision_id="d-1")
-    before = world.desk.get("40", UID)
+    before = world.settings.get("40", UID)
     world.slurm.operator = False
     with pytest.raises(PermanentError, match=r"Access/permission denied.*AdminLevel=Operator"):
         world.port.requeue(world.target(job), CHANGES, "leaks", decision_id="d-2")
-    assert world.desk.get("40", UID) == before
+    assert world.settings.get("40", UID) == before
 
 
 @pytest.mark.parametrize("action", [ActionKind.REQUEUE, ActionKind.HOLD])
@@ -173,11 +173,11 @@ def test_a_job_that_somebody_else_requeued_meanwhile_is_not_requeued_again(world
         world.job(job).restarts += 1
         return []
 
-    world.desk.missing_on = missing_on  # type: ignore[method-assign]  # the nodes take their time
+    world.settings.missing_on = missing_on  # type: ignore[method-assign]  # the nodes take their time
     with pytest.raises(ChangedError):
         world.port.requeue(target, CHANGES, "leaks", decision_id="d")
     assert world.slurm.acts() == []
-    assert world.desk.get("40", UID) == JobSettings("40", UID), "and their attempt starts as they meant it to"
+    assert world.settings.get("40", UID) == JobSettings("40", UID), "and their attempt starts as they meant it to"
 
 
 def test_a_refusal_that_comes_with_a_good_code_is_one(world: SlurmWorld) -> None:

@@ -33,11 +33,11 @@ def target(rank: int, node_id: str = "n1") -> RankTarget:
 
 
 class Stage:
-    """A desk with a clock of its own, and people who ask it in threads."""
+    """A queue with a clock of its own, and people who ask it in threads."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.desk = OrderQueue(
+        self.queue = OrderQueue(
             incarnation="c1",
             hostname_of=lambda node_id: {"n1": "node7"}.get(node_id, ""),
             monotonic_s=self.clock.monotonic_s,
@@ -53,14 +53,14 @@ class Stage:
         """The orders of these nodes, once there are ``count``."""
 
         def found() -> list[Order]:
-            orders = [order for node in nodes or ("n1",) for order in self.desk.orders_for(node)]
+            orders = [order for node in nodes or ("n1",) for order in self.queue.orders_for(node)]
             return orders if len(orders) >= count else []
 
         return eventually(found)
 
     def time_is_up(self, seconds: float) -> None:
         self.clock.pass_s(seconds)
-        self.desk.take_results("any", [OrderResult("nobody's")])  # wakes those who wait
+        self.queue.take_results("any", [OrderResult("nobody's")])  # wakes those who wait
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def stage() -> Stage:
 
 
 def test_it_is_what_the_hooks_ask(stage: Stage) -> None:
-    commands: ProcessCommands = stage.desk
+    commands: ProcessCommands = stage.queue
     assert commands.ask_ranks(JOB, [], REQUEST, timeout_s=0) == {}
 
 
@@ -80,19 +80,19 @@ def test_the_nodes_of_all_ranks_are_looked_up_at_once() -> None:
         asked.append((job, list(targets)))
         return ["n2"] * len(targets)
 
-    desk = OrderQueue(incarnation="c1", hostname_of=lambda node_id: node_id, where_now=where_now)
-    replies = desk.ask_ranks(JOB, [target(0), target(3)], REQUEST, timeout_s=0)
+    queue = OrderQueue(incarnation="c1", hostname_of=lambda node_id: node_id, where_now=where_now)
+    replies = queue.ask_ranks(JOB, [target(0), target(3)], REQUEST, timeout_s=0)
     assert asked == [(JOB, [(ProcessId(100, 7), "n1"), (ProcessId(103, 7), "n1")])]
     assert {reply.error for reply in replies.values()} == {"no answer from the agent on n2 within 0 s"}
 
 
 def test_each_rank_gets_an_order_for_its_process_and_owner(stage: Stage) -> None:
-    asking = stage.ask(lambda: stage.desk.ask_ranks(JOB, [target(0), target(3, "n2")], REQUEST, timeout_s=60))
+    asking = stage.ask(lambda: stage.queue.ask_ranks(JOB, [target(0), target(3, "n2")], REQUEST, timeout_s=60))
     first, second = stage.orders(2, "n1", "n2")
     assert first == Order("c1-1", OrderTo.RANK, ProcessId(100, 7), 1001, REQUEST, 57.0)
     assert (second.order_id, second.process) == ("c1-2", ProcessId(103, 7))
-    stage.desk.take_results("n2", [OrderResult("c1-2", reply={"ok": True, "step": 9})])
-    stage.desk.take_results("n1", [OrderResult("c1-1", error="no rank with pid 100 lives here")])
+    stage.queue.take_results("n2", [OrderResult("c1-2", reply={"ok": True, "step": 9})])
+    stage.queue.take_results("n1", [OrderResult("c1-1", error="no rank with pid 100 lives here")])
     assert asking.result(PATIENCE_S) == {
         0: Reply(error="no rank with pid 100 lives here"),
         3: Reply(value={"ok": True, "step": 9}),
@@ -100,21 +100,21 @@ def test_each_rank_gets_an_order_for_its_process_and_owner(stage: Stage) -> None
 
 
 def test_an_order_is_repeated_until_its_result_has_come(stage: Stage) -> None:
-    asking = stage.ask(lambda: stage.desk.ask_ranks(JOB, [target(0), target(1)], REQUEST, timeout_s=60))
+    asking = stage.ask(lambda: stage.queue.ask_ranks(JOB, [target(0), target(1)], REQUEST, timeout_s=60))
     assert len(stage.orders(2)) == 2
     assert len(stage.orders(2)) == 2
-    stage.desk.take_results("n1", [OrderResult("c1-1", reply={"ok": True})])
-    assert [order.order_id for order in stage.desk.orders_for("n1")] == ["c1-2"]
-    stage.desk.take_results("n1", [OrderResult("c1-2", reply={"ok": True})])
+    stage.queue.take_results("n1", [OrderResult("c1-1", reply={"ok": True})])
+    assert [order.order_id for order in stage.queue.orders_for("n1")] == ["c1-2"]
+    stage.queue.take_results("n1", [OrderResult("c1-2", reply={"ok": True})])
     asking.result(PATIENCE_S)
-    assert stage.desk.orders_for("n1") == ()
+    assert stage.queue.orders_for("n1") == ()
 
 
 def test_an_agent_that_never_answers_is_named_and_its_order_expires(stage: Stage) -> None:
-    asking = stage.ask(lambda: stage.desk.ask_ranks(JOB, [target(0), target(1, "n2feedbeef")], REQUEST, timeout_s=5))
+    asking = stage.ask(lambda: stage.queue.ask_ranks(JOB, [target(0), target(1, "n2feedbeef")], REQUEST, timeout_s=5))
     stage.orders(2, "n1", "n2feedbeef")
     stage.time_is_up(5.1)
-    assert stage.desk.orders_for("n1") == ()
+    assert stage.queue.orders_for("n1") == ()
     assert asking.result(PATIENCE_S) == {
         0: Reply(error="no answer from the agent on node7 within 5 s"),
         1: Reply(error="no answer from the agent on node n2feedbe within 5 s"),
@@ -122,33 +122,33 @@ def test_an_agent_that_never_answers_is_named_and_its_order_expires(stage: Stage
 
 
 def test_a_node_cannot_answer_for_another(stage: Stage) -> None:
-    asking = stage.ask(lambda: stage.desk.ask_ranks(JOB, [target(0)], REQUEST, timeout_s=60))
+    asking = stage.ask(lambda: stage.queue.ask_ranks(JOB, [target(0)], REQUEST, timeout_s=60))
     stage.orders(1)
-    stage.desk.take_results("n2", [OrderResult("c1-1", reply={"ok": "a lie"})])
-    stage.desk.take_results("n1", [OrderResult("c1-1", reply={"ok": True})])
+    stage.queue.take_results("n2", [OrderResult("c1-1", reply={"ok": "a lie"})])
+    stage.queue.take_results("n1", [OrderResult("c1-1", reply={"ok": True})])
     assert asking.result(PATIENCE_S) == {0: Reply(value={"ok": True})}
 
 
 def test_the_first_result_of_an_order_counts_and_late_ones_are_dropped(stage: Stage) -> None:
-    asking = stage.ask(lambda: stage.desk.ask_ranks(JOB, [target(0)], REQUEST, timeout_s=60))
+    asking = stage.ask(lambda: stage.queue.ask_ranks(JOB, [target(0)], REQUEST, timeout_s=60))
     stage.orders(1)
-    stage.desk.take_results("n1", [OrderResult("c1-1", reply={"n": 1}), OrderResult("c1-1", reply={"n": 2})])
+    stage.queue.take_results("n1", [OrderResult("c1-1", reply={"n": 1}), OrderResult("c1-1", reply={"n": 2})])
     assert asking.result(PATIENCE_S) == {0: Reply(value={"n": 1})}
-    stage.desk.take_results("n1", [OrderResult("c1-1", reply={"n": 3}), OrderResult("never-given", error="x")])
+    stage.queue.take_results("n1", [OrderResult("c1-1", reply={"n": 3}), OrderResult("never-given", error="x")])
 
 
 def test_a_keeper_is_asked_by_its_process(stage: Stage) -> None:
     handle = {"pid": 55, "start_ticks": 66, "more": "of it"}
-    asking = stage.ask(lambda: stage.desk.ask_launch(JOB, "n1", handle, {"command": "requeue"}, timeout_s=4))
+    asking = stage.ask(lambda: stage.queue.ask_launch(JOB, "n1", handle, {"command": "requeue"}, timeout_s=4))
     (order,) = stage.orders(1)
     assert (order.to, order.process, order.timeout_s) == (OrderTo.LAUNCH, ProcessId(55, 66), 2.0)
-    stage.desk.take_results("n1", [OrderResult(order.order_id, reply={"error": "it is at 2", "kind": "changed"})])
+    stage.queue.take_results("n1", [OrderResult(order.order_id, reply={"error": "it is at 2", "kind": "changed"})])
     assert asking.result(PATIENCE_S) == Reply(error="it is at 2", kind="changed")
 
 
 @pytest.mark.parametrize("handle", [{}, {"pid": 55}, {"pid": "55", "start_ticks": 66}])
 def test_a_handle_that_names_no_process_is_an_error_at_once(stage: Stage, handle: Mapping[str, Any]) -> None:
-    assert "not known" in str(stage.desk.ask_launch(JOB, "n1", handle, REQUEST, timeout_s=60).error)
+    assert "not known" in str(stage.queue.ask_launch(JOB, "n1", handle, REQUEST, timeout_s=60).error)
 
 
 def test_what_a_process_says_is_cut_and_cannot_move_the_cursor() -> None:
@@ -199,7 +199,7 @@ def test_every_ask_ends_with_one_reply_for_each_rank(ranks: dict[int, tuple[str,
     random = Random(seed)
     stage = Stage()
     targets = [target(rank, node_id) for rank, (node_id, _) in ranks.items()]
-    asking = stage.ask(lambda: stage.desk.ask_ranks(JOB, targets, REQUEST, timeout_s=30))
+    asking = stage.ask(lambda: stage.queue.ask_ranks(JOB, targets, REQUEST, timeout_s=30))
     orders = stage.orders(len(ranks), "n1", "n2", "n3")
     random.shuffle(orders)
     for order in orders:
@@ -210,7 +210,7 @@ def test_every_ask_ends_with_one_reply_for_each_rank(ranks: dict[int, tuple[str,
         if how != "silent":
             said: dict[str, Any] = {"ok": rank} if how in ("answers", "other node answers") else {"error": "no"}
             result = OrderResult(order.order_id, reply=None if how == "unreachable" else said)
-            stage.desk.take_results(node_id, [result] * random.choice([1, 2]))
+            stage.queue.take_results(node_id, [result] * random.choice([1, 2]))
     stage.time_is_up(30.5)
     replies = asking.result(PATIENCE_S)
     assert replies.keys() == ranks.keys()
@@ -219,4 +219,4 @@ def test_every_ask_ends_with_one_reply_for_each_rank(ranks: dict[int, tuple[str,
         assert (reply.value is None) != (reply.error is None)
         assert (reply.value == {"ok": rank}) == (how == "answers")
         assert ("no answer" in str(reply.error)) == (how in ("silent", "other node answers"))
-    assert [stage.desk.orders_for(node) for node in ("n1", "n2", "n3")] == [(), (), ()]
+    assert [stage.queue.orders_for(node) for node in ("n1", "n2", "n3")] == [(), (), ()]

@@ -50,19 +50,19 @@ class Nodes:
 
     def who_is_asked(self, *, keeper: bool) -> str:
         """The node that gets an order which was meant for ``OLD``."""
-        desk, future = self.coordinator.orders, Future[Any]()
+        queue, future = self.coordinator.orders, Future[Any]()
 
         def ask() -> None:
             if keeper:
                 handle = {"pid": KEEPER.pid, "start_ticks": KEEPER.start_ticks}
-                future.set_result(desk.ask_launch(JOB, OLD, handle, {"command": "describe"}, timeout_s=60))
+                future.set_result(queue.ask_launch(JOB, OLD, handle, {"command": "describe"}, timeout_s=60))
             else:
-                future.set_result(desk.ask_ranks(JOB, [TARGET], {"command": "ping"}, timeout_s=60))
+                future.set_result(queue.ask_ranks(JOB, [TARGET], {"command": "ping"}, timeout_s=60))
 
         threading.Thread(target=ask, daemon=True).start()
-        ordered = eventually(lambda: [(node, order) for node in (OLD, NEW, OTHER) for order in desk.orders_for(node)])
+        ordered = eventually(lambda: [(node, order) for node in (OLD, NEW, OTHER) for order in queue.orders_for(node)])
         node_id, order = ordered[0]
-        desk.take_results(node_id, [OrderResult(order.order_id, reply={"step": 9})])
+        queue.take_results(node_id, [OrderResult(order.order_id, reply={"step": 9})])
         future.result(PATIENCE_S)
         return node_id
 

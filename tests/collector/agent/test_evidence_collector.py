@@ -1,4 +1,4 @@
-"""The whole way on one node: files beside a real ring, a poll, the desk's thread, a report, its answer."""
+"""The whole way on one node: files beside a real ring, a poll, the collector's thread, a report, its answer."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Stage:
 
 def take(node: FakeNode, after_s: float = 2.0) -> None:
     node.poll(after_s)
-    assert node.desk is not None
-    assert node.desk.wait_idle(DONE_S)
+    assert node.collector is not None
+    assert node.collector.wait_idle(DONE_S)
 
 
 def waiting(node: FakeNode) -> tuple[Evidence, ...]:

@@ -1,4 +1,4 @@
-"""The desk's turns over a coordinator that was told of ranks, whose nodes answer orders."""
+"""The loop's turns over a coordinator that was told of ranks, whose nodes answer orders."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Site:
         self.restart()
 
     def restart(self) -> None:
-        self.desk = EscalationLoop(
+        self.loop = EscalationLoop(
             self.coordinator, self._open, asks=self.asks, now_s=lambda: self.now_s, submit=self._submit
         )
 
@@ -51,7 +51,7 @@ class Site:
         """One turn, and reports of the node until nobody waits for it any more."""
         self.now_s += after_s
         self._report(*pieces)
-        self.desk.turn()
+        self.loop.turn()
         while any(thread.is_alive() for thread in self.threads):
             orders = self._report().orders
             self.asked += [order.request for order in orders]
@@ -142,7 +142,7 @@ def test_without_a_database_nobody_is_asked_and_nothing_is_lost(site: Site) -> N
     assert site.asked == []  # it is named already
 
 
-def test_a_defect_over_one_turn_does_not_end_the_desk(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_over_one_turn_does_not_end_the_loop(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     ask, site.coordinator.jobs = site.coordinator.jobs, None  # type: ignore[method-assign,assignment] # SAFETY: a defect
     site.turn()
     assert "a turn of escalation failed" in caplog.text

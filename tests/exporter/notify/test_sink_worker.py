@@ -38,14 +38,14 @@ class FakeSink:
 class Bench:
     def __init__(self) -> None:
         self.clock, self.sink = Clock(), FakeSink()
-        self.desk = SinkWorker(self.sink, wall_s=self.clock, monotonic_s=self.clock)
+        self.worker = SinkWorker(self.sink, wall_s=self.clock, monotonic_s=self.clock)
 
     def fail(self, error: Exception) -> float | None:
         """One round that ends so; returns how long the next has to wait."""
         self.sink.error = error
-        self.desk.hand_over()
+        self.worker.hand_over()
         self.sink.error = None
-        return self.desk.wait_s()
+        return self.worker.wait_s()
 
 
 @pytest.fixture
@@ -54,38 +54,38 @@ def bench() -> Bench:
 
 
 def test_nothing_is_handed_over_before_a_delivery(bench: Bench) -> None:
-    assert bench.desk.wait_s() is None
-    bench.desk.deliver([story(2), story(1)])
-    assert bench.desk.wait_s() == 0.0
-    bench.desk.hand_over()
+    assert bench.worker.wait_s() is None
+    bench.worker.deliver([story(2), story(1)])
+    assert bench.worker.wait_s() == 0.0
+    bench.worker.hand_over()
     assert bench.sink.rounds == [[story(1), story(2)]]
-    assert bench.desk.wait_s() is None
+    assert bench.worker.wait_s() is None
 
 
 def test_only_the_newest_stories_are_handed_over(bench: Bench) -> None:
-    bench.desk.deliver([story(1)])
-    bench.desk.deliver([escalated(story(1))])
-    bench.desk.hand_over()
+    bench.worker.deliver([story(1)])
+    bench.worker.deliver([escalated(story(1))])
+    bench.worker.hand_over()
     assert bench.sink.rounds == [[escalated(story(1))]]
 
 
 def test_what_was_closed_while_a_sink_was_away_is_handed_over_when_it_is_back(bench: Bench) -> None:
-    bench.desk.deliver([story(1)])
+    bench.worker.deliver([story(1)])
     bench.fail(RetryLaterError("away"))
-    bench.desk.deliver([closed(story(1)), story(2)])
-    bench.desk.deliver([story(2)])  # the service has stopped telling of incident 1
-    bench.desk.hand_over()
+    bench.worker.deliver([closed(story(1)), story(2)])
+    bench.worker.deliver([story(2)])  # the service has stopped telling of incident 1
+    bench.worker.hand_over()
     assert bench.sink.rounds == [[closed(story(1)), story(2)]]
-    bench.desk.deliver([story(2)])
-    bench.desk.hand_over()
+    bench.worker.deliver([story(2)])
+    bench.worker.hand_over()
     assert bench.sink.rounds[1:] == [[story(2)]]
 
 
 def test_what_a_failed_round_had_is_owed_still(bench: Bench) -> None:
-    bench.desk.deliver([closed(story(1))])
+    bench.worker.deliver([closed(story(1))])
     bench.fail(RetryLaterError("away"))
-    bench.desk.deliver([])
-    bench.desk.hand_over()
+    bench.worker.deliver([])
+    bench.worker.hand_over()
     assert bench.sink.rounds == [[closed(story(1))]]
 
 
@@ -94,15 +94,15 @@ def test_what_is_delivered_while_a_sink_is_busy_waits_for_the_next_round(bench: 
         def take(self, stories: Sequence[Story]) -> None:
             super().take(stories)
             if len(self.rounds) == 1:
-                desk.deliver([closed(story(1))])
-                desk.deliver([])
+                worker.deliver([closed(story(1))])
+                worker.deliver([])
 
     sink = Busy()
-    desk = SinkWorker(sink, wall_s=bench.clock, monotonic_s=bench.clock)
-    desk.deliver([story(1)])
-    desk.hand_over()
-    assert desk.wait_s() == 0.0
-    desk.hand_over()
+    worker = SinkWorker(sink, wall_s=bench.clock, monotonic_s=bench.clock)
+    worker.deliver([story(1)])
+    worker.hand_over()
+    assert worker.wait_s() == 0.0
+    worker.hand_over()
     assert sink.rounds == [[story(1)], [closed(story(1))]]
 
 
@@ -117,42 +117,42 @@ def test_what_is_delivered_while_a_sink_is_busy_waits_for_the_next_round(bench: 
     ],
 )
 def test_a_sink_that_fails_is_left_alone_for_a_while(bench: Bench, error: Exception, wait_s: float) -> None:
-    bench.desk.deliver([story(1)])
+    bench.worker.deliver([story(1)])
     assert bench.fail(error) == wait_s
-    bench.desk.deliver([story(1)])
-    assert bench.desk.wait_s() == wait_s
+    bench.worker.deliver([story(1)])
+    assert bench.worker.wait_s() == wait_s
     bench.clock.now_s += wait_s
-    assert bench.desk.wait_s() == 0.0
+    assert bench.worker.wait_s() == 0.0
 
 
 def test_a_refusal_is_said_once_and_its_end_too(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        bench.desk.deliver([story(1)])
+        bench.worker.deliver([story(1)])
         for _ in range(3):
             bench.clock.now_s += REFUSED_WAIT_S
             bench.fail(RefusedError("token revoked"))
-        assert bench.desk.status() == PartStatus("fake", "token revoked", NOW_S + REFUSED_WAIT_S)
-        bench.desk.hand_over()
+        assert bench.worker.status() == PartStatus("fake", "token revoked", NOW_S + REFUSED_WAIT_S)
+        bench.worker.hand_over()
     assert caplog.text.count("token revoked") == 1
     assert caplog.text.count("told again") == 1
-    assert bench.desk.status() == PartStatus("fake", None, bench.clock.now_s)
+    assert bench.worker.status() == PartStatus("fake", None, bench.clock.now_s)
 
 
 def test_a_moments_wait_is_no_trouble_until_it_lasts(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.desk.deliver([story(1)])
+    bench.worker.deliver([story(1)])
     bench.fail(RetryLaterError("one message a second"))
-    assert bench.desk.status().problem is None
+    assert bench.worker.status().problem is None
     bench.clock.now_s += 20.0
     bench.fail(RetryLaterError("one message a second"))
-    assert bench.desk.status().problem == "one message a second"
+    assert bench.worker.status().problem == "one message a second"
     assert caplog.text.count("one message a second") == 1
 
 
 def test_a_defect_is_in_the_log_with_its_traceback(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.desk.deliver([story(1)])
+    bench.worker.deliver([story(1)])
     bench.fail(ZeroDivisionError("oops"))
     assert "Traceback" in caplog.text
-    assert "ZeroDivisionError" in (bench.desk.status().problem or "")
+    assert "ZeroDivisionError" in (bench.worker.status().problem or "")
 
 
 def test_a_sink_that_hangs_is_seen_to_hang(bench: Bench) -> None:
@@ -161,18 +161,18 @@ def test_a_sink_that_hangs_is_seen_to_hang(bench: Bench) -> None:
     class Hanging(FakeSink):
         def take(self, stories: Sequence[Story]) -> None:
             bench.clock.now_s += HANGS_AFTER_S + 24.0
-            seen.append(desk.status().problem)
+            seen.append(worker.status().problem)
 
-    desk = SinkWorker(Hanging(), wall_s=bench.clock, monotonic_s=bench.clock)
-    desk.deliver([story(1)])
-    desk.hand_over()
+    worker = SinkWorker(Hanging(), wall_s=bench.clock, monotonic_s=bench.clock)
+    worker.deliver([story(1)])
+    worker.hand_over()
     assert seen == ["it was asked 84 s ago, and has not answered"]
-    assert desk.status().problem is None
+    assert worker.status().problem is None
 
 
 def test_what_is_owed_is_bounded_and_the_newest_stay(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.desk.deliver([closed(story(number)) for number in range(MAX_OWED + 3)])
-    bench.desk.deliver([])
-    bench.desk.hand_over()
+    bench.worker.deliver([closed(story(number)) for number in range(MAX_OWED + 3)])
+    bench.worker.deliver([])
+    bench.worker.hand_over()
     assert [told.incident.number for told in bench.sink.rounds[0]] == list(range(3, MAX_OWED + 3))
     assert "3 closed incidents are never told" in caplog.text

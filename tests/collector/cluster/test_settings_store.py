@@ -1,4 +1,4 @@
-"""`JobSettingsDesk`: settings kept on disk, handed out with replies, and waited for until all nodes have them."""
+"""`JobSettingsStore`: settings kept on disk, handed out with replies, and waited for until all nodes have them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ OTHER = JobSettings("4712", 1002, 3, environ={"TIDEGAUGE_MEMORY_FRACTION": "0.5"
 
 
 class Site:
-    """A coordinator with a desk, and nodes that report to it."""
+    """A coordinator with a store, and nodes that report to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = FakeClock()
         self.looked = threading.Event()
-        """Set when the desk looks at who reports."""
+        """Set when the store looks at who reports."""
         self.begin()
 
     def begin(self) -> None:
@@ -52,11 +52,11 @@ class Site:
         self.coordinator = Coordinator(
             wall_s=self.clock.unix_s, monotonic_s=self.clock.monotonic_s, incarnation="c1", stale_after_s=10.0
         )
-        self.desk = JobSettingsStore(
+        self.store = JobSettingsStore(
             self.path, wall_s=self.clock.unix_s, reporting=self.reporting,
             monotonic_s=self.clock.monotonic_s,
         )  # fmt: skip
-        self.coordinator.lay_down(self.desk)
+        self.coordinator.lay_down(self.store)
 
     def reporting(self) -> tuple[NodeSummary, ...]:
         self.looked.set()
@@ -72,11 +72,11 @@ class Site:
         return {raw["settings"]["job_id"] for raw in json.loads(self.path.read_text())["jobs"]}
 
     def wait_for_all(self) -> Future[list[str]]:
-        """``missing_on`` in a thread that has begun to wait: it has looked, and lets the desk go only for that."""
+        """``missing_on`` in a thread that has begun to wait: it has looked, and lets the store go only for that."""
         self.looked.clear()
         future: Future[list[str]] = Future()
         waits = threading.Thread(
-            target=lambda: future.set_result(list(self.desk.missing_on(timeout_s=60.0))), daemon=True
+            target=lambda: future.set_result(list(self.store.missing_on(timeout_s=60.0))), daemon=True
         )
         waits.start()
         assert self.looked.wait(PATIENCE_S)
@@ -92,34 +92,34 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "settings.json")
 
 
-def test_it_is_the_desk_of_the_hooks(site: Site) -> None:
-    desk: SettingsStore = site.desk
-    assert desk.get("4711", 1001) is None
+def test_it_is_the_settings_store_of_the_hooks(site: Site) -> None:
+    store: SettingsStore = site.store
+    assert store.get("4711", 1001) is None
     assert issubclass(SettingsKeptError, AuditError)
 
 
 def test_what_is_laid_down_survives_a_crash(site: Site) -> None:
-    site.desk.put(ONE)
-    site.desk.put(OTHER)
+    site.store.put(ONE)
+    site.store.put(OTHER)
     site.begin()
-    assert (site.desk.get("4711", 1001), site.desk.get("4712", 1002)) == (ONE, OTHER)
+    assert (site.store.get("4711", 1001), site.store.get("4712", 1002)) == (ONE, OTHER)
     assert site.path.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_last_word_counts_and_each_job_has_one(site: Site) -> None:
     later = replace(ONE, from_restart=2)
-    site.desk.put(ONE)
-    site.desk.put(later)
-    assert site.desk.get("4711", 1001) == later
+    site.store.put(ONE)
+    site.store.put(later)
+    assert site.store.get("4711", 1001) == later
     assert site.report("a", None).job_settings == (later,)
 
 
 def test_settings_are_of_one_users_job(site: Site) -> None:
-    site.desk.put(ONE)
-    assert site.desk.get("4711", 1002) is None
+    site.store.put(ONE)
+    assert site.store.get("4711", 1002) is None
     again = replace(ONE, uid=1002)
-    site.desk.put(again)
-    assert (site.desk.get("4711", 1001), site.desk.get("4711", 1002)) == (None, again)
+    site.store.put(again)
+    assert (site.store.get("4711", 1001), site.store.get("4711", 1002)) == (None, again)
     assert site.report("a", None).job_settings == (again,)
 
 
@@ -129,20 +129,20 @@ def test_settings_are_of_one_users_job(site: Site) -> None:
 )
 def test_what_no_probe_would_take_is_refused_at_once(site: Site, environ: Mapping[str, str]) -> None:
     with pytest.raises(ValueError, match=r"would set|no usable text|longer than"):
-        site.desk.put(JobSettings("4711", 1001, environ=environ))
+        site.store.put(JobSettings("4711", 1001, environ=environ))
     assert site.report("a", digest(())).job_settings is None
 
 
 def test_a_node_gets_all_settings_until_it_has_them(site: Site) -> None:
     assert site.report("a", digest(())).job_settings is None
-    site.desk.put(ONE)
+    site.store.put(ONE)
     for settings_digest in (digest(()), None, digest(())):
         assert site.report("a", settings_digest).job_settings == (ONE,)
     assert site.report("a", digest([ONE])).job_settings is None
     assert site.report("b", digest([OTHER])).job_settings == (ONE,)
 
 
-def test_without_a_desk_no_node_is_told_anything() -> None:
+def test_without_a_store_no_node_is_told_anything() -> None:
     clock = FakeClock()
     coordinator = Coordinator(wall_s=clock.unix_s, monotonic_s=clock.monotonic_s, incarnation="c1")
     summary = NodeSummary("id", "a", 1, "i1", None, clock.unix_s(), settings_digest=digest([ONE]))
@@ -152,7 +152,7 @@ def test_without_a_desk_no_node_is_told_anything() -> None:
 def test_waiting_ends_when_the_last_node_has_them(site: Site) -> None:
     site.report("a", digest(()))
     site.report("b", digest(()))
-    site.desk.put(ONE)
+    site.store.put(ONE)
     waiting = site.wait_for_all()
     site.report("a", digest([ONE]))
     assert not waiting.done()
@@ -163,16 +163,16 @@ def test_waiting_ends_when_the_last_node_has_them(site: Site) -> None:
 def test_after_the_time_is_over_the_hosts_without_them_are_named(site: Site) -> None:
     for host, settings_digest in (("c", None), ("a", digest([ONE])), ("b", digest(()))):
         site.report(host, settings_digest)
-    site.desk.put(ONE)
-    assert site.desk.missing_on(timeout_s=0.0) == ["b", "c"]
+    site.store.put(ONE)
+    assert site.store.missing_on(timeout_s=0.0) == ["b", "c"]
 
 
 def test_a_host_that_runs_no_jobs_is_not_waited_for(site: Site) -> None:
     head = NodeSummary("id-head", "head", 1, "i1", None, site.clock.unix_s(), slurm_node=False)
     site.coordinator.report(head)
     site.coordinator.report(replace(head, node_id="id-a", hostname="a", slurm_node=True))
-    site.desk.put(ONE)
-    assert site.desk.missing_on(timeout_s=0.0) == ["a"]
+    site.store.put(ONE)
+    assert site.store.missing_on(timeout_s=0.0) == ["a"]
 
 
 def test_nodes_that_do_not_report_are_not_waited_for(site: Site) -> None:
@@ -182,20 +182,20 @@ def test_nodes_that_do_not_report_are_not_waited_for(site: Site) -> None:
     site.coordinator.engine_nodes([EngineNode("id-stale", "stale", "10.0.0.3")])
     site.clock.pass_s(11)
     site.report("here", digest([ONE]))
-    site.desk.put(ONE)
-    assert site.desk.missing_on(timeout_s=60.0) == []
+    site.store.put(ONE)
+    assert site.store.missing_on(timeout_s=60.0) == []
 
 
 def test_where_nobody_reports_nothing_is_missing(site: Site) -> None:
-    site.desk.put(ONE)
-    assert site.desk.missing_on(timeout_s=60.0) == []
+    site.store.put(ONE)
+    assert site.store.missing_on(timeout_s=60.0) == []
 
 
 def test_settings_that_change_meanwhile_are_waited_for_too(site: Site) -> None:
     site.report("a", digest(()))
-    site.desk.put(ONE)
+    site.store.put(ONE)
     waiting = site.wait_for_all()
-    site.desk.put(OTHER)
+    site.store.put(OTHER)
     site.report("a", digest([ONE]))
     assert not waiting.done()
     site.report("a", digest([ONE, OTHER]))
@@ -203,37 +203,37 @@ def test_settings_that_change_meanwhile_are_waited_for_too(site: Site) -> None:
 
 
 def test_settings_of_jobs_that_nobody_has_seen_for_long_are_dropped(site: Site) -> None:
-    site.desk.put(ONE)
+    site.store.put(ONE)
     site.clock.pass_s((UNSEEN_DAYS - 1) * DAY_S)
-    site.desk.put(OTHER)
+    site.store.put(OTHER)
     assert site.kept() == {"4711", "4712"}
     site.clock.pass_s(1.5 * DAY_S)
-    site.desk.put(replace(OTHER, job_id="4713"))
+    site.store.put(replace(OTHER, job_id="4713"))
     assert site.kept() == {"4712", "4713"}
     assert site.report("a", None).job_settings == (OTHER, replace(OTHER, job_id="4713"))
 
 
 def test_a_job_that_runs_keeps_its_settings_however_long_and_then_may_wait_in_the_queue(site: Site) -> None:
-    site.desk.put(ONE)
+    site.store.put(ONE)
     for _ in range(40):
         site.clock.pass_s(DAY_S)
         site.report("a", digest([ONE]), rank_of(ONE))
     site.clock.pass_s((UNSEEN_DAYS - 1) * DAY_S)
     site.begin()
-    site.desk.put(OTHER)
+    site.store.put(OTHER)
     assert site.kept() == {"4711", "4712"}
 
 
 def test_a_job_of_the_same_number_of_another_user_is_not_it(site: Site) -> None:
-    site.desk.put(ONE)
+    site.store.put(ONE)
     site.clock.pass_s((UNSEEN_DAYS + 1) * DAY_S)
     site.report("a", digest([ONE]), rank_of(replace(ONE, uid=1002)))
     assert site.kept() == set()
-    assert site.desk.get("4711", 1001) is None
+    assert site.store.get("4711", 1001) is None
 
 
 def test_the_file_is_not_written_at_every_report(site: Site) -> None:
-    site.desk.put(ONE)
+    site.store.put(ONE)
     inodes = []
     for _ in range(13):
         inodes.append(site.path.stat().st_ino)
@@ -249,24 +249,24 @@ def test_beyond_the_most_the_oldest_are_dropped(site: Site, caplog: pytest.LogCa
     jobs = [{"seen_unix_s": now_s - n, "settings": {**settings, "job_id": str(n)}} for n in range(MAX_JOBS)]
     site.path.write_text(json.dumps({"version": 1, "jobs": jobs}))
     site.begin()
-    site.desk.put(replace(ONE, job_id="new"))
-    assert site.desk.get(str(MAX_JOBS - 1), 1) is None
-    assert None not in (site.desk.get(str(MAX_JOBS - 2), 1), site.desk.get("0", 1), site.desk.get("new", 1001))
+    site.store.put(replace(ONE, job_id="new"))
+    assert site.store.get(str(MAX_JOBS - 1), 1) is None
+    assert None not in (site.store.get(str(MAX_JOBS - 2), 1), site.store.get("0", 1), site.store.get("new", 1001))
     assert "1 of the oldest" in caplog.text
 
 
 def test_what_cannot_be_written_does_not_count(site: Site) -> None:
-    site.desk.put(ONE)
+    site.store.put(ONE)
     site.path.unlink()
     site.path.mkdir()
     with pytest.raises(SettingsKeptError, match=r"settings\.json cannot be written"):
-        site.desk.put(replace(ONE, from_restart=9))
-    assert site.desk.get("4711", 1001) == ONE
+        site.store.put(replace(ONE, from_restart=9))
+    assert site.store.get("4711", 1001) == ONE
     assert site.report("a", digest([ONE])).job_settings is None
 
 
 def test_reports_are_answered_though_the_file_cannot_be_written(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    site.desk.put(ONE)
+    site.store.put(ONE)
     site.path.unlink()
     site.path.mkdir()
     site.clock.pass_s(LOOK_EVERY_S)
@@ -287,17 +287,17 @@ def test_a_damaged_file_is_said_loudly_and_kept_aside(site: Site, text: str, cap
         ("ERROR", True)
     ]
     assert site.path.with_name("settings.json.damaged").read_text() == text
-    site.desk.put(ONE)
+    site.store.put(ONE)
     assert site.kept() == {"4711"}
 
 
-def test_a_file_that_cannot_be_read_is_an_error_not_an_empty_desk(site: Site) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_not_an_empty_store(site: Site) -> None:
     site.path.mkdir()
     with pytest.raises(SettingsKeptError, match="cannot be read"):
         site.begin()
 
 
-def test_from_the_desk_to_the_job(site: Site, tmp_path: Path) -> None:
+def test_from_the_store_to_the_job(site: Site, tmp_path: Path) -> None:
     """Coordinator, agent and probe; the coordinator crashes in between, and the agent is another one afterwards."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -311,11 +311,11 @@ def test_from_the_desk_to_the_job(site: Site, tmp_path: Path) -> None:
 
     settings = replace(ONE, uid=os.getuid())
     node_reports()
-    site.desk.put(settings)
+    site.store.put(settings)
     site.begin()
     node_reports()
     node_reports()
-    assert site.desk.missing_on(timeout_s=0.0) == []
+    assert site.store.missing_on(timeout_s=0.0) == []
     first, second = {**job, "SLURM_RESTART_COUNT": "0"}, dict(job)
     take_settings(first)
     take_settings(second)

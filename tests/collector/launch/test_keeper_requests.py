@@ -1,4 +1,4 @@
-"""`Desk`: what a keeper answers, and that whatever it does is written down first, once, and about the right attempt."""
+"""`KeeperRequests`: what a keeper does is written down first, once, and about the right attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOPS = ("requeue", "hold", "cancel")
 
 
 class Job:
-    """A desk and what happened around it, in order."""
+    """Requests and what happened around it, in order."""
 
     def __init__(self, environ: dict[str, str] | None = None, **changes: Any) -> None:
         record = LaunchRecord(
@@ -31,7 +31,7 @@ class Job:
         self.events: list[str] = []
         self.said = ""
         self.held_back: str | None = None
-        self.desk = KeeperRequests(
+        self.requests = KeeperRequests(
             record._replace(**changes),
             environ or {},
             save=self._save,
@@ -48,7 +48,9 @@ class Job:
         self.said += text + "\n"
 
     def ask(self, command: str, decision_id: str = "d-1", **more: Any) -> dict[str, Any]:
-        return self.desk.answer({"command": command, "id": decision_id, "restarts": 0, "reason": "it leaks", **more})
+        return self.requests.answer(
+            {"command": command, "id": decision_id, "restarts": 0, "reason": "it leaks", **more}
+        )
 
 
 @pytest.mark.parametrize(
@@ -60,8 +62,8 @@ def test_a_stop_is_written_down_before_anything_else(command: str, then: LaunchS
     assert job.ask(command, grace_s=5) == {"ok": True}
     assert job.events == ["saved stopping d-1", "said"]
     assert "it leaks" in job.said
-    assert job.desk.stop is not None
-    assert (job.desk.stop.then, job.desk.stop.grace_s) == (then, 5.0)
+    assert job.requests.stop is not None
+    assert (job.requests.stop.then, job.requests.stop.grace_s) == (then, 5.0)
 
 
 @pytest.mark.parametrize("command", ["notify", "annotate", "cap", *STOPS])
@@ -76,9 +78,9 @@ def test_an_id_that_was_carried_out_does_nothing_more(command: str) -> None:
 def test_an_id_is_remembered_over_a_restart() -> None:
     job = Job()
     job.ask("requeue")
-    job.desk.attempt_began(2e9, restarts=1)
+    job.requests.attempt_began(2e9, restarts=1)
     assert job.ask("requeue") == {"ok": True, "already": True}
-    assert job.desk.stop is None
+    assert job.requests.stop is None
 
 
 @pytest.mark.parametrize("command", ["notify", "cap", *STOPS])
@@ -95,8 +97,8 @@ def test_a_job_that_is_being_ended_is_not_ended_again(second: str) -> None:
     job = Job()
     job.ask("requeue")
     assert job.ask(second, "d-2")["kind"] == "changed"
-    assert job.desk.stop is not None
-    assert job.desk.stop.then is LaunchState.RUNNING
+    assert job.requests.stop is not None
+    assert job.requests.stop.then is LaunchState.RUNNING
 
 
 @pytest.mark.parametrize("command", ["cap", *STOPS])
@@ -106,7 +108,7 @@ def test_an_exempt_job_is_told_things_and_nothing_else(command: str) -> None:
     reply = job.ask(command, "d-2", fraction=0.5)
     assert reply["kind"] == "refused"
     assert "--no-actions" in reply["error"]
-    assert job.desk.stop is None
+    assert job.requests.stop is None
 
 
 def test_only_a_job_whose_owner_allows_it_is_requeued() -> None:
@@ -130,31 +132,31 @@ def test_a_job_that_cannot_be_ended_now_can_be_later(command: str) -> None:
 def test_a_requeue_changes_the_next_environment() -> None:
     job = Job({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "HOME": "/x"})
     job.ask("requeue", alloc_conf={"expandable_segments": "True"}, environ={"A": "b c;d"})
-    assert job.desk.environ == {
+    assert job.requests.environ == {
         "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True", "HOME": "/x", "A": "b c;d"
     }  # fmt: skip
-    assert set(job.desk.changed_environ) == {"PYTORCH_CUDA_ALLOC_CONF", "A"}
+    assert set(job.requests.changed_environ) == {"PYTORCH_CUDA_ALLOC_CONF", "A"}
     assert "expandable_segments:True" in job.said
 
 
 def test_the_version_of_torch_decides_the_variable() -> None:
     job = Job()
     job.ask("requeue", alloc_conf={"expandable_segments": "True"}, torch_version="2.11.0+cu130")
-    assert job.desk.environ == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert job.requests.environ == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 def test_a_cap_is_for_later_attempts() -> None:
     job = Job()
     assert job.ask("cap", fraction=0.5) == {"ok": True}
-    assert job.desk.environ == {"TIDEGAUGE_MEMORY_FRACTION": "0.5"}
-    assert job.desk.stop is None
+    assert job.requests.environ == {"TIDEGAUGE_MEMORY_FRACTION": "0.5"}
+    assert job.requests.stop is None
 
 
 def test_messages_and_remarks_are_kept_and_only_messages_are_said() -> None:
     job = Job()
     job.ask("notify", "d-1", text="rank 3 leaks\nsee incidents 7")
     job.ask("annotate", "d-2", text="watched")
-    record = job.desk.answer({"command": "describe"})
+    record = job.requests.answer({"command": "describe"})
     assert record["messages"] == ["rank 3 leaks / see incidents 7"]
     assert record["remarks"] == ["watched"]
     assert job.said == "rank 3 leaks\nsee incidents 7\n"
@@ -170,7 +172,7 @@ def test_the_oldest_decisions_are_forgotten() -> None:
     job = Job()
     for number in range(MAX_DECISIONS + 5):
         job.ask("notify", f"d-{number}", text="a word")
-    decisions = job.desk.record.decisions
+    decisions = job.requests.record.decisions
     assert (len(decisions), decisions[-1]) == (MAX_DECISIONS, f"d-{MAX_DECISIONS + 4}")
 
 
@@ -206,17 +208,17 @@ def test_the_oldest_decisions_are_forgotten() -> None:
 )
 def test_a_wrong_request_is_refused_and_changes_nothing(wrong: dict[str, Any]) -> None:
     job = Job()
-    reply = job.desk.answer({"command": "requeue", "id": "d-1", "restarts": 0, **wrong})
+    reply = job.requests.answer({"command": "requeue", "id": "d-1", "restarts": 0, **wrong})
     assert reply["kind"] == "refused"
     assert reply["error"]
-    assert (job.events, job.desk.environ, job.desk.stop) == ([], {}, None)
+    assert (job.events, job.requests.environ, job.requests.stop) == ([], {}, None)
 
 
 def test_grace_is_bounded() -> None:
     job = Job()
     job.ask("cancel", grace_s=10**400)
-    assert job.desk.stop is not None
-    assert job.desk.stop.grace_s == 3600.0
+    assert job.requests.stop is not None
+    assert job.requests.stop.grace_s == 3600.0
 
 
 def test_a_record_of_the_longest_texts_is_still_read() -> None:
@@ -228,4 +230,4 @@ def test_a_record_of_the_longest_texts_is_still_read() -> None:
             f"{number:03d}" + wide * (MAX_ID_CHARS - 3),
             text=wide * MAX_SAID_CHARS,
         )
-    assert len(job.desk.record.decisions) == MAX_DECISIONS  # each was written and read back, see Job
+    assert len(job.requests.record.decisions) == MAX_DECISIONS  # each was written and read back, see Job

@@ -29,10 +29,10 @@ def store(tmp_path: Path) -> Store:
 
 def turned(store: Store, *, loop_s: float, ages_s: float) -> list[int]:
     """The incidents that a coordinator leaves that keeps them for thirty days."""
-    desk = ActionLoop(
+    action_loop = ActionLoop(
         lambda: Opened(store, StillLoop(), lambda: loop_s, lambda: ages_s), keep_incidents_s=30 * DAY_S
     )  # fmt: skip
-    desk.turn()
+    action_loop.turn()
     return [one.number for one in store.incidents.incidents()]
 
 
