@@ -25,7 +25,8 @@ MIB = 1024**2
         (1024**2 - 1, "1.0 MiB"),
         (1023.6, "1.0 KiB"),
         (139.8 * 1024**3, "139.8 GiB"),
-        (2**80, "1048576.0 EiB"),
+        (2**80, "over 1024 EiB"),
+        (-1.15e251, "under -1024 EiB"),
     ],
 )
 def test_bytes_are_written_with_an_iec_unit(count: float, text: str) -> None:

@@ -24,7 +24,7 @@ _MAX_YEARS = 100.0
 def format_bytes(count: float) -> str:
     """Bytes with an IEC unit and one decimal, as ``nvidia-smi`` and PyTorch's own messages count: ``12.0 MiB``.
 
-    Whole bytes below 1 KiB. Negative counts keep their sign.
+    Whole bytes below 1 KiB. Negative counts keep their sign. Of what no machine has it is said so: ``over 1024 EiB``.
     """
     sign = "-" if count < 0 else ""
     amount = abs(count)
@@ -34,6 +34,8 @@ def format_bytes(count: float) -> str:
     while (amount >= 1023.95 or exponent == 0) and exponent < len(IEC_UNITS) - 1:  # 1023.95 would be written 1024.0
         amount /= 1024
         exponent += 1
+    if amount >= 1023.95:
+        return f"{'under -' if sign else 'over '}1024 EiB"
     return f"{sign}{amount:.1f} {IEC_UNITS[exponent]}"
 
 
