@@ -1,7 +1,8 @@
 """How many examples a property test is given: Hypothesis' profiles, chosen by HYPOTHESIS_PROFILE.
 
 ``fast`` (the default) and ``ci`` think of the same examples in each run, so that a change and not luck decides;
-``night`` thinks of new ones.
+``night`` thinks of new ones. Hypothesis also tries the constants of all modules that are loaded, which differ with what
+else a worker has run before: of the first two profiles they are none.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
 
 MAX_EXAMPLES = {"fast": 20, "ci": 100, "night": 1000}
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
@@ -25,6 +27,9 @@ def register() -> None:
             suppress_health_check=[HealthCheck.too_slow], phases=phases,
         )  # fmt: skip
     settings.load_profile(PROFILE)
+    if settings.get_profile(PROFILE).derandomize:
+        no_constants = type(providers._get_local_constants())()
+        vars(providers)["_get_local_constants"] = lambda: no_constants  # no setting leaves them out
 
 
 def fewer(divisor: int) -> settings:
