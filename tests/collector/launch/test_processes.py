@@ -27,7 +27,9 @@ import os, subprocess, sys, time
 if sys.argv[1] == "stubborn":
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"])
+up = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+child = subprocess.Popen(up, stdout=subprocess.PIPE)
+child.stdout.readline()
 print(os.getpid(), child.pid, flush=True)
 time.sleep(600)
 """
@@ -41,9 +43,8 @@ class Family:
             [sys.executable, "-c", FAMILY, manner], stdout=subprocess.PIPE, start_new_session=True, text=True
         )
         assert self.popen.stdout is not None
-        lines = {self.popen.stdout.readline().strip() for _ in range(2)}
-        (pids,) = lines - {"up"}
-        self.parent, self.child = (self._identity(int(pid)) for pid in pids.split())
+        pids = self.popen.stdout.readline().split()
+        self.parent, self.child = (self._identity(int(pid)) for pid in pids)
 
     @staticmethod
     def _identity(pid: int) -> ProcessId:
