@@ -161,6 +161,21 @@ def out_of_memory(**changes: Any) -> Story:
     return _story(told, full[: POINTS - 3], **changes)
 
 
+def crashed(closure: Closure = Closure.JOB_ENDED, *, after_s: float = 40.0, steps_after: int = 0) -> Story:
+    """The same, and the job has ended by it."""
+    before = out_of_memory().incident
+    (failed,) = before.findings
+    assert failed.oom is not None
+    told = replace(
+        before,
+        state=IncidentState.CLOSED,
+        closure=closure,
+        closed_unix_s=failed.oom.at_unix_s + after_s,
+        findings=(replace(failed, step=failed.oom.step + steps_after),),
+    )
+    return _story(told, out_of_memory().memory)
+
+
 def recovering(**changes: Any) -> Story:
     """The leak has stopped: a cache was emptied three minutes ago."""
     before = leak().incident
@@ -226,8 +241,8 @@ def owner_text(story: Story) -> str:
         "warning 1 of 2 before it may be ended.\n"
         "If this goes on, not before 08:10 UTC and once it may be 30 min or less from running out of memory, Tidegauge "
         "asks the job to save its state and waits up to 10 min for it; then it ends it and has it start again.\n"
-        "Live tensors pile up: something keeps a reference from step to step. The usual places are lists of losses or "
-        "outputs without .detach(), module hooks that store activations, and caches without a bound.\n"
+        "Live tensors accumulate: something keeps references from step to step. Usual suspects: lists of losses or "
+        "outputs without .detach(), module hooks that store activations, caches without a bound.\n"
         "To keep Tidegauge from acting on the job: start it with `tidegauge run --no-actions`."
     )
 
@@ -249,7 +264,7 @@ def _wave(number: int, height: float) -> float:
 
 def _told(told: Incident) -> DecisionRecord:
     made = decision(incident=told, rule="leak-requeue", decided_s=NOW_S - 880.0)
-    return record(made, Outcome.DONE, detail="the owner was told as a direct message on Slack")
+    return record(made, Outcome.DONE, detail="owner notified: job output, Slack DM")
 
 
 def _held_back(told: Incident) -> DecisionRecord:

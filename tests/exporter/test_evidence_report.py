@@ -68,7 +68,7 @@ def test_the_page_names_line_holder_cause_and_what_to_change() -> None:
     for fact in (
         "Rank 1 of job 4711 leaks 12.0 MiB per step since step 150",
         "train.py: Trainer.history (list, 412 items)",
-        "The cause is tensors kept by Python objects.",
+        "Tensors kept alive by Python references.",
         "One line allocated 98 % of what grew.",
         "llm/train.py:41",
         "360.0 MiB",
@@ -160,7 +160,7 @@ def test_a_step_series_alone_says_whether_it_leaks() -> None:
 
 def test_an_unknown_cause_is_said_so() -> None:
     words = Page(render_evidence_report(content(evidence=evidence(cause=NOT_KNOWN)))).text
-    assert "The cause is not known." in words
+    assert "Unknown." in words
     assert "What to change" not in words
 
 

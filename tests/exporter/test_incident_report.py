@@ -78,7 +78,7 @@ def test_the_page_says_what_goes_on_since_when_and_when_it_ends() -> None:
     assert "Rank 1 of job 4711 leaks 12.0 MiB per step since step 150; at this rate it runs out of memory in" in words
     for fact in ("Critical", "14\u201322 min", "960.0 MiB", "2027-01-15 07:50 UTC", "10 min", "of 2 in the job"):
         assert fact in words
-    assert "Live tensors pile up" in words
+    assert "Live tensors accumulate" in words
 
 
 def test_time_goes_on_after_the_last_figures() -> None:
@@ -115,8 +115,8 @@ def test_only_what_is_configured_is_linked() -> None:
 def test_what_was_done_held_back_and_considered_is_told_in_words() -> None:
     words = Page(render(story())).text
     assert "Written to the job's terminal" in words
-    assert "Held back: have the job save its state. Actions are paused." in words
-    assert "The policy would end the job and have it start again, but its mode is observe: nothing is done." in words
+    assert "Checkpoint on hold: actions are paused." in words
+    assert "Mode observe, no action taken: the policy would requeue the job." in words
     assert "rule leak, rung 3: rank 1 of job 4711 leaks 12 MiB a step" in words
 
 
@@ -138,7 +138,7 @@ def test_long_stories_are_cut_and_say_so() -> None:
     words = Page(render(replace(one, history=changes, decisions=decisions))).words
     assert "7 earlier lines are left out." in words
     assert "9 earlier lines are left out." in words
-    assert sum(text.startswith("It came back") for text in words) == MAX_LINES
+    assert sum(text.startswith("Reopened") for text in words) == MAX_LINES
 
 
 def test_the_plot_shows_the_layers_the_limit_and_the_forecast() -> None:
@@ -188,7 +188,7 @@ def test_an_out_of_memory_says_what_was_wanted_and_why_it_failed() -> None:
         grown_bytes=None, explanation="the cache was not the cause",
     )  # fmt: skip
     words = Page(render(Story(about, memory=memory()))).words
-    assert "Rank 3 of job 4711 ran out of memory at step 200: 512.0 MiB were wanted, 200.0 MiB were free." in words
+    assert "Rank 3 of job 4711 ran out of memory at step 200: wanted 512.0 MiB, 200.0 MiB free." in words
     assert "The cache was not the cause." in words
     assert "512.0 MiB wanted, 200.0 MiB free" in words
     assert "out of memory" in words
@@ -220,12 +220,12 @@ def test_evidence_is_named_in_full() -> None:
 def test_line_holder_cause_and_advice_are_on_the_page() -> None:
     page = Page(render(story(evidence=(FOUND,))))
     assert "append `tensor.item()` where a number is enough" in page.text
-    assert "The usual places" not in page.text
+    assert "Usual suspects" not in page.text
     for cell in (
         "train.py:41 in step",
         "1.0 GiB in 30 steps",
         "train.py: Trainer.history (list, 412 items) -> Tensor[8,286,4096] float32",
-        "Tensors kept by Python objects",
+        "Tensors kept alive by Python references",
         "two independent lines of evidence agree",
     ):
         assert cell in page.words

@@ -82,5 +82,5 @@ def test_same_leak_without_consent_dies_of_its_cap_and_its_owner_is_told_why(sit
     assert set(done(site.decisions("leaky"))) == {"notify"}
     (oom,) = [incident for incident in site.incidents("leaky") if incident["key"]["cause"] == "out_of_memory"]
     print(oom["explanation"])
-    assert "tensors that are kept grew" in oom["explanation"]
+    assert "live tensors grew" in oom["explanation"]
     assert "The memory fraction set the limit" in oom["explanation"]

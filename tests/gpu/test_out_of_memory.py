@@ -58,7 +58,7 @@ def test_the_job_explains_itself_below_its_traceback(gpu_python: str, run_dir: P
     told = [line for line in stderr.splitlines() if line.startswith("tidegauge:")]
     assert stderr.index("OutOfMemoryError: CUDA out of memory") < stderr.index(told[0])
     assert "ran out of memory" in told[0]
-    assert "64.0 MiB more were refused" in told[0]
+    assert "an allocation of 64.0 MiB failed" in told[0]
     (snapshot,) = run_dir.glob("*/*.oom.pickle")
     from_snapshot = answer("oom", snapshot)
     message = run_dir / "stderr.txt"

@@ -108,7 +108,7 @@ def test_owner_of_a_leak_is_warned_by_mail_and_told_what_was_done(site: tuple[Si
     one, smtp = site
     with one.job("leaky", "--leak-rank", "1", steps=15_000) as leaky:
         try:
-            eventually(lambda: _saying(smtp, "your job was ended, and starts again"), "the last mail", within_s=300)
+            eventually(lambda: _saying(smtp, "requeued your job: it starts again"), "the last mail", within_s=300)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{last_lines(leaky.log, 10)}\n{one.service.logs()}") from error
         # The next attempt leaks too: it may have an incident and a mail of its own by now.
@@ -123,7 +123,7 @@ def test_owner_of_a_leak_is_warned_by_mail_and_told_what_was_done(site: tuple[Si
     assert len({mail.mail["Message-ID"] for mail in mails}) == len(mails), "each once"
     decisions = [record for record in one.decisions("leaky") if record["decision"]["incident"]["number"] == number]
     notified = [record for record in decisions if record["decision"]["action"] == "notify"]
-    assert all("where the job prints and by mail" in record["detail"] for record in notified), notified
+    assert all("job output, email" in record["detail"] for record in notified), notified
     # Who had to wait for this process says so until the next time that all is told.
     eventually(lambda: re.search(r"^telling .*mail: ok", one.service.call("status").out, re.M), "mail is well")
 

@@ -70,8 +70,8 @@ def test_the_explanation_stands_below_the_traceback(runs: Runs) -> None:
     first, owner, free = told(stderr)
     assert stderr.index("torch.OutOfMemoryError: CUDA out of memory") < stderr.index(first)
     assert stderr.rstrip().endswith(free)
-    assert first.startswith("tidegauge: rank 0 ran out of memory at step 0: 2.0 GiB more were refused")
-    assert "the largest has 31.0 MiB. Trying again makes sense" in first
+    assert first.startswith("tidegauge: rank 0 ran out of memory at step 0: an allocation of 2.0 GiB failed")
+    assert "(largest: 31.0 MiB). Retry with" in first
     assert "in 100 blocks of 33.0 MiB: " in owner
     assert owner.endswith("in pieces")
     (snapshot,) = runs.snapshots()
@@ -83,7 +83,7 @@ def test_the_explanation_stands_below_the_traceback(runs: Runs) -> None:
 
 def test_without_stacks_the_blocks_are_told_by_size(runs: Runs) -> None:
     first, largest, _free = told(runs.stderr("needed"))
-    assert "64.0 MiB more were refused" in first
+    assert "an allocation of 64.0 MiB failed" in first
     assert "in 119 blocks of 64.0 MiB: no stack was recorded" in largest
     (snapshot,) = runs.snapshots()
     assert runs.explained(snapshot)["kind"] == "allocated"
@@ -115,9 +115,9 @@ def test_under_a_keeper_it_is_told_once(runs: Runs) -> None:
 def test_private_pools_that_grew_are_told_by_their_figure(runs: Runs, conf: str, keeper: bool) -> None:
     stderr = runs.stderr("pool_each_step", keeper=keeper, PYTORCH_CUDA_ALLOC_CONF=conf)
     (first,) = (line for line in told(stderr) if "ran out of memory" in line)
-    assert "GiB lay in private pools (CUDA graphs, MemPool), out of reach" in first
-    assert "memory that is reserved grew by " in first
-    assert "unless graphs share one pool, or fewer of them are recorded; expandable_segments does not help." in first
+    assert "GiB were free in private pools (CUDA graphs, MemPool), out of reach" in first
+    assert "reserved memory grew by " in first
+    assert "unless the graphs share one pool, or the job captures fewer; expandable_segments does not help." in first
 
 
 def test_it_can_be_switched_off(runs: Runs) -> None:

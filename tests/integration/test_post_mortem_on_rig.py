@@ -27,5 +27,5 @@ def test_the_terminal_says_that_the_fraction_was_the_limit(rig: Rig, tmp_path: P
     assert done.returncode == 1
     notes = [line for line in done.stderr.splitlines() if line.startswith("tidegauge: rank 1 ran out of memory")]
     assert len(notes) == 1, done.stderr[-3000:]
-    assert "tensors that are kept grew" in notes[0]
+    assert "live tensors grew" in notes[0]
     assert "The memory fraction set the limit" in notes[0]

@@ -126,7 +126,7 @@ def test_leak_is_told_to_the_owner_to_the_channel_and_to_grafana_once(town: Town
             raise AssertionError(f"{error}\n{last_lines(leaky.log, 10)}\n{town.site.service.logs()}") from error
 
     # The head is changed at once, its replies follow at Slack's pace.
-    parts = ["has saved its state", "starts again", "closed:"]
+    parts = ["has saved a checkpoint", "starts again", "closed:"]
     history = eventually(lambda: town.site.service.get(f"/api/v1/incident?number={number}")["history"], "the history")
     if "escalated" in [change["kind"] for change in history]:  # else nobody looked while it was a suspicion
         parts.append("severity rose to critical")

@@ -35,8 +35,8 @@ def test_a_warning_says_who_what_when_what_next_and_what_to_do() -> None:
         "If this goes on, not before 08:10 UTC and once it may be 30 min or less from running out of memory, Tidegauge "
         "asks the job to save its state and waits up to 10 min for it; then it ends it and has it start again with "
         "expandable_segments:True.",
-        "Live tensors pile up: something keeps a reference from step to step. The usual places are lists of losses or "
-        "outputs without .detach(), module hooks that store activations, and caches without a bound.",
+        "Live tensors accumulate: something keeps references from step to step. Usual suspects: lists of losses or "
+        "outputs without .detach(), module hooks that store activations, caches without a bound.",
         "To keep Tidegauge from acting on the job: start it with `tidegauge run --no-actions`.",
     ]
 

@@ -70,14 +70,14 @@ def tag(name: str, value: str) -> str:
 
 def _region(story: Story, tags: tuple[str, ...], links: Links) -> Annotation:
     incident, first = story.incident, _as_opened(story)
-    lines = [_bold(f"incident {incident.number}: {first.key.cause.value}, {first.severity.value}")]
+    lines = [_bold(f"Incident {incident.number}: {first.key.cause.value}, {first.severity.value}")]
     lines += [_plain(incident_sentence(first))]
     end_ms = None
     if incident.closed_unix_s is not None:
         end_ms = _ms(incident.closed_unix_s)
         lasted = format_duration(max(incident.closed_unix_s - incident.opened_unix_s, 0.0))
         why = f": {CLOSURES[incident.closure]}" if incident.closure is not None else ""
-        worst = f" At its worst it was {incident.worst_severity.value}." if incident.worst_severity is not None else ""
+        worst = f" Peak severity: {incident.worst_severity.value}." if incident.worst_severity is not None else ""
         lines.append(_plain(f"Closed after {lasted}{why}.{worst}"))
     at_ms = _ms(incident.opened_unix_s)
     return Annotation(at_ms, end_ms, (*tags, f"cause:{incident.key.cause.value}"), _text(lines, incident, links))
@@ -85,7 +85,7 @@ def _region(story: Story, tags: tuple[str, ...], links: Links) -> Annotation:
 
 def _escalation(change: IncidentChange, tags: tuple[str, ...], links: Links) -> Annotation:
     incident = change.incident
-    lines = [_bold(f"incident {incident.number}: now {incident.severity.value}"), _plain(incident_sentence(incident))]
+    lines = [_bold(f"Incident {incident.number}: now {incident.severity.value}"), _plain(incident_sentence(incident))]
     tags = (*tags, f"cause:{incident.key.cause.value}", "escalated")
     return Annotation(_ms(change.at_unix_s), None, tags, _text(lines, incident, links))
 

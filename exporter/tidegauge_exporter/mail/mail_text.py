@@ -17,7 +17,7 @@ from tidegauge.core.jobs.slurm import SCHEDULER as SLURM
 from tidegauge.core.verdicts import Severity
 from tidegauge_exporter.links import Links
 from tidegauge_exporter.messages.action_text import TO_OWNER, deed, told_at
-from tidegauge_exporter.messages.headlines import noun, your_job
+from tidegauge_exporter.messages.headlines import crashed_rank, noun, your_job
 from tidegauge_exporter.messages.incident_links import Link, chosen_links
 from tidegauge_exporter.messages.owner_text import owner_words
 from tidegauge_exporter.messages.text import tidy
@@ -115,9 +115,9 @@ def owner_commands(incident: Incident) -> Sequence[ShownCommand]:
     return (
         ShownCommand(
             f"scontrol update JobId={job_id} Comment=tidegauge:keep",
-            "To keep Tidegauge from acting on it (this replaces the job's comment)",
+            "To exempt this job from actions (replaces the job's comment)",
         ),
-        ShownCommand(f"scancel {job_id}", "To end it yourself, once what you need is saved"),
+        ShownCommand(f"scancel {job_id}", "To cancel it yourself, after saving what you need"),
     )
 
 
@@ -149,6 +149,8 @@ def _page(parts: Sequence[str]) -> str:
 
 def _heading(line: str, incident: Incident) -> str:
     colour = _OPEN_COLOURS[incident.severity] if incident.state is IncidentState.OPEN else _CALM_COLOUR
+    if crashed_rank(incident) is not None:
+        colour = _OPEN_COLOURS[Severity.CRITICAL]
     return (
         f'<h1 style="margin:0 0 16px;padding-left:12px;border-left:5px solid {colour};font-size:20px;'
         f'line-height:1.35">{escape(line)}</h1>'

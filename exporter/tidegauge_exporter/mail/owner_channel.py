@@ -61,7 +61,7 @@ class MailWay:
         """Until when an address counts as nobody's."""
 
     name = "mail"
-    told = "by mail"
+    told = "email"
 
     def reaches(self, user_name: str) -> bool:
         address = address_of(user_name, self._domain)
@@ -70,7 +70,7 @@ class MailWay:
     def tell(self, decision: Decision, story: Story, *, before: Posted | None, now_unix_s: float) -> Posted:
         address = address_of(story.incident.user_name, self._domain)
         if address is None:
-            raise RefusedError(f"nobody is known by mail to be the user {story.incident.user_name!r} (docs/mail.md)")
+            raise RefusedError(f"no email address known for user {story.incident.user_name!r} (docs/mail.md)")
         drawn = None if self._draw is None or not story.memory else self._draw
         png = None if drawn is None else drawn_plot(drawn, story, now_unix_s=now_unix_s)
         letter = owner_letter(

@@ -29,38 +29,35 @@ TO_OWNER: Final = Roles("your job", "you")
 
 
 class _Words(NamedTuple):
+    name: str
     to_do: str
     doing: str
     done: str
 
 
 _WORDS: Final = {
-    ActionKind.NOTIFY: _Words("tell {owner}", "telling {owner}", "told {owner}"),
-    ActionKind.ANNOTATE: _Words("put a remark on {job}", "putting a remark on {job}", "put a remark on {job}"),
+    ActionKind.NOTIFY: _Words("notification", "notify {owner}", "notifying {owner}", "notified {owner}"),
+    ActionKind.ANNOTATE: _Words("annotation", "annotate {job}", "annotating {job}", "annotated {job}"),
     ActionKind.SNAPSHOT: _Words(
-        "ask {job} which line allocates and what holds it",
-        "asking {job} which line allocates and what holds it",
-        "asked {job} which line allocates and what holds it",
+        "evidence request",
+        "request evidence from {job}",
+        "requesting evidence from {job}",
+        "requested evidence from {job}: allocating line and holder",
     ),
     ActionKind.CAP: _Words(
-        "limit the memory of {job} to its share",
-        "limiting the memory of {job} to its share",
-        "limited the memory of {job} to its share",
+        "memory cap",
+        "cap the memory of {job} at its share",
+        "capping the memory of {job} at its share",
+        "capped the memory of {job} at its share",
     ),
     ActionKind.CHECKPOINT: _Words(
-        "have {job} save its state", "waiting for {job} to save its state", "{job} has saved its state"
+        "checkpoint", "checkpoint {job}", "waiting for {job} to checkpoint", "{job} has saved a checkpoint"
     ),
-    ActionKind.REQUEUE: _Words(
-        "end {job} and have it start again",
-        "ending {job}, so that it starts again",
-        "{job} was ended, and starts again",
-    ),
+    ActionKind.REQUEUE: _Words("requeue", "requeue {job}", "requeueing {job}", "requeued {job}: it starts again"),
     ActionKind.HOLD: _Words(
-        "end {job} and hold it",
-        "ending {job}, to hold it",
-        "{job} was ended and is held until a person releases it",
+        "hold", "stop and hold {job}", "stopping {job} to hold it", "stopped {job}: held until a person releases it"
     ),
-    ActionKind.CANCEL: _Words("end {job} for good", "ending {job} for good", "{job} was ended for good"),
+    ActionKind.CANCEL: _Words("cancellation", "cancel {job}", "cancelling {job}", "cancelled {job}"),
 }
 
 
@@ -72,7 +69,7 @@ class Deed(NamedTuple):
     sentence: str
     """What became of it, without a full stop at its end."""
     remark: str
-    """What the scheduler or the job said of it, or what held it back; may be empty."""
+    """What the scheduler or the job said of it; may be empty."""
     at_unix_s: float
 
 
@@ -81,10 +78,9 @@ def deed(record: DecisionRecord, roles: Roles = IN_CHANNEL) -> Deed:
     decision = record.decision
     sign, sentence = _sign_and_sentence(record, roles)
     if record.outcome is Outcome.DONE and decision.action is ActionKind.NOTIFY and record.detail:
-        # It says that the owner was told, and where.
+        # It says that the owner was notified, and where.
         return Deed(sign, capitalised(record.detail), "", _ended_s(record))
-    remark = decision.reason if decision.disposition is Disposition.WITHHELD else record.detail
-    return Deed(sign, capitalised(sentence), remark or "", _ended_s(record))
+    return Deed(sign, capitalised(sentence), record.detail or "", _ended_s(record))
 
 
 def latest_deeds(records: Sequence[DecisionRecord]) -> list[Deed]:
@@ -111,19 +107,18 @@ def _ended_s(record: DecisionRecord) -> float:
 
 def _sign_and_sentence(record: DecisionRecord, roles: Roles) -> tuple[str, str]:
     decision = record.decision
-    to_do, doing, done = (words.format(job=roles.job, owner=roles.owner) for words in _WORDS[decision.action])
+    name, to_do, doing, done = (words.format(job=roles.job, owner=roles.owner) for words in _WORDS[decision.action])
     if decision.disposition is Disposition.WOULD:
-        return WOULD_SIGN, f"the policy would {to_do}, but its mode is {decision.mode}: nothing is done"
+        return WOULD_SIGN, f"mode {decision.mode}, no action taken: the policy would {to_do}"
     if decision.disposition is Disposition.WITHHELD:
-        return HELD_SIGN, f"held back: {to_do}"
+        return HELD_SIGN, f"{name} on hold: {decision.reason.rstrip('.')}"
     if record.outcome is None:
-        under_way = record.status is DecisionStatus.STARTED
-        return BUSY_SIGN, f"under way: {doing}" if under_way else f"decided: {to_do}"
+        return BUSY_SIGN, f"in progress: {doing}" if record.status is DecisionStatus.STARTED else f"pending: {to_do}"
     return {
         Outcome.DONE: (DONE_SIGN, done),
-        Outcome.FAILED: (FAILED_SIGN, f"could not {to_do}"),
-        Outcome.UNVERIFIED: (UNSURE_SIGN, f"asked to {to_do}, but that was not seen to happen: please look"),
-        Outcome.NO_PROOF: (UNSURE_SIGN, f"asked to {to_do}, but there was no proof in time"),
-        Outcome.SUPERSEDED: (FAILED_SIGN, f"not done, because {roles.job} had ended or changed: {to_do}"),
-        Outcome.STOPPED: (FAILED_SIGN, f"not done, because actions were stopped: {to_do}"),
+        Outcome.FAILED: (FAILED_SIGN, f"failed to {to_do}"),
+        Outcome.UNVERIFIED: (UNSURE_SIGN, f"tried to {to_do}, but could not confirm it: please check"),
+        Outcome.NO_PROOF: (UNSURE_SIGN, f"tried to {to_do}, but got no proof in time"),
+        Outcome.SUPERSEDED: (FAILED_SIGN, f"did not {to_do}, because {roles.job} had ended or changed"),
+        Outcome.STOPPED: (FAILED_SIGN, f"did not {to_do}, because actions were stopped"),
     }[record.outcome]

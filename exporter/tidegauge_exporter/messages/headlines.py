@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tidegauge.core.incidents import Closure, Incident, IncidentCause, IncidentState
-from tidegauge.core.incidents.wording import name_job
+from tidegauge.core.incidents import Closure, Incident, IncidentCause, IncidentState, RankFinding
+from tidegauge.core.incidents.wording import capitalised, name_job, wanted_and_free
 from tidegauge.core.verdicts import Band, Severity
 from tidegauge_exporter.messages.text import clock_band, time_left
 
@@ -19,18 +19,21 @@ RECOVERING_SIGN: Final = "\N{LARGE BLUE CIRCLE}"
 RECOVERED_SIGN: Final = "\N{LARGE GREEN CIRCLE}"
 ENDED_SIGN: Final = "\N{MEDIUM WHITE CIRCLE}"
 
+CRASH_WITHIN_S: Final = 120.0
+"""A job whose incident closes so soon after an out-of-memory error ended by it: one that caught it goes on."""
+
 NOUNS: Final = {
     IncidentCause.LEAK: "Memory leak",
-    IncidentCause.FRAGMENTATION: "Growth of reserved memory",
-    IncidentCause.CUDA_GRAPHS: "Memory growth in pools of CUDA graphs",
+    IncidentCause.FRAGMENTATION: "Reserved memory growth",
+    IncidentCause.CUDA_GRAPHS: "CUDA graph pool growth",
     IncidentCause.OUTSIDE_ALLOCATOR: "Memory growth outside PyTorch",
-    IncidentCause.HOST_MEMORY: "Leak of host memory",
+    IncidentCause.HOST_MEMORY: "Host memory leak",
     IncidentCause.OUT_OF_MEMORY: "Out of memory",
     IncidentCause.SHARE_EXCEEDED: "GPU share exceeded",
 }
 
 
-_GROWTH: Final = {IncidentCause.LEAK: "Memory growth", IncidentCause.HOST_MEMORY: "Growth of host memory"}
+_GROWTH: Final = {IncidentCause.LEAK: "Memory growth", IncidentCause.HOST_MEMORY: "Host memory growth"}
 """Of what is called a leak once it is critical."""
 
 
@@ -46,6 +49,8 @@ def sign(incident: Incident) -> str:
         return OPEN_SIGNS[incident.severity]
     if incident.state is IncidentState.RECOVERING:
         return RECOVERING_SIGN
+    if crashed_rank(incident) is not None:
+        return OPEN_SIGNS[Severity.CRITICAL]
     return ENDED_SIGN if incident.closure is Closure.JOB_ENDED else RECOVERED_SIGN
 
 
@@ -56,11 +61,44 @@ def headline(incident: Incident, whose: str | None, end: str | None) -> str:
     if incident.state is IncidentState.RECOVERING:
         return f"Stopped for now: {_lowered(what)}"
     if incident.state is IncidentState.CLOSED:
-        return f"{'Job ended' if incident.closure is Closure.JOB_ENDED else 'Over'}: {_lowered(what)}"
+        crashed = crash(incident, whose)
+        ended = "Job ended" if incident.closure is Closure.JOB_ENDED else "Resolved"
+        return f"{ended}: {_lowered(what)}" if crashed is None else crashed
     if incident.key.cause is IncidentCause.OUT_OF_MEMORY:
         oom = incident.findings[0].oom if incident.findings else None
         return what if oom is None else f"{what} at step {oom.step:,}"
     return what if end is None else f"{what}: out of memory {end}"
+
+
+def crashed_rank(incident: Incident) -> RankFinding | None:
+    """The first rank whose out-of-memory error ended the job, or its ranks; ``None``: none is known to have."""
+    ended_s = incident.closed_unix_s
+    if incident.closure not in (Closure.JOB_ENDED, Closure.CULPRITS_ENDED) or ended_s is None:
+        return None
+    failed = [
+        (one.oom.at_unix_s, one)
+        for one in incident.findings
+        if one.oom is not None and one.step <= one.oom.step and abs(ended_s - one.oom.at_unix_s) <= CRASH_WITHIN_S
+    ]
+    return min(failed, key=lambda pair: pair[0])[1] if failed else None
+
+
+def crash(incident: Incident, whose: str | None) -> str | None:
+    """ "ada's job 4711 crashed: CUDA OOM at step 3,816 on rank 1 (wanted 20.0 MiB, 10.0 MiB free)"."""
+    first = crashed_rank(incident)
+    if first is None or first.oom is None:
+        return None
+    more = sum(one.oom is not None for one in incident.findings) - 1
+    if incident.key.cause is IncidentCause.OUT_OF_MEMORY:
+        more += incident.ranks_left_out
+    ranks = f"rank {first.rank}{f' and {more} more' if more else ''}"
+    error = f"CUDA OOM at step {first.oom.step:,}"
+    if incident.closure is Closure.CULPRITS_ENDED:  # the job itself goes on
+        who = f"{ranks}{'' if whose is None else f' of {whose}'}"
+    else:
+        who, error = whose or "", f"{error} on {ranks}"
+    line = f"{who} crashed: {error} ({wanted_and_free(first.oom)})".strip()
+    return line if line.startswith(incident.user_name) else capitalised(line)  # a login name stays as it is
 
 
 def owners_job(incident: Incident) -> str:

@@ -70,5 +70,5 @@ def _evidence(incident: Incident) -> list[str]:
 def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
     name = [incident.job_name] if incident.job_name else []
     figures = clock(incident.updated_unix_s, now_unix_s)
-    parts = [*name, f"cluster {tidy(cluster, MAX_NAME_CHARS)}", *([f"figures of {figures}"] if figures else [])]
+    parts = [*name, f"cluster {tidy(cluster, MAX_NAME_CHARS)}", *([f"figures from {figures}"] if figures else [])]
     return " \N{MIDDLE DOT} ".join(["Tidegauge", f"incident {incident.number}", *parts])

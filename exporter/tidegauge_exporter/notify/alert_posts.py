@@ -46,7 +46,7 @@ class AlertPosts:
     def tell(self, group: AlertGroup) -> None:
         """Post, rewrite, or do nothing if exactly this was told. Raises ``RetryLaterError`` and ``RefusedError``."""
         if not self._lock.acquire(timeout=WAIT_S):
-            raise RetryLaterError("Slack is slow: other alerts are still being told", after_s=WAIT_S)
+            raise RetryLaterError("Slack is slow: still posting other alerts", after_s=WAIT_S)
         try:
             self._tell(group)
         finally:

@@ -39,7 +39,7 @@ class OwnerWay(Protocol):
 
     @property
     def told(self) -> str:
-        """How an owner was told, for people: "by mail"."""
+        """Where an owner was notified, for people: "email"."""
 
     def reaches(self, user_name: str) -> bool:
         """Whether anybody is known to be this user of the cluster."""
@@ -79,7 +79,7 @@ class OwnerNotifier:
         ``RefusedError`` for a user whom nobody knows there.
         """
         if not self._telling.acquire(timeout=ONE_AT_A_TIME_S):
-            raise RetryLaterError(f"another owner is still being told {self._way.told}: that is slow")
+            raise RetryLaterError(f"still notifying another owner ({self._way.told})")
         try:
             return self._tell(decision, story)
         finally:
@@ -155,8 +155,8 @@ class OwnerNotifier:
 
 
 def tell_owner(ways: Sequence[OwnerNotifier], decision: Decision, story: Story) -> str:
-    """In all ways; one that works is enough, and the others are tried again with the stories. Returns how the owner was
-    told, for people.
+    """In all ways; one that works is enough, and the others are tried again with the stories. Returns where the owner
+    was notified, for people: "Slack DM, email".
 
     Raises ``RetryLaterError`` if no way works now, and ``RefusedError`` if none ever will as things are.
     """
@@ -165,11 +165,11 @@ def tell_owner(ways: Sequence[OwnerNotifier], decision: Decision, story: Story) 
     failed = [result for result in results if not isinstance(result, str)]
     problem = "; ".join(map(str, failed))
     if told:
-        return " and ".join(told) + (f" (not otherwise: {problem})" if failed else "")
+        return ", ".join(told) + (f" (failed: {problem})" if failed else "")
     waits_s = [error.after_s for error in failed if isinstance(error, RetryLaterError)]
     if waits_s:
         raise RetryLaterError(problem, after_s=min(waits_s))
-    raise RefusedError(problem or "there is no way to tell owners")
+    raise RefusedError(problem or "no way to notify owners is configured")
 
 
 def _tried(way: OwnerNotifier, decision: Decision, story: Story) -> str | RetryLaterError | RefusedError:

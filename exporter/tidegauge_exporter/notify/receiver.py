@@ -221,15 +221,15 @@ def _handler(take_group: Callable[[AlertGroup], None], token: str | None) -> typ
             try:
                 take_group(parse_group(body))
             except NotAGroupError as error:
-                log.warning("what came to /alerts is no notification of Alertmanager: %s", error)
+                log.warning("POST /alerts is not an Alertmanager notification: %s", error)
                 self._send(400, {"error": str(error)})
             except RetryLaterError as error:
                 self._send(503, {"error": str(error)})
             except RefusedError as error:
-                log.warning("alerts cannot be told: %s", error)
+                log.warning("alerts cannot be posted: %s", error)
                 self._send(403, {"error": str(error)})
             except Exception:
-                log.exception("alerts cannot be told")
+                log.exception("alerts cannot be posted")
                 self._send(500, {"error": "internal error; see the notifier's log"})
             else:
                 self._send(200, {"ok": True})

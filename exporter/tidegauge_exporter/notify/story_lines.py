@@ -49,8 +49,8 @@ def new_lines(story: Story, told: Container[str], *, told_before_unix_s: float) 
 
 def left_out_message(count: int) -> Message:
     """Stands in the place of lines that are not told."""
-    lines = "1 earlier line is" if count == 1 else f"{count} earlier lines are"
-    return Message(f"{lines} left out here, because nothing could be said for a while; the incident's report has all.")
+    lines = "1 earlier update" if count == 1 else f"{count} earlier updates"
+    return Message(f"{lines} skipped after an outage of this channel; the incident report has all of them.")
 
 
 def face(story: Story) -> str:

@@ -27,12 +27,12 @@ _RETRIED: Final = frozenset(
     }
 )
 _TOKEN: Final = (
-    "Slack does not take the token. Put the bot token of the installed app (xoxb-...) into the file of "
-    "slack_token_file or into TIDEGAUGE_SLACK_TOKEN, and restart (docs/slack.md)"
+    "Slack rejects the token. Put the bot token of the installed app (xoxb-...) into slack_token_file or "
+    "TIDEGAUGE_SLACK_TOKEN, and restart (docs/slack.md)"
 )
-_DEFECT: Final = "Slack does not take the form of this message: a defect of Tidegauge, please report it"
+_DEFECT: Final = "Slack rejects the format of this message: a Tidegauge bug, please report it"
 _CHANNEL: Final = (
-    "Slack shows the app no such channel: check the setting slack_channel, and invite the app there (/invite)"
+    "the Slack app does not see this channel: check the setting slack_channel, and invite the app there (/invite)"
 )
 _MENDED_BY: Final[Mapping[str, str]] = {
     "account_inactive": _TOKEN,
@@ -41,17 +41,17 @@ _MENDED_BY: Final[Mapping[str, str]] = {
     "token_expired": _TOKEN,
     "token_revoked": _TOKEN,
     "not_allowed_token_type": _TOKEN,
-    "access_denied": "Slack denies the app access: ask those who administer the workspace",
-    "ekm_access_denied": "Slack's admins have suspended access to messages: ask those who administer the workspace",
+    "access_denied": "Slack denies the app access: ask the workspace administrators",
+    "ekm_access_denied": "Slack's admins have suspended access to messages: ask the workspace administrators",
     "org_login_required": "the workspace is being moved: the app has to be installed again",
     "team_access_not_granted": "the app is not installed in this workspace: install it there",
-    "two_factor_setup_required": "the account of the app needs a second factor: ask those who administer the workspace",
+    "two_factor_setup_required": "the account of the app needs a second factor: ask the workspace administrators",
     "no_permission": "the app may not do this: install it again with the scopes of docs/slack.md",
     "channel_not_found": _CHANNEL,
     "not_in_channel": "the app is not in the channel: invite it there (/invite)",
     "is_archived": "the channel is archived: bring it back, or set slack_channel to another one",
-    "restricted_action": "the workspace lets the app not write there: ask those who administer it",
-    "restricted_action_read_only_channel": "only some may write in this channel: ask those who administer it",
+    "restricted_action": "the workspace does not let the app post there: ask its administrators",
+    "restricted_action_read_only_channel": "posting in this channel is restricted: ask the workspace administrators",
     "restricted_action_thread_only_channel": "only replies are allowed in this channel: set slack_channel to another",
     "invalid_arguments": _DEFECT,
     "invalid_blocks": _DEFECT,
@@ -59,14 +59,14 @@ _MENDED_BY: Final[Mapping[str, str]] = {
     "msg_blocks_too_long": _DEFECT,
     "msg_too_long": _DEFECT,
     "no_text": _DEFECT,
-    "cannot_reply_to_message": "the thread cannot take replies",
-    "thread_not_found": "the thread is not there any more",
+    "cannot_reply_to_message": "the thread takes no replies",
+    "thread_not_found": "the thread no longer exists",
     "restricted_action_thread_locked": "somebody has locked the thread",
     "restricted_action_non_threadable_channel": "the channel takes no replies: set slack_channel to another one",
     "messages_tab_disabled": "the app takes no direct messages: switch its Messages tab on, under App Home",
-    "message_limit_exceeded": "the workspace is at its limit of messages: ask those who administer it",
-    "storage_limit_reached": "the workspace has no room for files: ask those who administer it",
-    "file_uploads_disabled": "the workspace takes no files: ask those who administer it",
+    "message_limit_exceeded": "the workspace reached its message limit: ask its administrators",
+    "storage_limit_reached": "the workspace is out of file storage: ask its administrators",
+    "file_uploads_disabled": "file uploads are disabled in the workspace: ask its administrators",
 }
 UNCHANGEABLE: Final = frozenset({"message_not_found", "edit_window_closed", "cant_update_message", "is_inactive"})
 """A message that somebody deleted, or that the workspace's rules or another app's name on it keep as it is."""
@@ -89,7 +89,7 @@ def refusal(
     """What to raise for Slack's ``error`` to a call of ``method``. ``needed``: the scopes that it named."""
     name = error if re.fullmatch(r"[a-z0-9_]{1,60}", error) else "an answer that is not Slack's"
     if status == 429 or name in ("ratelimited", "rate_limited"):
-        return RetryLaterError(f"Slack wants fewer calls of {method}", after_s=wait_s(retry_after))
+        return RetryLaterError(f"Slack rate-limits {method}", after_s=wait_s(retry_after))
     if name == "missing_scope":
         scopes = ", ".join(re.findall(r"[a-z.:_-]{1,40}", needed)[:5]) or "a scope"
         return RefusedError(

@@ -21,6 +21,7 @@ from tidegauge_exporter.messages.action_text import deed, latest_deeds, told_at
 from tidegauge_exporter.messages.chat import Message
 from tidegauge_exporter.messages.headlines import (
     as_of,
+    crash,
     end_by_clock,
     end_by_time_left,
     headline,
@@ -69,7 +70,8 @@ def change_reply(change: IncidentChange) -> Message:
     change = tamed_change(change)
     shown = _CHANGE_SIGNS.get(change.kind, sign(change.incident))
     when = clock(change.at_unix_s, change.at_unix_s)
-    words = change_in_words(change)
+    crashed = crash(change.incident, "the job") if change.kind is ChangeKind.CLOSED else None
+    words = change_in_words(change) if crashed is None else f"closed: {crashed[:1].lower()}{crashed[1:]}"
     return message(f"{shown} {capitalised(words)}", paragraph([f"{shown} {when}: {words}"]))
 
 
@@ -103,11 +105,13 @@ def _sentences(incident: Incident, now_unix_s: float) -> Iterable[str]:
         how = CLOSURES[incident.closure] if incident.closure is not None else "closed"
         when = clock(closed_s, now_unix_s)
         yield f"{capitalised(how)}.{f' Closed at {when}' if when else ''}{_lasted(incident, closed_s)}"
+        if incident.explanation and crash(incident, None) is not None:
+            yield capitalised(incident.explanation)
         return
     if incident.state is IncidentState.RECOVERING:
-        yield "It has stopped, and is closed if it does not come back for a while. What was seen:"
+        yield "It has stopped; the incident closes if it does not come back. Last seen:"
     if incident.stale:
-        yield "A node of the job does not report: the figures are old, and nothing is done on them."
+        yield "A node of this job is not reporting: figures are stale, and Tidegauge takes no action."
     yield incident_sentence(as_of(incident, now_unix_s))
     if incident.explanation:
         yield capitalised(incident.explanation)
@@ -139,7 +143,7 @@ def _figures(incident: Incident, now_unix_s: float) -> list[Block]:
             ("Out of memory", _end(incident, now_unix_s)),
         ]
     worst = incident.worst_severity or incident.severity
-    pairs.append(("Severity", f"{worst.value} at worst" if closed else incident.severity.value))
+    pairs.append(("Peak severity", worst.value) if closed else ("Severity", incident.severity.value))
     return fields(pairs)
 
 
@@ -147,7 +151,7 @@ def _ranks(incident: Incident) -> str | None:
     if not incident.findings:
         return None
     if len(incident.findings) + incident.ranks_left_out == incident.world_size:
-        return "the only one" if incident.world_size == 1 else f"all {incident.world_size}"
+        return "1 of 1" if incident.world_size == 1 else f"all {incident.world_size}"
     return f"{name_ranks(incident.ranks, left_out=incident.ranks_left_out)} of {incident.world_size}"
 
 
@@ -162,7 +166,7 @@ def _growth(incident: Incident) -> str | None:
         return None
     if not incident.grown_bytes:
         return f"{speed} per step"
-    return f"{speed} per step, {format_bytes(incident.grown_bytes)} {'so far' if incident.is_open else 'in all'}"
+    return f"{speed} per step, {format_bytes(incident.grown_bytes)} {'so far' if incident.is_open else 'in total'}"
 
 
 def _end(incident: Incident, now_unix_s: float) -> str | None:
@@ -177,7 +181,7 @@ def _end(incident: Incident, now_unix_s: float) -> str | None:
 def _deeds(story: Story, now_unix_s: float) -> list[str]:
     told = [told_at(one, now_unix_s) for one in latest_deeds(story.decisions)]
     if not told and story.incident.is_open:
-        return ["Nothing has been done about it."]
+        return ["No action taken."]
     return told
 
 
@@ -185,5 +189,5 @@ def _footer(incident: Incident, cluster: str, now_unix_s: float) -> str:
     opened, figures = (clock(at_s, now_unix_s) for at_s in (incident.opened_unix_s, incident.updated_unix_s))
     parts = [f"Incident {incident.number}", incident.state.value, f"cluster {tidy(cluster, MAX_NAME_CHARS)}"]
     parts += [f"opened {opened}"] * (opened is not None)
-    parts += [f"figures of {figures}"] * (figures is not None and incident.is_open)
+    parts += [f"figures from {figures}"] * (figures is not None and incident.is_open)
     return " \N{MIDDLE DOT} ".join(parts)

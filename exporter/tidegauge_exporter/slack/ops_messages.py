@@ -31,6 +31,9 @@ from tidegauge_exporter.slack.blocks import context, header, link_row, message, 
 
 MAX_LISTED: Final = 10
 MAX_SUMMARY_CHARS: Final = 220
+MAX_PLACES: Final = 3
+"""Hosts or jobs in a title; the lines below it name all."""
+MAX_PLACE_CHARS: Final = 32
 
 _ALERT_SIGNS: Final = {
     "critical": OPEN_SIGNS[Severity.CRITICAL],
@@ -46,19 +49,29 @@ def alert_message(group: AlertGroup, *, links: Links) -> Message:
     """A group of alerts that are not incidents, those that fire first."""
     alerts = sorted(group.alerts, key=_alert_order)
     firing = sum(alert.firing for alert in alerts)
-    names = sorted({tidy(alert.name, MAX_NAME_CHARS) for alert in alerts} - {""})
-    what = names[0] if len(names) == 1 else f"{len(names)} kinds of alerts" if names else "Alerts"
-    counts = [f"{firing} firing"] * (firing > 0) + [f"{len(alerts) - firing} resolved"] * (firing < len(alerts))
     worst = _alert_sign(alerts[0]) if alerts else RECOVERED_SIGN
-    title = f"{worst} {what}: {', '.join(counts) or 'none left'}"
+    title = f"{worst} {_alert_title(alerts, firing)}"
     rest = max(len(alerts) - MAX_LISTED, 0) + group.left_out
     return message(
         title,
         [header(title)],
         paragraph([_alert_line(alert) for alert in alerts[:MAX_LISTED]]),
-        context(f"{rest:,} more are not listed" if rest else ""),
+        context(f"{rest:,} more not listed" if rest else ""),
         link_row(_alert_links(group, alerts, links)),
     )
+
+
+def _alert_title(alerts: Sequence[Alert], firing: int) -> str:
+    """What fires, and on which host or job: "Agent down on node0", "TidegaugeAgentDown on node0, node1: 2 firing"."""
+    if len(alerts) == 1:
+        return f"{'' if firing else 'Resolved: '}{_alert_words(alerts[0])}"
+    names = sorted({tidy(alert.name, MAX_NAME_CHARS) for alert in alerts} - {""})
+    what = names[0] if len(names) == 1 else f"{len(names)} kinds of alerts" if names else "Alerts"
+    places = list(dict.fromkeys(filter(None, map(_alert_place, alerts))))
+    more = [f"{len(places) - MAX_PLACES} more"] if len(places) > MAX_PLACES else []
+    where = f" on {', '.join([*places[:MAX_PLACES], *more])}" if places else ""
+    counts = [f"{firing} firing"] * (firing > 0) + [f"{len(alerts) - firing} resolved"] * (firing < len(alerts))
+    return f"{what}{where}: {', '.join(counts) or 'none left'}"
 
 
 def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_unix_s: float) -> Message:
@@ -71,7 +84,7 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
     if over < len(told):
         title = f"{OPEN_SIGNS[Severity.CRITICAL]} {_count(len(incidents), 'incident')} at once {where}"
     else:
-        title = f"{RECOVERED_SIGN} Over: {_count(over, 'incident')} {where}"
+        title = f"{RECOVERED_SIGN} Resolved: {_count(over, 'incident')} {where}"
     began_s = min((one.opened_unix_s for one in told), default=now_unix_s)
     rest = len(incidents) - MAX_LISTED
     return message(
@@ -80,7 +93,7 @@ def storm_message(stories: Sequence[Story], *, cluster: str, links: Links, now_u
         paragraph([_extent(incidents, began_s, now_unix_s), *_by_cause(incidents)]),
         paragraph(["Most urgent:", *(_incident_line(one, now_unix_s) for one in incidents[:MAX_LISTED])]),
         context(
-            ", ".join([f"{rest:,} more are not listed"] * (rest > 0) + [f"{over:,} over"] * (0 < over < len(told)))
+            ", ".join([f"{rest:,} more not listed"] * (rest > 0) + [f"{over:,} resolved"] * (0 < over < len(told)))
         ),
         link_row(
             [
@@ -115,8 +128,19 @@ def _alert_links(group: AlertGroup, alerts: Sequence[Alert], links: Links) -> li
 
 
 def _alert_line(alert: Alert) -> str:
+    return f"{_alert_sign(alert)} {_alert_words(alert)}"
+
+
+def _alert_words(alert: Alert) -> str:
     told = alert.annotations.get("summary") or alert.annotations.get("description") or alert.name
-    return f"{_alert_sign(alert)} {tidy(told, MAX_SUMMARY_CHARS) or 'an alert without a name'}"
+    return tidy(told, MAX_SUMMARY_CHARS) or "an alert without a name"
+
+
+def _alert_place(alert: Alert) -> str:
+    """The job, else the host that an alert is about; empty for one about the service as a whole."""
+    labels = alert.labels
+    job = tidy(labels.get("job_id", ""), MAX_PLACE_CHARS)
+    return f"job {job}" if job else tidy(labels.get("hostname") or labels.get("instance", ""), MAX_PLACE_CHARS)
 
 
 def _alert_sign(alert: Alert) -> str:
@@ -141,7 +165,7 @@ def _urgency(incident: Incident, now_unix_s: float) -> tuple[bool, float, int, i
 def _extent(incidents: Sequence[Incident], began_s: float, now_unix_s: float) -> str:
     jobs, users = len({one.key.job for one in incidents}), len({one.user_name for one in incidents})
     since = clock(began_s, now_unix_s)
-    return f"In {_count(jobs, 'job')} of {_count(users, 'user')}{f', the first since {since}' if since else ''}."
+    return f"{_count(jobs, 'job')} of {_count(users, 'user')} affected{f', first at {since}' if since else ''}."
 
 
 def _incident_line(incident: Incident, now_unix_s: float) -> str:

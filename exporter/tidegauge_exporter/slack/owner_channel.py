@@ -26,7 +26,7 @@ class SlackWay:
         self._draw = draw
 
     name = "slack owners"
-    told = "as a direct message on Slack"
+    told = "Slack DM"
 
     def reaches(self, user_name: str) -> bool:
         return self._chat.direct(user_name) is not None
@@ -44,7 +44,7 @@ class SlackWay:
         try:
             upload_plot(self._chat, self._draw, story, thread=posted, now_unix_s=now_unix_s)
         except (RetryLaterError, RefusedError) as error:
-            log.warning("the owner of incident %d is told without a plot: %s", story.incident.number, error)
+            log.warning("the plot for the owner of incident %d is left out: %s", story.incident.number, error)
 
     def follow(self, record: DecisionRecord, story: Story, *, posted: Posted) -> None:  # noqa: ARG002 - the thread says it
         self._chat.post(posted.channel, self._look.owner_followup(record), thread=posted)
@@ -56,7 +56,7 @@ class SlackWay:
         channel = self._chat.direct(user_name)
         if channel is None:
             raise RefusedError(
-                f"nobody on Slack is known to be the user {user_name!r}: add a line for them to the file that "
-                "slack_users_file names, or set slack_email_domain (docs/slack.md)"
+                f"no Slack account known for user {user_name!r}: add a line for them to slack_users_file, or set "
+                "slack_email_domain (docs/slack.md)"
             )
         return channel

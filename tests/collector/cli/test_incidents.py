@@ -191,10 +191,10 @@ def test_a_reason_that_names_its_rule_is_not_told_twice() -> None:
     ("outcome", "text"),
     [
         (Outcome.FAILED, "requeue: failed: why"),
-        (Outcome.UNVERIFIED, "requeue: was accepted, but not seen to happen: why"),
-        (Outcome.NO_PROOF, "requeue: brought no proof in time: why"),
-        (Outcome.SUPERSEDED, "requeue: not done, because it was overtaken: why"),
-        (Outcome.STOPPED, "requeue: not done, because actions were stopped: why"),
+        (Outcome.UNVERIFIED, "requeue: accepted, but not confirmed: why"),
+        (Outcome.NO_PROOF, "requeue: not proven in time: why"),
+        (Outcome.SUPERSEDED, "requeue: skipped because the job had ended or changed: why"),
+        (Outcome.STOPPED, "requeue: skipped because actions were stopped: why"),
     ],
 )
 def test_every_outcome_is_told(outcome: Outcome, text: str) -> None:

@@ -51,7 +51,7 @@ def give(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 
 def test_a_log_is_explained_with_the_line_that_asked(run: Run) -> None:
     text = run.text(DATA / "two_ranks.txt")
-    assert text.startswith("allocated: about 64.0 MiB more were refused")
+    assert text.startswith("allocated: an allocation of about 64.0 MiB failed")
     assert "  rank 1, GPU 1, asked for at /home/ada/lm/train.py:18 in tensor\n" in text
     assert "What to do:\n  - " in text
 
@@ -132,7 +132,7 @@ def test_text_and_snapshot_are_explained_together(run: Run) -> None:
     assert (answer["kind"], answer["approximate"]) == ("fragmentation", True)
     assert answer["largest_free_bytes"] == 31 * MIB
     assert answer["owners"]
-    assert "the largest has 31.0 MiB" in answer["sentence"]
+    assert "(largest: 31.0 MiB)" in answer["sentence"]
 
 
 def test_memory_in_private_pools_is_seen_in_a_snapshot(run: Run) -> None:

@@ -202,7 +202,7 @@ def test_an_incident_is_told_with_its_evidence_and_every_rank(
     with service((evidence(),)) as url:
         words = report(tmp_path / "r.html", "12", "--api", url)
     assert "Rank 1 of job 4711 leaks 12.0 MiB per step" in words
-    assert "The cause is tensors kept by Python objects." in words
+    assert "Cause: tensors kept alive by Python references." in words
     assert all(f"Rank {rank}" in words for rank in range(3))
     assert "step 434 is not in reach of this machine" in words
     assert "is not in reach" in capsys.readouterr().out

@@ -54,7 +54,7 @@ def test_report_tells_the_incident_and_what_was_done(service: CoordinatorService
     text = Page(page).text
     assert "job 4711" in text
     assert "http://grafana.example/d/tidegauge-job?" in page
-    for part in ("rank 1", "decided: end the job and have it start again", "held back", "severity rose to critical"):
+    for part in ("rank 1", "pending: requeue the job", "on hold", "severity rose to critical"):
         assert part in text.lower(), text
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in headers["Content-Security-Policy"]

@@ -50,9 +50,9 @@ def test_stacks_through_one_line_count_together() -> None:
     [
         ({"search": None}, "97 % of what grew on rank 1 in 30 steps was allocated at train.py:41 in step (11.6 MiB a"),
         ({"early_step": None, "search": None}, "97 % of what grew on rank 1 was allocated at train.py:41 in step."),
-        ({"growth": ()}, "360.0 MiB more is alive on rank 1 in 30 steps; no stack tells where it was allocated."),
-        ({"grown_bytes": 0}, "Nothing grew on rank 1 in 30 steps: no more is alive at the end of the window than"),
-        ({"grown_bytes": None}, "Nothing was compared on rank 1: there are no two snapshots of it."),
+        ({"growth": ()}, "360.0 MiB more is live on rank 1 in 30 steps; no stack shows where it was allocated."),
+        ({"grown_bytes": 0}, "Nothing grew on rank 1 in 30 steps: no more memory is live at the end of the"),
+        ({"grown_bytes": None}, "Nothing to compare on rank 1: it has no two snapshots."),
     ],
 )
 def test_what_is_not_known_is_left_out_or_said(changed: dict[str, Any], words: str) -> None:
@@ -70,15 +70,15 @@ class TestBrief:
 
     def test_in_sentences(self) -> None:
         assert brief_sentences(BRIEF) == (
-            "Rank 1 kept 348.0 MiB (11.6 MiB a step) in 30 steps that train.py:41 in step allocated. It is held by "
-            "train.py: Trainer.history (list, 412 items) -> Tensor[8,128,4096] float32. The cause is tensors kept by "
-            "Python objects.",
+            "Rank 1 kept 348.0 MiB (11.6 MiB a step) in 30 steps, allocated at train.py:41 in step. It is held by "
+            "train.py: Trainer.history (list, 412 items) -> Tensor[8,128,4096] float32. Cause: tensors kept alive by "
+            "Python references.",
             "`Trainer.history` keeps a tensor of each step: append `loss.item()`.",
         )
 
     def test_a_likely_cause_is_not_told_as_a_fact(self) -> None:
-        assert "The likely cause is tensors kept" in brief_sentences(BRIEF._replace(confidence=Confidence.LIKELY))[0]
-        assert brief_sentences(EvidenceBrief("auto-1", 1, 0.0)) == ("The cause is not known.",)
+        assert "Likely cause: tensors kept alive" in brief_sentences(BRIEF._replace(confidence=Confidence.LIKELY))[0]
+        assert brief_sentences(EvidenceBrief("auto-1", 1, 0.0)) == ("Cause unknown.",)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_a_cause_rests_on_are_sentences() -> None:
 def test_every_cause_and_confidence_has_words() -> None:
     assert set(CAUSES) == set(EvidenceCause)
     assert set(CONFIDENCES) == set(Confidence)
-    assert cause_words(EvidenceCause.CYCLE, Confidence.UNKNOWN) == "the cause is not known"
+    assert cause_words(EvidenceCause.CYCLE, Confidence.UNKNOWN) == "unknown"
 
 
 @pytest.mark.parametrize("advice", [None, "", " ", "\r\n"])

@@ -55,8 +55,8 @@ OOM = IncidentCause.OUT_OF_MEMORY
         ),
         (
             incident(IncidentCause.FRAGMENTATION, findings=FOUR[:2], world_size=4, seconds_to_oom=None),
-            "Ranks 0 and 3 of job 4711 reserve memory beyond what their tensors need. The one to look at first, rank "
-            "3, reserves 12.0 MiB per step beyond what its tensors need since step 40.",
+            "Ranks 0 and 3 of job 4711 reserve memory beyond what their tensors need. Look first at rank 3: it "
+            "reserves 12.0 MiB per step beyond what its tensors need since step 40.",
         ),
         (
             incident(IncidentCause.CUDA_GRAPHS, seconds_to_oom=None),
@@ -64,22 +64,20 @@ OOM = IncidentCause.OUT_OF_MEMORY
         ),
         (
             incident(findings=FOUR, common=True, world_size=4, seconds_to_oom=None),
-            "All 4 ranks of job 4711 leak alike. The one to look at first, rank 3, leaks 12.0 MiB per step since step "
-            "40.",
+            "All 4 ranks of job 4711 leak alike. Look first at rank 3: it leaks 12.0 MiB per step since step 40.",
         ),
         (
             incident(findings=FOUR[:3], common=True, world_size=4, seconds_to_oom=None),
-            "3 of 4 ranks of job 4711 leak alike. The one to look at first, rank 3, leaks 12.0 MiB per step since step "
-            "40.",
+            "3 of 4 ranks of job 4711 leak alike. Look first at rank 3: it leaks 12.0 MiB per step since step 40.",
         ),
         (
             incident(OOM, findings=(finding(1, oom=oom_record()),), bytes_per_step=None, seconds_to_oom=None),
-            "Rank 1 of job 4711 ran out of memory at step 200: 512.0 MiB were wanted, 200.0 MiB were free.",
+            "Rank 1 of job 4711 ran out of memory at step 200: wanted 512.0 MiB, 200.0 MiB free.",
         ),
         (incident(OOM, findings=()), "Ranks of job 4711 ran out of memory."),
         (
             incident(IncidentCause.SHARE_EXCEEDED, bytes_per_step=None, seconds_to_oom=None),
-            "Rank 1 of job 4711 takes more of its GPU than the share that its job asked for.",
+            "Rank 1 of job 4711 uses more of its GPU than the share that its job requested.",
         ),
     ],
 )
@@ -115,15 +113,15 @@ def test_every_cause_has_its_words(cause: IncidentCause) -> None:
         (
             ChangeKind.SPREAD,
             {"findings": FOUR, "seconds_to_oom": None},
-            "it spread to more ranks: rank 3, 0, 1, 2, 12.0 MiB per step",
+            "more ranks affected: rank 3, 0, 1, 2, 12.0 MiB per step",
         ),
         (ChangeKind.ESCALATED, {"bytes_per_step": None, "seconds_to_oom": None}, "severity rose to critical: rank 1"),
-        (ChangeKind.CLOSED, {"closure": Closure.JOB_ENDED}, "closed: no process of this attempt lives any more"),
+        (ChangeKind.CLOSED, {"closure": Closure.JOB_ENDED}, "closed: all processes of this attempt have ended"),
         (ChangeKind.CLOSED, {}, "closed"),
         (
             ChangeKind.RECOVERING,
             {},
-            "recovering: it has stopped, and is closed if it does not come back for a while",
+            "recovering: it has stopped; the incident closes if it does not come back",
         ),
     ],
 )
@@ -212,21 +210,21 @@ NOTHING = EvidenceBrief("auto-7", 7, NOW_S)
     [
         (
             FOUND,
-            "the line is known: train.py:41 in step, held by train.py: Trainer.history (list, 412 items); the cause is "
-            "tensors kept by Python objects",
+            "line found: train.py:41 in step, held by train.py: Trainer.history (list, 412 items); cause: tensors kept "
+            "alive by Python references",
         ),
         (
             FOUND._replace(line=None, confidence=Confidence.LIKELY),
-            "the holder is known: held by train.py: Trainer.history (list, 412 items); the likely cause is tensors "
-            "kept by Python objects",
+            "holder found: held by train.py: Trainer.history (list, 412 items); likely cause: tensors kept alive by "
+            "Python references",
         ),
         (
             FOUND._replace(holder=None, cause=EvidenceCause.UNKNOWN),
-            "the line is known: train.py:41 in step; the cause is not known",
+            "line found: train.py:41 in step; cause unknown",
         ),
         (
             EvidenceBrief("auto-1", 3, NOW_S, cause=EvidenceCause.FRAGMENTATION, confidence=Confidence.NAMED),
-            "evidence was collected on rank 3: the cause is fragmentation",
+            "evidence collected on rank 3; cause: fragmentation",
         ),
     ],
 )

@@ -81,21 +81,21 @@ def dead(tmp_path: Path) -> Iterator[Dead]:
 def test_the_cap_is_named_where_it_was_the_limit(dead: Dead) -> None:
     dead.rank(1, growth=0)
     (note,) = dead.notes()
-    assert note.startswith("rank 1 ran out of memory at step 400: 20.0 MiB more were refused")
+    assert note.startswith("rank 1 ran out of memory at step 400: an allocation of 20.0 MiB failed")
     assert "memory fraction" in note
 
 
 def test_a_leak_is_named_from_the_steps_that_the_ring_still_holds(dead: Dead) -> None:
     dead.rank(1, growth=7 * MIB)
     (note,) = dead.notes()
-    assert "tensors that are kept grew" in note
+    assert "live tensors grew" in note
 
 
 @pytest.mark.parametrize("steps", [0, 100], ids=["no step", "an evaluation after training"])
 def test_a_leak_of_a_rank_that_makes_no_steps_is_named_from_its_ticks(dead: Dead, steps: int) -> None:
     dead.rank(1, growth=4 * MIB, steps=steps, ticks=700)
     (note,) = dead.notes()
-    assert "tensors that are kept grew by 2." in note
+    assert "live tensors grew by 2." in note
     assert "since step" not in note, "it has none of its own"
 
 
@@ -139,10 +139,7 @@ def test_who_held_the_memory_is_told_where_the_probe_left_a_snapshot(dead: Dead)
     first, owner, free = note.splitlines()
     assert first.startswith("rank 1 ran out of memory at step 400: ")
     assert owner == "  3.0 GiB (100 %) in 2 blocks of 1.5 GiB: /home/ada/train.py:41 in forward"
-    assert free == (
-        "  300.0 MiB that the allocator held were free, in 1 block; the largest that the request could have used has "
-        "300.0 MiB."
-    )
+    assert free == ("  The allocator had 300.0 MiB free, in 1 block; largest usable by the request: 300.0 MiB.")
 
 
 def test_blocks_without_stacks_are_told_by_their_size(dead: Dead) -> None:

@@ -49,8 +49,8 @@ def test_an_open_incident_is_a_mark_with_what_got_worse_and_what_was_done() -> N
 
 def test_texts_say_what_happened_and_link_to_the_report() -> None:
     opened, escalated, checkpoint = (one.annotation.text for one in remarks(told(1)))
-    assert opened.startswith("<b>incident 1: leak, warning</b><br>Rank 1 of job 4711 grows by 12.0 MiB per step")
-    assert escalated.startswith("<b>incident 1: now critical</b>")
+    assert opened.startswith("<b>Incident 1: leak, warning</b><br>Rank 1 of job 4711 grows by 12.0 MiB per step")
+    assert escalated.startswith("<b>Incident 1: now critical</b>")
     assert checkpoint.startswith("<b>checkpoint done</b><br>2 of 2 ranks saved at step 412<br>Why: rank 1 of job 4711")
     link = '<a href="http://head:9495/report?incident=1" target="_blank" rel="noopener">report</a>'
     assert all(text.endswith(f"<br>{link}") for text in (opened, escalated, checkpoint))

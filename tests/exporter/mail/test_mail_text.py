@@ -29,12 +29,12 @@ Rank 3 of job 4711 leaks 35.8 MiB per step since step 300; at this rate it runs 
 
 What Tidegauge does next, and when.
 
-Live tensors pile up: something keeps a reference from step to step. The usual places are lists of losses or outputs \
-without .detach(), module hooks that store activations, and caches without a bound.
+Live tensors accumulate: something keeps references from step to step. Usual suspects: lists of losses or outputs \
+without .detach(), module hooks that store activations, caches without a bound.
 
-To keep Tidegauge from acting on it (this replaces the job's comment):
+To exempt this job from actions (replaces the job's comment):
     scontrol update JobId=4711 Comment=tidegauge:keep
-To end it yourself, once what you need is saved:
+To cancel it yourself, after saving what you need:
     scancel 4711
 
 Dashboard: https://grafana.example/d/tidegauge-job?var-cluster=prod&var-job_id=4711&var-attempt=0&from=1799997300250\
@@ -45,7 +45,7 @@ Say whether it is a leak: https://head.example/grade?incident=12
 
 -- \n\
 Tidegauge \N{MIDDLE DOT} incident 12 \N{MIDDLE DOT} llama-70b-sft \N{MIDDLE DOT} cluster prod \N{MIDDLE DOT} \
-figures of 08:00 UTC
+figures from 08:00 UTC
 """
 
 
@@ -87,10 +87,10 @@ def test_what_was_done_is_one_line() -> None:
     asked = record(decision(ActionKind.REQUEUE), Outcome.DONE, finished_s=NOW_S, detail="slurm put it into its queue")
     said = followup_letter(asked, leak(), cluster="prod")
     assert said.text == (
-        "\N{WHITE HEAVY CHECK MARK} 08:00 UTC: Your job was ended, and starts again. Slurm put it into its queue\n\n"
+        "\N{WHITE HEAVY CHECK MARK} 08:00 UTC: Requeued your job: it starts again. Slurm put it into its queue\n\n"
         "-- \nTidegauge, incident 12, cluster prod\n"
     )
-    assert "Your job was ended, and starts again." in Page(said.html).text
+    assert "Requeued your job: it starts again." in Page(said.html).text
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_what_became_known_later_is_a_mail_of_the_same_thread() -> None:
     said = evidence_letter(explained(), cluster="prod", links=Links())
     assert said.subject == f"Re: {letter(leak()).subject}"
     assert said.text.startswith(
-        "The line is known: train.py:41 in step, held by train.py: Trainer.history (list, 412 items); the cause is "
-        "tensors kept by Python objects.\n\nRank 3 kept 1.0 GiB (35.8 MiB a step) in 30 steps that train.py:41"
+        "Line found: train.py:41 in step, held by train.py: Trainer.history (list, 412 items); cause: tensors kept "
+        "alive by Python references.\n\nRank 3 kept 1.0 GiB (35.8 MiB a step) in 30 steps, allocated at train.py:41"
     )
     assert "append `tensor.item()`" in Page(said.html).text
 
@@ -125,7 +125,7 @@ def test_what_became_known_later_is_a_mail_of_the_same_thread() -> None:
 def test_evidence_that_was_there_before_is_in_the_first_mail() -> None:
     said = letter(explained())
     assert "append `tensor.item()`" in said.text
-    assert "The usual places" not in said.text
+    assert "Usual suspects" not in said.text
 
 
 HOSTILE = [

@@ -83,7 +83,7 @@ def post(tmp_path: Path) -> Iterator[Post]:
 
 
 def test_the_owner_gets_a_mail_with_the_plot_in_it(post: Post) -> None:
-    assert post.messages.tell(FIRST, replace(story(), memory=MEMORY)) == "by mail"
+    assert post.messages.tell(FIRST, replace(story(), memory=MEMORY)) == "email"
     ((address, mail),) = post.server.sent
     assert address == "ada@example.org"
     assert mail["Subject"] == "Memory leak in your job 471 (incident 1 on rose)"
@@ -149,7 +149,7 @@ def test_a_mail_that_a_crash_repeats_is_the_same_mail(post: Post, crash_before_i
 
 @pytest.mark.parametrize("name", ["5001", "eve@evil.example", ""])
 def test_a_user_who_has_no_address_is_refused_with_what_to_read(post: Post, name: str) -> None:
-    with pytest.raises(RefusedError, match=r"nobody is known by mail to be the user .*docs/mail.md"):
+    with pytest.raises(RefusedError, match=r"no email address known for user .*docs/mail.md"):
         post.messages.tell(FIRST, story(user_name=name))
     assert not post.way.reaches(name)
     assert post.mails == []
@@ -161,7 +161,7 @@ def test_what_could_not_be_sent_is_raised_and_told_the_next_time(post: Post, err
     with pytest.raises(type(error), match=str(error)):
         post.messages.tell(FIRST, story())
     post.server.before = lambda: None
-    assert post.messages.tell(FIRST, story()) == "by mail"
+    assert post.messages.tell(FIRST, story()) == "email"
     assert len(post.mails) == 1
 
 

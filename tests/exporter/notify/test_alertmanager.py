@@ -119,7 +119,7 @@ def test_an_incident_is_an_alert_with_the_labels_that_are_agreed(fake: FakeAlert
     }  # fmt: skip
     annotations = alert["annotations"]
     assert annotations["summary"].startswith("Rank 1 of job 477 grows by 12.0 MiB per step")
-    assert annotations["description"].startswith("Live tensors pile up")
+    assert annotations["description"].startswith("Live tensors accumulate")
     assert annotations["runbook_url"] == "https://head.example/runbooks#tidegaugeincident"
     assert annotations["report_url"] == alert["generatorURL"] == "https://head.example/report?incident=7"
     assert annotations["dashboard_url"].startswith("https://grafana.example/d/tidegauge-job?")

@@ -72,7 +72,7 @@ def test_alertmanager_is_told_first_and_slack_when_it_says_so(tmp_path: Path, mo
             status, _ = ask(service, "POST", "/alerts", json.dumps(NOTIFICATION).encode())
             assert status == 200
             eventually(lambda: bool(slack.threads("#gpu-memory")))
-            assert tell_owner(service.owners, decision(), told) == "as a direct message on Slack"
+            assert tell_owner(service.owners, decision(), told) == "Slack DM"
             assert len(slack.direct_threads("ada@example.org")) == 1
             eventually(lambda: bool(slack.threads("#gpu-memory")[0].replies))
             assert problems(service) == {"alertmanager": None, "slack": None, "slack owners": None}
@@ -150,7 +150,7 @@ def test_owners_are_told_by_mail_where_a_server_is_set(tmp_path: Path) -> None:
             mail_domain="example.org", mail_user="tidegauge", mail_password="x",
         )  # fmt: skip
         with started(settings, Feed()) as service:
-            assert tell_owner(service.owners, decision(), warning(12)) == "by mail"
+            assert tell_owner(service.owners, decision(), warning(12)) == "email"
             assert problems(service) == {"mail": None}
     (one,) = smtp.delivered
     assert (one.sender, one.recipient, one.user) == ("tidegauge@example.org", "ada@example.org", "tidegauge")

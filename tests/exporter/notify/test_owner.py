@@ -31,7 +31,7 @@ from tidegauge_exporter.notify.owner import OwnerNotifier, tell_owner
 from tidegauge_exporter.notify.ports import RefusedError, RetryLaterError
 from tidegauge_exporter.slack.owner_channel import SlackWay
 
-TOLD = "as a direct message on Slack"
+TOLD = "Slack DM"
 FIRST = decision(decision_id="first")
 SECOND = decision(decision_id="second")
 
@@ -114,7 +114,7 @@ def test_a_plot_that_fails_fails_no_message(owners: Owners, error: Exception, ca
 
     owners.chat.before = fail
     assert owners.messages.tell(FIRST, replace(story(), memory=MEMORY)) == TOLD
-    assert "without a plot" in caplog.text
+    assert "is left out" in caplog.text
 
 
 def test_what_was_done_follows_as_replies_each_once_and_in_order(owners: Owners) -> None:
@@ -219,7 +219,7 @@ class Elsewhere(SlackWay):
     """A second way beside Slack."""
 
     name = "pigeons"
-    told = "by pigeon"
+    told = "pigeon"
 
 
 @pytest.fixture
@@ -230,12 +230,12 @@ def both(owners: Owners) -> tuple[OwnerNotifier, OwnerNotifier]:
 
 
 def test_owners_are_told_in_all_ways(both: tuple[OwnerNotifier, OwnerNotifier]) -> None:
-    assert tell_owner(both, FIRST, story()) == "as a direct message on Slack and by pigeon"
+    assert tell_owner(both, FIRST, story()) == "Slack DM, pigeon"
 
 
 def test_one_way_that_works_is_enough_and_the_other_is_named(both: tuple[OwnerNotifier, OwnerNotifier]) -> None:
     told = tell_owner(both, FIRST, story(user_name="eve"))
-    assert told.startswith("by pigeon (not otherwise: nobody on Slack is known to be the user 'eve'")
+    assert told.startswith("pigeon (failed: no Slack account known for user 'eve'")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_no_way_is_to_be_tried_again_if_any_of_them_may_work_later(
 
 
 def test_without_any_way_that_is_said() -> None:
-    with pytest.raises(RefusedError, match="there is no way to tell owners"):
+    with pytest.raises(RefusedError, match="no way to notify owners is configured"):
         tell_owner([], FIRST, story())
 
 

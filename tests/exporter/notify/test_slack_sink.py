@@ -132,7 +132,7 @@ def test_after_a_long_absence_the_newest_lines_are_told_and_the_rest_counted(cha
         told = happened(told, ChangeKind.SPREAD, float(number))
     channel.take(told)
     lines = channel.chat.replies(channel.chat.heads()[0])
-    assert lines[0].startswith("18 earlier lines are left out")
+    assert lines[0].startswith("18 earlier updates skipped")
     assert lines[1:] == [f"spread at {number}" for number in range(18, 38)]
     assert len(lines) == 1 + MAX_LINES_AT_ONCE
     channel.restart()

@@ -106,7 +106,7 @@ class TestRefusals:
             ("channel_not_found", "slack_channel"),
             ("not_in_channel", "/invite"),
             ("is_archived", "archived"),
-            ("restricted_action", "administer"),
+            ("restricted_action", "administrators"),
             ("invalid_blocks", "report it"),
             ("restricted_action_thread_locked", "locked"),
             ("messages_tab_disabled", "App Home"),

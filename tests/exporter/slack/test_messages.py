@@ -12,6 +12,7 @@ from scheduler_values import decision, finding, record
 from slack_stories import (
     FOUND,
     closed,
+    crashed,
     explained,
     fragmentation,
     leak,
@@ -153,35 +154,68 @@ class TestIncident:
     def test_a_closed_one_says_how_it_ended_and_keeps_to_the_point(self) -> None:
         told = incident(closed())
         assert "Job ended: memory leak in ada's job 4711" in told
-        assert "No process of this attempt lives any more. Closed at 08:00 UTC, after 15 min." in told
-        assert "18.4 GiB in all" in told
-        assert "critical at worst" in told
+        assert "All processes of this attempt have ended. Closed at 08:00 UTC, after 15 min." in told
+        assert "18.4 GiB in total" in told
+        assert "*Peak severity*\ncritical" in told
         assert "*Look first at*" not in told
         assert "at this rate" not in told
 
+    def test_one_whose_job_crashed_leads_with_the_crash(self) -> None:
+        message = incident_message(crashed(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
+        assert message.text == (
+            "\N{LARGE RED CIRCLE} ada's job 4711 crashed: CUDA OOM at step 1,040 on rank 5 (wanted 512.0 MiB, "
+            "200.0 MiB free)"
+        )
+        assert owner(crashed()).startswith(
+            "\N{LARGE RED CIRCLE} Your job 4711 crashed: CUDA OOM at step 1,040 on rank 5"
+        )
+
+    def test_the_crash_closes_the_thread_and_says_whether_to_retry(self) -> None:
+        told = crashed().incident
+        reply = read(change_reply(IncidentChange(ChangeKind.CLOSED, NOW_S, told)))
+        assert "closed: the job crashed: CUDA OOM at step 1,040 on rank 5" in reply
+        assert "the same job fails again with the same batch size" in incident(crashed())
+
+    def test_ranks_that_crashed_alone_are_named_instead_of_the_job(self) -> None:
+        told = incident(crashed(Closure.CULPRITS_ENDED))
+        assert "Rank 5 of ada's job 4711 crashed: CUDA OOM at step 1,040 (wanted 512.0 MiB, 200.0 MiB free)" in told
+
+    def test_a_leak_whose_job_crashed_by_it_leads_with_the_crash(self) -> None:
+        oom, leaking = crashed().incident.findings[0].oom, leak().incident.findings[0]
+        assert oom is not None
+        last = replace(leaking, step=oom.step, oom=oom)
+        told = replace(closed().incident, findings=(last,), closed_unix_s=oom.at_unix_s + 5.0)
+        assert "job 4711 crashed: CUDA OOM at step 1,040 on rank 3 (wanted" in incident(Story(told))
+
+    @pytest.mark.parametrize(
+        "story",
+        [crashed(after_s=150.0), crashed(steps_after=1), crashed(Closure.RECOVERED), closed()],
+        ids=["it ended much later", "it went on", "it recovered", "no error"],
+    )
+    def test_no_crash_is_claimed_that_is_not_known(self, story: Story) -> None:
+        assert "crashed" not in incident(story)
+
     def test_old_figures_are_said_to_be_old(self) -> None:
-        assert "the figures are old" in incident(leak(stale=True))
-        assert "the figures are old" not in incident(leak())
+        assert "figures are stale" in incident(leak(stale=True))
+        assert "figures are stale" not in incident(leak())
 
     def test_what_was_done_and_what_is_held_back_is_there(self) -> None:
         told = incident(leak())
-        assert "07:45 UTC: The owner was told as a direct message on Slack." in told
-        assert "07:56 UTC: Held back: have the job save its state. Only 1 of 2 warnings" in told
+        assert "07:45 UTC: Owner notified: job output, Slack DM." in told
+        assert "07:56 UTC: Checkpoint on hold: only 1 of 2 warnings" in told
 
     def test_what_the_policy_would_do_is_there(self) -> None:
-        assert "The policy would end the job and have it start again, but its mode is observe: nothing is done" in (
-            incident(fragmentation())
-        )
+        assert "Mode observe, no action taken: the policy would requeue the job." in incident(fragmentation())
 
     def test_what_is_under_way_counts_more_than_what_was_considered(self) -> None:
         busy = record(decision(ActionKind.CHECKPOINT, decided_s=NOW_S - 10.0), status=DecisionStatus.STARTED)
         story = leak()
         told = incident(replace(story, decisions=(story.decisions[0], busy, story.decisions[1])))
-        assert "Under way: waiting for the job to save its state" in told
-        assert "Held back" not in told
+        assert "In progress: waiting for the job to checkpoint" in told
+        assert "on hold" not in told
 
     def test_where_nothing_was_decided_that_is_said(self) -> None:
-        assert "Nothing has been done about it." in incident(outside())
+        assert "No action taken." in incident(outside())
 
     def test_links_lead_to_dashboard_report_exemption_and_question(self) -> None:
         message = incident_message(leak(), cluster="prod", links=LINKS, now_unix_s=NOW_S)
@@ -222,24 +256,24 @@ class TestEvidence:
     def test_the_channel_reads_where_by_whom_and_why(self) -> None:
         told = incident(explained())
         assert (
-            "\N{LEFT-POINTING MAGNIFYING GLASS} Rank 3 kept 1.0 GiB (35.8 MiB a step) in 30 steps that train.py:41 in "
-            "step allocated. It is held by train.py: Trainer.history (list, 412 items) \N{RIGHTWARDS ARROW} "
-            "Tensor[8,286,4096] float32. The cause is tensors kept by Python objects.\n"
+            "\N{LEFT-POINTING MAGNIFYING GLASS} Rank 3 kept 1.0 GiB (35.8 MiB a step) in 30 steps, allocated at "
+            "train.py:41 in step. It is held by train.py: Trainer.history (list, 412 items) \N{RIGHTWARDS ARROW} "
+            "Tensor[8,286,4096] float32. Cause: tensors kept alive by Python references.\n"
             "\N{WRENCH} `Trainer.history` (list, train.py) keeps a tensor of each step: append `tensor.item()`"
         ) in told
 
     def test_a_line_of_the_thread_says_what_has_become_known(self) -> None:
         told = read(change_reply(explained().history[-1]))
         assert (
-            "\N{LEFT-POINTING MAGNIFYING GLASS} 07:53 UTC: the line is known: train.py:41 in step, held by train.py: "
-            "Trainer.history (list, 412 items); the cause is tensors kept by Python objects"
+            "\N{LEFT-POINTING MAGNIFYING GLASS} 07:53 UTC: line found: train.py:41 in step, held by train.py: "
+            "Trainer.history (list, 412 items); cause: tensors kept alive by Python references"
         ) in told
 
     def test_the_owner_reads_it_in_place_of_the_usual_places(self) -> None:
         told = owner(explained())
         assert "train.py:41 in step" in told
         assert "append `tensor.item()`" in told
-        assert "The usual places" not in told
+        assert "Usual suspects" not in told
         assert "warning 1 of 2 before it may be ended" in told
         assert "start it with `tidegauge run --no-actions`" in told
 
@@ -250,12 +284,12 @@ class TestEvidence:
 
     def test_the_owner_is_told_later_what_became_known_later(self) -> None:
         told = read(owner_evidence(explained()))
-        assert "The line is known: train.py:41 in step, held by train.py: Trainer.history (list, 412 items)" in told
+        assert "Line found: train.py:41 in step, held by train.py: Trainer.history (list, 412 items)" in told
         assert "append `tensor.item()`" in told
 
     def test_what_is_not_known_is_said_to_be_so(self) -> None:
         only_line = FOUND._replace(holder=None, cause=EvidenceCause.UNKNOWN, confidence=Confidence.UNKNOWN, advice=None)
-        assert "that train.py:41 in step allocated. The cause is not known." in incident(leak(evidence=(only_line,)))
+        assert "allocated at train.py:41 in step. Cause unknown." in incident(leak(evidence=(only_line,)))
 
     def test_evidence_that_found_nothing_takes_no_room(self) -> None:
         nothing = EvidenceBrief("auto-1", 3, NOW_S)
@@ -286,7 +320,7 @@ class TestReplies:
 
     def test_a_failure_does_not_read_like_a_success(self) -> None:
         checkpoint = decision(ActionKind.CHECKPOINT)
-        assert "The job has saved its state" in read(action_reply(record(checkpoint, Outcome.DONE)))
+        assert "The job has saved a checkpoint" in read(action_reply(record(checkpoint, Outcome.DONE)))
         for outcome in set(Outcome) - {Outcome.DONE}:
             assert "has saved" not in read(action_reply(record(checkpoint, outcome)))
 
@@ -295,13 +329,13 @@ class TestReplies:
             ActionKind.REQUEUE, disposition=Disposition.WITHHELD, brake="paused", reason="actions are paused", rung=3
         )
         told = read(action_reply(record(held)))
-        assert "Held back: end the job and have it start again. Actions are paused" in told
+        assert "Requeue on hold: actions are paused" in told
         assert "rule leak, rung 4, mode act" in told
 
     def test_the_owner_hears_that_the_job_was_saved_and_starts_again(self) -> None:
         saved, again = closed().decisions[1:]
-        assert "Your job has saved its state. 16 of 16 ranks saved at step 1,090" in read(owner_followup(saved))
-        assert "Your job was ended, and starts again." in read(owner_followup(again))
+        assert "Your job has saved a checkpoint. 16 of 16 ranks saved at step 1,090" in read(owner_followup(saved))
+        assert "Requeued your job: it starts again." in read(owner_followup(again))
 
 
 class TestOwner:

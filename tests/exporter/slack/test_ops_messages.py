@@ -27,14 +27,14 @@ class TestAlerts:
     def test_firing_ones_are_listed_first_and_counted(self) -> None:
         group = AlertGroup("k", True, (alert(firing=False), alert(), alert()), {"alertname": "TidegaugeAgentDown"})
         message = alert_message(group, links=LINKS)
-        assert message.text == "\N{LARGE RED CIRCLE} TidegaugeAgentDown: 2 firing, 1 resolved"
+        assert message.text == "\N{LARGE RED CIRCLE} TidegaugeAgentDown on node0: 2 firing, 1 resolved"
         lines = message.blocks[1]["text"]["text"].splitlines()
         assert [line[0] for line in lines] == ["\N{LARGE RED CIRCLE}"] * 2 + ["\N{LARGE GREEN CIRCLE}"]
 
     def test_ten_are_listed_and_the_rest_counted(self) -> None:
         message = alert_message(AlertGroup("k", True, (alert(),) * 14, left_out=100), links=LINKS)
         assert read(message).count("no agent on node0") == 10
-        assert "104 more are not listed" in read(message)
+        assert "104 more not listed" in read(message)
 
     def test_runbook_dashboard_and_silence_are_linked(self) -> None:
         firing = alert(dashboard_url="https://grafana.example/d/x", runbook_url="https://tidegauge.example/runbooks#a")
@@ -59,20 +59,20 @@ class TestAlerts:
         group = AlertGroup("k", False, (alert(firing=False),), {"alertname": "x"}, "https://am.example")
         message = alert_message(group, links=LINKS)
         assert "Silence" not in links(message.blocks)
-        assert message.text == "\N{LARGE GREEN CIRCLE} TidegaugeAgentDown: 1 resolved"
+        assert message.text == "\N{LARGE GREEN CIRCLE} Resolved: no agent on node0"
 
     def test_several_kinds_are_counted(self) -> None:
         group = AlertGroup("k", True, (alert(), alert("TidegaugeNodeStale")))
-        assert "2 kinds of alerts: 2 firing" in alert_message(group, links=LINKS).text
+        assert "2 kinds of alerts on node0: 2 firing" in alert_message(group, links=LINKS).text
 
 
 class TestStorm:
     def test_incidents_are_counted_by_cause_and_severity(self) -> None:
         told = read(storm_message(bad_night(30), cluster="prod", links=LINKS, now_unix_s=NOW_S))
         assert "30 incidents at once on cluster prod" in told
-        assert "In 30 jobs of 5 users, the first since 07:45 UTC." in told
+        assert "30 jobs of 5 users affected, first at 07:45 UTC." in told
         assert "Memory leak: 18 (18 critical)" in told
-        assert "Growth of reserved memory: 6 (6 warning)" in told
+        assert "Reserved memory growth: 6 (6 warning)" in told
 
     def test_the_ten_that_end_soonest_are_named_soonest_first(self) -> None:
         stories = bad_night(30)
@@ -80,19 +80,19 @@ class TestStorm:
         told = read(storm_message(stories[::-1], cluster="prod", links=LINKS, now_unix_s=NOW_S))
         listed = [line.rsplit("#", 1)[1].rstrip(")") for line in told.splitlines() if "(#" in line]
         assert listed == [str(story.incident.number) for story in expected]
-        assert "20 more are not listed" in told
+        assert "20 more not listed" in told
 
     def test_those_that_are_over_are_only_counted(self) -> None:
         told = read(storm_message([*bad_night(3), closed()], cluster="prod", links=LINKS, now_unix_s=NOW_S))
         assert "3 incidents at once" in told
-        assert "1 over" in told
+        assert "1 resolved" in told
 
     def test_a_night_that_is_over_says_so(self) -> None:
         message = storm_message([closed()] * 4, cluster="prod", links=LINKS, now_unix_s=NOW_S)
-        assert message.text == "\N{LARGE GREEN CIRCLE} Over: 4 incidents on cluster prod"
+        assert message.text == "\N{LARGE GREEN CIRCLE} Resolved: 4 incidents on cluster prod"
 
     def test_no_incident_at_all_is_a_message_still(self) -> None:
-        assert "Over: 0 incidents" in storm_message([], cluster="prod", links=LINKS, now_unix_s=NOW_S).text
+        assert "Resolved: 0 incidents" in storm_message([], cluster="prod", links=LINKS, now_unix_s=NOW_S).text
 
     def test_it_links_to_fleet_and_incidents(self) -> None:
         message = storm_message(bad_night(3), cluster="prod", links=LINKS, now_unix_s=NOW_S)

@@ -9,11 +9,11 @@ SCALAR_BYTES_PER_STEP = 1024
 """Two of the allocator's smallest blocks (512 B)."""
 
 CAUSES: dict[str, str] = {
-    "tensors_kept": "Live tensors pile up steadily: a list, a hook or a graph holds what each step made.",
-    "staircase": "Live tensors pile up in regular steps: something is kept per epoch, evaluation or checkpoint.",
+    "tensors_kept": "Live tensors accumulate steadily: a list, a hook or a graph keeps what each step creates.",
+    "staircase": "Live tensors accumulate in regular jumps: something is kept per epoch, evaluation or checkpoint.",
     "scalars_kept": "About one or two smallest blocks (512 B) a step: losses or metrics kept as tensors.",
     "reserved_growth": "The allocator reserves more and more although tensors do not need more: fragmentation, or CUDA "
-    "graphs that each keep a private pool. Evidence tells which.",
+    "graphs that each keep a private pool. Evidence shows which.",
     "outside_allocator": "Device memory grows outside PyTorch: communicators, contexts or another library.",
     "host_growth": "Host memory of the rank grows: typically a graph kept through an un-detached loss.",
 }

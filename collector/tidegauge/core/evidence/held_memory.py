@@ -80,11 +80,11 @@ def hold(live: Iterable[LiveBlock], free: Iterable[FreeBlock], *, pending_bytes:
 def free_words(held: HeldMemory, wanted_bytes: Optional[int]) -> str:
     """What was free, for people, in a sentence."""
     if not held.free_bytes:
-        return "Nothing that the allocator held was free."
+        return "The allocator had no free blocks."
     largest = held.largest_for(wanted_bytes)
-    text = f"{format_bytes(held.free_bytes)} that the allocator held were free, in {_count(len(held.free), 'block')}"
+    text = f"The allocator had {format_bytes(held.free_bytes)} free, in {_count(len(held.free), 'block')}"
     if largest is not None:
-        text += f"; the largest that the request could have used has {format_bytes(largest.size_bytes)}"
+        text += f"; largest usable by the request: {format_bytes(largest.size_bytes)}"
     else:
         text += ", none of them in the pool of this request"
     streams = len({block.stream for block in held.free})

@@ -29,21 +29,21 @@ _NAME = re.compile(r"[\w.]+")
 
 CAUSES = {
     EvidenceCause.RETAINED_GRAPH: "a retained autograd graph",
-    EvidenceCause.PYTHON_CONTAINER: "tensors kept by Python objects",
-    EvidenceCause.CLOSURE: "tensors kept by a function's closure",
+    EvidenceCause.PYTHON_CONTAINER: "tensors kept alive by Python references",
+    EvidenceCause.CLOSURE: "tensors kept alive by a closure",
     EvidenceCause.HOOK: "a hook that stores tensors",
-    EvidenceCause.EXCEPTION_FRAME: "an exception that is kept with its frames",
-    EvidenceCause.CYCLE: "reference cycles that are not collected",
-    EvidenceCause.OPTIMIZER_REBUILT: "optimizers that are made again and kept",
+    EvidenceCause.EXCEPTION_FRAME: "a stored exception that keeps its frames alive",
+    EvidenceCause.CYCLE: "uncollected reference cycles",
+    EvidenceCause.OPTIMIZER_REBUILT: "optimizers that are recreated and kept",
     EvidenceCause.CUDA_GRAPHS: "private pools of CUDA graphs (or MemPool)",
     EvidenceCause.FRAGMENTATION: "fragmentation",
-    EvidenceCause.COMMUNICATORS: "communicators (process groups) that pile up",
-    EvidenceCause.OUTSIDE_ALLOCATOR: "memory taken outside PyTorch's allocator",
+    EvidenceCause.COMMUNICATORS: "communicators (process groups) that accumulate",
+    EvidenceCause.OUTSIDE_ALLOCATOR: "memory allocated outside PyTorch",
     EvidenceCause.OTHER_PROCESS: "another process on the GPU",
     EvidenceCause.DATALOADER_WORKER: "child processes that hold GPU memory, such as DataLoader workers",
     EvidenceCause.PINNED_HOST: "pinned host memory",
-    EvidenceCause.CUBLAS_WORKSPACES: "workspaces of cuBLAS, one per stream and handle",
-    EvidenceCause.UNKNOWN: "not known",
+    EvidenceCause.CUBLAS_WORKSPACES: "cuBLAS workspaces, one per stream and handle",
+    EvidenceCause.UNKNOWN: "unknown",
 }
 """Each cause as a noun."""
 _UNITS = {"lru_cache": "answers", "list": "slots", "cublas": "workspaces"}
@@ -53,12 +53,12 @@ _SMALLER = {
     "deque": "lower its `maxlen`",
     "Queue": "lower its `maxsize`",
     "list": "make it shorter",
-    "cublas": "make fewer streams, or take them from a few that are made once",
+    "cublas": "create fewer streams, or reuse a few",
 }
 """What makes it smaller, by its kind."""
 CONFIDENCES = {
     Confidence.NAMED: "two independent lines of evidence agree",
-    Confidence.LIKELY: "one line of evidence says so, and none contradicts it",
+    Confidence.LIKELY: "one line of evidence says so, none contradicts it",
     Confidence.UNKNOWN: "no line of evidence is clear enough",
 }
 """How well a cause is founded, as a clause."""
@@ -128,19 +128,19 @@ def evidence_sentence(evidence: Evidence) -> str:
     it is held by train.py: Trainer.history (list, 412 items)"."""
     rank, steps = f"rank {evidence.rank}", _in_steps(evidence.window_steps)
     if evidence.grown_bytes is None:
-        return f"Nothing was compared on {rank}: there are no two snapshots of it."
+        return f"Nothing to compare on {rank}: it has no two snapshots."
     if evidence.grown_bytes <= 0:
-        return f"Nothing grew on {rank}{steps}: no more is alive at the end of the window than at its beginning."
+        return f"Nothing grew on {rank}{steps}: no more memory is live at the end of the window than at its start."
     whole = max(evidence.grown_bytes, 1)
     first = evidence.growth[0] if evidence.growth else None
     if first is None or first.line is None:
-        return f"{format_bytes(whole)} more is alive on {rank}{steps}; no stack tells where it was allocated."
+        return f"{format_bytes(whole)} more is live on {rank}{steps}; no stack shows where it was allocated."
     grown = sum(one.grown_bytes for one in evidence.growth if one.line == first.line)
     share = f"{min(100 * grown / whole, 100):.0f} %"
     text = f"{share} of what grew on {rank}{steps} was allocated at {line_words(first.line)}"
     text += _a_step(grown, evidence.window_steps, " ({})")
     if evidence.through not in (None, first.line):
-        text += f", by way of {line_words(evidence.through)}"
+        text += f", called from {line_words(evidence.through)}"
     holders = evidence.search.holders if evidence.search is not None else ()
     return f"{text}; it is held by {holder_words(holders[0].path)}." if holders else f"{text}."
 
@@ -172,10 +172,17 @@ def _advice(advice: Optional[str], bound: Optional[GrowthBound]) -> Optional[str
 
 
 def cause_words(cause: EvidenceCause, confidence: Confidence) -> str:
-    """The cause with how sure it is, as a clause: "the cause is a retained autograd graph"."""
+    """The cause with how sure it is, for a row of that name: "a retained autograd graph", "likely fragmentation"."""
     if cause is EvidenceCause.UNKNOWN or confidence is Confidence.UNKNOWN:
-        return "the cause is not known"
-    return f"the {'likely ' if confidence is Confidence.LIKELY else ''}cause is {CAUSES[cause]}"
+        return CAUSES[EvidenceCause.UNKNOWN]
+    return f"{'likely ' if confidence is Confidence.LIKELY else ''}{CAUSES[cause]}"
+
+
+def cause_clause(cause: EvidenceCause, confidence: Confidence) -> str:
+    """The same for a sentence: "cause: a retained autograd graph", "likely cause: fragmentation", "cause unknown"."""
+    if cause is EvidenceCause.UNKNOWN or confidence is Confidence.UNKNOWN:
+        return f"cause {CAUSES[EvidenceCause.UNKNOWN]}"
+    return f"{'likely ' if confidence is Confidence.LIKELY else ''}cause: {CAUSES[cause]}"
 
 
 def bound_words(bound: GrowthBound) -> str:
@@ -186,15 +193,15 @@ def bound_words(bound: GrowthBound) -> str:
     name = bound.what[: 2 * MAX_NAME_CHARS]
     if bound.state is BoundState.REFUTED:
         return (
-            f"{name} was to end at about {_end(bound)} ({bound.most_items:,} {units}), and memory has grown beyond "
+            f"{name} was expected to end at about {_end(bound)} ({bound.most_items:,} {units}), but memory grew beyond "
             "that: something else grows"
         )
     if bound.state is BoundState.UNRELATED:
-        return f"{name} has a bound ({count}), and what grows now is something else"
+        return f"{name} has a bound ({count}); something else grows now"
     if bound.state is BoundState.TOO_LARGE:
         return f"{name} fills ({count}), and {end_words(bound)}: out of memory before it is full"
     if bound.items >= bound.most_items:
-        return f"{name} is full ({count}): what it holds ends at about {_end(bound)}"
+        return f"{name} is full ({count}): it ends at about {_end(bound)}"
     return f"{name} fills, and ends at about {_end(bound)} ({count})"
 
 
@@ -203,7 +210,7 @@ def end_words(bound: GrowthBound) -> str:
     something else grows."""
     if bound.state is BoundState.TOO_LARGE:
         missing = bound.missing_bytes
-        return f"needs {format_bytes(missing)} more than there is" if missing else "takes about all there is"
+        return f"needs {format_bytes(missing)} more than there is" if missing else "needs about all there is"
     return f"ends at about {_end(bound)}" if bound.explains_growth else ""
 
 
@@ -211,7 +218,7 @@ def bound_advice(bound: GrowthBound) -> str:
     """What to do about it."""
     lower = _SMALLER.get(bound.kind, "lower its bound")
     if not bound.explains_growth:
-        return "look into the rank once more (`tidegauge snapshot`): what the last look found does not explain it"
+        return "collect evidence again (`tidegauge snapshot`): the last evidence does not explain the growth"
     if bound.state is BoundState.TOO_LARGE:
         return lower
     if bound.state is None:
@@ -229,14 +236,14 @@ def _grown(brief: EvidenceBrief) -> Optional[str]:
     if brief.line is None:
         return None
     if not brief.grown_bytes or brief.grown_bytes < 0:
-        return f"The line that grows most on rank {brief.rank} is {line_words(brief.line)}."
+        return f"Fastest-growing line on rank {brief.rank}: {line_words(brief.line)}."
     kept = format_bytes(brief.grown_bytes) + _a_step(brief.grown_bytes, brief.window_steps, " ({})")
-    text = f"Rank {brief.rank} kept {kept}{_in_steps(brief.window_steps)} that {line_words(brief.line)} allocated"
-    return text + ("." if brief.through in (None, brief.line) else f", by way of {line_words(brief.through)}.")
+    text = f"Rank {brief.rank} kept {kept}{_in_steps(brief.window_steps)}, allocated at {line_words(brief.line)}"
+    return text + ("." if brief.through in (None, brief.line) else f", called from {line_words(brief.through)}.")
 
 
 def _cause(brief: EvidenceBrief) -> Optional[str]:
-    return _sentence(cause_words(brief.cause, brief.confidence))
+    return _sentence(cause_clause(brief.cause, brief.confidence))
 
 
 def _in_steps(steps: Optional[int]) -> str:
@@ -251,5 +258,5 @@ def _sentence(text: Optional[str]) -> Optional[str]:
     """With a capital letter in front and a full stop at the end; a name of code's stays as it is: `x`, train.py:41."""
     if not text or text.isspace():
         return None
-    is_word = text.split(maxsplit=1)[0].rstrip(",").isalpha()
+    is_word = text.split(maxsplit=1)[0].rstrip(",:").isalpha()
     return (text[:1].upper() if is_word else text[:1]) + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

@@ -255,6 +255,6 @@ def _excess_bytes(use: ShareUse) -> int:
 
 def _share_text(finding: RankFinding, use: ShareUse, allowed_bytes: int) -> str:
     return (
-        f"{format_bytes(use.used_bytes)} of {finding.uuid} on {finding.hostname} in use; the job asked for a share of "
-        f"{use.share:.0%}, which is {format_bytes(allowed_bytes)}, and other jobs are on this GPU"
+        f"the job uses {format_bytes(use.used_bytes)} of {finding.uuid} on {finding.hostname}; it requested a share of "
+        f"{use.share:.0%} ({format_bytes(allowed_bytes)}), and other jobs share this GPU"
     )

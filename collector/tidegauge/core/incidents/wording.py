@@ -11,21 +11,22 @@ from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
 from tidegauge.core.evidence.brief import EvidenceBrief
-from tidegauge.core.evidence.words import brief_line, brief_sentences, cause_words
+from tidegauge.core.evidence.words import brief_line, brief_sentences, cause_clause
 from tidegauge.core.host_memory import HostProcess
 from tidegauge.core.ids import JobKey
 from tidegauge.core.incidents import ChangeKind, Closure, Incident, IncidentCause, IncidentChange, RankFinding
 from tidegauge.core.incidents.actions import Outcome
+from tidegauge.core.samples import OomRecord
 from tidegauge.core.units import format_band, format_bytes
 from tidegauge.core.verdicts import Band, Severity
 
 OUTCOME_WORDS = {
     Outcome.DONE: "done",
     Outcome.FAILED: "failed",
-    Outcome.UNVERIFIED: "was accepted, but not seen to happen",
-    Outcome.NO_PROOF: "brought no proof in time",
-    Outcome.SUPERSEDED: "not done, because it was overtaken",
-    Outcome.STOPPED: "not done, because actions were stopped",
+    Outcome.UNVERIFIED: "accepted, but not confirmed",
+    Outcome.NO_PROOF: "not proven in time",
+    Outcome.SUPERSEDED: "skipped because the job had ended or changed",
+    Outcome.STOPPED: "skipped because actions were stopped",
 }
 """How a decision that was to be carried out ended."""
 MAX_RANKS_NAMED = 6
@@ -47,49 +48,49 @@ _WORDS = {
     IncidentCause.LEAK: _Words(
         "leaks {rate}",
         "leak",
-        "Live tensors pile up: something keeps a reference from step to step. The usual places are lists of losses or "
-        "outputs without .detach(), module hooks that store activations, and caches without a bound.",
+        "Live tensors accumulate: something keeps references from step to step. Usual suspects: lists of losses or "
+        "outputs without .detach(), module hooks that store activations, caches without a bound.",
     ),
     IncidentCause.FRAGMENTATION: _Words(
         "reserves {rate} beyond what its tensors need",
         "reserve memory beyond what their tensors need",
-        "The allocator holds ever more memory while live tensors do not grow: free pieces do not fit what is asked "
-        "for (fragmentation), or each new CUDA graph keeps a private pool. Evidence tells which. The usual cure for "
-        "fragmentation is expandable_segments:True in PyTorch's allocator configuration.",
+        "Reserved memory grows while live tensors do not: free blocks do not fit new requests (fragmentation), or "
+        "each new CUDA graph keeps a private pool. Evidence shows which. The usual fix for fragmentation is "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
     ),
     IncidentCause.CUDA_GRAPHS: _Words(
         "grows by {rate} in private pools of CUDA graphs",
         "grow in private pools of CUDA graphs",
-        "CUDA graphs keep private pools, which nothing else can use: record fewer of them (pad inputs to a few sizes), "
-        "and into one pool (pool= of torch.cuda.graph). No allocator setting helps.",
+        "CUDA graphs keep private pools that nothing else can use. Capture fewer graphs (pad inputs to a few sizes) "
+        "and share one pool (pool= of torch.cuda.graph). Allocator settings do not help.",
     ),
     IncidentCause.OUTSIDE_ALLOCATOR: _Words(
         "grows by {rate} outside PyTorch's allocator",
         "grow outside PyTorch's allocator",
-        "The process takes device memory that PyTorch does not know of: new NCCL communicators (process groups made "
-        "in a loop), other CUDA libraries or extensions that call cudaMalloc.",
+        "The process allocates GPU memory outside PyTorch: NCCL communicators (process groups created in a loop), "
+        "other CUDA libraries, or extensions that call cudaMalloc.",
     ),
     IncidentCause.HOST_MEMORY: _Words(
         "leaks {rate} of host memory",
         "leak host memory",
-        "The rank's memory on the host grows: often a loss that is kept with its graph, which costs little on the GPU "
-        "and much in RAM. It ends with the node's OOM killer.",
+        "The rank's host memory grows: often a loss kept with its autograd graph, which costs little on the GPU and "
+        "much in RAM. If it continues, the node's OOM killer ends a process.",
     ),
     IncidentCause.OUT_OF_MEMORY: _Words(
         "ran out of memory",
         "ran out of memory",
-        "PyTorch's allocator could not get what a step asked for; the job sees torch.OutOfMemoryError.",
+        "PyTorch's allocator could not serve a request; the job gets torch.OutOfMemoryError.",
     ),
     IncidentCause.SHARE_EXCEEDED: _Words(
-        "takes more of its GPU than the share that its job asked for",
-        "take more of their GPUs than the share that their job asked for",
-        "The GPU is shared: what this job takes beyond its share, the other jobs on it may lack.",
+        "uses more of its GPU than the share that its job requested",
+        "use more of their GPUs than the share that their job requested",
+        "The GPU is shared: the other jobs on it may lack what this job uses beyond its share.",
     ),
 }
 
 _CHILD_HINT = (
-    "It is a child of the rank. In a DataLoader's worker, the dataset or a transform usually keeps what it loads, and "
-    "each worker does so for itself. It ends with the node's OOM killer."
+    "It is a child of the rank. In a DataLoader worker, usually the dataset or a transform keeps what it loads, once "
+    "in each worker. If it continues, the node's OOM killer ends a process."
 )
 
 _GROWS = {IncidentCause.LEAK: "", IncidentCause.HOST_MEMORY: " in host memory"}
@@ -97,8 +98,8 @@ _GROWS = {IncidentCause.LEAK: "", IncidentCause.HOST_MEMORY: " in host memory"}
 
 CLOSURES = {
     Closure.RECOVERED: "it stopped and did not come back",
-    Closure.JOB_ENDED: "no process of this attempt lives any more",
-    Closure.CULPRITS_ENDED: "the ranks that did it have ended, and no other does it",
+    Closure.JOB_ENDED: "all processes of this attempt have ended",
+    Closure.CULPRITS_ENDED: "the affected ranks have ended, and no other rank is affected",
 }
 """Why an incident was closed."""
 
@@ -118,7 +119,7 @@ def incident_sentence(incident: Incident) -> str:
         who, alike = f"all {incident.world_size} ranks", " alike"
     else:
         who, alike = f"{concerned} of {incident.world_size} ranks", " alike"
-    first = f"The one to look at first, rank {worst.rank}, {_does_so(incident, worst)}"
+    first = f"Look first at rank {worst.rank}: it {_does_so(incident, worst)}"
     return f"{capitalised(who)} of {job} {do(cause, incident.severity)}{alike}. {first}"
 
 
@@ -128,15 +129,15 @@ def change_in_words(change: IncidentChange) -> str:
     if change.kind is ChangeKind.CLOSED:
         return f"closed: {CLOSURES[incident.closure]}" if incident.closure is not None else "closed"
     if change.kind is ChangeKind.RECOVERING:
-        return "recovering: it has stopped, and is closed if it does not come back for a while"
+        return "recovering: it has stopped; the incident closes if it does not come back"
     if change.kind is ChangeKind.EVIDENCE:
         return evidence_in_words(incident)
     happened = {
         ChangeKind.OPENED: f"opened, severity {incident.severity.value}",
         ChangeKind.ESCALATED: f"severity rose to {incident.severity.value}",
         ChangeKind.EASED: f"severity fell to {incident.severity.value}",
-        ChangeKind.SPREAD: "it spread to more ranks",
-        ChangeKind.REOPENED: "it came back",
+        ChangeKind.SPREAD: "more ranks affected",
+        ChangeKind.REOPENED: "reopened",
         ChangeKind.UPDATED: "new figures",
     }
     end, speed = time_left(incident.seconds_to_oom), rate(incident.bytes_per_step)
@@ -146,15 +147,15 @@ def change_in_words(change: IncidentChange) -> str:
 
 
 def evidence_in_words(incident: Incident) -> str:
-    """What is known best: "the line is known: train.py:41 in step, held by train.py: losses (list, 412 items); the
-    cause is tensors kept by Python objects"."""
+    """What is known best: "line found: train.py:41 in step, held by train.py: losses (list, 412 items); cause: tensors
+    kept alive by Python references"."""
     if not incident.evidence:
-        return "evidence was collected"
+        return "evidence collected"
     first = incident.evidence[0]
-    where, why = brief_line(first), cause_words(first.cause, first.confidence)
+    where, why = brief_line(first), cause_clause(first.cause, first.confidence)
     if where is None:
-        return f"evidence was collected on rank {first.rank}: {why}"
-    return f"the {'line' if first.line is not None else 'holder'} is known: {where}; {why}"
+        return f"evidence collected on rank {first.rank}; {why}"
+    return f"{'line' if first.line is not None else 'holder'} found: {where}; {why}"
 
 
 def guidance(incident: Incident) -> str:
@@ -208,6 +209,11 @@ def host_growth(grown: HostProcess, *, rank: int) -> str:
     which = f"process {grown.process.pid} ({grown.name})"
     told = f"{capitalised(which)} grew most: by {format_bytes(grown.grown_bytes)} to {format_bytes(grown.held_bytes)}."
     return f"{told} {hint(IncidentCause.HOST_MEMORY) if grown.process.pid == rank else _CHILD_HINT}"
+
+
+def wanted_and_free(oom: OomRecord) -> str:
+    """The two figures of an out-of-memory error that everybody asks for: "wanted 20.0 MiB, 10.0 MiB free"."""
+    return f"wanted {format_bytes(oom.wanted_bytes)}, {format_bytes(oom.free_bytes)} free"
 
 
 def since(onset_step: Optional[int]) -> str:
@@ -302,6 +308,4 @@ def _at_the_oom(finding: RankFinding) -> str:
     oom = finding.oom
     if oom is None:
         return ""
-    return (
-        f" at step {oom.step:,}: {format_bytes(oom.wanted_bytes)} were wanted, {format_bytes(oom.free_bytes)} were free"
-    )
+    return f" at step {oom.step:,}: {wanted_and_free(oom)}"

@@ -112,13 +112,13 @@ RULES = (
     ),
     OomRule(
         OomKind.LEAK,
-        "live tensors pile up, and without what they gained it would have fitted",
+        "live tensors accumulate; without that growth the request would have fit",
         lambda case: case.grew_enough(Signal.ALLOCATED), _always, words.lasts,
-        lambda case: f"tensors that are kept grew {words.growth(case)}",
+        lambda case: f"live tensors grew {words.growth(case)}",
     ),
     OomRule(
         OomKind.OUTSIDE_ALLOCATOR,
-        "memory outside the allocator grows, and without what it gained it would have fitted",
+        "memory outside the allocator grows; without that growth the request would have fit",
         lambda case: not case.capped and case.grew_enough(Signal.NONTORCH), _always, words.lasts,
         lambda case: f"memory outside PyTorch's allocator (communicators, other libraries) grew {words.growth(case)}",
     ),
@@ -138,33 +138,33 @@ RULES = (
         OomKind.CAP,
         "the request went beyond the memory fraction, and the GPU had enough free for it",
         lambda case: case.capped, _never, words.how_with_cap,
-        lambda case: f"its memory fraction, not the GPU, was the reason (the limit was {words.limit(case)})",
+        lambda case: f"the memory fraction set the limit ({words.limit(case)}), not the GPU",
     ),
     OomRule(
         OomKind.OUTSIDE_ALLOCATOR,
         "most of what the process holds is outside the allocator, and as much as was missing",
         _mostly_outside, _never,
-        lambda _: "whatever else takes GPU memory in this process has to take less (a framework that preallocates?)",
+        lambda _: "reduce what else allocates GPU memory in this process (does a framework preallocate?)",
         lambda case: f"the process holds {case.say(case.nontorch_bytes)} outside PyTorch's allocator",
     ),
     OomRule(
         OomKind.NEIGHBOUR,
         "other processes held as much of the GPU as was missing, or it was free again a moment later",
         lambda case: _others_hold_it(case) or case.freed_meanwhile, _always,
-        lambda _: "on a GPU of its own, or once the other processes are gone",
+        lambda _: "on a GPU of its own, or after the other processes are gone",
         words.whose_it_was,
     ),
     OomRule(
         OomKind.OUTSIDE_ALLOCATOR,
-        "as much as was missing, and 2 GiB at least, is taken outside this allocator, by nobody knows whom",
+        "as much as was missing, at least 2 GiB, is in use outside this allocator, owner unknown",
         _somebody_holds_it, _never,
-        lambda _: "see in nvidia-smi whose it is: another process, or something else in this one",
-        lambda case: f"{case.say(case.unexplained_bytes)} of the GPU are taken outside PyTorch's allocator, by this "
+        lambda _: "check nvidia-smi for the owner: another process, or something else in this one",
+        lambda case: f"{case.say(case.unexplained_bytes)} of the GPU are in use outside PyTorch's allocator, by this "
         "process or by others",
     ),
     OomRule(
         OomKind.ALLOCATED,
-        "none of these: tensors in use need more than there is",
+        "none of these: live tensors need more than there is",
         _always, _never, words.needs_less, words.why_needed,
     ),
 )  # fmt: skip
@@ -227,7 +227,7 @@ def explanation_for(rank: RankSummary, job: JobView) -> str:
     who = f"rank {rank.identity.rank}"
     oom = rank.last_oom
     if oom is None:
-        return f"{who} ran out of memory; no figures of that moment are left."
+        return f"{who} ran out of memory; no figures were recorded."
     others = sum(one.last_oom is not None for one in job.ranks if one.identity.rank != rank.identity.rank)
     if others:
         who += f" (and {others} more)"
