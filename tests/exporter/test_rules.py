@@ -140,7 +140,10 @@ def test_every_alert_has_a_runbook_and_no_runbook_is_about_nothing() -> None:
 
 
 def test_runbooks_name_metrics_and_alerts_that_exist() -> None:
-    text = " ".join(f"{entry.means} {entry.first_look} {entry.what_to_do} {entry.when_to_silence}" for entry in RUNBOOK)
+    text = " ".join(
+        f"{entry.means} {entry.affects} {entry.first_look} {entry.what_to_do} {entry.escalate} {entry.when_to_silence}"
+        for entry in RUNBOOK
+    )
     assert set(re.findall(r"\btidegauge_\w+", text)) - set(SERIES) == set()
     assert set(re.findall(r"\bTidegauge[A-Z]\w+", text)) - {entry.alert for entry in RUNBOOK} == set()
 

@@ -55,6 +55,17 @@ def test_the_page_needs_nothing_beside_itself() -> None:
     assert "<script" not in runbooks_html()
 
 
+def test_operators_come_first_and_owners_have_a_section_of_their_own() -> None:
+    page = Page(runbooks_html())
+    assert page.ids[-2:] == ["logs-and-restarts", "keep-my-job-running"]
+
+
+def test_logs_and_restarts_are_named_as_commands() -> None:
+    section = runbooks_html().partition('id="logs-and-restarts"')[2].partition("</section>")[0]
+    for part in ("/logs/coordinator.log", "journalctl -u tidegauge-head", "systemctl restart tidegauge-agent"):
+        assert part in section
+
+
 def test_an_owner_is_told_how_to_keep_a_job_running() -> None:
     section = runbooks_html().partition('id="keep-my-job-running"')[2].partition("</section>")[0]
     assert "tidegauge run --no-actions" in section

@@ -122,11 +122,11 @@ def test_two_ranks_of_a_job_are_one_message_and_its_end_is_told(site: Site) -> N
     assert attachment["fallback"] == attachment["title"]
     lines = attachment["text"].splitlines()
     assert sorted(line for line in lines if line.startswith(":red_circle:")) == [
-        f":red_circle: *Out of memory in 18m 0s: rank {rank} of job 4711*" for rank in (0, 1)
+        f":red_circle: *Out of memory in 18m 0s: rank {rank} of job 4711 on node7*" for rank in (0, 1)
     ]
     assert (
-        "The memory of rank 1 of job 4711 (user ada) on node7, GPU 1, grows by 12MiB a step and meets the rank's limit "
-        "in 18m 0s at the present rate." in lines
+        "Memory of rank 1 of job 4711 (user ada) on node7, GPU 1, grows by 12MiB per step and reaches the rank's limit "
+        "in 18m 0s at the current rate." in lines
     )
     board = "https://grafana.example/d/tidegauge-rank?var-cluster=one-job&var-job_id=4711&var-attempt=0&var-rank=1"
     assert f"<{board}&from=now-6h&to=now|Dashboard>" in attachment["text"]
@@ -136,7 +136,7 @@ def test_two_ranks_of_a_job_are_one_message_and_its_end_is_told(site: Site) -> N
     assert "4712" not in attachment["text"]
 
     cluster.leaking = frozenset()
-    alerts = [f"Out of memory in 18m 0s: rank {rank} of job 4711" for rank in (0, 1)]
+    alerts = [f"Out of memory in 18m 0s: rank {rank} of job 4711 on node7" for rank in (0, 1)]
 
     def are_over(posts: list[Posted]) -> bool:
         """An end may arrive at Alertmanager just behind a message that told of the other's; and that of what an alert
@@ -211,7 +211,7 @@ def test_an_incident_mutes_the_rules_about_its_job_and_no_other(site: Site) -> N
     text = site.slack.wait_for("known: 3 alerts")["attachments"][0]["text"]
     assert "*Ranks 0 and 1 of job 1 leak.*" in text
     assert text.count("of job 2*") == 2
-    assert "rank 0 of job 1*" not in text
+    assert "rank 0 of job 1 on node7*" not in text
 
 
 def test_a_silenced_job_is_not_told_of(site: Site) -> None:

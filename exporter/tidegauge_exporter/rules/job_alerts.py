@@ -37,7 +37,7 @@ _UNLESS_LITTLE: Final = (
 _PER_STEP: Final = looked_up(
     "max(tidegauge_rank_leak_bytes_per_stepSELECTOR) > 0",
     RANK_NAMES,
-    " by {{ .Value | humanize1024 }}B a step",
+    " by {{ .Value | humanize1024 }}B per step",
 )
 _ERRORS: Final = (
     f"{{{{ if lt $value 1.5 }}}}an out-of-memory error{{{{ else }}}}{COUNT} out-of-memory errors{{{{ end }}}}"
@@ -50,7 +50,7 @@ _OOM_RANKS: Final = looked_up(
 _WORST_OUTSIDE: Final = looked_up(
     "topk(1, max by (rank, hostname) (tidegauge_rank_nontorch_bytesSELECTOR))",
     JOB_NAMES,
-    " Most is held by rank {{ .Labels.rank }} on {{ .Labels.hostname }}: {{ .Value | humanize1024 }}B.",
+    " Largest: rank {{ .Labels.rank }} on {{ .Labels.hostname }}, {{ .Value | humanize1024 }}B.",
 )
 
 LEAKS = (
@@ -64,9 +64,9 @@ LEAKS = (
         ),
         AlertSeverity.CRITICAL,
         Board.RANK,
-        f"Out of memory in {DURATION}: {THE_RANK}",
-        f"The memory of {THE_RANK}{OF_OWNER} {PLACE}, grows{_PER_STEP} and meets the rank's limit in "
-        f"{DURATION} at the present rate.",
+        f"Out of memory in {DURATION}: {THE_RANK} on {HOST}",
+        f"Memory of {THE_RANK}{OF_OWNER} {PLACE}, grows{_PER_STEP} and reaches the rank's limit in {DURATION} at the "
+        "current rate.",
         for_s=60,
     ),
     AlertRule(
@@ -81,12 +81,12 @@ LEAKS = (
         ),
         AlertSeverity.WARNING,
         Board.RANK,
-        f"Memory leak: {THE_RANK}",
-        f"The memory of {THE_RANK}{OF_OWNER} {PLACE}, grows{_PER_STEP} and goes on."
+        f"Memory leak: {THE_RANK} on {HOST}",
+        f"Memory of {THE_RANK}{OF_OWNER} {PLACE}, keeps growing{_PER_STEP}."
         + looked_up(
             "min(tidegauge_rank_leak_seconds_to_oomSELECTOR) > 0",
             RANK_NAMES,
-            " It meets the rank's limit in {{ .Value | humanizeDuration }} at the present rate.",
+            " It reaches the rank's limit in {{ .Value | humanizeDuration }} at the current rate.",
         ),
         for_s=300,
     ),
@@ -99,8 +99,7 @@ EVENTS = (
         AlertSeverity.WARNING,
         Board.JOB,
         f"Out of memory: {THE_JOB}",
-        f"PyTorch raised {_ERRORS} in {THE_JOB}{OF_OWNER} within five minutes, those that the job "
-        f"caught included{_OOM_RANKS}.",
+        f"PyTorch raised {_ERRORS} in {THE_JOB}{OF_OWNER} within five minutes (caught errors included){_OOM_RANKS}.",
     ),
     AlertRule(
         "TidegaugeRankLost",
@@ -113,8 +112,8 @@ EVENTS = (
         ),
         AlertSeverity.WARNING,
         Board.JOB,
-        f"Lost: {THE_RANK}",
-        f"The process of {THE_RANK}{OF_OWNER} {PLACE}, is gone, while other ranks of the job are alive.",
+        f"Process gone: {THE_RANK} on {HOST}",
+        f"The process of {THE_RANK}{OF_OWNER} {PLACE}, is gone while other ranks of the job are alive.",
         for_s=120,
     ),
     AlertRule(
@@ -126,9 +125,9 @@ EVENTS = (
         ),
         AlertSeverity.INFO,
         Board.JOB,
-        f"Ranks are missing: {THE_JOB}",
-        f"{COUNT} ranks of {THE_JOB}{OF_OWNER} report, which is fewer than its world size says. Either ranks "
-        "are gone, or they run where no agent watches.",
+        f"Ranks missing: {THE_JOB}",
+        f"{COUNT} ranks of {THE_JOB}{OF_OWNER} report, fewer than its world size. Either ranks are gone, or they run "
+        "where no agent watches.",
         for_s=600,
     ),
     AlertRule(
@@ -140,9 +139,9 @@ EVENTS = (
         ),
         AlertSeverity.WARNING,
         Board.RANK,
-        f"Silent for {DURATION}: {THE_RANK}",
-        f"The process of {THE_RANK}{OF_OWNER} {PLACE}, is alive and has written no reading for "
-        f"{DURATION}. A healthy one writes twice a second, also while it waits.",
+        f"No reading for {DURATION}: {THE_RANK} on {HOST}",
+        f"The process of {THE_RANK}{OF_OWNER} {PLACE}, is alive but has written no reading for {DURATION}. A healthy "
+        "rank writes twice a second, even while it waits.",
         for_s=60,
     ),
 )
@@ -159,7 +158,7 @@ PRESSURE = (
         ),
         AlertSeverity.WARNING,
         Board.JOB,
-        f"Fragmented: {THE_JOB}",
+        f"Fragmentation: {THE_JOB}",
         f"A rank of {THE_JOB}{OF_OWNER} reserves {SHARE} of its limit more than its tensors ever needed at once, "
         "and is more than 90 % full.",
         for_s=900,
@@ -173,9 +172,9 @@ PRESSURE = (
         ),
         AlertSeverity.WARNING,
         Board.JOB,
-        f"Nearly full: {THE_JOB}",
-        f"A rank of {THE_JOB}{OF_OWNER} uses {SHARE} of what it may take, and allocations have to be tried "
-        "twice. It is slow by that, and the next larger batch runs out of memory.",
+        f"GPU memory nearly full: {THE_JOB}",
+        f"A rank of {THE_JOB}{OF_OWNER} uses {SHARE} of its limit, and device allocations need a second try. This "
+        "slows the job down, and the next larger batch may run out of memory.",
         for_s=300,
     ),
     AlertRule(
@@ -186,9 +185,9 @@ PRESSURE = (
         ),
         AlertSeverity.WARNING,
         Board.JOB,
-        f"Memory outside the allocator grows: {THE_JOB}",
-        f"Within an hour {THE_JOB}{OF_OWNER} took {BYTES} more outside PyTorch's allocator, "
-        "and goes on." + _WORST_OUTSIDE,
+        f"Memory growth outside PyTorch: {THE_JOB}",
+        f"GPU memory of {THE_JOB}{OF_OWNER} outside PyTorch's allocator grew by {BYTES} within an hour and keeps "
+        "growing." + _WORST_OUTSIDE,
         for_s=300,
     ),
     AlertRule(
@@ -196,8 +195,8 @@ PRESSURE = (
         grown("cluster_node:tidegauge_unwatched_bytes:sum", at_least_bytes=2**30),
         AlertSeverity.WARNING,
         Board.FLEET,
-        f"Memory of nobody's rank grows: {HOST}",
-        f"Within an hour {BYTES} more came into use on the GPUs of {HOST} that no watched rank accounts for.",
+        f"Unattributed GPU memory grows on {HOST}",
+        f"GPU memory in use on {HOST} that no watched rank accounts for grew by {BYTES} within an hour.",
         for_s=300,
         scope="node",
     ),

@@ -17,6 +17,9 @@ from tidegauge_exporter.runbooks.entries import (
     EXEMPTION_COMMAND,
     EXEMPTION_TITLE,
     JOB_RUNBOOK,
+    LOGS,
+    LOGS_COMMANDS,
+    LOGS_TITLE,
     SERVICE_RUNBOOK,
     RunbookEntry,
 )
@@ -30,11 +33,14 @@ def page() -> str:
             _alert_table(),
             "## About a job\n",
             *_entries(JOB_RUNBOOK),
+            "## About the service\n",
+            *_entries(SERVICE_RUNBOOK),
+            f"## {LOGS_TITLE}\n",
+            *(f"{text}\n" for text in LOGS),
+            _code("console", LOGS_COMMANDS),
             f"## {EXEMPTION_TITLE}\n",
             *(f"{text}\n" for text in EXEMPTION),
             _code("console", [EXEMPTION_COMMAND]),
-            "## About the service\n",
-            *_entries(SERVICE_RUNBOOK),
             _MUTED,
             _mute_table(),
             _LIMITS,
@@ -50,7 +56,7 @@ def page() -> str:
 
 def _alert_table() -> str:
     known = [rule for group in ALERTS for rule in group.rules]
-    lines = ["| alert | severity | told after | about |", "| --- | --- | --- | --- |"]
+    lines = ["| alert | severity | fires after | about |", "| --- | --- | --- | --- |"]
     for entry in (*JOB_RUNBOOK, *SERVICE_RUNBOOK):
         rules = [rule for rule in known if rule.name == entry.alert]
         lines.extend(_row(entry.alert, rule) for rule in rules)
@@ -70,8 +76,10 @@ def _entries(entries: Iterable[RunbookEntry]) -> Iterator[str]:
     for entry in entries:
         yield f"### {entry.alert}\n"
         yield f"{entry.means}\n"
+        yield f"- **Who is affected**: {entry.affects}"
         yield f"- **First look**: {entry.first_look}"
         yield f"- **What to do**: {entry.what_to_do}"
+        yield f"- **When to escalate**: {entry.escalate}"
         yield f"- **When to silence**: {entry.when_to_silence}\n"
         if entry.commands:
             yield _code("console", entry.commands)
@@ -114,8 +122,8 @@ Prometheus decides *whether* (the rules in `deploy/observability/prometheus/rule
 Every alert has a summary, a description with figures, a link to its dashboard and one to its section here, which the
 coordinator also serves as a page (`/runbooks`). Alerts about a job carry `cluster`, `job_id`, `attempt`, `user_name`
 and `job_name`, and `group` where the job has several groups of ranks; those about one rank also `rank`, `hostname`,
-`gpu` and `UUID`. `user_name` and `job_name` come from the
-coordinator: once it has been away for {KNOWN_FOR}, alerts are told without, and one that was told before begins anew.
+`gpu` and `UUID`. `user_name` and `job_name` come from the coordinator: once it has been down for {KNOWN_FOR}, alerts
+come without them, and an alert that fired before starts anew.
 """
 
 _MUTED = """## What mutes what

@@ -31,9 +31,9 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             f"max by ({_NODE}) ({_AGENT} == 0)\nor max by ({_NODE}) (\n{_LEFT}\n)",
             AlertSeverity.WARNING,
             Board.FLEET,
-            f"Agent down: {THE_NODE}",
+            f"Agent down on {THE_NODE}",
             f"Prometheus has not reached the node agent on {THE_NODE} for five minutes. Its ranks are not watched; "
-            "if the node is well, training goes on.",
+            "training continues if the node is healthy.",
             for_s=300,
         ),
         AlertRule(
@@ -41,9 +41,9 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             'sum by (cluster) (tidegauge_nodes{health=~"stale|waiting"}) > 0',
             AlertSeverity.WARNING,
             Board.FLEET,
-            f"Nodes do not report: {COUNT}{CLUSTER}",
-            f"Agents have not reported to the coordinator{CLUSTER} for ten minutes; number of nodes: {COUNT}. "
-            "Incidents of their jobs stand still, and nothing is done about them.",
+            f"Nodes not reporting: {COUNT}{CLUSTER}",
+            f"Nodes whose agent has not reported to the coordinator{CLUSTER} for ten minutes: {COUNT}. Incidents of "
+            "their jobs are frozen, and Tidegauge takes no action on them.",
             for_s=600,
         ),
         AlertRule(
@@ -52,8 +52,8 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             AlertSeverity.CRITICAL,
             Board.FLEET,
             f"Coordinator down{CLUSTER}",
-            "Prometheus has not reached the coordinator for three minutes, or was never told of one. No incidents, no "
-            "actions, no messages to owners; agents and their series go on.",
+            "Prometheus has not reached the coordinator for three minutes, or has no target for it. No incidents, no "
+            "actions, no messages to owners; agents and their metrics continue.",
             for_s=180,
         ),
         AlertRule(
@@ -62,9 +62,9 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             "and on (instance) (rate(tidegauge_detector_points_total[10m]) == 0)",
             AlertSeverity.WARNING,
             Board.FLEET,
-            f"Detector silent: {THE_NODE}",
-            f"Ranks on {THE_NODE} make {RATE} steps a second, and the leak detector has judged no "
-            "reading for five minutes or more. A leak there would not be noticed.",
+            f"Leak detector silent on {THE_NODE}",
+            f"Ranks on {THE_NODE} run {RATE} steps per second, but the leak detector has judged no reading for at "
+            "least five minutes. A leak there goes unnoticed.",
             for_s=300,
         ),
         AlertRule(
@@ -75,18 +75,18 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             ") > 1.5",
             AlertSeverity.WARNING,
             Board.INCIDENTS,
-            f"Actions fail: {ACTION}{CLUSTER}",
-            f"{COUNT} actions of the kind {ACTION} did not end well within an hour: "
-            "they failed, could not be verified, or a checkpoint was not proven.",
+            f"Actions failing: {ACTION}{CLUSTER}",
+            f"{COUNT} {ACTION} actions did not succeed within an hour: they failed, could not be confirmed, or a "
+            "checkpoint was not proven.",
         ),
         AlertRule(
             "TidegaugeBreakerOpen",
             "max by (cluster) (tidegauge_policy_breaker_open) == 1",
             AlertSeverity.CRITICAL,
             Board.INCIDENTS,
-            f"All actions are stopped: circuit breaker open{CLUSTER}",
-            "So many jobs would have been acted on within a short time that the policy's circuit breaker opened. "
-            "Nothing is done to any job until a person resets it.",
+            f"All actions stopped: circuit breaker open{CLUSTER}",
+            "The policy would have acted on too many jobs within a short time, so its circuit breaker opened. "
+            "Tidegauge takes no action on any job until a person resets it.",
             for_s=60,
         ),
         AlertRule(
@@ -94,9 +94,10 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             "max by (cluster) (tidegauge_policy_user_breakers_open) > 0",
             AlertSeverity.WARNING,
             Board.INCIDENTS,
-            f"Actions on one user's jobs are stopped: their circuit breaker is open{CLUSTER}",
-            "So many jobs of one user would have been acted on within a short time that the breaker of this user's "
-            "jobs opened. Nothing is done to them until a person resets it; `tidegauge policy status` names the user.",
+            f"Actions on one user's jobs stopped: circuit breaker open{CLUSTER}",
+            "The policy would have acted on too many jobs of one user within a short time, so the breaker of this user "
+            "opened. Tidegauge takes no action on their jobs until a person resets it; `tidegauge policy status` names "
+            "the user.",
             for_s=60,
         ),
         AlertRule(
@@ -104,8 +105,8 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             'min by (cluster, instance) (tidegauge_collect_success{source="store"}) == 0',
             AlertSeverity.CRITICAL,
             Board.INCIDENTS,
-            f"Database away{CLUSTER}",
-            "The coordinator cannot use its database. It goes on watching, keeps incidents in memory, and decides and "
+            f"Database unavailable{CLUSTER}",
+            "The coordinator cannot use its database. It keeps watching and holds incidents in memory, but decides and "
             "does nothing.",
             for_s=120,
         ),
@@ -114,9 +115,9 @@ SERVICE_ALERTS: RuleGroup[AlertRule] = RuleGroup(
             f"sum by ({_NODE}, reason) (increase(tidegauge_series_dropped_total[15m])) > 0",
             AlertSeverity.WARNING,
             Board.FLEET,
-            f"Series are left out: {THE_NODE}",
-            f"Scrapes of {THE_NODE} leave out series, for the reason {REASON}: ranks that claim the "
-            "same labels, or more ranks than a target may hand out.",
+            f"Series dropped on {THE_NODE}",
+            f"Scrapes of {THE_NODE} drop series (reason: {REASON}): ranks claim the same labels, or there are more "
+            "ranks than a target may export.",
             for_s=900,
         ),
     ),

@@ -13,6 +13,10 @@ from tidegauge_exporter.runbooks.entries import (
     EXEMPTION_ID,
     EXEMPTION_TITLE,
     JOB_RUNBOOK,
+    LOGS,
+    LOGS_COMMANDS,
+    LOGS_ID,
+    LOGS_TITLE,
     SERVICE_RUNBOOK,
     RunbookEntry,
 )
@@ -26,12 +30,14 @@ def runbooks_html() -> str:
     body = "\n".join(
         [
             f"<h1>{_TITLE}</h1>",
-            "<p class=muted>What each alert means and what to do. Owners of a job want "
+            "<p class=muted>For operators: what each alert means and what to do, and "
+            f'<a href="#{LOGS_ID}">{LOGS_TITLE.lower()}</a>. For owners of a job: '
             f'<a href="#{EXEMPTION_ID}">{EXEMPTION_TITLE}</a>.</p>',
             _contents("About a job", JOB_RUNBOOK),
             _contents("About the service", SERVICE_RUNBOOK),
-            _exemption(),
             *(_entry(entry) for entry in (*JOB_RUNBOOK, *SERVICE_RUNBOOK)),
+            _section(LOGS_ID, LOGS_TITLE, LOGS, LOGS_COMMANDS),
+            _section(EXEMPTION_ID, EXEMPTION_TITLE, EXEMPTION, (EXEMPTION_COMMAND,)),
         ]
     )
     return (
@@ -57,8 +63,10 @@ def _contents(title: str, entries: Iterable[RunbookEntry]) -> str:
 def _entry(entry: RunbookEntry) -> str:
     facts = (
         ("What it means", entry.means),
+        ("Who is affected", entry.affects),
         ("First look", entry.first_look),
         ("What to do", entry.what_to_do),
+        ("When to escalate", entry.escalate),
         ("When to silence", entry.when_to_silence),
     )
     told = "".join(f"<dt>{name}</dt><dd>{_inline(text)}</dd>" for name, text in facts)
@@ -68,12 +76,9 @@ def _entry(entry: RunbookEntry) -> str:
     )
 
 
-def _exemption() -> str:
-    paragraphs = "\n".join(f"<p>{_inline(text)}</p>" for text in EXEMPTION)
-    return (
-        f'<section id="{EXEMPTION_ID}">\n<h2>{EXEMPTION_TITLE}</h2>\n{paragraphs}\n'
-        f"{_commands((EXEMPTION_COMMAND,))}</section>"
-    )
+def _section(section_id: str, title: str, texts: Iterable[str], commands: Iterable[str]) -> str:
+    paragraphs = "\n".join(f"<p>{_inline(text)}</p>" for text in texts)
+    return f'<section id="{section_id}">\n<h2>{title}</h2>\n{paragraphs}\n{_commands(commands)}</section>'
 
 
 def _commands(commands: Iterable[str]) -> str:

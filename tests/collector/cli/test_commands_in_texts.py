@@ -12,7 +12,7 @@ import pytest
 
 from tidegauge.cli.main import build_parser
 from tidegauge_exporter.dashboards.catalogue import files
-from tidegauge_exporter.runbooks.entries import EXEMPTION, EXEMPTION_COMMAND, RUNBOOK
+from tidegauge_exporter.runbooks.entries import EXEMPTION, EXEMPTION_COMMAND, LOGS, LOGS_COMMANDS, RUNBOOK
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*/README.md")),
@@ -37,6 +37,7 @@ def _texts() -> Iterator[tuple[str, str]]:
     yield from files().items()
     for entry in RUNBOOK:
         yield entry.alert, "\n".join((entry.first_look, entry.what_to_do, entry.when_to_silence, *entry.commands))
+    yield "logs", "\n".join((*LOGS, *LOGS_COMMANDS))
     yield "exemption", "\n".join((*EXEMPTION, EXEMPTION_COMMAND))
 
 
