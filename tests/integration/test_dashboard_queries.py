@@ -179,7 +179,7 @@ def test_a_rank_of_one_group_is_not_mixed_with_the_same_rank_of_the_other(past: 
         {
             (asked.name, series["metric"].get("gpu")): series["values"]
             for asked in _asked(past, _by_title("Rank and GPU"), {**wanted, "group": f"step {step}"})
-            if asked.panel.startswith("Memory of the card")
+            if asked.panel.startswith("GPU memory by use")
             for series in asked.result
         }
         for step in range(2)
@@ -205,10 +205,10 @@ def test_the_pieces_of_the_card_add_up_to_its_total(past: Past) -> None:
     last = {
         asked.name: float(asked.result[0]["values"][-1][1])
         for asked in _asked(past, _by_title("Rank and GPU"), {"cluster": CLUSTER, "job_id": LEAKS, "rank": "1"})
-        if asked.panel.startswith("Memory of the card")
+        if asked.panel.startswith("GPU memory by use")
     }
-    total = last.pop("total of the card")
-    last.pop("limit of the rank")
+    total = last.pop("GPU total")
+    last.pop("rank limit")
 
     assert sum(last.values()) == pytest.approx(total)
     assert min(last.values()) >= 0

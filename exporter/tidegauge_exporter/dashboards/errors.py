@@ -17,8 +17,8 @@ def errors_in_the_range(chosen: Callable[[str], str]) -> Stat:
 
     return Stat(
         "Errors in the range",
-        "Out-of-memory errors, those that the job caught included, and allocations that worked only after the "
-        "cache was emptied (retries): each of those stalls the rank, and an out-of-memory is near.",
+        "Out-of-memory errors, caught ones included, and allocations that succeeded only after the cache was emptied "
+        "(retries): each retry stalls the rank, and an OOM is near.",
         4,
         4,
         (

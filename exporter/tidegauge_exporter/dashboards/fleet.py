@@ -29,15 +29,15 @@ def dashboard() -> Dashboard:
     return Dashboard(
         uid=UID,
         title="Tidegauge / Fleet",
-        description="GPU memory of all watched clusters: who is at risk, how full, what is wasted, what to believe.",
+        description="GPU memory of all watched clusters: jobs at risk, usage, waste, data quality.",
         variables=(DATA_SOURCE, CLUSTERS),
         rows=(
             Row("Now", _now()),
-            Row("Who is at risk", at_risk()),
-            Row("How full", _how_full()),
-            Row("Waste and what nobody's rank holds", waste()),
+            Row("Jobs at risk", at_risk()),
+            Row("Memory usage", _how_full()),
+            Row("Waste and unattributed memory", waste()),
             Row("Incidents and actions", _what_was_done()),
-            Row("Can the figures be trusted", health()),
+            Row("Data quality", health()),
         ),
         marks=(TaggedMarks("Incidents and actions (Grafana)", (TAG,), "purple"),),
     )
@@ -48,8 +48,7 @@ def _now() -> tuple[Panel, ...]:
     return (
         Stat(
             "Memory in use",
-            "Share of the memory of all watched GPUs that is in use, by whomever. High is what a cluster is for; look "
-            "at single jobs below.",
+            "Share of the memory of all watched GPUs that any process uses. High is fine; look at single jobs below.",
             4,
             4,
             (Query(f"{used} / {total('cluster:tidegauge_gpu_total_bytes:sum')}"),),
@@ -57,8 +56,8 @@ def _now() -> tuple[Panel, ...]:
         ),
         Stat(
             "GPUs, jobs, ranks",
-            "Watched GPUs, attempts of jobs that run, and ranks that report. Fewer ranks than GPUs: idle cards, or "
-            "jobs that are not watched.",
+            "Watched GPUs, running job attempts, and reporting ranks. Fewer ranks than GPUs: idle GPUs, or unwatched "
+            "jobs.",
             4,
             4,
             (
@@ -70,18 +69,18 @@ def _now() -> tuple[Panel, ...]:
             named=True,
         ),
         Stat(
-            "Jobs that grow",
-            "Jobs with a rank whose growth is established, dangerous or not: that is an incident. The table below says "
-            "which; the Job dashboard says which rank.",
+            "Growing jobs",
+            "Jobs with a rank whose growth is established, dangerous or not. The table below lists them; the Job "
+            "dashboard shows the rank.",
             4,
             4,
             (Query(f"sum({fleet('cluster_job:tidegauge_leak_state:max')} == bool 2)"),),
             Field(COUNT, "no jobs", ANY_NEEDS_CARE, decimals=0),
         ),
         Stat(
-            "First out of memory in",
-            "The shortest forecast among all jobs, at the present rate of growth. Under half an hour a job needs a "
-            "checkpoint now.",
+            "Next predicted OOM",
+            "The shortest forecast among all jobs, at the current growth rate. Under 30 minutes: checkpoint that job "
+            "now.",
             4,
             4,
             (
@@ -90,24 +89,23 @@ def _now() -> tuple[Panel, ...]:
                     may_be_empty=NO_GROWTH,
                 ),
             ),
-            Field(SECONDS, "nobody soon", TIME_LEFT, decimals=1),
+            Field(SECONDS, "none predicted", TIME_LEFT, decimals=1),
         ),
         Stat(
             "Open incidents",
-            "What the service has told somebody of and is not over. The Incidents dashboard lists them.",
+            "Incidents that are not closed. The Incidents dashboard lists them.",
             4,
             4,
             (Query(total("tidegauge_incidents_open")),),
-            Field(COUNT, "database away", ANY_NEEDS_CARE, decimals=0),
+            Field(COUNT, "database down", ANY_NEEDS_CARE, decimals=0),
         ),
         Stat(
-            "Nodes not heard of",
-            "Nodes that are stale, gone, or have not reported yet. Their ranks are not judged: a leak there goes "
-            "unseen.",
+            "Nodes not reporting",
+            "Nodes that are stale, gone, or have not reported yet. A leak on their ranks goes unnoticed.",
             4,
             4,
             (Query('sum(tidegauge_nodes{cluster=~"$cluster", health!="ok"})'),),
-            Field(COUNT, "coordinator away", ANY_NEEDS_CARE, decimals=0),
+            Field(COUNT, "coordinator down", ANY_NEEDS_CARE, decimals=0),
         ),
     )
 
@@ -121,17 +119,16 @@ def _how_full() -> tuple[Panel, ...]:
     )
     return (
         TimeSeries(
-            "Where the memory of the fleet goes",
-            "All watched GPUs together. Cached is reserved by PyTorch's allocator and holds no tensor at this moment; "
-            "outside PyTorch are CUDA contexts, NCCL and libraries; held by no rank are other processes and what the "
-            "driver keeps for itself.",
+            "GPU memory by use",
+            "All watched GPUs together. Cached: reserved by PyTorch's allocator, holds no tensor now. Outside PyTorch: "
+            "CUDA contexts, NCCL, libraries. Unattributed: other processes, and the driver's own memory.",
             14,
             9,
             (
                 Query(allocated, "allocated", QueryLine("blue")),
                 Query(total("cluster:tidegauge_waste_bytes:sum"), "cached", QueryLine("light-blue")),
                 Query(nontorch, "outside PyTorch", QueryLine("purple")),
-                Query(others, "held by no rank", QueryLine("orange")),
+                Query(others, "unattributed", QueryLine("orange")),
                 Query(total("cluster:tidegauge_gpu_total_bytes:sum"), "total", LIMIT),
             ),
             Field(BYTES, "No GPU reports: is the coordinator up, and does Prometheus scrape the agents?", least=0),
@@ -139,9 +136,8 @@ def _how_full() -> tuple[Panel, ...]:
             legend_on_the_right=True,
         ),
         TimeSeries(
-            "Used share of the nodes",
-            "The fullest node, the one in the middle, and the emptiest. Far apart: work is spread badly, or some nodes "
-            "are idle.",
+            "Memory usage by node",
+            "The fullest node, the median, and the emptiest. Far apart: work is spread badly, or some nodes are idle.",
             10,
             9,
             (
@@ -159,18 +155,18 @@ def _what_was_done() -> tuple[Panel, ...]:
     return (
         TimeSeries(
             "Open incidents by cause",
-            "What was going on, and when it began. The Incidents dashboard has numbers, owners and what was done.",
+            "Open incidents over time. The Incidents dashboard has numbers, owners and actions.",
             12,
             8,
             (Query(f"sum by (cause) ({fleet('tidegauge_incidents_open')})", "{{cause}}"),),
-            Field(COUNT, "The coordinator does not answer, or its database is away.", least=0, decimals=0),
+            Field(COUNT, "The coordinator does not answer, or its database is down.", least=0, decimals=0),
             stacked=True,
             legend_on_the_right=True,
         ),
         BarGauge(
             "Actions by outcome",
-            "What the policy did in the time range, and what came of it. `would` and `withheld` were not done: the "
-            "mode does not allow it, or a brake held it back. `failed`, `unverified` and `no_proof` want a look.",
+            "Actions of the policy in the time range. `would` and `withheld` were not carried out: the mode does not "
+            "allow it, or a brake held them. Check `failed`, `unverified` and `no_proof`.",
             12,
             8,
             (

@@ -28,8 +28,8 @@ def health() -> tuple[Panel, ...]:
     return (
         Stat(
             "Agents down",
-            "Node agents that Prometheus cannot scrape. Their ranks are not watched by this Prometheus; "
-            "`tidegauge status` on the head says why.",
+            "Node agents that Prometheus cannot scrape: this Prometheus does not watch their ranks. "
+            "`tidegauge status` on the head shows why.",
             4,
             5,
             (Query(f"sum({fleet('cluster:tidegauge_agents_down:count')})"),),
@@ -37,8 +37,7 @@ def health() -> tuple[Panel, ...]:
         ),
         Stat(
             "Oldest reading",
-            "Age of the oldest reading of a rank that is alive. A rank that hangs stops writing: find it by "
-            "`tidegauge top`.",
+            "Age of the oldest reading of a living rank. A hung rank stops writing: find it with `tidegauge top`.",
             4,
             5,
             (Query(f"max({fleet('cluster:tidegauge_sample_age_seconds:max')})"),),
@@ -46,8 +45,8 @@ def health() -> tuple[Panel, ...]:
         ),
         Stat(
             "Series dropped",
-            "Series left out of scrapes in the time range: a duplicate, or beyond what one target may hand out. What "
-            "is dropped is on no dashboard.",
+            "Series dropped from scrapes in the time range: duplicates, or beyond what one target may export. They "
+            "are missing on all dashboards.",
             4,
             5,
             (Query(f"round(sum(increase({fleet('tidegauge_series_dropped_total')}[$__range])))"),),
@@ -55,18 +54,17 @@ def health() -> tuple[Panel, ...]:
             instant=True,
         ),
         Stat(
-            "Sources that fail",
-            "Readings that do not work now: rings, NVML or /proc on a node, the database on the coordinator. What "
-            "comes from such a source is absent on every dashboard.",
+            "Failing sources",
+            "Data sources that fail now: rings, NVML or /proc on a node, the database on the coordinator. Their data "
+            "is missing on all dashboards.",
             4,
             5,
             (Query(f"sum({fleet('cluster:tidegauge_collect_failures:count')})"),),
             Field(COUNT, "no agent reports", ANY_IS_BAD, decimals=0),
         ),
         TimeSeries(
-            "Readings judged a second",
-            "What the leak detectors of all nodes get through. If it falls to 0 while ranks train, nobody watches "
-            "them.",
+            "Readings judged per second",
+            "Throughput of the leak detectors on all nodes. If it falls to 0 while ranks train, nobody watches them.",
             8,
             5,
             (Query(f"sum(rate({fleet('tidegauge_detector_points_total')}[$__rate_interval]))", "readings"),),
@@ -75,8 +73,8 @@ def health() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Nodes by health",
-            "What the coordinator hears of its nodes. Waiting: not reported yet. Stale: silent for some seconds. Gone: "
-            "Ray says that the node is dead.",
+            "Nodes as the coordinator sees them. Waiting: not reported yet. Stale: silent for some seconds. Gone: dead "
+            "according to Ray.",
             12,
             7,
             tuple(
@@ -89,9 +87,9 @@ def health() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Readings lost or refused, claims overruled",
-            "A second, all nodes. Lost: a rank wrote faster than its agent read. Refused: figures that cannot be "
-            "true. Overruled: a rank claimed a job, an attempt or a GPU that the kernel, the driver or Slurm "
-            "contradicts; somebody may be playing.",
+            "Per second, all nodes. Lost: a rank wrote faster than its agent read. Refused: impossible values. "
+            "Overruled: a rank claimed a job, an attempt or a GPU that the kernel, the driver or Slurm contradicts: "
+            "possibly a forged identity.",
             12,
             7,
             (

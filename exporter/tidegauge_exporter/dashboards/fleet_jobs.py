@@ -53,10 +53,10 @@ def _of(chosen: str, metric: str) -> Query:
 def at_risk() -> tuple[Panel, ...]:
     return (
         Table(
-            "Jobs by time to out of memory",
-            "Jobs that grow, the one that ends first on top, at the present rate. Click the job for its ranks; tell "
-            "the owner, or let the policy do it. A job without a forecast is not here: it does not grow, or not "
-            "towards its limit.",
+            "Jobs by predicted OOM",
+            "Growing jobs, the next predicted OOM first, at the current rate. Click a job for its ranks; notify the "
+            "owner, or let the policy do it. Jobs without a forecast are not listed: they do not grow, or not towards "
+            "their limit.",
             24,
             9,
             (
@@ -74,7 +74,7 @@ def at_risk() -> tuple[Panel, ...]:
                 Value(
                     "Fullest rank", 150, query=_of(_SOONEST, "used_ratio:max"), unit=SHARE, steps=HOW_FULL, gauge=True
                 ),
-                Value("Growth a step", 120, query=_of(_SOONEST, "leak_bytes_per_step:max"), unit=BYTES),
+                Value("Growth per step", 120, query=_of(_SOONEST, "leak_bytes_per_step:max"), unit=BYTES),
                 Value("Verdict", 100, query=_of(_SOONEST, "leak_state:max"), words=LEAK_WORDS, steps=LEAK_STEPS),
                 Value("Ranks", 75, query=_of(_SOONEST, "ranks:count"), unit=COUNT),
             ),
@@ -83,15 +83,15 @@ def at_risk() -> tuple[Panel, ...]:
         ),
         Table(
             "Fastest growth",
-            "Jobs by how fast their worst rank grows, also those with no end in sight: growth a step times steps a "
-            "second. Compare with the time to out of memory: fast growth on an empty card can wait.",
+            "Jobs by the growth of their worst rank (growth per step times steps per second), also without a "
+            "predicted OOM. Compare with the predicted OOM: fast growth on an empty GPU can wait.",
             12,
             9,
             (
                 _JOB,
                 *_OTHERS,
                 Value(
-                    "Growth an hour",
+                    "Growth per hour",
                     120,
                     query=Query(with_names(f"3600 * {_FASTEST}"), may_be_empty=NO_GROWTH),
                     unit=BYTES,
@@ -99,14 +99,14 @@ def at_risk() -> tuple[Panel, ...]:
                 Value("Verdict", 95, query=_of(_FASTEST, "leak_state:max"), words=LEAK_WORDS, steps=LEAK_STEPS),
             ),
             "No job grows.",
-            sort_by="Growth an hour",
+            sort_by="Growth per hour",
             descending=True,
         ),
         Table(
             "Fullest jobs",
-            "Jobs by the share of its limit that their fullest rank holds. Full is not ill: a job at 97 % that does "
-            "not grow is well tuned. It is the first to end when a batch is longer than usual. Far above 1 beside it: "
-            "one rank holds much more than the rank in the middle.",
+            "Jobs by the share of the limit that their fullest rank uses. Full is fine: a job at 97 % that does not "
+            "grow is well tuned, but fails first on a longer batch. Max / median far above 1: one rank uses much "
+            "more than the median rank.",
             12,
             9,
             (
@@ -136,9 +136,9 @@ def waste() -> tuple[Panel, ...]:
     return (
         TimeSeries(
             "Waste and share outside PyTorch",
-            "Waste: reserved and not allocated, as a share of reserved. Between steps a healthy job shows here what "
-            "its activations need. It is waste where it stays high: look for fragmentation. The share outside PyTorch "
-            "is of what ranks hold; if it rises, communicators or libraries grow.",
+            "Waste: reserved but not allocated, as a share of reserved. Between steps a healthy job shows its "
+            "activations here; it is waste if it stays high (check fragmentation). Outside PyTorch: share of all "
+            "memory of ranks; if it rises, communicators or libraries grow.",
             6,
             9,
             (
@@ -149,8 +149,8 @@ def waste() -> tuple[Panel, ...]:
         ),
         Table(
             "Waste by job",
-            "Jobs by what they hold and do not use at this moment. Ask the owner of one that stays here: "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True usually gives most of it back.",
+            "Jobs by memory that is reserved and not allocated now. If a job stays here, ask its owner to try "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which usually frees most of it.",
             12,
             9,
             (
@@ -164,18 +164,18 @@ def waste() -> tuple[Panel, ...]:
             descending=True,
         ),
         Table(
-            "Held by nobody's rank",
-            "Nodes by GPU memory in use that no watched rank accounts for: jobs that are not watched, processes that "
-            "were left behind, what a rank holds on a card that is not its own (500 MiB of context each: look at GPU "
-            "0), and some hundred MiB a GPU for the driver. On such a node: nvidia-smi.",
+            "Unattributed GPU memory",
+            "Nodes by GPU memory in use that no watched rank accounts for: unwatched jobs, leftover processes, memory "
+            "of a rank on another GPU than its own (a 500 MiB context each: check GPU 0), and a few hundred MiB per "
+            "GPU for the driver. Run nvidia-smi on the node.",
             6,
             9,
             (
                 Label("Node", label="hostname"),
-                Value("Held", 100, query=Query(unwatched), unit=BYTES),
+                Value("In use", 100, query=Query(unwatched), unit=BYTES),
             ),
             "No GPU reports.",
-            sort_by="Held",
+            sort_by="In use",
             descending=True,
         ),
     )

@@ -15,13 +15,13 @@ from tidegauge_exporter.dashboards.reasons import NOTHING_HAPPENED
 
 _ROWS: Final = 50
 _COMMANDS: Final = """
-| you want | command |
+| goal | command |
 |---|---|
-| to stop all actions | `tidegauge policy pause --reason TEXT` |
-| to allow them, and reset the breaker | `tidegauge policy resume` |
-| to know why a job was ended | `tidegauge incidents show NUMBER` |
-| what was decided and done | `tidegauge policy log --since 1d` |
-| to try another policy on the past | `tidegauge policy simulate FILE --since 7d` |
+| stop all actions | `tidegauge policy pause --reason TEXT` |
+| allow actions, reset the breakers | `tidegauge policy resume` |
+| see why a job was stopped | `tidegauge incidents show NUMBER` |
+| list decisions and actions | `tidegauge policy log --since 1d` |
+| test another policy on past incidents | `tidegauge policy simulate FILE --since 7d` |
 """
 _ALERTS: Final = f'ALERTS{{{FLEET}, alertname=~"Tidegauge.*", alertstate="firing"}}'
 
@@ -37,8 +37,8 @@ def actions() -> tuple[Panel, ...]:
     return (
         BarGauge(
             "Actions by outcome",
-            "In the time range. `would` and `withheld` were decided and not done: the mode does not allow it, or a "
-            "brake held it back. `failed`, `unverified` and `no_proof` want a look: tidegauge policy log.",
+            "In the time range. `would` and `withheld` were not carried out: the mode does not allow it, or a brake "
+            "held them. Check `failed`, `unverified` and `no_proof` with `tidegauge policy log`.",
             8,
             10,
             (Query(done, "{{action}}: {{outcome}}", may_be_empty=NOTHING_HAPPENED),),
@@ -46,7 +46,7 @@ def actions() -> tuple[Panel, ...]:
         ),
         Table(
             "Latest action on each job",
-            "What was carried out, and how it ended; the latest of each kind and outcome.",
+            "The latest action of each kind and outcome.",
             16,
             10,
             (
@@ -70,9 +70,9 @@ def actions() -> tuple[Panel, ...]:
             descending=True,
         ),
         StateTimeline(
-            "The policy over time",
-            "When it acted, was paused by a person, or was stopped by its circuit breaker, for all jobs or for some "
-            "users' alone.",
+            "Policy state over time",
+            "When the policy could act, was paused by a person, or was stopped by a circuit breaker, for all jobs or "
+            "for those of some users.",
             13,
             8,
             (
@@ -90,7 +90,7 @@ def actions() -> tuple[Panel, ...]:
         ),
         Text(
             "What you can do",
-            "Commands for the head of the cluster; this text is the same whatever the panels show.",
+            "Commands for the head. This text is static.",
             11,
             8,
             _COMMANDS,
@@ -101,9 +101,8 @@ def actions() -> tuple[Panel, ...]:
 def alerts() -> tuple[Panel, ...]:
     return (
         Table(
-            "Alerts that fire",
-            "What Prometheus' rules say now, of Tidegauge's alerts. Alertmanager may have them silenced or grouped; "
-            "the runbook of each says what to do.",
+            "Firing alerts",
+            "Tidegauge alerts that fire in Prometheus now. Alertmanager may silence or group them; each has a runbook.",
             14,
             9,
             (
@@ -122,13 +121,13 @@ def alerts() -> tuple[Panel, ...]:
                     unit=COUNT,
                 ),
             ),
-            "No alert of Tidegauge fires (or the rules are not in this Prometheus).",
+            "No Tidegauge alert fires (or the rules are not in this Prometheus).",
             sort_by="Severity",
         ),
         AnnotationsList(
             "Notes",
-            "Annotations with the tag `tidegauge`, newest first: Tidegauge writes one for each incident and action if "
-            "it was given a token of this Grafana (docs/grafana.md), and people may add their own.",
+            "Annotations with the tag `tidegauge`, newest first: Tidegauge writes one per incident and action if it "
+            "has a token for this Grafana (docs/grafana.md), and people may add their own.",
             10,
             9,
             (TAG,),

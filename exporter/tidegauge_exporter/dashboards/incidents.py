@@ -38,7 +38,7 @@ from tidegauge_exporter.dashboards.model.variables import CLUSTERS, DATA_SOURCE
 from tidegauge_exporter.dashboards.reasons import NONE_OPEN, NOTHING_HAPPENED
 from tidegauge_exporter.links import INCIDENTS as UID
 
-_DATABASE: Final = "The coordinator does not answer, or its database is away."
+_DATABASE: Final = "The coordinator does not answer, or its database is down."
 _ROWS: Final = 50
 
 _NUMBER: Final = f"max by ({BY_INCIDENT}) ({fleet('tidegauge_job_incident_number')})"
@@ -57,7 +57,7 @@ def dashboard(service_url: str | None = None) -> Dashboard:
     return Dashboard(
         uid=UID,
         title="Tidegauge / Incidents",
-        description="Incidents that are open, those of the time range, and what the policy did about them.",
+        description="Open incidents, incidents of the time range, and actions of the policy.",
         variables=(DATA_SOURCE, CLUSTERS),
         rows=(
             Row("Now", (*_now(), _open(service_url))),
@@ -79,58 +79,57 @@ def _now() -> tuple[Panel, ...]:
     return (
         Stat(
             "Critical",
-            "Open incidents that are critical: a job will end within the hour or so, or has had an out-of-memory "
-            "error.",
+            "Open critical incidents: a job runs out of memory within the hour or so, or already has.",
             4,
             4,
             (Query(_open_with("critical")),),
-            Field(COUNT, "database away", ANY_IS_BAD, decimals=0),
+            Field(COUNT, "database down", ANY_IS_BAD, decimals=0),
         ),
         Stat(
             "Warnings",
-            "Open incidents that are warnings: look today.",
+            "Open incidents with severity warning: look today.",
             4,
             4,
             (Query(_open_with("warning")),),
-            Field(COUNT, "database away", ThresholdSteps(GOOD, ((1, CARE),)), decimals=0),
+            Field(COUNT, "database down", ThresholdSteps(GOOD, ((1, CARE),)), decimals=0),
         ),
         Stat(
-            "Open the longest",
-            "Age of the oldest open incident. Days: nobody minds it; make an exemption or a rule for it.",
+            "Oldest open incident",
+            "Age of the oldest open incident. If it is days old, exempt the job or write a rule for it.",
             4,
             4,
             (Query(f"time() - min({opened})", may_be_empty=NONE_OPEN),),
-            Field(SECONDS, "none is open", ThresholdSteps(PLAIN), decimals=1),
+            Field(SECONDS, "none open", ThresholdSteps(PLAIN), decimals=1),
         ),
         Stat(
             "The policy",
-            "Whether the policy may act on jobs. `observes`: decisions are written down and not carried out.",
+            "Whether the policy may act on jobs. `observes`: decisions are logged, not carried out.",
             4,
             4,
             (Query(policy("acting")),),
-            Field(COUNT, "coordinator away", words={0: ("observes", "blue"), 1: ("acts", GOOD)}),
+            Field(COUNT, "coordinator down", words={0: ("observes", "blue"), 1: ("acts", GOOD)}),
         ),
         Stat(
             "Actions allowed",
-            "`paused`: a person has stopped all actions (tidegauge policy resume allows them again). `breaker`: too "
-            "many jobs were touched, and the circuit breaker stops all actions; find out why before you reset it.",
+            "`paused`: a person stopped all actions (`tidegauge policy resume` allows them again). `breaker`: too many "
+            "jobs were acted on, and the circuit breaker stops all actions; find out why before you reset it.",
             4,
             4,
             (Query(f"max({fleet('tidegauge_policy_paused')} + 2 * {fleet('tidegauge_policy_breaker_open')})"),),
             Field(
                 COUNT,
-                "coordinator away",
+                "coordinator down",
                 ThresholdSteps(GOOD, ((1, CARE), (2, BAD))),
                 {0: ("yes", GOOD), 1: ("paused", CARE), 2: ("breaker", BAD), 3: ("breaker, paused", BAD)},
             ),
         ),
         Stat(
             "Database",
-            "Incidents and decisions are kept in it; while it is away nothing is decided and nothing is done.",
+            "Stores incidents and decisions. While it is down, Tidegauge decides and does nothing.",
             4,
             4,
             (Query(f'min(tidegauge_collect_success{{{FLEET}, source="store"}})'),),
-            Field(COUNT, "coordinator away", ThresholdSteps(BAD, ((1, GOOD),)), {0: ("away", BAD), 1: ("works", GOOD)}),
+            Field(COUNT, "coordinator down", ThresholdSteps(BAD, ((1, GOOD),)), {0: ("down", BAD), 1: ("works", GOOD)}),
         ),
     )
 
@@ -153,8 +152,8 @@ def _open(service_url: str | None) -> Table:
     opened = f"max by ({BY_INCIDENT}) ({fleet('tidegauge_job_incident_opened_timestamp_seconds')})"
     return Table(
         "Open now",
-        "Worst first. The number leads to the report, where the dashboards know the service's address; else: "
-        "tidegauge incidents show NUMBER. The job leads to its ranks.",
+        "Worst first. The number links to the report if the dashboards know the service's address; else run "
+        "`tidegauge incidents show NUMBER`. The job links to its ranks.",
         24,
         9,
         (
@@ -175,7 +174,7 @@ def _open(service_url: str | None) -> Table:
                 decimals=1,
             ),
         ),
-        "No incident is open.",
+        "No open incidents.",
         sort_by="Severity",
         descending=True,
     )
@@ -185,8 +184,8 @@ def _history() -> tuple[Panel, ...]:
     return (
         TimeSeries(
             "Open incidents by cause",
-            "How many were open at each moment. Many of one cause at once: a new version of a library, or of a job "
-            "that many run.",
+            "Open incidents over time. Many of one cause at once: a new version of a library, or of a job that many "
+            "people run.",
             12,
             8,
             (Query(f"sum by (cause) ({fleet('tidegauge_incidents_open')})", "{{cause}}"),),
@@ -196,7 +195,7 @@ def _history() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Incidents opened",
-            "How many were opened in each interval, by cause.",
+            "Incidents opened per interval, by cause. A burst: look for a common change.",
             12,
             8,
             (Query(f"sum by (cause) (increase({fleet('tidegauge_incidents_total')}[$__rate_interval]))", "{{cause}}"),),
@@ -213,8 +212,8 @@ def _history() -> tuple[Panel, ...]:
 def _all_in_range(service_url: str | None) -> Table:
     return Table(
         "In the time range",
-        f"The latest {_ROWS} that were open at some time in the range, newest first; of several incidents of one "
-        "attempt and cause, the last one. All of them: tidegauge incidents --all.",
+        f"The latest {_ROWS} incidents that were open in the range, newest first; the last one per attempt and cause. "
+        "For all of them run `tidegauge incidents --all`.",
         24,
         9,
         (
@@ -223,7 +222,7 @@ def _all_in_range(service_url: str | None) -> Table:
                 Query(with_names(_LATEST, by=BY_INCIDENT, over="$__range"), may_be_empty=NOTHING_HAPPENED),
             ),
             Value(
-                "Worst severity",
+                "Peak severity",
                 120,
                 query=Query(f"{_in_range('severity')} and on ({BY_INCIDENT}) {_LATEST}", may_be_empty=NOTHING_HAPPENED),
                 words=SEVERITY_WORDS,

@@ -37,15 +37,15 @@ def dashboard(service_url: str | None = None) -> Dashboard:
     return Dashboard(
         uid=UID,
         title="Tidegauge / Job",
-        description="All ranks of one job: which one is different, what grows, when it runs out, what was done.",
+        description="All ranks of one job: which one differs, what grows, predicted OOM, actions.",
         variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, GROUP, HORIZON),
         rows=(
-            Row("How the job is", _header(service_url)),
+            Row("Job status", _header(service_url)),
             Row("All ranks side by side", ranks_side_by_side()),
             Row("Memory of the ranks", memory()),
             Row("Forecast", forecast()),
-            Row("Where else it goes, and how the job moves", where_it_goes()),
-            Row("Attempt by attempt", attempts()),
+            Row("Fragmentation, other memory, and speed", where_it_goes()),
+            Row("Attempts", attempts()),
         ),
         marks=(*job_marks(), TaggedMarks("Notes (Grafana)", (TAG, "job:$job_id"), "purple")),
     )
@@ -64,24 +64,24 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
         ),
         Stat(
             "Out of memory in",
-            "Forecast of the rank that ends first, at its present rate. Under half an hour: checkpoint now.",
+            "Next predicted OOM among the ranks, at the current rate. Under 30 minutes: checkpoint now.",
             4,
             4,
             (Query(f"min({job('cluster_job:tidegauge_seconds_to_oom:min')})", may_be_empty=NO_GROWTH),),
-            Field(SECONDS, "not in sight", TIME_LEFT, decimals=1),
+            Field(SECONDS, "none predicted", TIME_LEFT, decimals=1),
         ),
         Stat(
-            "Tightest head-room",
-            "What the fullest rank may still take, as a share of its limit. Little room is no fault while nothing "
-            "grows; a longer batch than usual will end it.",
+            "Least headroom",
+            "Headroom of the fullest rank, as a share of its limit. Little is fine while nothing grows; a longer batch "
+            "may run out of memory.",
             4,
             4,
             (Query(f"1 - max({job('cluster_job:tidegauge_used_ratio:max')})"),),
             Field(SHARE, "not watched", ROOM_LEFT, decimals=1),
         ),
         Stat(
-            "Steepest growth a step",
-            "Of the rank that leaks fastest, in bytes a training step, as the detector estimates it.",
+            "Fastest growth per step",
+            "Growth of the fastest-growing rank, in bytes per training step, estimated by the detector.",
             4,
             4,
             (Query(f"max({job('cluster_job:tidegauge_leak_bytes_per_step:max')})", may_be_empty=NO_GROWTH),),
@@ -89,8 +89,8 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
         ),
         Stat(
             "Ranks",
-            "Ranks that report, beside those that the job says it has. Fewer: a rank ended, hangs before its first "
-            "step, or its node is not heard of.",
+            "Reporting ranks, and the world size. Fewer: a rank ended, hangs before its first step, or its node does "
+            "not report.",
             4,
             4,
             (
@@ -102,9 +102,9 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
         ),
         errors_in_the_range(job),
         Table(
-            "Whose job",
-            "Owner, name and scheduler of each attempt that was seen in the time range, and when it was seen last: "
-            "the figures above are of that moment. To write to the owner, or to find the job in the scheduler.",
+            "Owner and scheduler",
+            "Owner, name and scheduler of each attempt in the time range, and when it was last seen: the figures above "
+            "are from then.",
             13,
             5,
             (
@@ -122,14 +122,14 @@ def _header(service_url: str | None) -> tuple[Panel, ...]:
                     unit=AGO,
                 ),
             ),
-            "The coordinator has not told of this job in the time range.",
+            "The coordinator has no data on this job in the time range.",
             sort_by="Attempt",
             descending=True,
         ),
         Table(
-            "Incidents of the job in the range",
-            "What the service told somebody of, open or closed by now. The number leads to the report, where the "
-            "dashboards know the service's address; else: tidegauge incidents show NUMBER.",
+            "Incidents of this job",
+            "Incidents in the time range, open or closed. The number links to the report if the dashboards know the "
+            "service's address; else run `tidegauge incidents show NUMBER`.",
             11,
             5,
             (

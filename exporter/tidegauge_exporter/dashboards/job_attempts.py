@@ -15,8 +15,7 @@ def attempts() -> tuple[Panel, ...]:
     return (
         TimeSeries(
             "Highest allocated, by attempt",
-            "Each attempt is a curve of its own. If the second climbs like the first, starting again gains time and "
-            "cures nothing.",
+            "One curve per attempt. If the second climbs like the first, a restart gains time but fixes nothing.",
             10,
             8,
             (Query(f"max by (attempt) ({job('cluster_job:tidegauge_allocated_bytes:max')})", "attempt {{attempt}}"),),
@@ -24,8 +23,7 @@ def attempts() -> tuple[Panel, ...]:
         ),
         Table(
             "Attempts in the time range",
-            "Compare them: did the cure help? First and last seen are to the minute, and cut off at the ends of the "
-            "time range.",
+            "Compare them: did the fix help? First and last seen are to the minute, within the time range.",
             14,
             8,
             (
@@ -37,7 +35,7 @@ def attempts() -> tuple[Panel, ...]:
                     "Last seen", 160, f"1000 * max by (attempt) (max_over_time(timestamp({ranks})[$__range:1m]))", WHEN
                 ),
                 Value(
-                    "Worst verdict",
+                    "Peak verdict",
                     110,
                     query=Query(
                         f"max by (attempt) (max_over_time({job('cluster_job:tidegauge_leak_state:max')}[$__range]))"

@@ -54,9 +54,9 @@ def forecast() -> tuple[Panel, ...]:
     left = job("tidegauge_rank_leak_seconds_to_oom")
     return (
         TimeSeries(
-            "What the fullest growing rank will hold",
-            "What ranks hold now, and what a growing rank will hold after the chosen time (Look ahead, at the top) if "
-            "it goes on growing as it does. Where the dashed curve crosses the limit, the job ends within that time.",
+            "Predicted memory of the fullest growing rank",
+            "Memory in use now, and predicted for a growing rank after the chosen time (Look ahead, at the top) at the "
+            "current rate. If the dashed curve crosses the limit, the job runs out of memory within that time.",
             12,
             9,
             (
@@ -73,9 +73,9 @@ def forecast() -> tuple[Panel, ...]:
             most_points=FEW_POINTS,
         ),
         TimeSeries(
-            "Time to out of memory",
-            "Forecast of the detector for the eight ranks that end first, at each moment. A line that falls a second "
-            "a second is sure of itself; one that jumps is not.",
+            "Time to OOM",
+            "Forecast for the eight ranks with the next predicted OOM. A line that falls by one second per second is "
+            "reliable; one that jumps is not.",
             12,
             9,
             (
@@ -94,8 +94,8 @@ def forecast() -> tuple[Panel, ...]:
         ),
         Table(
             "Ranks to look at",
-            f"{_ROWS} ranks: those that grow, then those under suspicion, then the fullest. Click a rank for its own "
-            "page. One line with a growth: that rank alone grows.",
+            f"{_ROWS} ranks: growing, then suspected, then fullest. Click a rank for its page. If one row has a "
+            "growth, that rank alone grows.",
             24,
             10,
             (
@@ -105,9 +105,9 @@ def forecast() -> tuple[Panel, ...]:
                 Label("Node", label="hostname"),
                 Label("GPU", 60, label="gpu"),
                 _value("Verdict", 110, _VERDICT, COUNT, words=LEAK_WORDS, steps=LEAK_STEPS),
-                _value("Growth a step", 120, growth, BYTES, may_be_empty=NO_GROWTH),
+                _value("Growth per step", 120, growth, BYTES, may_be_empty=NO_GROWTH),
                 _value("Out of memory in", 140, left, SECONDS, steps=TIME_LEFT, may_be_empty=NO_GROWTH),
-                _value("Held / limit", 160, used_share(ONE_JOB), SHARE, steps=HOW_FULL, gauge=True),
+                _value("Used / limit", 160, used_share(ONE_JOB), SHARE, steps=HOW_FULL, gauge=True),
                 _value("Allocated", 110, job("tidegauge_rank_allocated_bytes"), BYTES),
                 _value("Limit", 110, job("tidegauge_rank_limit_bytes"), BYTES),
             ),

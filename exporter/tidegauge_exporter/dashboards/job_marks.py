@@ -30,7 +30,7 @@ def job_marks() -> tuple[Marks, ...]:
             Query(
                 f"max by (attempt) (max_over_time({state}[$__interval]) == 2"
                 f" unless max_over_time({state}[$__interval] offset $__interval) == 2)",
-                "growth was established (attempt {{attempt}})",
+                "growth established (attempt {{attempt}})",
                 may_be_empty=NO_GROWTH,
             ),
             "orange",

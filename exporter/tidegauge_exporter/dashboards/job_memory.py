@@ -47,8 +47,8 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
     return (
         Heatmap(
             "Allocated, by rank",
-            "One row a rank, rank 0 on top; the colour is what it has allocated. A row of another colour is the odd "
-            "rank; a row that brightens to the right grows. The table under Forecast leads to single ranks.",
+            "One row per rank, rank 0 on top; the color is its allocated memory. A row of another color is the odd "
+            "rank; a row that brightens to the right grows. The table under Forecast links to single ranks.",
             12,
             10,
             (Query(by_rank_in_order(allocated), "{{row}}"),),
@@ -56,9 +56,9 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             scheme="Viridis",
         ),
         Heatmap(
-            "Share of the limit that is held, by rank",
-            "Reserved and outside PyTorch, over what the rank may take: green has room, red is full. On a shared or "
-            "capped GPU this differs from what is allocated.",
+            "Share of the limit in use, by rank",
+            "Reserved memory plus memory outside PyTorch, as a share of the limit: green has room, red is full. On a "
+            "shared or capped GPU this differs from allocated.",
             12,
             10,
             (Query(by_rank_in_order(used_share(ONE_JOB)), "{{row}}"),),
@@ -71,10 +71,10 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Odd rank out: distance from the median",
-            f"Allocated of a rank less that of the rank in the middle, for the {_ODD} ranks that are furthest from it "
-            "at the end of the range. Steady distance is how the work is split (pipeline stages, the rank that "
-            "logs); growing distance on one rank is a leak in code that only it runs. Of two ranks none is in the "
-            "middle: both move away. Click a curve for the rank.",
+            f"Allocated memory minus the median rank's, for the {_ODD} ranks furthest from it at the end of the "
+            "range. A steady distance is how the work is split (pipeline stages, the logging rank); a growing distance "
+            "on one rank is a leak in code that only it runs. With two ranks both move away from the median. Click a "
+            "curve for the rank.",
             12,
             9,
             (Query(standing_out(distance, at_end, _ODD), "rank {{rank}} {{group}}"),),
@@ -85,8 +85,8 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Highest over median",
-            "Allocated of the highest rank over that of the rank in the middle: 1 is even. It rises when one rank "
-            "grows, and stays when all of them do. With two ranks it cannot reach 2.",
+            "Allocated memory of the highest rank divided by the median: 1 is even. It rises if one rank grows, and "
+            "stays if all do. With two ranks it cannot reach 2.",
             5,
             9,
             (Query(f"max({job('cluster_job:tidegauge_skew_ratio')})", "highest / median"),),
@@ -94,9 +94,9 @@ def ranks_side_by_side() -> tuple[Panel, ...]:
             legend_calculations=(),
         ),
         StateTimeline(
-            "Ranks under suspicion",
-            "Verdict on each rank that was suspected at some time in the range, 20 at most. One bar alone: look at "
-            "that rank. All at once: the workload grows, or code that all of them run leaks.",
+            "Suspected ranks",
+            "Verdicts of up to 20 ranks that were suspected in the range. One bar alone: look at that rank. All at "
+            "once: the workload grows, or code that all ranks run leaks.",
             7,
             9,
             (
@@ -118,14 +118,14 @@ def memory() -> tuple[Panel, ...]:
     return (
         _spread(
             "Allocated",
-            "Live tensors of the highest, the middle and the lowest rank, the high-water mark over all ranks, and the "
-            "tightest limit. The gap between now and peak is what a step needs at its worst.",
+            "Live tensors of the highest, median and lowest rank, the peak over all ranks, and the lowest limit. The "
+            "gap between now and peak is what a step needs at most.",
             "allocated",
         ),
         _spread(
             "Reserved",
-            "What PyTorch's allocator holds on the card, in use or cached. If it climbs while allocated does not, the "
-            "memory is in pieces: try expandable_segments:True.",
+            "Memory that PyTorch's allocator holds on the GPU, in use or cached. If it climbs while allocated does "
+            "not, memory is fragmented: try expandable_segments:True.",
             "reserved",
         ),
     )
@@ -163,8 +163,8 @@ def where_it_goes() -> tuple[Panel, ...]:
     return (
         TimeSeries(
             "Fragmentation",
-            "Free pieces of partly used blocks, as a share of reserved, and what all ranks hold and do not use. High "
-            "and rising: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True usually cures it.",
+            "Free pieces of partly used blocks, as a share of reserved, and reserved memory that is not allocated on "
+            "all ranks. High and rising: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             8,
             8,
             (
@@ -177,8 +177,8 @@ def where_it_goes() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Outside PyTorch's allocator",
-            "Device memory of the ranks' processes that PyTorch does not manage: CUDA context, NCCL, cuBLAS. Half a "
-            "GiB and steady is usual; growth is communicators that are made and not destroyed.",
+            "GPU memory of the ranks' processes outside PyTorch: CUDA context, NCCL, cuBLAS. A steady 0.5 GiB is "
+            "usual; growth means communicators that are created and not destroyed.",
             8,
             8,
             (
@@ -189,8 +189,8 @@ def where_it_goes() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Host memory of the ranks",
-            "Memory of the ranks and their DataLoader workers on the node, not the card. A loss kept without detach() "
-            "grows here, and ends with the node's OOM killer.",
+            "Host memory of the ranks and their DataLoader workers. A loss kept without detach() grows here until the "
+            "node's OOM killer ends a process.",
             8,
             8,
             (
@@ -201,18 +201,18 @@ def where_it_goes() -> tuple[Panel, ...]:
             Field(BYTES, _NOBODY, least=0),
         ),
         TimeSeries(
-            "Steps a second",
-            "The fastest and the slowest rank. Ranks step together, so a gap means that one is stuck; a common fall "
-            "beside retries means that the allocator keeps emptying its cache.",
+            "Steps per second",
+            "The fastest and the slowest rank. Ranks step together, so a gap means that one is stuck; a common drop "
+            "with retries means that the allocator keeps emptying its cache.",
             12,
             7,
             (Query(f"max({steps})", "fastest rank"), Query(f"min({steps})", "slowest rank")),
             Field(STEPS_PER_S, "No rank reported in the time range, or none has finished a step.", least=0),
         ),
         TimeSeries(
-            "Allocation retries a second",
-            "Device allocations that failed, so that the cache was emptied for a second try; all ranks. Any lasting "
-            "rate costs speed and comes before an out-of-memory error.",
+            "Allocation retries per second",
+            "Device allocations that succeeded only after the cache was emptied; all ranks. A lasting rate costs speed "
+            "and precedes an OOM.",
             12,
             7,
             (Query(f"sum({job('cluster_job:tidegauge_alloc_retries:rate5m')})", "retries"),),

@@ -41,15 +41,15 @@ def dashboard() -> Dashboard:
     return Dashboard(
         uid=UID,
         title="Tidegauge / Rank and GPU",
-        description="One rank: what it holds on its card, what grows, and what else is on the card.",
+        description="One rank: its GPU memory, what grows, and what else is on its GPU.",
         variables=(DATA_SOURCE, CLUSTER, JOB_ID, ATTEMPT, GROUP, RANK),
         rows=(
-            Row("How the rank is", _header()),
-            Row("What is on its card", _anatomy()),
+            Row("Rank status", _header()),
+            Row("Memory of its GPU", _anatomy()),
             Row("Growth", growth()),
-            Row("What the allocator cannot use, and the process around it", details()),
+            Row("Unusable memory, host memory and speed", details()),
             # Folded: not every site has dcgm-exporter, and two empty panels look like a fault.
-            Row("GPU by dcgm-exporter", by_dcgm(), folded=True),
+            Row("GPU metrics from dcgm-exporter", by_dcgm(), folded=True),
         ),
         marks=(*job_marks(), TaggedMarks("Notes (Grafana)", (TAG, "job:$job_id"), "purple")),
     )
@@ -59,7 +59,7 @@ def _header() -> tuple[Panel, ...]:
     return (
         Stat(
             "Verdict",
-            "What the detector says of the rank: ok, suspected, or growing.",
+            "Verdict of the leak detector: ok, suspected, or growing.",
             4,
             4,
             (Query(f"max({rank('tidegauge_rank_leak_state')})"),),
@@ -67,23 +67,23 @@ def _header() -> tuple[Panel, ...]:
         ),
         Stat(
             "Out of memory in",
-            "Forecast at the present rate of growth. Absent without growth, or if it does not grow towards the limit.",
+            "Forecast at the current growth rate. Absent without growth, or if it does not grow towards the limit.",
             4,
             4,
             (Query(f"min({rank('tidegauge_rank_leak_seconds_to_oom')})", may_be_empty=NO_GROWTH),),
-            Field(SECONDS, "not in sight", TIME_LEFT, decimals=1),
+            Field(SECONDS, "none predicted", TIME_LEFT, decimals=1),
         ),
         Stat(
-            "Held",
-            "Reserved and outside PyTorch, as a share of what the rank may take.",
+            "Used",
+            "Reserved memory plus memory outside PyTorch, as a share of the rank's limit.",
             4,
             4,
             (Query(f"max({used_share(ONE_RANK)})"),),
             Field(SHARE, "not watched", HOW_FULL, decimals=1, least=0, most=1),
         ),
         Stat(
-            "Growth a step",
-            "How fast the leak grows, as the detector estimates it.",
+            "Growth per step",
+            "Growth in bytes per training step, estimated by the detector.",
             4,
             4,
             (Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", may_be_empty=NO_GROWTH),),
@@ -91,8 +91,8 @@ def _header() -> tuple[Panel, ...]:
         ),
         Stat(
             "Last reading",
-            "How long ago the rank wrote a reading, by its own clock. Half a second is usual; minutes: it hangs, is "
-            "stopped, or the clocks differ.",
+            "Age of the rank's last reading, by its own clock. Half a second is usual; minutes: it hangs, is stopped, "
+            "or the clocks differ.",
             4,
             4,
             (Query(f"time() - max({rank('tidegauge_rank_last_sample_timestamp_seconds')})"),),
@@ -100,9 +100,9 @@ def _header() -> tuple[Panel, ...]:
         ),
         errors_in_the_range(rank),
         Table(
-            "Where and what it is",
-            "Node, card, process and settings of the rank, of each attempt in the time range; on Kubernetes its pod. "
-            "For `ssh`, `kubectl`, `nvidia-smi` and `py-spy`.",
+            "Location and settings",
+            "Node, GPU, process and settings of the rank, per attempt in the time range; on Kubernetes its pod. For "
+            "`ssh`, `kubectl`, `nvidia-smi` and `py-spy`.",
             24,
             4,
             (
@@ -143,10 +143,10 @@ def _anatomy() -> tuple[Panel, ...]:
     accounted = f"{reserved} - ({nontorch} or 0 * {reserved}) - {others}"
     return (
         TimeSeries(
-            "Memory of the card, piece by piece",
-            "From below: live tensors; cached by PyTorch; the process outside PyTorch (CUDA context, NCCL, "
-            "libraries); processes that are not watched; other watched ranks and the driver; free. What grows here is "
-            "what to look for. Free and a limit below the total: the rank has a memory fraction.",
+            "GPU memory by use",
+            "From below: live tensors; cached by PyTorch; the process outside PyTorch (CUDA context, NCCL, libraries); "
+            "unwatched processes; other watched ranks and the driver; free. Look for the layer that grows. A limit "
+            "below the total: the rank has a memory fraction.",
             16,
             11,
             (
@@ -161,10 +161,10 @@ def _anatomy() -> tuple[Panel, ...]:
                     may_be_empty=NO_NVML,
                 ),
                 Query(f"{card_total} - {card_used}", "free", QueryLine("#80808040"), may_be_empty=NO_NVML),
-                Query(f"max({rank('tidegauge_rank_limit_bytes')})", "limit of the rank", LIMIT),
+                Query(f"max({rank('tidegauge_rank_limit_bytes')})", "rank limit", LIMIT),
                 Query(
                     card_total,
-                    "total of the card",
+                    "GPU total",
                     QueryLine("semi-dark-red", filled=False, stacked=False),
                     may_be_empty=NO_NVML,
                 ),
@@ -174,9 +174,9 @@ def _anatomy() -> tuple[Panel, ...]:
             legend_on_the_right=True,
         ),
         TimeSeries(
-            "High-water marks",
-            "The peaks since the start, or since the job reset them. The room between the peak of reserved and the "
-            "limit is what the rank has left at its worst moment.",
+            "Peaks",
+            "Peaks since the start, or since the job reset them. The gap between peak reserved and the limit is the "
+            "least headroom that the rank had.",
             8,
             11,
             (

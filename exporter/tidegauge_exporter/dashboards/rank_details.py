@@ -22,16 +22,16 @@ from tidegauge_exporter.dashboards.reasons import NO_DCGM, NO_GROWTH, NO_NVML
 
 _NOBODY: Final = "The rank did not report in the time range."
 _NO_DCGM: Final = (
-    "No series of dcgm-exporter with this GPU's UUID: it does not run here, or another Prometheus scrapes it."
+    "No dcgm-exporter series with this GPU's UUID: it does not run here, or another Prometheus scrapes it."
 )
 
 
 def growth() -> tuple[Panel, ...]:
     return (
         TimeSeries(
-            "This rank beside the others",
-            "Allocated of this rank, of the highest, the middle and the lowest of the job. Alone above the others: "
-            "the cause is in what only this rank does.",
+            "This rank compared with the others",
+            "Allocated memory of this rank, and of the highest, median and lowest rank. Alone above the others: the "
+            "cause is in code that only this rank runs.",
             10,
             8,
             (
@@ -45,20 +45,20 @@ def growth() -> tuple[Panel, ...]:
         ),
         StateTimeline(
             "Verdict over time",
-            "When the detector began to suspect the rank, and when it was sure.",
+            "When the detector suspected the rank, and when growth was established.",
             7,
             8,
             (Query(f"max by (attempt) ({rank('tidegauge_rank_leak_state')})", "attempt {{attempt}}"),),
             Field(COUNT, _NOBODY, LEAK_STEPS, LEAK_WORDS),
         ),
         TimeSeries(
-            "Growth a step and time left",
-            "The detector's estimates at each moment; the time is on the right axis. Only while a leak is suspected "
-            "or established.",
+            "Growth per step and time to OOM",
+            "The detector's estimates over time; time to OOM on the right axis. Only while growth is suspected or "
+            "established.",
             7,
             8,
             (
-                Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", "growth a step", may_be_empty=NO_GROWTH),
+                Query(f"max({rank('tidegauge_rank_leak_bytes_per_step')})", "growth per step", may_be_empty=NO_GROWTH),
                 Query(
                     f"min({rank('tidegauge_rank_leak_seconds_to_oom')})",
                     "out of memory in",
@@ -76,10 +76,9 @@ def details() -> tuple[Panel, ...]:
     active = f"max({rank('tidegauge_rank_active_bytes')})"
     return (
         TimeSeries(
-            "What the allocator holds and cannot hand out",
-            "Free pieces of partly used blocks (fragmentation), freed blocks that another stream still uses, and what "
-            "rounding adds to what the code asked for. Pieces that grow: expandable_segments:True. Rounding that is "
-            "large: many small tensors.",
+            "Memory that the allocator cannot use",
+            "Free pieces of partly used blocks (fragmentation), freed blocks that another stream still uses, and "
+            "rounding. Growing pieces: try expandable_segments:True. Large rounding: many small tensors.",
             12,
             8,
             (
@@ -92,8 +91,7 @@ def details() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Retries and out-of-memory errors",
-            "How many in each interval. Retries come before errors: the cache was emptied to make room, which stalls "
-            "the rank.",
+            "Count per interval. Retries precede errors: the allocator emptied its cache, which stalls the rank.",
             12,
             8,
             (
@@ -115,16 +113,16 @@ def details() -> tuple[Panel, ...]:
         ),
         TimeSeries(
             "Host memory",
-            "Memory of the rank and its DataLoader workers on its node. Growth here that the card does not show: an "
-            "autograd graph that is kept, a cache of a data loader.",
+            "Host memory of the rank and its DataLoader workers. Growth here but not on the GPU: a retained autograd "
+            "graph, or a data loader's cache.",
             12,
             8,
             (Query(f"max({rank('tidegauge_rank_host_rss_bytes')})", "rank $rank"),),
             Field(BYTES, _NOBODY, least=0),
         ),
         TimeSeries(
-            "Steps a second",
-            "This rank and the fastest of the job. A rank that lags holds up all others.",
+            "Steps per second",
+            "This rank and the fastest of the job. A slow rank holds up all others.",
             12,
             8,
             (
@@ -140,9 +138,9 @@ def by_dcgm() -> tuple[Panel, ...]:
     on_card = f"and on (UUID) {rank('tidegauge_rank_reserved_bytes')}"
     return (
         TimeSeries(
-            "Memory in use, by both",
-            "dcgm-exporter's figure (MiB, made bytes) beside Tidegauge's. They read the same driver; if they differ "
-            "for long, one of them is not up to date, or they count a MIG instance differently.",
+            "Memory in use: dcgm-exporter and Tidegauge",
+            "Both read the same driver. If they differ for long, one of them is stale, or they count a MIG instance "
+            "differently.",
             12,
             7,
             (
@@ -157,9 +155,8 @@ def by_dcgm() -> tuple[Panel, ...]:
             Field(BYTES, _NO_DCGM, least=0),
         ),
         TimeSeries(
-            "Utilisation of the GPU",
-            "Share of time in which a kernel ran. A full card at 0 % holds memory and does nothing: a job that hangs, "
-            "or a debugger.",
+            "GPU utilization",
+            "Share of time with a running kernel. A full GPU at 0 % does nothing: a hung job, or a debugger.",
             12,
             7,
             (Query(f"max(DCGM_FI_DEV_GPU_UTIL {on_card})", "busy", may_be_empty=NO_DCGM),),
