@@ -49,36 +49,36 @@ LOOP_METRICS: tuple[CountedMetric[LoopFigures], ...] = (
     _from_store(
         "incidents_total",
         MetricKind.COUNTER,
-        "Incidents opened, by what happened.",
+        "Incidents opened, by cause.",
         ("cause",),
         _incidents_total,
     ),
     _from_store(
         "incidents_open",
         MetricKind.GAUGE,
-        "Incidents that are not closed, by what happens and how much it matters now.",
+        "Incidents that are not closed, by cause and current severity.",
         ("cause", "severity"),
         _incidents_open,
     ),
     _from_store(
         "actions_total",
         MetricKind.COUNTER,
-        "Actions by how they ended; `would`: the policy's mode does not allow it; `withheld`: a brake held it back.",
+        "Actions by outcome; `would`: the policy's mode does not allow it; `withheld`: a brake held it.",
         ("action", "outcome"),
         _actions_total,
     ),
     _policy(
-        "acting", "1 if the policy's mode is `act`, 0 if it only observes or warns.", lambda figures: figures.acting
+        "acting", "1 if the policy's mode is `act`, 0 if it is `observe` or `warn`.", lambda figures: figures.acting
     ),
     _policy("paused", "1 while a person has paused all actions.", lambda figures: figures.paused),
     _policy(
         "breaker_open",
-        "1 while the circuit breaker stops all actions, because too many jobs were touched.",
+        "1 while the circuit breaker stops all actions: the policy acted on too many jobs.",
         lambda figures: figures.breaker_open,
     ),
     _policy(
         "user_breakers_open",
-        "Users whose jobs nothing is done to, because too many of their jobs were touched.",
+        "Users whose circuit breaker is open: the policy acted on too many of their jobs.",
         lambda figures: figures.user_breakers_open,
     ),
 )
@@ -87,7 +87,7 @@ NODE_COUNTS: tuple[CountedMetric[LoopFigures], ...] = (
     CountedMetric(
         "tidegauge_nodes",
         MetricKind.GAUGE,
-        "Nodes by what the coordinator hears of them: `ok`, `waiting` for a first report, `stale`, `gone`.",
+        "Nodes by health, as the coordinator sees it: `ok`, `waiting` for a first report, `stale`, `gone`.",
         ("cluster", "health"),
         "coordinator",
         read_all=lambda figures: {(health,): count for health, count in figures.nodes.items()},
@@ -112,24 +112,24 @@ def _last_actions(job: JobFigures) -> _Numbers:
 JOB_LOOP_METRICS: tuple[CountedMetric[JobFigures], ...] = (
     _of_incidents(
         "number",
-        "Number of the job's open incident, by what happens; absent without one.",
+        "Number of the job's open incident, by cause; absent without one.",
         lambda incident: incident.number,
     ),
     _of_incidents(
         "severity",
-        "How much the job's open incident matters now: 1 note, 2 warning, 3 critical; absent without one.",
+        "Severity of the job's open incident: 1 note, 2 warning, 3 critical; absent without one.",
         lambda incident: incident.severity.level,
     ),
     _of_incidents(
         "opened_timestamp_seconds",
-        "When the job's open incident was opened, in Unix time; absent without one.",
+        "Unix time when the job's open incident was opened; absent without one.",
         lambda incident: incident.opened_unix_s,
         "seconds",
     ),
     CountedMetric(
         "tidegauge_job_last_action_timestamp_seconds",
         MetricKind.GAUGE,
-        "When the latest action of this kind on the job that ended so was over, in Unix time; of the last day.",
+        "Unix time when the latest action of this kind and outcome on the job ended; within the last day.",
         (*JOB_LABELS, "action", "outcome"),
         "database",
         "seconds",

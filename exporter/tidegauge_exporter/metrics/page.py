@@ -56,8 +56,8 @@ def page() -> str:
             _table(SELF_METRICS, with_labels=True),
             "## Per job, on the coordinator only\n",
             f"Labels: {_code(JOB_LABELS)}, and those of the table. A job's series linger like a rank's. Of two users'",
-            "jobs with the same labels the first is told of, with its own incidents. What comes from the database is",
-            "absent while that cannot be read.\n",
+            "jobs with the same labels only the first is exported, with its own incidents. Series from the database",
+            "are absent while it cannot be read.\n",
             _table((JOB_INFO, *JOB_METRICS, *JOB_LOOP_METRICS), with_labels=True),
             "## Nodes, on the coordinator only\n",
             "Labels: `cluster`, and those of the table; every value of `health` is there from the start.\n",
@@ -96,9 +96,9 @@ are asked; a node's page can be cut down to some metrics (`?name[]=`) and compre
 adds its `process_*` and `python_*` about the process that is scraped. A Python program of your own can serve a node's
 metrics in its own registry: `registry.register(NodeCollector(view))` of `tidegauge_exporter.metrics.collector`.
 
-Names and labels are stable. Units are base units. A reading that could not be had is an absent sample, never 0
+Names and labels are stable. Units are base units. A missing reading is an absent sample, never 0
 or -1, and samples carry no timestamps, so that a series goes stale as soon as its rank has ended. Counters start
-at 0 when watching starts. A target hands out at most {SAMPLES_PER_TARGET:,} samples; what it leaves out is counted.
+at 0 when watching starts. A target hands out at most {SAMPLES_PER_TARGET:,} samples; it drops and counts the rest.
 """
 
 _LOOP = """Labels: `cluster`, and those of the table. The counters come from the database, so that they go on counting
@@ -108,14 +108,14 @@ be read, what comes from it is absent, and `tidegauge_collect_success{source="st
 
 _QUERIES = """## Queries to begin with
 
-Ranks that grow, and those of them for which it is dangerous:
+Growing ranks, and those whose growth is dangerous:
 
 ```promql
 max by (job_id, rank) (tidegauge_rank_leak_state) == 2
 max by (job_id, rank) (tidegauge_rank_leak_headroom_eaten_ratio) >= 0.5
 ```
 
-Head-room of the tightest rank of each job, as a share of what it may take:
+Headroom of the fullest rank of each job, as a share of its limit:
 
 ```promql
 min by (job_id) (
@@ -144,13 +144,13 @@ Open critical incidents, with their owners:
   * on (cluster, job_id, attempt, group) group_left (user_name, job_name) tidegauge_job_info
 ```
 
-Actions of the last day that did not end well:
+Actions of the last day that did not succeed:
 
 ```promql
 sum by (cluster, action, outcome) (increase(tidegauge_actions_total{outcome=~"failed|unverified|no_proof"}[1d])) > 0
 ```
 
-Nothing is done although the policy would act:
+Actions stopped although the policy may act:
 
 ```promql
 tidegauge_policy_acting == 1 and on (cluster) (tidegauge_policy_paused == 1 or tidegauge_policy_breaker_open == 1)

@@ -7,14 +7,14 @@ from tidegauge_exporter.metrics.rows import Metric, MetricKind
 COLLECT_SUCCESS = Metric(
     "tidegauge_collect_success",
     MetricKind.GAUGE,
-    "1 if the last reading of this source worked, else 0; `view` is the node's state as a whole.",
+    "1 if the last read of this source succeeded, else 0; `view` is the node's state as a whole.",
     ("source",),
     "node agent",
 )
 COLLECT_DURATION = Metric(
     "tidegauge_collect_duration_seconds",
     MetricKind.GAUGE,
-    "How long the last reading of this source took.",
+    "Duration of the last read of this source.",
     ("source",),
     "node agent",
     "seconds",
@@ -22,9 +22,9 @@ COLLECT_DURATION = Metric(
 SERIES_DROPPED = Metric(
     "tidegauge_series_dropped_total",
     MetricKind.COUNTER,
-    "Series left out of scrapes: `duplicate` labels, or beyond the `budget` of a target; and processes that are no "
-    "rank of their own: a helper with its rank's environment (`duplicate_rank`), or beyond the places of a node or a "
-    "tenant (`ranks`).",
+    "Series dropped from scrapes: `duplicate` labels, or beyond the `budget` of a target; and processes that are not "
+    "ranks: a helper with its rank's environment (`duplicate_rank`), or beyond the places of a node or a tenant "
+    "(`ranks`).",
     ("reason",),
     "node agent",
 )
@@ -45,31 +45,31 @@ RECORDS_LOST = Metric(
 POLL_DEFERRED = Metric(
     "tidegauge_poll_deferred_total",
     MetricKind.COUNTER,
-    "What a poll put off to a later one, so that nobody's rings hold up the others': rings that are new (`opened`), "
-    "rings of which not all records were read (`records`), rings of processes that are gone (`orphans`), "
-    "folders of containers whose tenant had used up its time (`containers`).",
+    "Work that a poll deferred to a later one, so that one tenant's rings do not delay the others': new rings "
+    "(`opened`), rings with unread records (`records`), rings of processes that are gone (`orphans`), folders of "
+    "containers whose tenant used up its time (`containers`).",
     ("reason",),
     "node agent",
 )
 RECORDS_REFUSED = Metric(
     "tidegauge_records_refused_total",
     MetricKind.COUNTER,
-    "Readings whose figures cannot be true, and which were not used.",
+    "Readings refused because of impossible values.",
     (),
     "node agent",
 )
 DETECTOR_POINTS = Metric(
     "tidegauge_detector_points_total",
     MetricKind.COUNTER,
-    "Readings that the leak detector judged, of all ranks; if it stands still while ranks train, nobody watches them.",
+    "Readings that the leak detector judged, all ranks; constant while ranks train means that nobody watches them.",
     (),
     "node agent",
 )
 CLAIMS_OVERRULED = Metric(
     "tidegauge_claims_overruled_total",
     MetricKind.COUNTER,
-    "Ranks whose claim about themselves the kernel, the driver, the scheduler or its prolog contradicts, or that named "
-    "too many ranks (`rank`) or was labelled in too many ways (`labels`), by claim.",
+    "Claims of ranks about themselves that the kernel, the driver, the scheduler or its prolog contradicts, or with "
+    "too many ranks (`rank`) or labels (`labels`), by claim.",
     ("claim",),
     "node agent",
 )

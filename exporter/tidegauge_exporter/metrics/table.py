@@ -78,13 +78,13 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     _rank_bytes(
         "inactive_split",
-        "Free pieces of partly used blocks, which cannot be given back to the device: fragmentation.",
+        "Free pieces of partly used blocks, which the allocator cannot return to the device: fragmentation.",
         '`memory_stats()["inactive_split_bytes.all.current"]`',
         lambda rank: rank.inactive_split_bytes,
     ),
     _rank_bytes(
         "requested",
-        "What the code asked for, before the allocator rounded it up.",
+        "Bytes that the code requested, before the allocator rounded them up.",
         '`memory_stats()["requested_bytes.all.current"]`',
         lambda rank: rank.requested_bytes,
     ),
@@ -96,51 +96,51 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ),
     _rank_bytes(
         "limit",
-        "What the rank may take on its GPU: its memory fraction where one is set, else the card's total.",
+        "Memory limit of the rank on its GPU: its memory fraction if set, else the GPU's total.",
         "`set_per_process_memory_fraction` or NVML `memory.total`",
         lambda rank: rank.limit_bytes,
     ),
     _rank_bytes(
         "host_rss",
-        "Host memory of the rank's process and its descendants (DataLoader workers): anonymous and shared memory, what "
-        "several share once; without mapped files, which the kernel can drop.",
+        "Host memory of the rank's process and its descendants (DataLoader workers): anonymous and shared memory, "
+        "shared pages counted once; without mapped files, which the kernel can drop.",
         "`Pss_Anon` and `Pss_Shmem` of `/proc/PID/smaps_rollup`, brought up to date by `/proc/PID/statm`",
         lambda rank: rank.host_rss_bytes,
     ),
     _rank_bytes(
         "allocated_peak",
-        "High-water mark of allocated since the start, or since the job's own reset of its peak statistics.",
+        "Peak of allocated since the start, or since the job reset its peak statistics.",
         '`memory_stats()["allocated_bytes.all.peak"]`',
         lambda rank: rank.allocated_peak_bytes,
     ),
     _rank_bytes(
         "reserved_peak",
-        "High-water mark of reserved since the start, or since the job's own reset of its peak statistics.",
+        "Peak of reserved since the start, or since the job reset its peak statistics.",
         '`memory_stats()["reserved_bytes.all.peak"]`',
         lambda rank: rank.reserved_peak_bytes,
     ),
     _rank_total(
         "alloc_retries",
-        "Device allocations that failed at first, so that the cache was emptied for a second try: little room is left.",
+        "Device allocations that failed at first and were retried after the cache was emptied: little memory is left.",
         '`memory_stats()["num_alloc_retries"]` since watching started',
         lambda rank: rank.alloc_retries,
     ),
     _rank_total(
         "ooms",
-        "Out-of-memory errors raised in the rank, those that the job caught included.",
+        "Out-of-memory errors raised in the rank, including those that the job caught.",
         '`memory_stats()["num_ooms"]` since watching started',
         lambda rank: rank.ooms,
     ),
     _rank_total(
         "steps",
-        "Training steps finished; where it stays 0 or still, memory is judged by time.",
+        "Training steps finished; if it stays constant, the detector judges memory by time.",
         "optimizer step hook or `tidegauge.step()`, since watching started",
         lambda rank: rank.steps,
     ),
     ReadMetric(
         "tidegauge_rank_last_sample_timestamp_seconds",
         MetricKind.GAUGE,
-        "When the rank last wrote a reading, in Unix time; its age tells a hung rank from a quiet one.",
+        "Unix time of the rank's last reading; its age tells a hung rank from a quiet one.",
         RANK_LABELS,
         "the rank's own clock",
         "seconds",
@@ -150,7 +150,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_state",
         MetricKind.GAUGE,
-        "What the detector says of the rank: 0 ok, 1 suspected, 2 growing, dangerous or not.",
+        "Verdict of the leak detector on the rank: 0 ok, 1 suspected, 2 growing, dangerous or not.",
         RANK_LABELS,
         "leak detector",
         None,
@@ -160,7 +160,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_bytes_per_step",
         MetricKind.GAUGE,
-        "How fast memory grows, suspected or established, in bytes per training step; absent without growth or steps.",
+        "Suspected or established growth, in bytes per training step; absent without growth or steps.",
         RANK_LABELS,
         "leak detector, likely value of its band",
         "bytes per step",
@@ -169,8 +169,8 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_seconds_to_oom",
         MetricKind.GAUGE,
-        "Time until the growth meets the rank's limit at the present rate; +Inf where what it goes into is full before "
-        "that; absent without growth or without an end.",
+        "Time until the growth reaches the rank's limit at the current rate; +Inf if the growth ends by itself before "
+        "that; absent without growth or without a predicted OOM.",
         RANK_LABELS,
         "leak detector, likely value of its band",
         "seconds",
@@ -179,7 +179,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
     ReadMetric(
         "tidegauge_rank_leak_headroom_eaten_ratio",
         MetricKind.GAUGE,
-        "Share of the bytes that were free when the growth began that it has taken; danger begins at 0.5.",
+        "Share of the memory that was free when the growth began and that it has taken; dangerous from 0.5.",
         RANK_LABELS,
         "leak detector",
         "ratio",
@@ -190,7 +190,7 @@ RANK_METRICS: tuple[ReadMetric[RankView], ...] = (
 RANK_INFO = Metric(
     "tidegauge_rank_info",
     MetricKind.INFO,
-    "Facts about the rank that are not worth a label on every series.",
+    "Facts about the rank, for joins.",
     (*RANK_LABELS, "pid", "node", "torch_version", "alloc_conf", "profile"),
     "kernel (`pid`), agent (`node`), the rank's probe (the others)",
 )
@@ -209,7 +209,7 @@ GPU_METRICS: tuple[ReadMetric[GpuView], ...] = (
     ),
     _gpu_bytes(
         "used",
-        "Memory of the GPU that is in use, by whomever.",
+        "Memory of the GPU in use, by any process.",
         "`nvidia-smi` `memory.used`",
         lambda gpu: gpu.used_bytes,
     ),
@@ -237,19 +237,19 @@ NODE_METRICS: tuple[ReadMetric[NodeMemory], ...] = (
     ),
     _node_bytes(
         "memory_available",
-        "Host memory that processes can still have; where it ends, the kernel kills one.",
+        "Host memory available to processes; when it runs out, the kernel's OOM killer ends one.",
         "`MemAvailable` of `/proc/meminfo`",
         lambda node: node.available_bytes,
     ),
     _node_bytes(
         "shm_total",
-        "Size of the node's `/dev/shm`, through which DataLoader workers hand over batches.",
+        "Size of the node's `/dev/shm`, through which DataLoader workers pass batches.",
         "`statvfs` of `/dev/shm`, as the agent sees it",
         lambda node: node.shm_total_bytes,
     ),
     _node_bytes(
         "shm_used",
-        "Of that: what is in use. It is host memory, and no longer available.",
+        "Used part of the node's `/dev/shm`; it is host memory, and no longer available.",
         "`statvfs` of `/dev/shm`, as the agent sees it",
         lambda node: node.shm_used_bytes,
     ),
@@ -280,22 +280,22 @@ def _of_job(what: str, text: str, read: Callable[[JobView], float | None]) -> Re
 JOB_METRICS: tuple[ReadMetric[JobView], ...] = (
     _of_job(
         "ranks",
-        "Ranks of the job that are alive and whose node reports; compare with `tidegauge_job_world_size`.",
+        "Living ranks of the job whose node reports; compare with `tidegauge_job_world_size`.",
         lambda job: sum(rank.alive and rank.identity.rank not in job.stale for rank in job.ranks),
     ),
     _of_job(
         "world_size",
-        "Ranks that the job says it has.",
+        "World size of the job, as its ranks report it.",
         lambda job: job.world_size,
     ),
     _of_job(
         "suspects",
-        "Ranks of the job that are at least suspected of growing.",
+        "Ranks of the job that the detector suspects or calls growing.",
         lambda job: len(job.suspects),
     ),
     _of_job(
         "leak_state",
-        "The worst state among the job's ranks: 0 ok, 1 suspected, 2 growing, dangerous or not.",
+        "Worst verdict among the job's ranks: 0 ok, 1 suspected, 2 growing, dangerous or not.",
         lambda job: job.state.level,
     ),
 )

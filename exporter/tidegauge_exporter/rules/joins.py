@@ -24,7 +24,7 @@ JOINS: tuple[JoinRule, ...] = (
         RecordingRule(
             "cluster_job:tidegauge_gpu_utilization_percent:avg15m",
             f"avg by ({JOB}) (\n  {_UTIL}\n  * on (UUID) group_right () ({_RANKS_OF_GPU} > bool -1)\n)",
-            "How busy the GPUs of the job's ranks were over 15 minutes, in percent.",
+            "Average utilization of the GPUs of the job's ranks over 15 minutes, in percent.",
         ),
         DCGM,
     ),
@@ -32,7 +32,7 @@ JOINS: tuple[JoinRule, ...] = (
         RecordingRule(
             "cluster_job:tidegauge_idle_reserved_bytes:sum",
             f"sum by ({JOB}) ({_RANKS_OF_GPU} and on (UUID) {_UTIL} < 5)",
-            "Memory that ranks hold on GPUs which did next to nothing for 15 minutes.",
+            "Memory that ranks hold on GPUs that were idle (below 5 %) for 15 minutes.",
         ),
         DCGM,
     ),
@@ -49,7 +49,7 @@ JOINS: tuple[JoinRule, ...] = (
             "  count by (cluster, hostname) (count by (cluster, hostname, UUID) (tidegauge_rank_reserved_bytes))\n"
             "  or 0 * count by (cluster, hostname) (tidegauge_gpu_total_bytes)\n"
             ")",
-            "GPUs that pods on the node asked for and on which no rank is watched.",
+            "GPUs that pods on the node requested and on which no rank is watched.",
         ),
         KUBE,
     ),
@@ -58,7 +58,7 @@ JOINS: tuple[JoinRule, ...] = (
             "cluster:tidegauge_watched_share_of_slurm_gpus",
             "count by (cluster) (count by (cluster, UUID) (tidegauge_rank_reserved_bytes))\n"
             "/ on () group_left () (max(slurm_gpus_alloc) > 0)",
-            "Of the GPUs that Slurm has given to jobs, the share on which a rank is watched.",
+            "Share of the GPUs that Slurm allocated to jobs on which a rank is watched.",
         ),
         SLURM,
     ),
@@ -69,7 +69,7 @@ JOINS: tuple[JoinRule, ...] = (
             '  max by (hpc_job, UUID) (DCGM_FI_DEV_FB_USED{hpc_job!=""})\n'
             "  unless on (UUID) tidegauge_rank_reserved_bytes\n"
             ")",
-            "GPUs of a Slurm job on which no rank is watched: which jobs to invite.",
+            "GPUs of a Slurm job on which no rank is watched.",
         ),
         HPC,
     ),

@@ -128,13 +128,13 @@ come without them, and an alert that fired before starts anew.
 
 _MUTED = """## What mutes what
 
-Alerts of severity `info` are not sent to anybody; Alertmanager and the dashboards show them. Of the others:
+Alerts of severity `info` notify nobody; Alertmanager and the dashboards show them. Of the others:
 """
 
 _LIMITS = """## What alerts do not see
 
-- Prometheus looks every 15 s: a rank that starts and runs out of memory between two looks is missed by
-  TidegaugeOutOfMemory. The service itself misses none that its node agent saw: that is what incidents are for.
+- Prometheus scrapes every 15 s: TidegaugeOutOfMemory misses a rank that starts and runs out of memory between two
+  scrapes. The service itself misses none that its node agent saw: that is what incidents are for.
 - A rank of a job that is watched only in part is reported missing (severity `info`) for as long as the job lives.
 - TidegaugeRankLost names a rank for ten minutes after it was last seen, then ends by itself. So does
   TidegaugeAgentDown for a node that left the cluster (it crashed, or is cut off); one without ranks leaves unnoticed.

@@ -32,12 +32,12 @@ def _median_of_job(what: str, text: str) -> RecordingRule:
     return RecordingRule(
         f"cluster_job:tidegauge_{what}_bytes:median",
         f"quantile by ({JOB}) (0.5, tidegauge_rank_{what}_bytes)",
-        f"The rank in the middle: {text}",
+        f"The median rank: {text}",
     )
 
 
 _ALLOCATED: Final = "live tensors."
-_RESERVED: Final = "what the caching allocator holds."
+_RESERVED: Final = "memory reserved by the caching allocator."
 _NONTORCH: Final = "device memory outside the allocator."
 
 JOBS = RuleGroup(
@@ -48,28 +48,28 @@ JOBS = RuleGroup(
         *(_of_job("reserved", operation, _RESERVED) for operation in ("sum", "max", "min")),
         _median_of_job("reserved", _RESERVED),
         *(_of_job("nontorch", operation, _NONTORCH) for operation in ("sum", "max")),
-        _of_job("limit", "sum", "what the rank may take on its GPU."),
+        _of_job("limit", "sum", "memory limit of the rank on its GPU."),
         RecordingRule(
             "cluster_job:tidegauge_waste_bytes:sum",
             f"sum by ({JOB}) (tidegauge_rank_reserved_bytes) - sum by ({JOB}) (tidegauge_rank_allocated_bytes)",
-            "Reserved and not allocated at this moment. Between steps a healthy job shows here what its "
-            "activations need; it is waste only where it stays.",
+            "Reserved and not allocated now. Between steps a healthy job shows its activations here; it is waste only "
+            "if it stays.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_used_ratio:max",
             f"max by ({JOB}) ({_HOLDS} / tidegauge_rank_limit_bytes)",
-            "The fullest rank: reserved and outside the allocator, as a share of what it may take.",
+            "The fullest rank: reserved memory plus memory outside the allocator, as a share of its limit.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_skew_ratio",
             f"max by ({JOB}) (tidegauge_rank_allocated_bytes)\n"
             f"/ (quantile by ({JOB}) (0.5, tidegauge_rank_allocated_bytes) > 0)",
-            "Allocated of the highest rank over that of the middle one: 1 where all are alike.",
+            "Allocated memory of the highest rank divided by the median rank's: 1 if all are alike.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_seconds_to_oom:min",
             f"min by ({JOB}) (tidegauge_rank_leak_seconds_to_oom < Inf)",
-            "Time until the first rank runs out of memory at the present rate; absent without growth, and where all "
+            "Time until the first rank runs out of memory at the current rate; absent without growth, and if all "
             "growth ends before that.",
         ),
         RecordingRule(
@@ -80,7 +80,7 @@ JOBS = RuleGroup(
         RecordingRule(
             "cluster_job:tidegauge_leak_state:max",
             f"max by ({JOB}) (tidegauge_rank_leak_state)",
-            "The worst verdict among the ranks: 0 ok, 1 suspected, 2 growing, dangerous or not.",
+            "Worst verdict among the ranks: 0 ok, 1 suspected, 2 growing, dangerous or not.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_ranks:count",
@@ -90,18 +90,18 @@ JOBS = RuleGroup(
         RecordingRule(
             "cluster_job:tidegauge_ooms:increase5m",
             f"sum by ({JOB}) (increase(tidegauge_rank_ooms_total[5m]))",
-            "Out-of-memory errors of the last five minutes, those that the job caught included. Prometheus "
+            "Out-of-memory errors of the last five minutes, caught ones included. Prometheus "
             "extrapolates: 1 may read 1.05.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_alloc_retries:rate5m",
             f"sum by ({JOB}) (rate(tidegauge_rank_alloc_retries_total[5m]))",
-            "Device allocations that failed at first, a second, all ranks together.",
+            "Allocation retries per second, all ranks together.",
         ),
         RecordingRule(
             "cluster_job:tidegauge_steps:rate5m",
             f"max by ({JOB}) (rate(tidegauge_rank_steps_total[5m]))",
-            "Training steps a second, of the fastest rank: ranks step together, so their sum would say nothing.",
+            "Training steps per second of the fastest rank: ranks step together, so a sum would mean nothing.",
         ),
     ),
 )
@@ -119,7 +119,7 @@ CLUSTER = RuleGroup(
     "tidegauge-cluster",
     (
         _of_cluster("cluster", "cluster", "tidegauge_gpu_total_bytes", "Memory of all watched GPUs."),
-        _of_cluster("cluster", "cluster", "tidegauge_gpu_used_bytes", "Memory in use on them, by whomever."),
+        _of_cluster("cluster", "cluster", "tidegauge_gpu_used_bytes", "Memory of watched GPUs in use, by any process."),
         _of_cluster(
             "cluster",
             "cluster",
@@ -137,7 +137,7 @@ CLUSTER = RuleGroup(
         RecordingRule(
             "cluster:tidegauge_waste_bytes:sum",
             "sum by (cluster) (tidegauge_rank_reserved_bytes) - sum by (cluster) (tidegauge_rank_allocated_bytes)",
-            "Reserved and not allocated at this moment, all ranks together.",
+            "Reserved and not allocated now, all ranks together.",
         ),
         RecordingRule(
             "cluster:tidegauge_ranks:count", "count by (cluster) (tidegauge_rank_allocated_bytes)", "Ranks that report."
@@ -148,11 +148,11 @@ CLUSTER = RuleGroup(
                 f"{operation}\n"
                 "  sum by (cluster, hostname) (tidegauge_gpu_used_bytes)\n"
                 "  / sum by (cluster, hostname) (tidegauge_gpu_total_bytes)\n)",
-                f"GPU memory in use, by whomever, as a share of what there is: {text}.",
+                f"GPU memory in use by any process, as a share of the total: {text}.",
             )
             for name, operation, text in (
                 ("max", "max by (cluster) (", "the fullest node"),
-                ("median", "quantile by (cluster) (0.5,", "the node in the middle"),
+                ("median", "quantile by (cluster) (0.5,", "the median node"),
                 ("min", "min by (cluster) (", "the emptiest node"),
             )
         ),
@@ -164,13 +164,13 @@ CLUSTER = RuleGroup(
         RecordingRule(
             "cluster:tidegauge_collect_failures:count",
             "sum by (cluster) (tidegauge_collect_success == bool 0)",
-            "Sources of readings that did not work the last time, on all nodes and the coordinator.",
+            "Data sources whose last read failed, on all nodes and the coordinator.",
         ),
         RecordingRule(
             "cluster:tidegauge_sample_age_seconds:max",
             "time() - min by (cluster) (\n"
             "  tidegauge_rank_last_sample_timestamp_seconds and tidegauge_rank_allocated_bytes\n)",
-            "Age of the oldest reading of a rank that is alive.",
+            "Age of the oldest reading of a living rank.",
         ),
     ),
 )
@@ -189,8 +189,8 @@ NODES = RuleGroup(
             "  - (sum by (cluster, hostname) (tidegauge_rank_nontorch_bytes)\n"
             "    or 0 * sum by (cluster, hostname) (tidegauge_gpu_used_bytes)),\n"
             "  0\n)",
-            "Memory in use on a node's GPUs that no watched rank accounts for: other processes, what a rank holds on "
-            "a card that is not its own, and what the driver keeps for itself (some hundred MiB a GPU).",
+            "Memory in use on a node's GPUs that no watched rank accounts for: other processes, memory of ranks on "
+            "other GPUs than their own, and the driver's own memory (a few hundred MiB per GPU).",
         ),
     ),
 )
