@@ -74,7 +74,10 @@ def test_what_is_not_a_duration_is_refused(seconds: float) -> None:
     ("band", "text"),
     [
         (Band(14 * 60, 18 * 60, 22 * 60), "14\u201322 min"),
-        (Band(50, 80, 180), "50 s \u2013 3 min"),
+        (Band(50, 80, 180), "0.8\u20133 min"),
+        (Band(59 * 60, 80 * 60, 1.7 * 3600), "1.0\u20131.7 h"),
+        (Band(89 * 60, 90 * 60, 1.5 * 3600), "1.5 h"),
+        (Band(12 * 60, 3600, 3 * 3600), "12 min \u2013 3 h"),
         (Band(14 * 60, 14 * 60, 14 * 60 + 5), "14 min"),
         (Band(14 * 60, 18 * 60, math.inf), "14 min or more"),
         (Band(math.inf, math.inf, math.inf), "never"),

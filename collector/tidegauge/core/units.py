@@ -17,6 +17,7 @@ _DURATIONS = (("s", 1.0, 90.0), ("min", 60.0, 90.0), ("h", 3600.0, 36.0), ("days
 """Name, seconds, and how many of it are still said in this unit: 90 s reads better than 1.5 min, 36 h than 1.5 days."""
 
 _YEAR_S = 365.25 * 86400
+_LENGTHS_S = {**{name: length_s for name, length_s, _ in _DURATIONS}, "years": _YEAR_S}
 _MAX_YEARS = 100.0
 """Beyond this a figure is noise: "over 100 years"."""
 
@@ -59,8 +60,8 @@ def format_duration(seconds: float) -> str:
 def format_band(band: Band, form: Callable[[float], str] = format_duration) -> str:
     """The range of an estimate, its unit said once where both ends share it.
 
-    ``14\u201322 min``, ``50 s \u2013 3 min``; ``14 min`` where the ends read alike, ``14 min or more`` without an
-    upper end. ``form`` writes one end as "number unit".
+    ``14\u201322 min``, ``1.0\u20131.7 h``, ``12 min \u2013 3 h``; ``14 min`` where the ends read alike, ``14 min or
+    more`` without an upper end. ``form`` writes one end as "number unit".
     """
     low = form(band.low)
     if math.isinf(band.high):
@@ -69,9 +70,14 @@ def format_band(band: Band, form: Callable[[float], str] = format_duration) -> s
     if low == high:
         return low
     low_number, _, unit = low.partition(" ")
-    if unit and unit == high.partition(" ")[2]:
+    high_number, _, high_unit = high.partition(" ")
+    if unit and unit == high_unit:
         return f"{low_number}\u2013{high}"
-    return f"{low} \u2013 {high}"
+    length_s = _LENGTHS_S.get(high_unit) if form is format_duration else None
+    if length_s is None or band.low < length_s / 2:
+        return f"{low} \u2013 {high}"
+    low_number = f"{band.low / length_s:.1f}" if "." in high_number else _short(band.low / length_s)
+    return high if low_number == high_number else f"{low_number}\u2013{high}"
 
 
 def _short(number: float) -> str:

@@ -119,6 +119,6 @@ def _sign_and_sentence(record: DecisionRecord, roles: Roles) -> tuple[str, str]:
         Outcome.FAILED: (FAILED_SIGN, f"failed to {to_do}"),
         Outcome.UNVERIFIED: (UNSURE_SIGN, f"tried to {to_do}, but could not confirm it: please check"),
         Outcome.NO_PROOF: (UNSURE_SIGN, f"tried to {to_do}, but got no proof in time"),
-        Outcome.SUPERSEDED: (FAILED_SIGN, f"did not {to_do}, because {roles.job} had ended or changed"),
-        Outcome.STOPPED: (FAILED_SIGN, f"did not {to_do}, because actions were stopped"),
+        Outcome.SUPERSEDED: (FAILED_SIGN, f"did not {to_do}: the run had ended or changed"),
+        Outcome.STOPPED: (FAILED_SIGN, f"did not {to_do}: actions were stopped"),
     }[record.outcome]
