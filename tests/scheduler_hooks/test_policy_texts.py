@@ -136,7 +136,7 @@ def test_the_owner_of_a_fragmenting_job_is_told_the_setting_for_this_torch() -> 
 def test_the_owner_of_a_job_with_ever_more_cuda_graphs_is_told_to_share_a_pool() -> None:
     text = first_text("[{action: notify}]", **caused_by(IncidentCause.CUDA_GRAPHS))
     assert "in private pools of CUDA graphs" in text
-    assert "into one pool (pool= of torch.cuda.graph). No allocator setting helps." in text
+    assert "share one pool (pool= of torch.cuda.graph). Allocator settings do not help." in text
     assert "expandable_segments" not in text
 
 

@@ -277,7 +277,7 @@ class TestPrivatePools:
         )
         advice = found.advice or ""
         assert "26 CUDA graphs are alive; private pools hold 1.5 GiB" in advice
-        assert "make one `pool = torch.cuda.graph_pool_handle()` and give `pool=pool` to each" in advice
+        assert "create one `pool = torch.cuda.graph_pool_handle()` and pass `pool=pool` to each" in advice
         assert advice.endswith("`expandable_segments:True` does not help")
 
     def test_a_shared_pool_that_grows_is_one_too(self) -> None:
@@ -394,7 +394,7 @@ class TestAdvice:
         path = "train.py main(): errors (list, 47 items) -> ValueError -> traceback -> batch in failing() -> Tensor[8]"
         search = kept(HolderKind.EXCEPTION, path=path, name="batch in failing()")
         assert (name_cause(grown(*SAVED, search=search)).advice or "").startswith(
-            "an exception that is kept (train.py main(): errors (list, 47 items) -> ValueError) keeps every local"
+            "a stored exception (train.py main(): errors (list, 47 items) -> ValueError) keeps all local"
         )
 
     def test_a_graph_without_a_holder_names_the_line(self) -> None:

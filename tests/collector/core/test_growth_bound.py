@@ -163,8 +163,8 @@ class TestWords:
     def test_one_that_was_refuted_says_so(self) -> None:
         brief = brief_of(evidence(bound=bound(state=BoundState.REFUTED)))
         said = " ".join(brief_sentences(brief))
-        assert "was to end at about 1.1 GiB (220 answers), and memory has grown beyond that: something else" in said
-        assert "Look into the rank once more" in said
+        assert "was expected to end at about 1.1 GiB (220 answers), but memory grew beyond that: something else" in said
+        assert "Collect evidence again" in said
         assert "append" not in said
 
     def test_where_no_limit_is_known_nobody_is_told_that_it_fits(self) -> None:

@@ -93,15 +93,13 @@ def test_the_largest_free_block_is_of_the_pool_that_the_request_goes_to() -> Non
         FreeBlock(12 * MIB, 5, True, (0, 0)),
     ]
     assert memory.largest_for(20 * MIB, stream=0) == FreeBlock(9 * MIB, 0, True, (0, 0))
-    assert "3 blocks; the largest that the request could have used has 12.0 MiB. They belong to 2" in free_words(
-        memory, 20 * MIB
-    )
+    assert "3 blocks; largest usable by the request: 12.0 MiB. They belong to 2" in free_words(memory, 20 * MIB)
 
 
 def test_a_request_whose_pool_has_nothing_free_is_told_so() -> None:
     memory = held(free=(FreeBlock(1 * MIB, 0, False, (0, 0)),))
     assert "none of them in the pool of this request" in free_words(memory, 64 * MIB)
-    assert free_words(held(), 64 * MIB) == "Nothing that the allocator held was free."
+    assert free_words(held(), 64 * MIB) == "The allocator had no free blocks."
 
 
 lines = st.sampled_from([TORCH, HELPER, TRAIN, EVALUATE, CodeLine("", 0, "")])

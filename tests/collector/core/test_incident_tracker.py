@@ -541,7 +541,7 @@ def test_a_job_that_takes_more_of_a_shared_gpu_than_it_asked_for_is_told(watch: 
     assert opened.severity is Severity.WARNING
     assert opened.explanation is not None
     assert "50.0 GiB" in opened.explanation
-    assert "50%, which is 40.0 GiB" in opened.explanation
+    assert "50% (40.0 GiB)" in opened.explanation
 
 
 def test_a_little_more_than_the_share_is_tolerated_but_ends_no_incident(watch: Watch) -> None:

@@ -240,9 +240,12 @@ class TheObserver(OomTestCase):
         probe = self.probe()
         self.run_out()
         lines = self.told(probe, FakeOutOfMemoryError()).splitlines()
-        self.assertTrue(lines[0].startswith("tidegauge: rank 0 ran out of memory at step 0: 64.0 MiB more"), lines)
+        self.assertTrue(
+            lines[0].startswith("tidegauge: rank 0 ran out of memory at step 0: an allocation of 64.0 MiB failed"),
+            lines,
+        )
         self.assertIn("(100 %) in 2 blocks of 32.0 MiB: /home/ada/train.py:41 in forward", lines[1])
-        self.assertIn("the largest that the request could have used has 5.0 MiB", lines[2])
+        self.assertIn("largest usable by the request: 5.0 MiB", lines[2])
         self.assertLessEqual(len(lines), MAX_LINES)
 
     def test_without_a_stderr_nothing_is_written_to_whatever_has_its_number(self) -> None:

@@ -60,7 +60,7 @@ def container(case: CauseInput, holder: Holder) -> str:
         )
     if kind is None:
         return (
-            f"{named_holder(holder)} keeps tensors alive: let go of them when the step is done, or keep "
+            f"{named_holder(holder)} keeps tensors alive: release them when the step is done, or keep "
             f"`{one}.detach().cpu()`"
         )
     bound = "a deque with `maxlen`" if kind in _APPENDED else "deleting the entries that are done with"
@@ -113,8 +113,8 @@ def hook(_: CauseInput, holder: Holder) -> str:
 def exception(_: CauseInput, holder: Holder) -> str:
     """An exception with its traceback."""
     return (
-        f"an exception that is kept ({holder.path.partition(_TRACEBACK)[0]}) keeps every local variable of the calls "
-        "that failed: store `str(error)` or `traceback.format_exc()`, or call "
+        f"a stored exception ({holder.path.partition(_TRACEBACK)[0]}) keeps all local variables of the failed calls "
+        "alive: store `str(error)` or `traceback.format_exc()`, or call "
         "`traceback.clear_frames(error.__traceback__)` first"
     )
 
@@ -123,7 +123,7 @@ def exception(_: CauseInput, holder: Holder) -> str:
 def cycle(case: CauseInput, holder: Holder) -> str:
     """Objects that hold each other."""
     gc_words = (
-        "nothing collects them, because gc is off: call `gc.collect()` every so many steps, or"
+        "nothing collects them, because gc is off: call `gc.collect()` every N steps, or"
         if case.facts.gc_enabled is False
         else "they live until the garbage collector comes by:"
     )
@@ -139,8 +139,8 @@ def optimizer(case: CauseInput) -> str:
     seen += [] if case.holder is None else [f"what grew is reached through {holder_words(case.holder.path)}"]
     told = f" ({'; '.join(seen)})" if seen else ""
     return (
-        "make the optimizer once and change its `param_groups`, or let go of the old one and of its scheduler before "
-        f"making another{told}"
+        "create the optimizer once and change its `param_groups`, or drop the old one and its scheduler before "
+        f"creating another{told}"
     )
 
 
@@ -152,10 +152,10 @@ def cuda_graphs(case: CauseInput) -> str:
     seen += [] if case.pools_line is None else [f"most of it was reserved by {line_words(case.pools_line)}"]
     told = f" ({'; '.join(seen)})" if seen else ""
     return (
-        f"record fewer CUDA graphs, and into one pool{told}: pad inputs to a few sizes, make one `pool = "
-        "torch.cuda.graph_pool_handle()` and give `pool=pool` to each `torch.cuda.graph` (such graphs must not run at "
-        "the same time, and results are to be copied before the next one runs), and let go of graphs that are done "
-        'with; with `torch.compile(mode="reduce-overhead")` use fewer shapes, or '
+        f"capture fewer CUDA graphs, in one shared pool{told}: pad inputs to a few sizes, create one `pool = "
+        "torch.cuda.graph_pool_handle()` and pass `pool=pool` to each `torch.cuda.graph` (such graphs must not run "
+        "concurrently; copy results before the next one runs), and delete graphs that are no longer needed; "
+        'with `torch.compile(mode="reduce-overhead")` use fewer shapes, or '
         "`torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True` and `torch._dynamo.mark_dynamic`. "
         "`expandable_segments:True` does not help"
     )
@@ -164,8 +164,8 @@ def cuda_graphs(case: CauseInput) -> str:
 def fragmentation(_: CauseInput) -> str:
     """The allocator's pieces."""
     return (
-        "run it with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; `tidegauge whatif` on a snapshot of it says "
-        "what that and other settings would have needed"
+        "run the job with `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; `tidegauge whatif` on a snapshot shows "
+        "what this and other settings would have needed"
     )
 
 
@@ -174,22 +174,22 @@ def communicators(case: CauseInput) -> str:
     groups = case.facts.process_groups
     many = "" if groups is None else f" (there are {groups:,})"
     return (
-        f"make each process group once and use it again, or call `torch.distributed.destroy_process_group(group)` when "
-        f"one is done with{many}"
+        f"create each process group once and reuse it, or call `torch.distributed.destroy_process_group(group)` when "
+        f"done{many}"
     )
 
 
 def outside(_: CauseInput) -> str:
     """Something that calls CUDA itself."""
     return (
-        "look at what takes GPU memory in this process without PyTorch: CUDA extensions, other libraries (CuPy, JAX, "
-        "NVIDIA DALI), process groups and streams that are made in a loop"
+        "find what allocates GPU memory in this process outside PyTorch: CUDA extensions, other libraries (CuPy, JAX, "
+        "NVIDIA DALI), process groups and streams created in a loop"
     )
 
 
 def other_process(_: CauseInput) -> str:
     """Somebody else on the card."""
-    return "it is not this rank: `nvidia-smi` on its host says which process it is, and the scheduler whose"
+    return "not this rank: `nvidia-smi` on its host shows the process, and the scheduler its owner"
 
 
 def dataloader_worker(case: CauseInput) -> str:
@@ -207,7 +207,7 @@ def dataloader_worker(case: CauseInput) -> str:
 def pinned(_: CauseInput) -> str:
     """Page-locked host memory."""
     return (
-        "pinned memory is cached by its size and not given back: use pinned buffers again, of one size, and lower "
+        "pinned memory is cached by size and not released: reuse pinned buffers of one size, and lower "
         "`num_workers` or `prefetch_factor` of loaders with `pin_memory=True`"
     )
 
@@ -216,14 +216,14 @@ def host_graph(case: CauseInput) -> str:
     """A chain of autograd nodes in host memory."""
     advice = graph(case)
     return advice or (
-        "something sums up or stores losses together with their graphs: after `backward()` these cost little on the "
+        "the job sums up or stores losses together with their graphs: after `backward()` these cost little on the "
         "GPU and much on the host; use `loss.item()`"
     )
 
 
 def workspaces(_: CauseInput) -> str:
     """Streams on which matrix products run."""
-    return "make the streams once and use them again, instead of one for each piece of work"
+    return "create the streams once and reuse them, instead of one per piece of work"
 
 
 def line_alone(case: CauseInput) -> Optional[str]:
