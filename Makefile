@@ -24,7 +24,7 @@ RIGS := $(patsubst requirements/rig-%.txt,%,$(wildcard requirements/rig-*.txt))
 # Further Pythons whose jobs are attached to, each with the rig's torch; one that this machine lacks is left out.
 PYTHONS := 3.12 3.13 3.14
 
-.PHONY: audit bench bench-fleet chaos check clean dashboards demo docs durations environments estimate-venv fast format fuzz gpu help integration kubernetes layers lint matrix model pictures rayjobs report-packages rig rigs sbom slow smoke soak still system test test-all test-kubernetes trainers types venv
+.PHONY: audit bench bench-fleet changelog chaos check clean dashboards demo docs durations environments estimate-venv fast format fuzz gpu help integration kubernetes layers lint matrix model pictures rayjobs report-packages rig rigs sbom slow smoke soak still system test test-all test-kubernetes trainers types venv
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -88,6 +88,9 @@ format: $(BIN)/.made ## ruff format and the fixes that are safe
 
 docs: $(BIN)/.made ## write the generated reference pages again
 	$(BIN)/python scripts/generate_docs.py
+
+changelog: $(BIN)/.made ## what is not released yet: the draft of the next section of CHANGELOG.md
+	@$(BIN)/towncrier build --draft --version unreleased
 
 dashboards: $(BIN)/.made ## write dashboards and rules in deploy/observability (and in the chart) again
 	$(BIN)/python -m tidegauge_exporter.dashboards deploy/observability/grafana/dashboards
